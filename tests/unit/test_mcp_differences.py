@@ -13,6 +13,9 @@ from surehand.activities.tools.classify import LONGEST_MESSAGE, classify
 from surehand.activities.tools.failures import FailureClass, NotAsReviewed, Permanent
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.state.step_failure import StepFailed
+from surehand.workflows.steps.rules import waits_for_a_way_out
 
 REVIEWED: Final[dict[str, Any]] = {
     "name": "refund",
@@ -93,3 +96,15 @@ def test_only_what_is_not_as_reviewed_is_for_somebody_to_look_at(
 ) -> None:
     failure = classify(error)
     assert (failure.failure_class, failure.for_good) == (FailureClass.PERMANENT, type_)
+
+
+@pytest.mark.parametrize("on_failure", ["compensate", "continue", "pause"])
+@pytest.mark.parametrize("unreviewed", [True, False])
+def test_a_step_whose_tool_is_not_as_reviewed_waits_whatever_the_plan_says(
+    on_failure: str, unreviewed: bool
+) -> None:
+    written = {"id": "it", "tool": "shop.refund", "on_failure": on_failure}
+    plan = Plan.model_validate({"steps": [written]})
+    failed = StepFailed("changed", unreviewed=unreviewed)
+    waits = waits_for_a_way_out(plan, plan.step("it"), failed)
+    assert waits == (unreviewed or on_failure == "pause")
