@@ -28,6 +28,9 @@ class ErrorType(StrEnum):
     TOOL_FAILED = "ToolFailed"
     """The tool failed for good and its effect is proven not applied (or it is a read)."""
 
+    NOT_AS_REVIEWED = "NotAsReviewed"
+    """The server's tool is not as it was reviewed; nothing was called, and a human has to look."""
+
     STEP_BARRED = "StepBarred"
     """The step was undone already; a late attempt must not apply it."""
 
@@ -104,6 +107,7 @@ NON_RETRYABLE: Final = frozenset(
         ErrorType.TOOL_NOT_FOUND,
         ErrorType.TOOL_CHANGED,
         ErrorType.TOOL_FAILED,
+        ErrorType.NOT_AS_REVIEWED,
         ErrorType.STEP_BARRED,
         ErrorType.CALLED_OFF,
         ErrorType.QUOTA_EXCEEDED,

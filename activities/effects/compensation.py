@@ -65,7 +65,9 @@ from surehand.workflows.identity import undo_key
 T = TypeVar("T")
 
 #: Failures after which a compensation is a human's business; any other end is tried again.
-_FAILED_FOR_GOOD = frozenset({ErrorType.TOOL_FAILED, ErrorType.PARAMS_MISMATCH})
+_FAILED_FOR_GOOD = frozenset(
+    {ErrorType.TOOL_FAILED, ErrorType.NOT_AS_REVIEWED, ErrorType.PARAMS_MISMATCH}
+)
 
 
 class CompensationActivities:

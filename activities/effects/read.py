@@ -257,7 +257,7 @@ class ReadCall:
         delay, _ = await self._write(row, end)
         message = f"{row.tool}: {failure.message}"
         if delay is None:
-            return stop(ErrorType.TOOL_FAILED, message)
+            return stop(failure.for_good, message)
         return again(ErrorType.for_failure(class_), message, delay)
 
     async def _finish(self, row: StepAttempt, state: str, **how: Any) -> ChainHead:

@@ -142,9 +142,10 @@ class ToolActivities:
                 if pause is None and not error.non_retryable:
                     await self._keep_usage(call, attempt, meter.usage())
                     raise
+                heard = error.type in (ErrorType.TOOL_FAILED, ErrorType.NOT_AS_REVIEWED)
                 used = AttemptsUsed(
                     attempts=call.attempts_before + attempt.number,
-                    foreign=self._foreign(call) if error.type == ErrorType.TOOL_FAILED else None,
+                    foreign=self._foreign(call) if heard else None,
                     usage=await self._usage(call, attempt, meter),
                 )
                 if pause is not None:

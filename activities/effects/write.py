@@ -422,5 +422,5 @@ class EffectCall:
             return await self._no_more_repeats(failed, f"ended with: {message}")
         self.before_report()
         if delay is None:
-            raise stop(ErrorType.TOOL_FAILED, message)
+            raise stop(failure.for_good, message)
         raise again(ErrorType.for_failure(failure.failure_class.value), message, delay)

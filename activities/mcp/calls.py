@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from surehand.activities.mcp.server_file import Definition, McpFileError, McpServer, McpTool
+from surehand.activities.mcp.differences import in_words
+from surehand.activities.mcp.server_file import (
+    Definition,
+    McpFileError,
+    McpServer,
+    McpTool,
+    definition_problem,
+)
 from surehand.activities.tools.failures import (
     DependencyDown,
+    NotAsReviewed,
     OutcomeUnknown,
     Permanent,
     ToolFault,
@@ -39,6 +48,8 @@ KEY_IN_META: Final = "surehand/idempotency-key"
 LARGEST_OUTPUT: Final = 4 * 1024 * 1024
 _LONGEST_ERROR: Final = 500
 _MOST_QUESTIONS: Final = 5
+#: Where a human may be sent: they see it whole, in a question that has an end.
+_LINK: Final = re.compile(r"https?://[!-~]{1,1000}")
 #: JSON-RPC: the request itself was refused, so no tool has run.
 _REFUSED: Final = (-32601, -32602)
 
@@ -55,24 +66,33 @@ def sdk() -> ModuleType:
         raise McpFileError(f"SUREHAND_MCP needs the MCP SDK: {error}") from error
 
 
-def changed(full: str, pin: str, offered: Definition | None) -> str | None:
+def changed(full: str, reviewed: Definition, offered: Definition | None) -> str | None:
     """Return how what a server offers differs from what was reviewed; ``None``: it does not.
 
     Args:
         full: The tool's name, with its server's.
-        pin: Digest of the reviewed definition.
+        reviewed: The definition that people have pinned.
         offered: What the server offers under this name now; ``None``: nothing.
     """
-    look = f"see `mcp diff`, then review and pin it: `mcp pin {full}`"
     if offered is None:
-        return f"{full}: the server does not offer it any more (reviewed: {pin}); {look}"
+        return (
+            f"{full}: the server does not offer it any more (reviewed: {digest(reviewed)}); "
+            "see `mcp list`"
+        )
+    unusable = f"{full}: its definition has changed, and cannot be used"
     try:
         now = digest(offered)
     except NotCanonical as error:
-        return f"{full}: its definition cannot be read: {error}"
-    if now == pin:
+        return f"{unusable}: {plain(error)[:_LONGEST_ERROR]}; see `mcp diff`"
+    if now == digest(reviewed):
         return None
-    return f"{full} has changed: reviewed was {pin}, the server offers {now}; {look}"
+    if (problem := definition_problem(offered)) is not None:
+        return f"{unusable}: {plain(problem)[:_LONGEST_ERROR]}; see `mcp diff`"
+    return (
+        f"{full} is not as it was reviewed: {in_words(reviewed, offered)}. See `mcp diff`; to take "
+        f"it as reviewed: `mcp pin {full}@{now}`, and restart the worker; "
+        "runs that wait for it go on by `resume`"
+    )
 
 
 class ReportedError(Permanent):
@@ -92,6 +112,7 @@ class McpCall:
     server: McpServer
     tool_name: str
     tool: McpTool
+    reviewed: Definition
 
     @property
     def full(self) -> str:
@@ -117,8 +138,8 @@ class McpCall:
                     opened = sdk().connected(self.server_name, self.server)
                     connection = await stack.enter_async_context(opened)
                     offered = (await connection.definitions()).get(self.tool_name)
-                if (problem := changed(self.full, str(self.tool.pin), offered)) is not None:
-                    raise Permanent(problem)
+                if (problem := changed(self.full, self.reviewed, offered)) is not None:
+                    raise NotAsReviewed(problem)
                 sent = True
                 said = await self._sent(connection, params, ctx)
         except Exception as error:
@@ -190,15 +211,32 @@ class McpCall:
         answers: dict[str, Any] = {}
         for name, asked in (said.input_requests or {}).items():
             params: Any = getattr(asked, "params", None)
-            schema = getattr(params, "requested_schema", None)
-            if schema is None:
+            schema, link = getattr(params, "requested_schema", None), getattr(params, "url", None)
+            if link is not None:
+                answers[name] = {"action": await self._followed(link, params.message, ctx)}
+            elif schema is not None:
+                question = f"{self.full} asks: {params.message}"
+                content = await self._asked(question, dict(schema), ctx)
+                answers[name] = {"action": "accept", "content": content}
+            else:
                 raise Permanent(f"{self.full} asks for what no form can answer: {asked.method}")
-            try:
-                content = await ctx.ask(f"{self.full} asks: {params.message}", dict(schema))
-            except (ValueError, RuntimeError) as error:
-                raise Permanent(f"{self.full} asks what cannot be asked: {error}") from error
-            answers[name] = {"action": "accept", "content": content}
         return answers
+
+    async def _followed(self, link: str, message: str, ctx: ToolContext) -> Any:
+        """Return whether a human has done what the server wants at a link, which only they open."""
+        if not _LINK.fullmatch(link):
+            raise Permanent(f"{self.full} asks to open what is no link: {plain(link)[:200]}")
+        question = (
+            f"{self.full} asks to open {link} in a browser. Answer accept once that is done there,"
+            f" or decline. It says: {message}"
+        )
+        return await self._asked(question, {"enum": ["accept", "decline"]}, ctx)
+
+    async def _asked(self, question: str, schema: dict[str, Any], ctx: ToolContext) -> Any:
+        try:
+            return await ctx.ask(question, schema)
+        except (ValueError, RuntimeError) as error:
+            raise Permanent(f"{self.full} asks what cannot be asked: {error}") from error
 
 
 def innermost(error: BaseException) -> BaseException:

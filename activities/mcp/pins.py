@@ -15,7 +15,6 @@ import yaml
 
 from surehand.activities.mcp.calls import innermost, sdk
 from surehand.activities.mcp.server_file import (
-    DEFINED,
     Definition,
     McpFileError,
     McpTool,
@@ -76,15 +75,6 @@ class Seen:
         if self.said.pin is None or (self.said.pin == self.digest and self.reviewed is None):
             return "not pinned"
         return "pinned" if self.said.pin == self.digest else "changed"
-
-    def changes(self) -> list[tuple[str, Any, Any]]:
-        """Return each part that differs, as it was reviewed and as it is offered."""
-        before, now = self.reviewed or {}, self.offered or {}
-        return [
-            (part, before.get(part), now.get(part))
-            for part in DEFINED
-            if before.get(part) != now.get(part)
-        ]
 
 
 @dataclass(frozen=True)

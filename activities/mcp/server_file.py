@@ -137,6 +137,9 @@ class McpServer(Written):
     """A program that speaks over its standard input and output."""
     env: dict[Annotated[str, Field(pattern=rf"^{_VARIABLE}$")], str] = {}
     """All of the program's environment: values, or ``env:NAME`` for one of the worker's."""
+    trust: Literal["annotations"] | None = None
+    """Whether what a reviewed definition says of itself may loosen anything: a tool with
+    ``readOnlyHint: true`` is a read, where the file does not say its effect."""
     tools: dict[ToolName, McpTool] = {}
 
     @model_validator(mode="after")
@@ -190,7 +193,21 @@ def read_file(path: Path) -> Reviewed:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "file"
         raise McpFileError(f"{path}: {place}: {reason_of(first)}") from error
-    return Reviewed(path, parsed.servers, _definitions(pins_of(path)))
+    definitions = _definitions(pins_of(path))
+    servers = {name: _by_hints(server, definitions) for name, server in parsed.servers.items()}
+    return Reviewed(path, servers, definitions)
+
+
+def _by_hints(server: McpServer, definitions: Mapping[str, Definition]) -> McpServer:
+    """Return a server with the reads that are some by its own word, where that is trusted."""
+    if server.trust is None:
+        return server
+    tools = dict(server.tools)
+    for name, tool in tools.items():
+        hints = definitions.get(tool.pin or "", {}).get("annotations", {})
+        if "effect" not in tool.model_fields_set and hints.get("readOnlyHint") is True:
+            tools[name] = tool.model_copy(update={"effect": "read"})
+    return server.model_copy(update={"tools": tools})
 
 
 def _definitions(path: Path) -> dict[str, Definition]:

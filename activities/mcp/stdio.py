@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ from mcp.shared.message import SessionMessage
 LARGEST_MESSAGE: Final = 10 * 1024 * 1024
 #: Seconds that a program has to end by itself once its input is closed, and once it was told to.
 _GRACE: Final = 2.0
+#: The signal that only looks whether somebody is there.
+_NOTHING: Final = 0
 
 
 class TooLarge(Exception):
@@ -99,20 +101,35 @@ async def _say(process: asyncio.subprocess.Process, said: Any, heard: Any) -> No
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a program: its input ends, then it is told to, then it is killed."""
+    """End a program and what it has started: its input ends, they are told to, they are killed."""
     assert process.stdin is not None, "it was asked for"
     process.stdin.close()
-    for number in (signal.SIGTERM, signal.SIGKILL, None):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE):
-                # Not `wait` alone: that waits for its output's end, too, which it need not read.
-                while process.returncode is None:
-                    await asyncio.sleep(0.01)
-                break
-        if number is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-    # What it has started and left behind may hold its output open.
+    # Not `wait`: that waits for its output's end, too, which it need not read.
+    await _grace(lambda: process.returncode is not None)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        # Also where it has ended by itself: what it has left behind has not.
+        if _signalled(process.pid, number):
+            await _grace(
+                lambda: process.returncode is not None and not _signalled(process.pid, _NOTHING)
+            )
+    # What has left the group of its own accord may hold its output open.
     transport: Any = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()
+
+
+async def _grace(over: Callable[[], bool]) -> None:
+    """Wait until something is over, for as long as a program has for it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_GRACE):
+            while not over():
+                await asyncio.sleep(0.01)
+
+
+def _signalled(group: int, number: int) -> bool:
+    """Signal all of a group; ``False``: nobody is left there."""
+    try:
+        os.killpg(group, number)
+    except OSError:
+        return False
+    return True

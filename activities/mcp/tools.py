@@ -70,7 +70,9 @@ async def look_for_changes(path: str) -> list[str]:
     """
     offered = await ask_servers(read_file(Path(path)), at_start=True)
     found = [
-        changed(seen.full, str(seen.said.pin), seen.offered) for seen in offered.tools if seen.said
+        changed(seen.full, seen.reviewed, seen.offered)
+        for seen in offered.tools
+        if seen.reviewed is not None
     ]
     silent = [f"{name}: cannot be asked: {reason}" for name, reason in offered.silent.items()]
     return [*silent, *(problem for problem in found if problem is not None)]
@@ -88,7 +90,7 @@ def _tool(reviewed: Reviewed, server_name: str, name: str) -> Tool:
         raise McpFileError(f"{where}: {why}: review it, then `mcp pin {full}`")
     if (problem := definition_problem(definition)) is not None:
         raise McpFileError(f"{where}: {problem}")
-    call = McpCall(server_name, server, name, said)
+    call = McpCall(server_name, server, name, said, definition)
     timeout = said.timeout or DEFAULT_TIMEOUT
     limit = timeout.total_seconds() / 2
     argument = said.dedupes.argument if said.dedupes else None

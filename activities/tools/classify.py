@@ -23,6 +23,7 @@ from surehand.activities.tools.failures import (
     Declared,
     Failure,
     FailureClass,
+    NotAsReviewed,
     RateLimited,
     ToolFault,
 )
@@ -55,7 +56,8 @@ def classify(error: BaseException, declared: Declared = NOTHING_DECLARED) -> Fai
     if isinstance(error, RateLimited):
         return Failure(FailureClass.RATE_LIMITED, message, error.retry_after)
     if isinstance(error, ToolFault):
-        return Failure(error.failure_class, message)
+        unreviewed = isinstance(error, NotAsReviewed)
+        return Failure(error.failure_class, message, unreviewed=unreviewed)
     if isinstance(error, httpx.HTTPStatusError):
         return _classify_status(error.response)
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):

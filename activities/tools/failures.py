@@ -8,6 +8,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
+from surehand.workflows.errors import ErrorType
+
 
 class FailureClass(StrEnum):
     """Why a call failed.
@@ -105,6 +107,10 @@ class OutcomeUnknown(ToolFault):
     failure_class = FailureClass.IN_DOUBT
 
 
+class NotAsReviewed(Permanent):
+    """The tool is not what people have reviewed: nothing was called, and somebody has to look."""
+
+
 class CallStopped(Exception):
     """We have ended the call ourselves: whatever a tool declares, its outcome is unknown."""
 
@@ -116,6 +122,13 @@ class Failure:
     failure_class: FailureClass
     message: str
     retry_after: timedelta | None = None
+    unreviewed: bool = False
+    """Whether it is for somebody to look at before the run goes on."""
+
+    @property
+    def for_good(self) -> ErrorType:
+        """Return what a run is told where the call is not tried again."""
+        return ErrorType.NOT_AS_REVIEWED if self.unreviewed else ErrorType.TOOL_FAILED
 
 
 #: Which of a tool's own errors are which.

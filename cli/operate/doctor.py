@@ -309,8 +309,8 @@ def _mcp_server(settings: Settings, name: str, silent: str | None, tools: list[S
     if not wrong:
         return _right(what, f"answers; {counted(len(tools), 'tool')}, as reviewed")
     detail = ", ".join(f"{one.full}: {one.state}" for one in wrong)
-    fix = "review what it offers now, then pin it; calls of these tools fail until then"
-    pins = [command("mcp", "pin", one.full) for one in wrong if one.digest is not None]
+    fix = "review what it offers now, then pin it; runs that call these tools wait until then"
+    pins = [command("mcp", "pin", f"{one.full}@{one.digest}") for one in wrong if one.digest]
     return _wrong(what, plain(detail), fix, command("mcp", "diff"), *pins)
 
 

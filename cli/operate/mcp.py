@@ -14,6 +14,7 @@ from surehand.cli.verb.ledger_door import translated
 from surehand.cli.verb.printer import Reply, Table, table_or
 from surehand.cli.verb.shapes import McpChange, McpDiff, McpList, McpPinned, McpToolSeen
 from surehand.process.exits import ExitCode, WrongUse
+from surehand.process.program import command
 from surehand.workflows.plain_text import plain
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ _LONGEST: Final = 100
 
 Tools = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TOOL", help="As server.tool; default those without a pin."),
+    typer.Argument(
+        metavar="TOOL",
+        help="As server.tool, or server.tool@DIGEST to pin just that; default those without a pin.",
+    ),
 ]
 
 
@@ -51,7 +55,8 @@ async def list_mcp(caller: options.Anybody) -> Reply:
 async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
     """Take what servers offer as reviewed: its digest goes into the MCP file.
 
-    A tool that has changed since it was pinned has to be named.
+    Servers are asked once more. With a digest, as `mcp list` and `mcp diff` print it, nothing is
+    pinned that was not shown. A tool that has changed since it was pinned has to be named.
 
     Example: python starter.py mcp pin shop.create_refund
     """
@@ -59,7 +64,8 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
 
     reviewed, offered = await _offered(caller)
     known = {one.full: one for one in offered.tools}
-    for name in tools or ():
+    named = dict(_name_and_digest(one) for one in tools or ())
+    for name, wanted in named.items():
         state = known[name].state if name in known else "gone"
         if state in ("gone", "refused", "unusable"):
             why = {
@@ -68,10 +74,12 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
                 "unusable": known[name].problem if name in known else "",
             }[state]
             raise WrongUse(f"{name}: {why}")
+        if wanted and wanted != known[name].digest:
+            raise WrongUse(f"{name}: the server offers {known[name].digest} now, not {wanted}")
     chosen = [
         one
         for one in offered.tools
-        if (one.full in tools if tools else one.state == "not pinned") and one.state != "pinned"
+        if (one.full in named if tools else one.state == "not pinned") and one.state != "pinned"
     ]
     if chosen:
         with translated():
@@ -91,20 +99,29 @@ async def diff(caller: options.Anybody) -> Reply:
     Example: python starter.py mcp diff
     """
     _, offered = await _offered(caller)
-    found = [
-        McpChange(tool=one.full, part=part, reviewed=before, offered=now)
+    from surehand.activities.mcp.differences import changes, sides
+
+    changed = [
+        one
         for one in offered.tools
         if one.said is not None
         and one.said.pin is not None
         and one.state in ("changed", "gone", "unusable")
-        for part, before, now in one.changes()
     ]
-    rows = [[one.tool, one.part, _cut(one.reviewed), _cut(one.offered)] for one in found]
+    found = [
+        McpChange(tool=one.full, part=part, reviewed=before, offered=now)
+        for one in changed
+        for part, before, now in changes(one.reviewed, one.offered)
+    ]
+    digests = {one.full: one.digest for one in changed if one.digest is not None}
+    pins = [f"{name}@{digest}" for name, digest in digests.items()]
+    rows = [[one.tool, one.part, *sides(one.reviewed, one.offered)] for one in found]
     code = ExitCode.BROKEN if found else ExitCode.DONE
     return Reply(
-        McpDiff(changes=found, silent=dict(offered.silent)),
+        McpDiff(changes=found, digests=digests, silent=dict(offered.silent)),
         [
             *table_or(("tool", "part", "reviewed", "offered"), rows, "Nothing has changed"),
+            *(f"Take it as reviewed: {command('mcp', 'pin', one)}" for one in pins),
             *_silent(offered),
         ],
         ExitCode.NOT_REACHABLE if offered.silent and not found else code,
@@ -131,6 +148,11 @@ def _shown(one: Seen) -> McpToolSeen:
         description=_cut(description),
         problem=one.problem,
     )
+
+
+def _name_and_digest(written: str) -> tuple[str, str]:
+    name, _, digest = written.partition("@")
+    return name, digest
 
 
 def _silent(offered: Offered) -> list[str | Table]:

@@ -643,6 +643,8 @@ class McpDiff(Shape):
     """``mcp diff``."""
 
     changes: list[McpChange]
+    digests: dict[str, str]
+    """Of what is offered now, by tool: `mcp pin TOOL@DIGEST` takes just that as reviewed."""
     silent: dict[str, str]
     """Servers that cannot be asked, with the reason."""
 

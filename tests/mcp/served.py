@@ -2,7 +2,8 @@
 
 ``python -m tests.mcp.served stdio|PORT FOLDER``. Files in the folder say how it behaves, so that a
 test changes it while it runs: ``description``, ``renamed``, ``fails``, ``floods``, ``dies``,
-``refuses``, ``asks``, ``crowd``, ``tells``.
+``refuses``, ``asks``, ``crowd``, ``tells``, ``painted``, ``hangs``. A server that hangs writes down
+its process.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +54,9 @@ def make(folder: Path) -> MCPServer:
             file.write(json.dumps(entry) + "\n")
         if said("dies"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if said("hangs"):
+            (folder / "process").write_text(str(os.getpid()), encoding="utf-8")
+            time.sleep(600)
         if said("floods"):
             return {"id": "ä" * int(said("floods"))}
         if said("fails"):
@@ -86,7 +91,7 @@ def make(folder: Path) -> MCPServer:
         annotations=ToolAnnotations(read_only_hint=True),
     )
     server.add_tool(cancel, name="cancel_refund", description="Cancel a refund.")
-    server.add_tool(paint, name="paint", description="Paint an order.")
+    server.add_tool(paint, name="paint", description=said("painted", "Paint an order."))
     tools = server._tool_manager._tools
     for number in range(int(said("crowd", "0"))):
         name = f"another_{number}"

@@ -198,7 +198,7 @@ def test_the_verbs_list_what_is_offered_pin_it_and_show_what_has_changed(
     assert states["shop.create_refund"] == "not pinned"
     assert states["shop.paint"] == "refused"
     assert list(verb("pin")[1]["pinned"]) == ["shop.create_refund"]
-    assert verb("diff") == (0, {"changes": [], "silent": {}})
+    assert verb("diff") == (0, {"changes": [], "digests": {}, "silent": {}})
     mcp_shop.behave(description="Refund twice.")
     code, changed = verb("diff")
     assert code == 3
@@ -213,6 +213,32 @@ def test_the_verbs_list_what_is_offered_pin_it_and_show_what_has_changed(
     assert verb("diff")[0] == 0
     mcp_shop.behave(description="x" * 70_000)
     assert verb("diff")[0] == 3, "what cannot be pinned has changed, too"
+
+
+def test_what_was_not_shown_is_not_pinned(
+    mcp_shop: McpShop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SUREHAND_MCP", str(mcp_shop.file))
+    mcp_shop.say(create_refund=REFUND)
+
+    def verb(*argv: str) -> tuple[int, str]:
+        code = app.run(["mcp", *argv])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    assert verb("pin")[0] == 0
+    mcp_shop.behave(description="Refund twice.")
+    [command] = [line for line in verb("diff")[1].splitlines() if "mcp pin" in line]
+    shown = command.rpartition(" ")[2]
+    assert shown.startswith("shop.create_refund@sha256:")
+    mcp_shop.behave(description="Refund all.")
+    before = mcp_shop.file.read_text(encoding="utf-8")
+    code, said = verb("pin", shown)
+    assert code == 2 and "now, not sha256:" in said
+    assert mcp_shop.file.read_text(encoding="utf-8") == before
+    mcp_shop.behave(description="Refund twice.")
+    assert verb("pin", shown)[0] == 0
+    assert shown.partition("@")[2] in mcp_shop.file.read_text(encoding="utf-8")
 
 
 async def test_a_worker_waits_for_a_silent_server_for_a_time_of_its_own(
@@ -302,7 +328,10 @@ async def test_doctor_says_of_each_server_whether_it_answers_and_its_pins_hold(
     mcp_shop.behave(description="Refund an order, twice.")
     other = await looked()
     assert (other.ok, other.detail) == (False, "shop.create_refund: changed")
-    assert [line.split("mcp ")[1] for line in other.commands] == ["diff", "pin shop.create_refund"]
+    assert [line.split("mcp ")[1] for line in other.commands] == [
+        "diff",
+        f"pin shop.create_refund@{(await mcp_shop.seen())['shop.create_refund'].digest}",
+    ]
 
     written = yaml.safe_load(mcp_shop.file.read_text())
     written["servers"]["shop"]["command"] = [sys.executable, "-c", "raise SystemExit(1)"]

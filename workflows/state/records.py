@@ -26,6 +26,7 @@ class Failure(Message):
     called: bool = True
     given_up: bool = False
     called_off: bool = False
+    unreviewed: bool = False
 
 
 class Progress(Message):
@@ -75,6 +76,8 @@ class StepRecord(Record):
     """The params that a human has put in the place of others."""
     settles: bool = False
     """Whether it is tried again to settle a call that may have happened."""
+    renewed: bool = False
+    """Whether its tool was taken anew after it had changed: a human looks at its write."""
     unanswered: int = 0
     """Its requests that nobody has answered in time."""
     asked: int = 0

@@ -12,7 +12,7 @@ from surehand.workflows.errors import ErrorType
 from surehand.workflows.state.effects import Saga
 
 #: Ends of a write that say that its effect did not happen. Any other end is in doubt.
-PROVEN: Final = frozenset({ErrorType.TOOL_FAILED, ErrorType.CALLED_OFF})
+PROVEN: Final = frozenset({ErrorType.TOOL_FAILED, ErrorType.NOT_AS_REVIEWED, ErrorType.CALLED_OFF})
 #: Ends of a call that was refused before it began. Others write their own event.
 REFUSED: Final = frozenset(
     {
@@ -35,6 +35,7 @@ class StepFailed(Exception):
         called: Whether its tool was called at all; a step that was not is skipped.
         given_up: Somebody has looked at the failure, and had the run end.
         called_off: It was in doubt, and a human has called it off, or had it undone.
+        unreviewed: The tool is not as it was reviewed: a human looks, whatever ``on_failure`` says.
 
     Example:
         >>> async def pay(steps: StepMaker, order_id: str) -> bool:
@@ -54,6 +55,7 @@ class StepFailed(Exception):
         called: bool = True,
         given_up: bool = False,
         called_off: bool = False,
+        unreviewed: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -62,6 +64,7 @@ class StepFailed(Exception):
         self.called = called
         self.given_up = given_up
         self.called_off = called_off
+        self.unreviewed = unreviewed
 
 
 class StepRefused(StepFailed):

@@ -153,7 +153,7 @@ def waits_for_a_way_out(plan: Plan, step: Step, failed: StepFailed) -> bool:
     # A rejection with `replan` waits for another plan, or for somebody who gives the step up.
     if failed.rejected:
         return plan.on_reject(step) == "replan"
-    return plan.on_failure(step) == "pause"
+    return failed.unreviewed or plan.on_failure(step) == "pause"
 
 
 def left_out(plan: Plan, origin: Step, target: Goto, settled: Set[str]) -> frozenset[str]:

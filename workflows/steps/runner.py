@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from pydantic import JsonValue
 from temporalio import workflow
@@ -19,6 +19,8 @@ from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
     ApprovalNeeded,
+    DescribeTools,
+    Effect,
     HumanNeeded,
     InputNeeded,
     PermissionNeeded,
@@ -28,6 +30,7 @@ from surehand.workflows.contracts.tools import (
     Succeeded,
     ToolCall,
     ToolOutcome,
+    ToolSpec,
 )
 from surehand.workflows.control.budget import Spending
 from surehand.workflows.control.child_runs import Children
@@ -57,6 +60,9 @@ from surehand.workflows.steps.approval import ApprovalWait
 from surehand.workflows.steps.quota_waiting import QuotaWaits
 from surehand.workflows.steps.time_limits import LimitedCalls
 from surehand.workflows.steps.tool_calls import ToolCalls
+
+#: Of a call whose tool has changed.
+_IN_ANY_CASE: Final = ApprovalPolicy(standing=False)
 
 
 class StepRunner:
@@ -126,8 +132,12 @@ class StepRunner:
             unsettled = await self.tool_calls.may_have_happened(step.id, error)
             self._set(step, StepState.FAILED, error=reason, attempts=used_by(error).attempts)
             data.add_line(workflow.now(), f"failed: {reason}", step.id)
-            called_off = type_of(error) == ErrorType.CALLED_OFF
-            raise StepFailed(reason, unsettled=unsettled, called_off=called_off) from error
+            raise StepFailed(
+                reason,
+                unsettled=unsettled,
+                called_off=type_of(error) == ErrorType.CALLED_OFF,
+                unreviewed=type_of(error) == ErrorType.NOT_AS_REVIEWED,
+            ) from error
         finally:
             data.calls.pop(step.id, None)
         return follows
@@ -139,6 +149,14 @@ class StepRunner:
         self._data.add_line(workflow.now(), f"failed before it began: {reason}", step_id)
         self._changed()
         return StepRefused(reason, called=False)
+
+    async def renew(self, step: Step) -> None:
+        """Take a step's tool as it is loaded now: somebody has looked at how it has changed."""
+        data = self._data
+        asked = DescribeTools(plan=data.request.plan, defined=(step.tool,))
+        described = await self._call(ports.DESCRIBE_TOOLS, asked, f"describe {step.tool}")
+        data.tools.update(described.tools)
+        data.of_step(step.id).renewed = True
 
     async def _record_refusal(self, step_id: str, does: str, reason: str) -> None:
         """Have the ledger tell that a step was refused before it began."""
@@ -195,12 +213,19 @@ class StepRunner:
             tool=spec,
             params=params,
             late=late,
-            # A model is asked for nothing but its word.
-            policies=() if step.tool == MODEL else request.plan.approvals(step),
+            policies=self._policies(step, spec),
             attempts_before=before,
         )
         asks = bool(call.policies) or spec.approval is not None
         return await self._call_through(step, call, asks=asks)
+
+    def _policies(self, step: Step, spec: ToolSpec) -> tuple[ApprovalPolicy, ...]:
+        if step.tool == MODEL:  # it is asked for nothing but its word
+            return ()
+        policies = self._data.request.plan.approvals(step)
+        if spec.effect is Effect.WRITE and self._data.of_step(step.id).renewed:
+            return (*policies, _IN_ANY_CASE)
+        return policies
 
     async def _call_through(
         self, step: Step, call: ToolCall, *, asks: bool, outcome: ToolOutcome | None = None
@@ -308,8 +333,9 @@ class StepRunner:
         """Return the call as it is to be asked about again: a human looks at it in any case."""
         tool = outcome.tool or call.tool
         self._data.tools[tool.name] = tool
-        anyway = ApprovalPolicy(standing=False)
-        policies = call.policies if anyway in call.policies else (*call.policies, anyway)
+        policies = call.policies
+        if _IN_ANY_CASE not in policies:
+            policies = (*policies, _IN_ANY_CASE)
         changes: dict[str, Any] = {
             "tool": tool,
             "policies": policies,

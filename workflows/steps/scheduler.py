@@ -96,13 +96,15 @@ class Scheduler:
                 if way.way is Way.SKIP:
                     if step.id in self._data.saga.steps():
                         await self._undo(step.id)
-                    self._data.facts[step.id] = rules.skipped(failed.reason)
+                    self._data.facts[step.id] = rules.skipped(_told(failed))
                     self._set(step, StepState.SKIPPED, error=failed.reason)
                     return None
                 if way.way is Way.COMPENSATE:
                     raise StepFailed(failed.reason, called=failed.called, given_up=True) from failed
                 step = self._retried(step, way, failed)
                 self._begin_anew(step)
+                if failed.unreviewed:
+                    await self._runner.renew(step)
 
     def _retried(self, step: Step, way: ResumeRun, failed: StepFailed) -> Step:
         """Return a step as it is tried again: with the params that a human has given it last."""
@@ -235,3 +237,9 @@ class Scheduler:
     def _set(self, step: Step, state: StepState, **changes: Any) -> None:
         self._data.set_step(step.id, state, **changes)
         self._changed()
+
+
+def _told(failed: StepFailed) -> str:
+    """Return why a step was skipped, as later steps and models read it."""
+    # Whoever has changed the tool has written into the reason.
+    return "its tool is not as it was reviewed" if failed.unreviewed else failed.reason
