@@ -200,6 +200,7 @@ class Tool:
             permission=self.permission,
             fresh_for=self.fresh_for,
             foreign=self.foreign,
+            secret_params=self.secret_params,
             lookups=self._lookups(),
         )
 

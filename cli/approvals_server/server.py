@@ -346,6 +346,8 @@ class ApprovalsServer:
     async def _run_document(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
         view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
+        cookie = request.cookies.get(self._cookie, "")
+        await self._secret_reads.record_questions(run_id, view.interrupts, me, cookie)
         person, keys = await self._ledger.transact(self._tenant, _person, me)
         # In a thread: to lay out a large plan takes a while.
         told = await asyncio.to_thread(run_document, view, person, keys, tenant=self._tenant)

@@ -496,6 +496,24 @@ async def test_whoever_opens_a_request_whose_tool_says_its_params_are_secret_is_
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
+async def test_whoever_opens_a_run_that_asks_before_a_step_with_secret_params_is_on_record(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    looked_at = plan(refund_step(order_id), interrupts={"before": ["payments.*"]})
+    async with stage.worker_here(tool_modules="tests.variants.refund_secret"):
+        run = await stage.start(looked_at)
+        [question] = (await run.in_state(RunState.WAITING_INPUT)).interrupts
+        await ann.signs_in()
+        assert await stage.events(run, "interrupt.read") == []
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        await expect(ann.page.locator("#waits")).to_contain_text("120.00")
+        [read] = await stage.events(run, "interrupt.read")
+        await answered(run, answer="reject")
+        await run.result()
+    assert (read["body"]["actor"], read["body"]["interrupt_id"]) == ("ann", question.interrupt_id)
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
 async def test_the_list_is_searched_and_one_s_decisions_are_read_on_a_phone_by_the_keyboard(
     stage: Stage, ann: Approver, order_id: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy.exc import DBAPIError
@@ -12,6 +13,10 @@ from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.history.reads import chain_of
+from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
+from surehand.workflows.contracts.runs import RunResult, RunView
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
 from tests.cli.test_approvals_server import HOSTILE, Site, site
 from tests.ledger.scene import RUN, Scene
 
@@ -156,7 +161,7 @@ async def test_a_look_at_params_that_are_no_secret_is_no_event(site: Site) -> No
 async def test_what_cannot_be_recorded_is_not_shown(
     site: Site, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    def fails(*given: object) -> None:
+    def fails(*given: object, **named: object) -> None:
         raise LedgerUnavailable("the ledger takes no events")
 
     secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
@@ -165,6 +170,75 @@ async def test_what_cannot_be_recorded_is_not_shown(
     told = await site.get(f"{path}?id={secret}")
     assert (told.status_code, "120.00" in told.text) == (503, False)
     assert reads(site) == []
+
+
+def asks_before(site: Site, *, secret: bool) -> None:
+    """Have the run wait before its step, with the params that the step would get."""
+    question = Interrupt(
+        interrupt_id="refund.1",
+        step_id="refund",
+        kind=InterruptKind.BEFORE,
+        question="refund is about to start: payments.refund",
+        value={"amount": "120.00"},
+        secret=secret,
+    )
+    site.runs.views[RUN] = RunView(
+        result=RunResult(run_id=RUN, state=RunState.WAITING_INPUT, steps=[]),
+        tenant=site.scene.tenant,
+        user="ada",
+        plan=Plan.model_validate([{"id": "refund", "tool": "payments.refund"}]),
+        plan_version=1,
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+        interrupts=[question],
+    )
+
+
+def question_reads(site: Site) -> list[tuple[str, str, str]]:
+    """Who was shown what which question is about, by the events of the run."""
+    with site.scene.tx() as tx:
+        chain, _, head = chain_of(tx, RUN)
+    assert verify_chain(chain, [head]) is None
+    found = [one for one in chain if one["type"] == "interrupt.read"]
+    return [(one["body"]["actor"], one["body"]["interrupt_id"], one["step_id"]) for one in found]
+
+
+async def test_each_sign_in_that_is_shown_the_secret_params_of_a_question_is_one_event_of_the_run(
+    site: Site,
+) -> None:
+    asks_before(site, secret=True)
+    await site.sign_in("ann")
+    await site.get(f"/run?id={RUN}")
+    assert question_reads(site) == []  # its frame shows no params
+    for _ in range(2):
+        told = (await site.get(f"/run.json?id={RUN}")).json()
+        assert told["questions"][0]["value"] == {"amount": "120.00"}
+    assert question_reads(site) == [("ann", "refund.1", "refund")]
+    await site.sign_in("eve")
+    await site.get(f"/run.json?id={RUN}")
+    assert [one[0] for one in question_reads(site)] == ["ann", "eve"]
+
+
+async def test_a_question_about_params_that_are_no_secret_is_shown_without_an_event(
+    site: Site,
+) -> None:
+    asks_before(site, secret=False)
+    await site.sign_in("ann")
+    assert (await site.get(f"/run.json?id={RUN}")).status_code == 200
+    assert question_reads(site) == []
+
+
+async def test_what_a_question_is_about_is_not_shown_where_that_cannot_be_recorded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object, **named: object) -> None:
+        raise LedgerUnavailable("the ledger takes no events")
+
+    asks_before(site, secret=True)
+    await site.sign_in("ann")
+    monkeypatch.setattr("surehand.cli.approvals_server.secret_reads.record_question_read", fails)
+    told = await site.get(f"/run.json?id={RUN}")
+    assert (told.status_code, "120.00" in told.text) == (503, False)
+    assert question_reads(site) == []
 
 
 async def test_nobody_takes_back_that_params_are_secret(site: Site) -> None:

@@ -305,6 +305,7 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         permission="refunds",
         timeout=timedelta(seconds=7),
         version="3",
+        secret_params=True,
     ).spec()
 
     assert spec.model_dump(exclude={"schema_hash"}) == {
@@ -322,6 +323,7 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         "permission": "refunds",
         "fresh_for": None,
         "foreign": False,
+        "secret_params": True,
         "lookups": 2,
     }
     assert ToolSpec.model_validate_json(spec.model_dump_json()) == spec
