@@ -45,6 +45,7 @@ from surehand.cli.approvals_server.pages import error, page, static_files
 from surehand.cli.approvals_server.secret_reads import SecretReads
 from surehand.cli.approvals_server.sign_in import LASTS, SignIns, always
 from surehand.cli.approvals_server.views import (
+    asked,
     detailed,
     document,
     listed,
@@ -195,19 +196,19 @@ class ApprovalsServer:
         )
 
     async def _list(self, request: Request, me: str) -> Response:
-        asked = _Asked.of(request)
-        tool, mine = asked.tool, asked.mine
+        part = _Part.of(request)
+        tool, mine = part.tool, part.mine
 
         def look(tx: Transaction) -> tuple[Waiting, Principal, list[str], int]:
             person = principals.find(tx, [me])[me]
             tools = sorted({group.tool for group in groups(tx)})
-            return asked.look(tx, person), person, tools, tx.now_ms
+            return part.look(tx, person), person, tools, tx.now_ms
 
         found, person, tools, now_ms = await self._ledger.transact(self._tenant, look)
         more = None
         if found.more is not None:
             where = f"{found.more.expires_ms}:{found.more.approval_id}"
-            more = f"/?{urlencode({**asked.query(), 'after': where})}"
+            more = f"/?{urlencode({**part.query(), 'after': where})}"
         return page(
             "list",
             me=me,
@@ -215,20 +216,20 @@ class ApprovalsServer:
             tools=tools if tool is None or tool in tools else sorted([*tools, tool]),
             tool=tool,
             mine=mine,
-            says=asked.says,
+            says=part.says,
             unread=found.unread,
             most=LOOKED_AT,
             more=more,
-            first=None if asked.after is None else f"/?{urlencode(asked.query())}",
+            first=None if part.after is None else f"/?{urlencode(part.query())}",
             follow=f"/follow/list?{request.url.query}",
         )
 
     async def _follow_list(self, request: Request, me: str) -> Response:
         # Whoever has searched is told of changes to the list: a search each second costs too much.
-        asked = replace(_Asked.of(request), says=None)
+        part = replace(_Part.of(request), says=None)
 
         def look(tx: Transaction) -> list[Any]:
-            rows = asked.look(tx, principals.find(tx, [me])[me]).rows
+            rows = part.look(tx, principals.find(tx, [me])[me]).rows
             return [[row["approval_id"], *row["voters"]] for row in rows]
 
         return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
@@ -257,9 +258,10 @@ class ApprovalsServer:
         return self._followers.answer(answer, signed_in, who=me)
 
     async def _approval(self, request: Request, me: str) -> Response:
-        one, person, _ = await self._one(request.query_params.get("id", ""), me, request)
+        one, person, keys = await self._one(request.query_params.get("id", ""), me, request)
         web_ui = await self._web_ui(one.row["run_id"])
-        return page("approval", me=me, one=detailed(one, person), web_ui=web_ui)
+        told = asked(one, person, keys, tenant=self._tenant)
+        return page("approval", me=me, one=detailed(one, person), asked=told, web_ui=web_ui)
 
     async def _several(self, request: Request, me: str) -> Response:
         ids = list(dict.fromkeys(request.query_params.getlist("id")))
@@ -279,9 +281,9 @@ class ApprovalsServer:
         return JSONResponse(told)
 
     async def _one(
-        self, asked: str, me: str, request: Request
+        self, wanted: str, me: str, request: Request
     ) -> tuple[OneApproval, Principal, list[Key]]:
-        run_id, approval_id = find_approval(self._tenant, asked)
+        run_id, approval_id = find_approval(self._tenant, wanted)
 
         def look(tx: Transaction) -> tuple[OneApproval | None, Principal, list[Key]]:
             return one_approval(tx, approval_id), *_person(tx, me)
@@ -418,7 +420,7 @@ class ApprovalsServer:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Part:
     """What part of the list somebody wants to see."""
 
     tool: str | None
@@ -427,16 +429,16 @@ class _Asked:
     after: Place | None
 
     @classmethod
-    def of(cls, request: Request) -> _Asked:
+    def of(cls, request: Request) -> _Part:
         """Return what a request asks for.
 
         Raises:
             WrongUse: There is no such part of the list.
         """
-        asked = request.query_params
-        says = asked.get("says", "").strip()[:LONGEST_SEARCH] or None
-        after = _place(asked.get("after"))
-        return cls(asked.get("tool") or None, asked.get("of", "mine") == "mine", says, after)
+        query = request.query_params
+        says = query.get("says", "").strip()[:LONGEST_SEARCH] or None
+        after = _place(query.get("after"))
+        return cls(query.get("tool") or None, query.get("of", "mine") == "mine", says, after)
 
     def query(self) -> dict[str, str]:
         """Return what asks for this part of the list, from its first page on."""

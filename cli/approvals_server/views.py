@@ -100,6 +100,28 @@ def own_keys(keys: Iterable[Key]) -> dict[str, Any]:
     return {"keys": [one.kid for one in known if one.passkey is None], "passkeys": passkeys}
 
 
+def asked(one: OneApproval, me: Principal, keys: Iterable[Key], *, tenant: str) -> dict[str, Any]:
+    """Return what it takes to reject a request: the page has it before anything of the call.
+
+    Args:
+        one: The request.
+        me: Who looks.
+        keys: Those that are registered for them.
+        tenant: Whose request it is.
+    """
+    row = one.row
+    return {
+        "tenant": tenant,
+        "principal": me.name,
+        **own_keys(keys),
+        "approval_id": row["approval_id"],
+        "params_hash": row["params_hash"],
+        "proof": row["assurance"],
+        "waits": waits(one),
+        "left_ms": row["expires_ms"] - one.now_ms,
+    }
+
+
 def document(
     one: OneApproval,
     me: Principal,
@@ -121,22 +143,15 @@ def document(
     """
     row = one.row
     return {
-        "tenant": tenant,
-        "principal": me.name,
-        **own_keys(keys),
-        "approval_id": row["approval_id"],
+        **asked(one, me, keys, tenant=tenant),
         "run_id": row["run_id"],
         "tool": row["tool"],
         "version": row["tool_version"],
         "params": row["params"],
         "answers": row["answers"] or [],
         "salt": salt,
-        "params_hash": row["params_hash"],
         "schema": guessed_schema(row["params"]) if schema is None else schema,
-        "proof": row["assurance"],
         "state": row["state"],
-        "waits": waits(one),
-        "left_ms": row["expires_ms"] - one.now_ms,
     }
 
 

@@ -8,6 +8,7 @@ from base64 import urlsafe_b64decode
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 from playwright.async_api import Page, Route, expect
 
 from surehand.workflows.contracts.runs import RunView
@@ -110,6 +111,52 @@ async def test_a_server_that_shows_other_params_than_it_asks_for_gets_no_approva
         await ann.reject.click()
         await expect(ann.page.locator("#said")).to_contain_text("counts: rejected by ann")
     assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_a_call_that_cannot_be_fetched_is_not_approved_and_is_rejected_with_a_signature(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    person(stage, "ann")
+    umas = key_of(stage, person(stage, "uma"))
+    async with stage.worker_here(decisions="signed"):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id), key=umas)
+        request = await run.asks()
+        await ann.signs_in()
+        served.register("ann", await ann.makes_a_key())
+        await ann.page.route("**/approval.json*", lambda route: route.abort("connectionreset"))
+        await ann.opens(request.approval_id)
+
+        await expect(ann.page.locator("#check")).to_contain_text("approving is off")
+        await expect(ann.approve).to_be_disabled()
+        await ann.page.get_by_label("Reason", exact=True).fill("nobody sees what it is")
+        await ann.reject.click()
+        await ann.says("counts: rejected by ann")
+        assert (await run.result()).state is RunState.FAILED
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    [decision] = stage.decision_rows(run)
+    assert (decision["outcome"], decision["verified"]) == ("reject", True)
+
+
+@pytest.mark.parametrize(
+    "other", [{"approval_id": "run-404/refund/1"}, {"params_hash": "sha256:0"}]
+)
+async def test_what_is_rejected_is_the_request_of_the_page_whatever_is_told_of_its_call(
+    stage: Stage, ann: Approver, order_id: str, other: dict[str, Any]
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        await changed_on_its_way(ann.page, run, {**other, "waits": None, "left_ms": None})
+        await ann.opens(request.approval_id)
+        await expect(ann.page.locator("#check")).to_contain_text("approving is off")
+        await expect(ann.approve).to_be_disabled()
+        await ann.page.get_by_label("Reason", exact=True).fill("it is another one")
+        await ann.reject.click()
+        await ann.says("counts: rejected by ann")
+    [decision] = stage.decision_rows(run)
+    told = (decision["approval_id"], decision["params_hash"], decision["verdict"])
+    assert told == (request.approval_id, request.params_hash, "accepted")
 
 
 def asks_anew(view: RunView, before: str) -> bool:
