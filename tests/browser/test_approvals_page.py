@@ -311,6 +311,58 @@ async def test_a_question_is_answered_by_its_form_and_signed_in_the_browser(
     assert told["body"]["actor"] == "ann"
 
 
+async def test_what_somebody_has_begun_to_answer_stays_when_the_run_asks_something_else(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    asking = plan(
+        {"id": "why", "ask": {"question": "Why?", "answer": {"type": "string"}}},
+        {
+            "id": "many",
+            "ask": {"question": "How many?", "answer": {"type": "integer"}},
+            "after": [],
+        },
+        {"id": "whom", "ask": "Whom?", "after": ["many"]},
+    )
+    async with stage.worker_here():
+        run = await stage.start(asking)
+        await asks(run, "why.1", "many.1")
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        section = ann.page.locator("#waits section")
+        why = section.filter(has_text="Why?").get_by_role("textbox")
+        await why.fill("it came back, and")
+        await answered(run, answers={"many.1": 7})
+        await expect(section.filter(has_text="Whom?")).to_be_visible()
+        await expect(section.filter(has_text="How many?")).to_have_count(0)
+
+        await expect(why).to_have_value("it came back, and")
+        await expect(why).to_be_focused()
+        await ann.page.keyboard.type(" nobody wants it")
+        await section.filter(has_text="Why?").get_by_role("button", name="Answer").click()
+        await ann.says("Your answer counts")
+        await answered(run, answers={"whom.1": "ann"})
+        result = await run.result()
+    assert step(result, "why").output == "it came back, and nobody wants it"
+
+
+async def test_a_browser_that_keeps_nothing_answers_where_nothing_has_to_be_signed(
+    stage: Stage, ann: Approver
+) -> None:
+    asking = plan({"id": "many", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
+    denied = "get() { throw new DOMException('denied', 'SecurityError'); }"
+    await ann.page.add_init_script(f"Object.defineProperty(self, 'indexedDB', {{ {denied} }})")
+    async with stage.worker_here():
+        run = await stage.start(asking)
+        await run.in_state(RunState.WAITING_INPUT)
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        await ann.page.locator("#waits input").fill("7")
+        await ann.page.get_by_role("button", name="Answer").click()
+        await ann.says("Your answer counts")
+        result = await run.result()
+    assert step(result, "many").output == 7
+
+
 async def test_who_has_only_a_passkey_answers_a_question_by_one_gesture(
     stage: Stage, ann: Approver, served: Served
 ) -> None:

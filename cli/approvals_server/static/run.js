@@ -3,9 +3,8 @@
 import { parseExact } from "./canonical.js";
 import { makeForm } from "./forms.js";
 import { drawSteps, listSteps } from "./graph.js";
-import { ownKey } from "./keys.js";
 import { fetchText, follow, part, say, send } from "./page.js";
-import { isHere } from "./signing.js";
+import { isHere, keyHere } from "./signing.js";
 import { gesturedMessage, message, signedMessage } from "./steering.js";
 import { showJson, showText } from "./text.js";
 
@@ -14,8 +13,8 @@ const query = `?id=${encodeURIComponent(id)}`;
 const OUTCOMES = ["happened", "not_happened", "call_off", "compensated", "undo", "give_up"];
 /** @type {any} */
 let told = null;
-/** What is asked already on this page: a form that somebody fills in is not drawn anew. */
-let drawn = "";
+/** @type {Map<string, HTMLElement>} What waits on this page, by all that is told of it. */
+const drawn = new Map();
 let labels = 0;
 
 follow(`/follow/run${query}`, draw);
@@ -34,14 +33,37 @@ async function draw() {
     [line.at, line.step, line.text].filter(Boolean).join("  "),
   );
   list(part("story"), story.length ? story : [say("empty_story")]);
-  const asks = JSON.stringify([told.approvals, told.questions, told.doubts]);
-  if (asks !== drawn) {
-    drawn = asks;
-    part("waits").replaceChildren(
-      ...told.approvals.map(approval),
-      ...told.questions.map(question),
-      ...told.doubts.map(doubt),
-    );
+  drawWaiting([
+    ...told.approvals.map((/** @type {any} */ one) => ({ one, make: approval })),
+    ...told.questions.map((/** @type {any} */ one) => ({ one, make: question })),
+    ...told.doubts.map((/** @type {any} */ one) => ({ one, make: doubt })),
+  ]);
+}
+
+/**
+ * Draw what is new, and take away what waits no more. What is there already is left as it is:
+ * somebody may be filling it in.
+ *
+ * @param {{one: any, make: (one: any) => HTMLElement}[]} waiting
+ */
+function drawWaiting(waiting) {
+  const wanted = new Map(waiting.map((each) => [JSON.stringify([each.make.name, each.one]), each]));
+  for (const [known, element] of drawn) {
+    if (!wanted.has(known)) {
+      element.remove();
+      drawn.delete(known);
+    }
+  }
+  const place = part("waits");
+  let at = 0;
+  for (const [known, { one, make }] of wanted) {
+    const element = drawn.get(known) ?? make(one);
+    drawn.set(known, element);
+    // Not even moved where it is in its place: what is moved loses the focus.
+    if (place.children[at] !== element) {
+      place.insertBefore(element, place.children[at] ?? null);
+    }
+    at += 1;
   }
 }
 
@@ -112,7 +134,7 @@ function doubt(one) {
 async function tell(verb, values, done) {
   const { tenant, principal, run_id: run } = told;
   let sent = message(principal, values);
-  const key = await ownKey(tenant, principal);
+  const { key } = await keyHere(tenant, principal);
   if (key !== null && told.keys.includes(key.kid)) {
     sent = await signedMessage({ tenant, run, verb, message: sent, key });
   } else if (told.passkeys.some(isHere)) {
