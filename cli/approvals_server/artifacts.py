@@ -22,7 +22,7 @@ from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.artifact_pages import Shelf, artifact_page, one_artifact
 from surehand.cli.approvals_server.pages import error, page
 from surehand.cli.approvals_server.texts import OF_PAGES
-from surehand.cli.approvals_server.views import iso
+from surehand.cli.approvals_server.times import iso
 from surehand.client.ids import find_run_id
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.workflows.contracts.artifacts import Artifact

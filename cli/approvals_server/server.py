@@ -32,6 +32,7 @@ from surehand.activities.ledger.approvals.waiting import (
     waiting,
 )
 from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.history.doubts import Doubt, doubts
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Key, Principal
@@ -350,9 +351,14 @@ class ApprovalsServer:
         view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
         cookie = request.cookies.get(self._cookie, "")
         await self._secret_reads.record_questions(run_id, view.interrupts, me, cookie)
-        person, keys = await self._ledger.transact(self._tenant, _person, me)
+        ids = [one.id for one in view.result.waiting_for if one.kind == "intervention"]
+
+        def look(tx: Transaction) -> tuple[dict[str, Doubt], Principal, list[Key]]:
+            return doubts(tx, run_id, ids), *_person(tx, me)
+
+        known = await self._ledger.transact(self._tenant, look)
         # In a thread: to lay out a large plan takes a while.
-        told = await asyncio.to_thread(run_document, view, person, keys, tenant=self._tenant)
+        told = await asyncio.to_thread(run_document, view, *known, tenant=self._tenant)
         return JSONResponse(told)
 
     async def _follow_run(self, request: Request, me: str) -> Response:

@@ -19,6 +19,23 @@ STATES: Final = {
 OUTCOMES: Final = {"approve": "Approved", "reject": "Rejected", "edit": "Edited"}
 
 
+#: Of an effect in doubt: what is on record of it.
+DOUBTS: Final = {
+    "tool": "Tool",
+    "key": "Key of the effect",
+    "generation": "generation",
+    "provider_key": "Key that the outside system was given",
+    "entry": "In the ledger",
+    "calls": "Calls",
+    "first": "the first one at",
+    "error": "What the newest call has ended with",
+    "effect.observed": "Looked up before the call",
+    "effect.in_doubt": "It came to be in doubt",
+    "effect.reconciled": "A way to settle it was chosen",
+    "effect.late_receipt": "A receipt has come too late: it is among what the run has kept",
+}
+
+
 class OfPages:
     """What the pages say, by name."""
 
@@ -246,6 +263,11 @@ OF_SCRIPTS: Final = {
     "answer": "Answer",
     "answered": "Your answer counts: {}",
     "doubt": "Nobody knows what became of a call (step {})",
+    "doubt_known": "What is on record",
+    "doubt_part": "What was done of it",
+    "doubt_elsewhere": "Its own run settles it:",
+    "doubt_closed": "There is nothing to settle here any more.",
+    "doubt_later": "A call may still arrive. What rules it out can be said from {} on.",
     "outcome": "What has happened",
     "happened": "It happened",
     "not_happened": "It did not happen: call again",

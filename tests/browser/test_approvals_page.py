@@ -392,6 +392,39 @@ async def test_who_has_only_a_passkey_answers_a_question_by_one_gesture(
     assert header["typ"] == "surehand-steering+webauthn"
 
 
+async def test_a_doubt_has_its_evidence_and_what_may_be_said_of_it_now(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    fault = {"ignore_keys": True, "ignore_lookup": True, "fail": "drop_before", "times": 1}
+    stage.shop.fault("refunds", **fault)
+    async with stage.worker_here(tool_modules=NEITHER):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await run.in_state(RunState.NEEDS_INTERVENTION)
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        known = ann.page.locator("#waits .known")
+        [entry] = [row for row in await stage.effects(run) if row["tool"] == "payments.refund"]
+        for text in ("payments.refund", entry["key"], entry["entry_id"], "in_doubt"):
+            await expect(known).to_contain_text(text)
+        outcome = ann.page.get_by_label("What has happened")
+        offered = await outcome.locator("option").evaluate_all("all => all.map((o) => o.value)")
+        assert set(offered) == {
+            *("happened", "not_happened", "call_off", "compensated", "undo", "give_up")
+        }
+        await ann.page.get_by_label("How you know").fill("the bank said on the phone")
+        await stage.no_call_may_arrive(run)
+        # The page finds that out by itself, and leaves what was typed.
+        await expect(outcome.locator("option:disabled")).to_have_count(0)
+        await outcome.select_option("call_off")
+        await ann.page.get_by_role("button", name="Settle it").click()
+        await ann.says("It is settled")
+        await run.result()
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    [settled] = stage.intervention_rows(run)
+    assert (settled["outcome"], settled["evidence"]) == ("call_off", "the bank said on the phone")
+
+
 async def test_a_doubt_is_settled_on_the_page_with_its_evidence(
     stage: Stage, ann: Approver, order_id: str
 ) -> None:

@@ -10,7 +10,6 @@ import { showJson, showText } from "./text.js";
 
 const id = part("run").dataset.id;
 const query = `?id=${encodeURIComponent(id)}`;
-const OUTCOMES = ["happened", "not_happened", "call_off", "compensated", "undo", "give_up"];
 /** @type {any} */
 let told = null;
 /** @type {Map<string, HTMLElement>} What waits on this page, by all that is told of it. */
@@ -36,7 +35,11 @@ async function draw() {
   drawWaiting([
     ...told.approvals.map((/** @type {any} */ one) => ({ one, make: approval })),
     ...told.questions.map((/** @type {any} */ one) => ({ one, make: question })),
-    ...told.doubts.map((/** @type {any} */ one) => ({ one, make: doubt })),
+    ...told.doubts.map(({ evidence, part, later, ...one }) => ({
+      one,
+      make: () => doubt(one, later),
+      renew: (/** @type {HTMLElement} */ section) => showEvidence(section, evidence, part),
+    })),
   ]);
 }
 
@@ -44,10 +47,11 @@ async function draw() {
  * Draw what is new, and take away what waits no more. What is there already is left as it is:
  * somebody may be filling it in.
  *
- * @param {{one: any, make: (one: any) => HTMLElement}[]} waiting
+ * @param {{one: any, make: (one: any) => HTMLElement, renew?: (element: HTMLElement) => void}[]}
+ *   waiting `renew`: draws what of it may change and nobody fills in
  */
 function drawWaiting(waiting) {
-  const wanted = new Map(waiting.map((each) => [JSON.stringify([each.make.name, each.one]), each]));
+  const wanted = new Map(waiting.map((each) => [JSON.stringify(each.one), each]));
   for (const [known, element] of drawn) {
     if (!wanted.has(known)) {
       element.remove();
@@ -56,9 +60,10 @@ function drawWaiting(waiting) {
   }
   const place = part("waits");
   let at = 0;
-  for (const [known, { one, make }] of wanted) {
+  for (const [known, { one, make, renew }] of wanted) {
     const element = drawn.get(known) ?? make(one);
     drawn.set(known, element);
+    renew?.(element);
     // Not even moved where it is in its place: what is moved loses the focus.
     if (place.children[at] !== element) {
       place.insertBefore(element, place.children[at] ?? null);
@@ -72,9 +77,7 @@ function approval(one) {
   const link = document.createElement("a");
   link.href = `/approval?id=${encodeURIComponent(one.id)}`;
   showText(link, one.text);
-  const line = document.createElement("p");
-  line.append(`${say("approval_waits")} `, link);
-  return line;
+  return paragraph(`${say("approval_waits")} `, link);
 }
 
 /** @param {any} one */
@@ -96,16 +99,38 @@ function question(one) {
   return section;
 }
 
-/** @param {any} one */
-function doubt(one) {
+/**
+ * @param {any} one
+ * @param {{outcomes: string[], left_ms: number} | null} later what cannot be said yet
+ */
+function doubt(one, later) {
   const { section, add } = sectionOf(say("doubt", one.step), one.text);
+  const known = document.createElement("div");
+  known.className = "known";
+  add(known);
+  if (one.elsewhere !== null) {
+    const link = document.createElement("a");
+    link.href = `/run?id=${encodeURIComponent(one.elsewhere)}`;
+    showText(link, one.elsewhere);
+    add(paragraph(`${say("doubt_elsewhere")} `, link));
+    return section;
+  }
+  if (!one.outcomes.length) {
+    add(paragraph(say("doubt_closed")));
+    return section;
+  }
   const outcome = document.createElement("select");
-  outcome.append(...OUTCOMES.map((name) => new Option(say(name), name)));
+  outcome.append(...one.outcomes.map((/** @type {string} */ name) => new Option(say(name), name)));
   outcome.selectedIndex = -1; // nobody settles a doubt by leaving it as it is
   const evidence = document.createElement("textarea");
   const receipt = document.createElement("textarea");
+  if (later !== null) {
+    add(notYet(outcome, later));
+  }
   add(labelled(say("outcome"), outcome), labelled(say("evidence"), evidence));
-  add(labelled(say("receipt"), receipt));
+  if (one.outcomes.includes("happened")) {
+    add(labelled(say("receipt"), receipt));
+  }
   const settle = button(say("settle"), async () => {
     if (!outcome.value) {
       outcome.focus();
@@ -122,6 +147,49 @@ function doubt(one) {
   });
   add(settle);
   return section;
+}
+
+/**
+ * Show what is on record of a doubt.
+ *
+ * @param {HTMLElement} section the doubt's
+ * @param {[string, string][]} evidence each with what it is
+ * @param {any} done what is recorded of an effect that happened in part
+ */
+function showEvidence(section, evidence, done) {
+  const heading = document.createElement("h3");
+  heading.textContent = say("doubt_known");
+  const list = document.createElement("dl");
+  for (const [name, text] of evidence) {
+    list.append(term("dt", name), term("dd", text));
+  }
+  if (done !== null) {
+    const value = document.createElement("pre");
+    showJson(value, done);
+    const around = document.createElement("dd");
+    around.append(value);
+    list.append(term("dt", say("doubt_part")), around);
+  }
+  section.querySelector(".known")?.replaceChildren(...(evidence.length ? [heading, list] : []));
+}
+
+/**
+ * Turn off what cannot be said yet, until it can be; returns the line that says so.
+ *
+ * @param {HTMLSelectElement} outcome
+ * @param {{outcomes: string[], left_ms: number}} later
+ */
+function notYet(outcome, later) {
+  const off = [...outcome.options].filter(({ value }) => later.outcomes.includes(value));
+  const end = new Date(Date.now() + later.left_ms);
+  const line = paragraph(say("doubt_later", end.toLocaleTimeString()));
+  line.className = "note";
+  off.forEach((option) => (option.disabled = true));
+  setTimeout(() => {
+    off.forEach((option) => (option.disabled = false));
+    line.remove();
+  }, later.left_ms);
+  return line;
 }
 
 /**
@@ -146,6 +214,23 @@ async function tell(verb, values, done) {
   showText(part("said"), say(said, answer.message ?? answer.error));
   part("said").focus(); // the form that had it goes once it is answered
   await draw();
+}
+
+/** @param {(string | Node)[]} content */
+function paragraph(...content) {
+  const made = document.createElement("p");
+  made.append(...content);
+  return made;
+}
+
+/**
+ * @param {"dt" | "dd"} name
+ * @param {string} text
+ */
+function term(name, text) {
+  const made = document.createElement(name);
+  showText(made, text);
+  return made;
 }
 
 /**
