@@ -11,7 +11,6 @@ import asyncio
 import json
 import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -24,13 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from surehand.activities.hashes import Hashes
-from surehand.activities.ledger.approvals.waiting import (
-    LOOKED_AT,
-    Place,
-    Waiting,
-    groups,
-    waiting,
-)
+from surehand.activities.ledger.approvals.waiting import LOOKED_AT, Waiting, groups
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.doubts import Doubt, doubts
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
@@ -41,6 +34,7 @@ from surehand.cli.approvals_server.decisions import forward, status_of, steer
 from surehand.cli.approvals_server.follow import Followers, Look
 from surehand.cli.approvals_server.headers import Headers
 from surehand.cli.approvals_server.links import BadLink, Links
+from surehand.cli.approvals_server.list_parts import ON_A_PAGE, Part
 from surehand.cli.approvals_server.own_decisions import show_own_decisions
 from surehand.cli.approvals_server.pages import error, page, static_files
 from surehand.cli.approvals_server.secret_reads import SecretReads
@@ -56,7 +50,7 @@ from surehand.cli.approvals_server.views import (
 )
 from surehand.cli.verb.ledger_door import translated
 from surehand.client.client import Client
-from surehand.client.ids import LONGEST_APPROVAL_ID, find_approval, find_run_id
+from surehand.client.ids import find_approval, find_run_id
 from surehand.client.outcome import state_of
 from surehand.client.query import ONE_OF_MANY
 from surehand.process.exits import NotFound, SurehandError, WrongUse
@@ -66,15 +60,11 @@ from surehand.workflows.encryption import KeyErased
 from surehand.workflows.identity import NotCanonical
 from surehand.workflows.names import RUN_STATE
 
-#: Lines of a page of the list.
-ON_A_PAGE: Final = 25
 #: States in which a run waits for people, and not for an approval.
 _OTHER_STATES: Final = (RunState.WAITING_INPUT, RunState.NEEDS_INTERVENTION)
 #: Bytes of a decision, with the params of an edit; and of whatever else is sent.
 LARGEST_DECISION: Final = 2 * 1024 * 1024
 LARGEST_OTHER: Final = 4096
-#: Characters of what the list is searched for.
-LONGEST_SEARCH: Final = 200
 
 if TYPE_CHECKING:
     from surehand.cli.approvals_server.oidc import OidcSignIn
@@ -197,7 +187,7 @@ class ApprovalsServer:
         )
 
     async def _list(self, request: Request, me: str) -> Response:
-        part = _Part.of(request)
+        part = Part.of(request)
         tool, mine = part.tool, part.mine
 
         def look(tx: Transaction) -> tuple[Waiting, Principal, list[str], int]:
@@ -218,8 +208,11 @@ class ApprovalsServer:
             tool=tool,
             mine=mine,
             says=part.says,
+            least=part.least,
+            most=part.most,
+            searched=part.search is not None,
             unread=found.unread,
-            most=LOOKED_AT,
+            looked_at=LOOKED_AT,
             more=more,
             first=None if part.after is None else f"/?{urlencode(part.query())}",
             follow=f"/follow/list?{request.url.query}",
@@ -227,7 +220,7 @@ class ApprovalsServer:
 
     async def _follow_list(self, request: Request, me: str) -> Response:
         # Whoever has searched is told of changes to the list: a search each second costs too much.
-        part = replace(_Part.of(request), says=None)
+        part = Part.of(request).unsearched()
 
         def look(tx: Transaction) -> list[Any]:
             rows = part.look(tx, principals.find(tx, [me])[me]).rows
@@ -425,59 +418,11 @@ class ApprovalsServer:
         return Response(content, media_type=kind)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What part of the list somebody wants to see."""
-
-    tool: str | None
-    mine: bool
-    says: str | None
-    after: Place | None
-
-    @classmethod
-    def of(cls, request: Request) -> _Part:
-        """Return what a request asks for.
-
-        Raises:
-            WrongUse: There is no such part of the list.
-        """
-        query = request.query_params
-        says = query.get("says", "").strip()[:LONGEST_SEARCH] or None
-        after = _place(query.get("after"))
-        return cls(query.get("tool") or None, query.get("of", "mine") == "mine", says, after)
-
-    def query(self) -> dict[str, str]:
-        """Return what asks for this part of the list, from its first page on."""
-        of = "mine" if self.mine else "all"
-        return {"tool": self.tool or "", "of": of, "says": self.says or ""}
-
-    def look(self, tx: Transaction, person: Principal) -> Waiting:
-        """Return that part, as the person sees it."""
-        roles = person.roles if self.mine else None
-        filters: dict[str, Any] = {"tool": self.tool, "roles": roles, "says": self.says}
-        return waiting(tx, most=ON_A_PAGE, after=self.after, **filters)
-
-
 def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
     """Return who somebody is now, and their keys."""
     person = principals.find(tx, [name])[name]
     keys = [principals.key(tx, kid) for kid in person.keys]
     return person, [key for key in keys if key is not None]
-
-
-def _place(text: str | None) -> Place | None:
-    """Return where a page of the list begins.
-
-    Raises:
-        WrongUse: The text was not made by the page before.
-    """
-    if text is None:
-        return None
-    number, _, approval_id = text.partition(":")
-    known = 0 < len(approval_id) <= LONGEST_APPROVAL_ID and approval_id.isprintable()
-    if not (number.isascii() and number.isdecimal() and len(number) < 16 and known):
-        raise WrongUse("there is no such part of the list")
-    return Place(int(number), approval_id)
 
 
 async def _json(request: Request, largest: int) -> Any:

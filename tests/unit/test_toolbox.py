@@ -347,6 +347,7 @@ def test_a_human_is_told_what_would_happen_and_how_it_would_be_undone() -> None:
     assert told.describe_call(params) == "refund 1001"
     assert told.undo_text() == "undone by payments.charge"
     assert plain.undo_text() == "cannot be undone"
+    assert make(effect=READ).undo_text() == "changes nothing"
 
 
 def test_a_validation_error_is_told_in_one_line() -> None:
