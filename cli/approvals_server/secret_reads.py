@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from surehand.activities.ledger.approvals.reads import record_question_read, record_read
+from surehand.activities.ledger.approvals.reads import (
+    record_question_read,
+    record_read,
+    secret_requests,
+)
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.one_approval import OneApproval
 from surehand.workflows.contracts.interrupts import Interrupt
@@ -63,6 +67,22 @@ class SecretReads:
                 look = ("question", run_id, asked.interrupt_id)
                 write = partial(record_question_read, run_id=run_id, asked=asked, reader=reader)
                 await self._once(look, cookie, write)
+
+    async def record_artifact(self, run_id: str, step_id: str, reader: str, cookie: str) -> None:
+        """Record that somebody is handed what a step has kept: large params are kept, too.
+
+        Args:
+            run_id: The run.
+            step_id: The step.
+            reader: Who is signed in.
+            cookie: Of this sign-in.
+
+        Raises:
+            LedgerUnavailable: It cannot be recorded, so nothing may be handed out.
+        """
+        for row in await self._ledger.transact(self._tenant, secret_requests, run_id, step_id):
+            look = ("approval", row["approval_id"])
+            await self._once(look, cookie, partial(record_read, row=row, reader=reader))
 
     async def _once(
         self, look: tuple[str, ...], cookie: str, write: Callable[[Transaction], None]

@@ -139,7 +139,7 @@ class ApprovalsServer:
             Route("/follow/approval", self._looking(self._follow_approval)),
             Route("/mine", self._looking(partial(show_own_decisions, *here))),
             Route("/artifacts", self._looking(partial(show_artifacts, *here))),
-            Route("/artifact", self._looking(partial(hand_out, here[0], self._artifacts, here[1]))),
+            Route("/artifact", self._looking(self._artifact)),
             Route("/keys", self._looking(self._keys)),
             Route("/decide", self._looking(self._decide), methods=["POST"]),
             Route("/sign-in", self._sign_in_page),
@@ -361,6 +361,15 @@ class ApprovalsServer:
             return list(place_of(tx, run_id))
 
         return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
+
+    async def _artifact(self, request: Request, me: str) -> Response:
+        cookie = request.cookies.get(self._cookie, "")
+
+        async def record(run_id: str, step_id: str) -> None:
+            await self._secret_reads.record_artifact(run_id, step_id, me, cookie)
+
+        where = (self._ledger, self._artifacts, self._tenant)
+        return await hand_out(*where, request, me, record=record)
 
     async def _steer(self, request: Request, me: str) -> Response:
         sent = await _json(request, LARGEST_DECISION)
