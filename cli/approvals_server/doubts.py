@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +34,8 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
     return {
         **told,
         "evidence": list(_evidence(known)),
-        "part": known.part,
+        # As a text: a number in it that is too long for a browser shall not keep the page away.
+        "part": None if known.part is None else json.dumps(known.part, ensure_ascii=False),
         "elsewhere": None if known.run_id == run_id or known.outcomes else known.run_id,
         "outcomes": known.outcomes,
         # Apart: what changes with the time alone makes no other doubt of it.

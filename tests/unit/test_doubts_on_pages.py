@@ -44,6 +44,11 @@ def test_the_evidence_is_told_in_words_with_what_each_of_it_is() -> None:
     assert told["later"] == {"outcomes": ("call_off",), "left_ms": 5000}
 
 
+def test_what_happened_in_part_is_told_as_json_text_whatever_numbers_it_has() -> None:
+    told = doubted(ASKED, replace(KNOWN, part={"id": 2**60, "to": "Zoë"}), "run-1")
+    assert told["part"] == '{"id": 1152921504606846976, "to": "Zoë"}'
+
+
 def test_keys_of_secret_params_are_not_told() -> None:
     told = doubted(ASKED, replace(KNOWN, key=None), "run-1")
     assert "Key of the effect" not in dict(told["evidence"])

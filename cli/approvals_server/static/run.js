@@ -154,7 +154,7 @@ function doubt(one, later) {
  *
  * @param {HTMLElement} section the doubt's
  * @param {[string, string][]} evidence each with what it is
- * @param {any} done what is recorded of an effect that happened in part
+ * @param {string | null} done what is recorded of an effect that happened in part, as JSON
  */
 function showEvidence(section, evidence, done) {
   const heading = document.createElement("h3");
@@ -165,7 +165,11 @@ function showEvidence(section, evidence, done) {
   }
   if (done !== null) {
     const value = document.createElement("pre");
-    showJson(value, done);
+    try {
+      showJson(value, parseExact(done));
+    } catch {
+      showText(value, done);
+    }
     const around = document.createElement("dd");
     around.append(value);
     list.append(term("dt", say("doubt_part")), around);
