@@ -126,6 +126,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "interrupt.delivered": "An event from outside has reached the step that waits for it.",
     "interrupt.expired": "Nobody has answered in time.",
     "interrupt.opened": "The run asks a human, or waits for an event.",
+    "interrupt.read": "A person is shown the params that a question is about; their tool says they"
+    " are secret.",
     "interrupt.void": "The question is withdrawn.",
     "intervention.opened": "Only a human can tell what has happened.",
     "intervention.settled": "A human has said it.",

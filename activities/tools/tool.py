@@ -17,6 +17,7 @@ from surehand.activities.tools.drafts import Draft
 from surehand.activities.tools.metering import spend
 from surehand.activities.tools.outputs import clean_text
 from surehand.activities.tools.progress import earlier_progress, note_progress
+from surehand.workflows.contracts.approvals import CANNOT_BE_UNDONE
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.wording import reasons
@@ -180,7 +181,9 @@ class Tool:
         """Return one line that says how the effect would be undone."""
         if self.compensate:
             return f"undone by {self.compensate.tool}"
-        return "cannot be undone"
+        if self.effect is Effect.READ:
+            return "changes nothing"
+        return CANNOT_BE_UNDONE
 
     def spec(self) -> ToolSpec:
         """Return the serialisable description that goes into history."""
@@ -200,6 +203,7 @@ class Tool:
             permission=self.permission,
             fresh_for=self.fresh_for,
             foreign=self.foreign,
+            secret_params=self.secret_params,
             lookups=self._lookups(),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -22,7 +22,7 @@ from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.artifact_pages import Shelf, artifact_page, one_artifact
 from surehand.cli.approvals_server.pages import error, page
 from surehand.cli.approvals_server.texts import OF_PAGES
-from surehand.cli.approvals_server.views import iso
+from surehand.cli.approvals_server.times import iso
 from surehand.client.ids import find_run_id
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.workflows.contracts.artifacts import Artifact
@@ -79,7 +79,13 @@ async def show_artifacts(ledger: Ledger, tenant: str, request: Request, me: str)
 
 
 async def hand_out(
-    ledger: Ledger, open_store: OpenStore | None, tenant: str, request: Request, me: str
+    ledger: Ledger,
+    open_store: OpenStore | None,
+    tenant: str,
+    request: Request,
+    me: str,
+    *,
+    record: Callable[[str, str], Awaitable[None]],
 ) -> Response:
     """Return one artifact's content as a file to be saved.
 
@@ -89,6 +95,7 @@ async def hand_out(
         tenant: Whose runs may be looked at.
         request: For which one of which run.
         me: Who is signed in.
+        record: Told run and step before anything of it is handed out.
 
     Raises:
         NoSuchRun: There is none.
@@ -110,6 +117,7 @@ async def hand_out(
         raise WrongUse(OF_PAGES.artifacts_too_large)
     if open_store is None:
         raise WrongUse(OF_PAGES.artifacts_no_store)
+    await record(run_id, row["step_id"])
     async with _AT_ONCE:
         content = await open_store().read_bytes(tenant, run_id, Artifact.model_validate({**row}))
     return Response(

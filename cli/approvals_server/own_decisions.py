@@ -13,7 +13,7 @@ from surehand.activities.ledger.approvals.own_decisions import Moment, own_decis
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.cli.approvals_server.pages import page
 from surehand.cli.approvals_server.texts import OF_PAGES, OUTCOMES
-from surehand.cli.approvals_server.views import iso
+from surehand.cli.approvals_server.times import iso
 from surehand.process.exits import WrongUse
 
 #: Decisions on a page.

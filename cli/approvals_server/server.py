@@ -11,7 +11,6 @@ import asyncio
 import json
 import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -24,14 +23,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from surehand.activities.hashes import Hashes
-from surehand.activities.ledger.approvals.waiting import (
-    LOOKED_AT,
-    Place,
-    Waiting,
-    groups,
-    waiting,
-)
+from surehand.activities.ledger.approvals.waiting import LOOKED_AT, Waiting, groups
 from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.history.doubts import Doubt, doubts
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Key, Principal
@@ -40,11 +34,13 @@ from surehand.cli.approvals_server.decisions import forward, status_of, steer
 from surehand.cli.approvals_server.follow import Followers, Look
 from surehand.cli.approvals_server.headers import Headers
 from surehand.cli.approvals_server.links import BadLink, Links
+from surehand.cli.approvals_server.list_parts import ON_A_PAGE, Part
 from surehand.cli.approvals_server.own_decisions import show_own_decisions
 from surehand.cli.approvals_server.pages import error, page, static_files
 from surehand.cli.approvals_server.secret_reads import SecretReads
 from surehand.cli.approvals_server.sign_in import LASTS, SignIns, always
 from surehand.cli.approvals_server.views import (
+    asked,
     detailed,
     document,
     listed,
@@ -54,7 +50,7 @@ from surehand.cli.approvals_server.views import (
 )
 from surehand.cli.verb.ledger_door import translated
 from surehand.client.client import Client
-from surehand.client.ids import LONGEST_APPROVAL_ID, find_approval, find_run_id
+from surehand.client.ids import find_approval, find_run_id
 from surehand.client.outcome import state_of
 from surehand.client.query import ONE_OF_MANY
 from surehand.process.exits import NotFound, SurehandError, WrongUse
@@ -64,15 +60,11 @@ from surehand.workflows.encryption import KeyErased
 from surehand.workflows.identity import NotCanonical
 from surehand.workflows.names import RUN_STATE
 
-#: Lines of a page of the list.
-ON_A_PAGE: Final = 25
 #: States in which a run waits for people, and not for an approval.
 _OTHER_STATES: Final = (RunState.WAITING_INPUT, RunState.NEEDS_INTERVENTION)
 #: Bytes of a decision, with the params of an edit; and of whatever else is sent.
 LARGEST_DECISION: Final = 2 * 1024 * 1024
 LARGEST_OTHER: Final = 4096
-#: Characters of what the list is searched for.
-LONGEST_SEARCH: Final = 200
 
 if TYPE_CHECKING:
     from surehand.cli.approvals_server.oidc import OidcSignIn
@@ -147,7 +139,7 @@ class ApprovalsServer:
             Route("/follow/approval", self._looking(self._follow_approval)),
             Route("/mine", self._looking(partial(show_own_decisions, *here))),
             Route("/artifacts", self._looking(partial(show_artifacts, *here))),
-            Route("/artifact", self._looking(partial(hand_out, here[0], self._artifacts, here[1]))),
+            Route("/artifact", self._looking(self._artifact)),
             Route("/keys", self._looking(self._keys)),
             Route("/decide", self._looking(self._decide), methods=["POST"]),
             Route("/sign-in", self._sign_in_page),
@@ -195,19 +187,19 @@ class ApprovalsServer:
         )
 
     async def _list(self, request: Request, me: str) -> Response:
-        asked = _Asked.of(request)
-        tool, mine = asked.tool, asked.mine
+        part = Part.of(request)
+        tool, mine = part.tool, part.mine
 
         def look(tx: Transaction) -> tuple[Waiting, Principal, list[str], int]:
             person = principals.find(tx, [me])[me]
             tools = sorted({group.tool for group in groups(tx)})
-            return asked.look(tx, person), person, tools, tx.now_ms
+            return part.look(tx, person), person, tools, tx.now_ms
 
         found, person, tools, now_ms = await self._ledger.transact(self._tenant, look)
         more = None
         if found.more is not None:
             where = f"{found.more.expires_ms}:{found.more.approval_id}"
-            more = f"/?{urlencode({**asked.query(), 'after': where})}"
+            more = f"/?{urlencode({**part.query(), 'after': where})}"
         return page(
             "list",
             me=me,
@@ -215,20 +207,23 @@ class ApprovalsServer:
             tools=tools if tool is None or tool in tools else sorted([*tools, tool]),
             tool=tool,
             mine=mine,
-            says=asked.says,
+            says=part.says,
+            least=part.least,
+            most=part.most,
+            searched=part.search is not None,
             unread=found.unread,
-            most=LOOKED_AT,
+            looked_at=LOOKED_AT,
             more=more,
-            first=None if asked.after is None else f"/?{urlencode(asked.query())}",
+            first=None if part.after is None else f"/?{urlencode(part.query())}",
             follow=f"/follow/list?{request.url.query}",
         )
 
     async def _follow_list(self, request: Request, me: str) -> Response:
         # Whoever has searched is told of changes to the list: a search each second costs too much.
-        asked = replace(_Asked.of(request), says=None)
+        part = Part.of(request).unsearched()
 
         def look(tx: Transaction) -> list[Any]:
-            rows = asked.look(tx, principals.find(tx, [me])[me]).rows
+            rows = part.look(tx, principals.find(tx, [me])[me]).rows
             return [[row["approval_id"], *row["voters"]] for row in rows]
 
         return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
@@ -257,9 +252,10 @@ class ApprovalsServer:
         return self._followers.answer(answer, signed_in, who=me)
 
     async def _approval(self, request: Request, me: str) -> Response:
-        one, person, _ = await self._one(request.query_params.get("id", ""), me, request)
+        one, person, keys = await self._one(request.query_params.get("id", ""), me, request)
         web_ui = await self._web_ui(one.row["run_id"])
-        return page("approval", me=me, one=detailed(one, person), web_ui=web_ui)
+        told = asked(one, person, keys, tenant=self._tenant)
+        return page("approval", me=me, one=detailed(one, person), asked=told, web_ui=web_ui)
 
     async def _several(self, request: Request, me: str) -> Response:
         ids = list(dict.fromkeys(request.query_params.getlist("id")))
@@ -279,9 +275,9 @@ class ApprovalsServer:
         return JSONResponse(told)
 
     async def _one(
-        self, asked: str, me: str, request: Request
+        self, wanted: str, me: str, request: Request
     ) -> tuple[OneApproval, Principal, list[Key]]:
-        run_id, approval_id = find_approval(self._tenant, asked)
+        run_id, approval_id = find_approval(self._tenant, wanted)
 
         def look(tx: Transaction) -> tuple[OneApproval | None, Principal, list[Key]]:
             return one_approval(tx, approval_id), *_person(tx, me)
@@ -346,9 +342,16 @@ class ApprovalsServer:
     async def _run_document(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
         view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
-        person, keys = await self._ledger.transact(self._tenant, _person, me)
+        cookie = request.cookies.get(self._cookie, "")
+        await self._secret_reads.record_questions(run_id, view.interrupts, me, cookie)
+        ids = [one.id for one in view.result.waiting_for if one.kind == "intervention"]
+
+        def look(tx: Transaction) -> tuple[dict[str, Doubt], Principal, list[Key]]:
+            return doubts(tx, run_id, ids), *_person(tx, me)
+
+        known = await self._ledger.transact(self._tenant, look)
         # In a thread: to lay out a large plan takes a while.
-        told = await asyncio.to_thread(run_document, view, person, keys, tenant=self._tenant)
+        told = await asyncio.to_thread(run_document, view, *known, tenant=self._tenant)
         return JSONResponse(told)
 
     async def _follow_run(self, request: Request, me: str) -> Response:
@@ -358,6 +361,15 @@ class ApprovalsServer:
             return list(place_of(tx, run_id))
 
         return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
+
+    async def _artifact(self, request: Request, me: str) -> Response:
+        cookie = request.cookies.get(self._cookie, "")
+
+        async def record(run_id: str, step_id: str) -> None:
+            await self._secret_reads.record_artifact(run_id, step_id, me, cookie)
+
+        where = (self._ledger, self._artifacts, self._tenant)
+        return await hand_out(*where, request, me, record=record)
 
     async def _steer(self, request: Request, me: str) -> Response:
         sent = await _json(request, LARGEST_DECISION)
@@ -415,59 +427,11 @@ class ApprovalsServer:
         return Response(content, media_type=kind)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What part of the list somebody wants to see."""
-
-    tool: str | None
-    mine: bool
-    says: str | None
-    after: Place | None
-
-    @classmethod
-    def of(cls, request: Request) -> _Asked:
-        """Return what a request asks for.
-
-        Raises:
-            WrongUse: There is no such part of the list.
-        """
-        asked = request.query_params
-        says = asked.get("says", "").strip()[:LONGEST_SEARCH] or None
-        after = _place(asked.get("after"))
-        return cls(asked.get("tool") or None, asked.get("of", "mine") == "mine", says, after)
-
-    def query(self) -> dict[str, str]:
-        """Return what asks for this part of the list, from its first page on."""
-        of = "mine" if self.mine else "all"
-        return {"tool": self.tool or "", "of": of, "says": self.says or ""}
-
-    def look(self, tx: Transaction, person: Principal) -> Waiting:
-        """Return that part, as the person sees it."""
-        roles = person.roles if self.mine else None
-        filters: dict[str, Any] = {"tool": self.tool, "roles": roles, "says": self.says}
-        return waiting(tx, most=ON_A_PAGE, after=self.after, **filters)
-
-
 def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
     """Return who somebody is now, and their keys."""
     person = principals.find(tx, [name])[name]
     keys = [principals.key(tx, kid) for kid in person.keys]
     return person, [key for key in keys if key is not None]
-
-
-def _place(text: str | None) -> Place | None:
-    """Return where a page of the list begins.
-
-    Raises:
-        WrongUse: The text was not made by the page before.
-    """
-    if text is None:
-        return None
-    number, _, approval_id = text.partition(":")
-    known = 0 < len(approval_id) <= LONGEST_APPROVAL_ID and approval_id.isprintable()
-    if not (number.isascii() and number.isdecimal() and len(number) < 16 and known):
-        raise WrongUse("there is no such part of the list")
-    return Place(int(number), approval_id)
 
 
 async def _json(request: Request, largest: int) -> Any:

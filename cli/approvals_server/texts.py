@@ -19,6 +19,23 @@ STATES: Final = {
 OUTCOMES: Final = {"approve": "Approved", "reject": "Rejected", "edit": "Edited"}
 
 
+#: Of an effect in doubt: what is on record of it.
+DOUBTS: Final = {
+    "tool": "Tool",
+    "key": "Key of the effect",
+    "generation": "generation",
+    "provider_key": "Key that the outside system was given",
+    "entry": "In the ledger",
+    "calls": "Calls",
+    "first": "the first one at",
+    "error": "What the newest call has ended with",
+    "effect.observed": "Looked up before the call",
+    "effect.in_doubt": "It came to be in doubt",
+    "effect.reconciled": "A way to settle it was chosen",
+    "effect.late_receipt": "A receipt has come too late: it is among what the run has kept",
+}
+
+
 class OfPages:
     """What the pages say, by name."""
 
@@ -69,9 +86,12 @@ class OfPages:
     list_tool: Final = "Tool"
     list_any_tool: Final = "any tool"
     list_says: Final = "The call says"
-    list_none_says: Final = "No call here says that."
-    list_searched: Final = "More wait, and may say it: a search reads at a time"
-    list_unread: Final = "Calls that are encrypted and could not be searched:"
+    list_least: Final = "Amount from"
+    list_most: Final = "to"
+    list_bad_amount: Final = "an amount is a number such as 12 or 12.50"
+    list_none_found: Final = "No call here is like that."
+    list_searched: Final = "More wait, and may be like that: a search reads at a time"
+    list_unread: Final = "Calls that are encrypted or secret, and could not be searched:"
     list_filter: Final = "Show"
     choose: Final = "Choose:"
     several_look: Final = "Look at those that are chosen"
@@ -87,6 +107,8 @@ class OfPages:
     list_first: Final = "To the first ones"
     list_asked_by: Final = "asked by"
     list_needs: Final = "needs"
+    list_irreversible: Final = "cannot be undone"
+    list_foreign: Final = "its run has read content from outside"
     list_you_voted: Final = "you have said yes"
     list_you_asked: Final = "you have asked for it"
     list_sealed: Final = "This call is encrypted, and this server has no keys."
@@ -246,6 +268,11 @@ OF_SCRIPTS: Final = {
     "answer": "Answer",
     "answered": "Your answer counts: {}",
     "doubt": "Nobody knows what became of a call (step {})",
+    "doubt_known": "What is on record",
+    "doubt_part": "What was done of it",
+    "doubt_elsewhere": "Its own run settles it:",
+    "doubt_closed": "There is nothing to settle here any more.",
+    "doubt_later": "A call may still arrive. What rules it out can be said from {} on.",
     "outcome": "What has happened",
     "happened": "It happened",
     "not_happened": "It did not happen: call again",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import JsonValue
@@ -12,12 +11,15 @@ from pydantic import JsonValue
 from surehand.activities.ledger.approvals.votes import folded, needs_of
 from surehand.activities.ledger.core.expiry import has_expired
 from surehand.activities.ledger.core.sealed import Cell, Erased
+from surehand.activities.ledger.history.doubts import Doubt
 from surehand.activities.ledger.history.one_approval import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.cli.approvals_server.doubts import doubted
 from surehand.cli.approvals_server.graph import run_graph
 from surehand.cli.approvals_server.texts import OF_PAGES, STATES
+from surehand.cli.approvals_server.times import iso, time_left
 from surehand.cli.verb.params import diff
-from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.approvals import CANNOT_BE_UNDONE, Assurance
 from surehand.workflows.contracts.foreign import foreign_text
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.identity import short_hash
@@ -33,6 +35,8 @@ def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]
         "id": row["approval_id"],
         "tool": row["tool"],
         "description": OF_PAGES.list_sealed if sealed else row["description"],
+        "irreversible": row["undo"] == CANNOT_BE_UNDONE,
+        "foreign": row["foreign"],
         "asked_by": row["user_id"],
         "needs": [one.as_text() for one in needs_of(row).requirements],
         "voters": row["voters"],
@@ -100,6 +104,28 @@ def own_keys(keys: Iterable[Key]) -> dict[str, Any]:
     return {"keys": [one.kid for one in known if one.passkey is None], "passkeys": passkeys}
 
 
+def asked(one: OneApproval, me: Principal, keys: Iterable[Key], *, tenant: str) -> dict[str, Any]:
+    """Return what it takes to reject a request: the page has it before anything of the call.
+
+    Args:
+        one: The request.
+        me: Who looks.
+        keys: Those that are registered for them.
+        tenant: Whose request it is.
+    """
+    row = one.row
+    return {
+        "tenant": tenant,
+        "principal": me.name,
+        **own_keys(keys),
+        "approval_id": row["approval_id"],
+        "params_hash": row["params_hash"],
+        "proof": row["assurance"],
+        "waits": waits(one),
+        "left_ms": row["expires_ms"] - one.now_ms,
+    }
+
+
 def document(
     one: OneApproval,
     me: Principal,
@@ -121,32 +147,31 @@ def document(
     """
     row = one.row
     return {
-        "tenant": tenant,
-        "principal": me.name,
-        **own_keys(keys),
-        "approval_id": row["approval_id"],
+        **asked(one, me, keys, tenant=tenant),
         "run_id": row["run_id"],
         "tool": row["tool"],
         "version": row["tool_version"],
         "params": row["params"],
         "answers": row["answers"] or [],
         "salt": salt,
-        "params_hash": row["params_hash"],
         "schema": guessed_schema(row["params"]) if schema is None else schema,
-        "proof": row["assurance"],
         "state": row["state"],
-        "waits": waits(one),
-        "left_ms": row["expires_ms"] - one.now_ms,
     }
 
 
 def run_document(
-    view: RunView, me: Principal, keys: Iterable[Key], *, tenant: str
+    view: RunView,
+    doubts: Mapping[str, Doubt],
+    me: Principal,
+    keys: Iterable[Key],
+    *,
+    tenant: str,
 ) -> dict[str, Any]:
     """Return what a run's page is drawn from.
 
     Args:
         view: What the run says of itself.
+        doubts: What the ledger knows of the interventions in it.
         me: Who looks.
         keys: Those that are registered for them.
         tenant: Whose run it is.
@@ -162,7 +187,7 @@ def run_document(
         "approvals": [{"id": one.approval_id, "text": one.description} for one in view.pending],
         "questions": [one.model_dump(mode="json") for one in view.interrupts],
         "doubts": [
-            {"id": one.id, "step": one.step_id, "text": one.question}
+            doubted(one, doubts.get(one.id), view.result.run_id)
             for one in view.result.waiting_for
             if one.kind == "intervention"
         ],
@@ -196,21 +221,6 @@ def waits(one: OneApproval) -> bool:
     """Return whether a decision can still count."""
     expired = has_expired(one.row, one.now_ms)
     return one.row["state"] == "pending" and one.run_open and not expired
-
-
-def time_left(expires_ms: int, now_ms: int) -> str:
-    """Return how long something has, in its two largest units: ``in 3 h 12 min``."""
-    seconds = (expires_ms - now_ms) // 1000
-    if seconds <= 0:
-        return OF_PAGES.expired
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"in {days} d {hours} h"
-    if hours:
-        return f"in {hours} h {minutes} min"
-    return f"in {minutes} min {seconds} s" if minutes else f"in {seconds} s"
 
 
 def _state(one: OneApproval) -> str:
@@ -266,8 +276,3 @@ def _hint(one: OneApproval, me: Principal) -> str | None:
     if all(asked and asked.isdisjoint(me.roles) for asked in roles):
         return OF_PAGES.you_lack_role
     return None
-
-
-def iso(ms: int) -> str:
-    """Return a time as the ledger has it, in words."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -8,6 +8,7 @@ from base64 import urlsafe_b64decode
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 from playwright.async_api import Page, Route, expect
 
 from surehand.workflows.contracts.runs import RunView
@@ -110,6 +111,52 @@ async def test_a_server_that_shows_other_params_than_it_asks_for_gets_no_approva
         await ann.reject.click()
         await expect(ann.page.locator("#said")).to_contain_text("counts: rejected by ann")
     assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_a_call_that_cannot_be_fetched_is_not_approved_and_is_rejected_with_a_signature(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    person(stage, "ann")
+    umas = key_of(stage, person(stage, "uma"))
+    async with stage.worker_here(decisions="signed"):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id), key=umas)
+        request = await run.asks()
+        await ann.signs_in()
+        served.register("ann", await ann.makes_a_key())
+        await ann.page.route("**/approval.json*", lambda route: route.abort("connectionreset"))
+        await ann.opens(request.approval_id)
+
+        await expect(ann.page.locator("#check")).to_contain_text("approving is off")
+        await expect(ann.approve).to_be_disabled()
+        await ann.page.get_by_label("Reason", exact=True).fill("nobody sees what it is")
+        await ann.reject.click()
+        await ann.says("counts: rejected by ann")
+        assert (await run.result()).state is RunState.FAILED
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    [decision] = stage.decision_rows(run)
+    assert (decision["outcome"], decision["verified"]) == ("reject", True)
+
+
+@pytest.mark.parametrize(
+    "other", [{"approval_id": "run-404/refund/1"}, {"params_hash": "sha256:0"}]
+)
+async def test_what_is_rejected_is_the_request_of_the_page_whatever_is_told_of_its_call(
+    stage: Stage, ann: Approver, order_id: str, other: dict[str, Any]
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        await changed_on_its_way(ann.page, run, {**other, "waits": None, "left_ms": None})
+        await ann.opens(request.approval_id)
+        await expect(ann.page.locator("#check")).to_contain_text("approving is off")
+        await expect(ann.approve).to_be_disabled()
+        await ann.page.get_by_label("Reason", exact=True).fill("it is another one")
+        await ann.reject.click()
+        await ann.says("counts: rejected by ann")
+    [decision] = stage.decision_rows(run)
+    told = (decision["approval_id"], decision["params_hash"], decision["verdict"])
+    assert told == (request.approval_id, request.params_hash, "accepted")
 
 
 def asks_anew(view: RunView, before: str) -> bool:
@@ -264,6 +311,58 @@ async def test_a_question_is_answered_by_its_form_and_signed_in_the_browser(
     assert told["body"]["actor"] == "ann"
 
 
+async def test_what_somebody_has_begun_to_answer_stays_when_the_run_asks_something_else(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    asking = plan(
+        {"id": "why", "ask": {"question": "Why?", "answer": {"type": "string"}}},
+        {
+            "id": "many",
+            "ask": {"question": "How many?", "answer": {"type": "integer"}},
+            "after": [],
+        },
+        {"id": "whom", "ask": "Whom?", "after": ["many"]},
+    )
+    async with stage.worker_here():
+        run = await stage.start(asking)
+        await asks(run, "why.1", "many.1")
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        section = ann.page.locator("#waits section")
+        why = section.filter(has_text="Why?").get_by_role("textbox")
+        await why.fill("it came back, and")
+        await answered(run, answers={"many.1": 7})
+        await expect(section.filter(has_text="Whom?")).to_be_visible()
+        await expect(section.filter(has_text="How many?")).to_have_count(0)
+
+        await expect(why).to_have_value("it came back, and")
+        await expect(why).to_be_focused()
+        await ann.page.keyboard.type(" nobody wants it")
+        await section.filter(has_text="Why?").get_by_role("button", name="Answer").click()
+        await ann.says("Your answer counts")
+        await answered(run, answers={"whom.1": "ann"})
+        result = await run.result()
+    assert step(result, "why").output == "it came back, and nobody wants it"
+
+
+async def test_a_browser_that_keeps_nothing_answers_where_nothing_has_to_be_signed(
+    stage: Stage, ann: Approver
+) -> None:
+    asking = plan({"id": "many", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
+    denied = "get() { throw new DOMException('denied', 'SecurityError'); }"
+    await ann.page.add_init_script(f"Object.defineProperty(self, 'indexedDB', {{ {denied} }})")
+    async with stage.worker_here():
+        run = await stage.start(asking)
+        await run.in_state(RunState.WAITING_INPUT)
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        await ann.page.locator("#waits input").fill("7")
+        await ann.page.get_by_role("button", name="Answer").click()
+        await ann.says("Your answer counts")
+        result = await run.result()
+    assert step(result, "many").output == 7
+
+
 async def test_who_has_only_a_passkey_answers_a_question_by_one_gesture(
     stage: Stage, ann: Approver, served: Served
 ) -> None:
@@ -291,6 +390,39 @@ async def test_who_has_only_a_passkey_answers_a_question_by_one_gesture(
     assert (taken["code"], taken["verified"], taken["actor"]) == ("accepted", True, "ann")
     header = json.loads(urlsafe_b64decode(taken["signature"].split(".")[0] + "=="))
     assert header["typ"] == "surehand-steering+webauthn"
+
+
+async def test_a_doubt_has_its_evidence_and_what_may_be_said_of_it_now(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    fault = {"ignore_keys": True, "ignore_lookup": True, "fail": "drop_before", "times": 1}
+    stage.shop.fault("refunds", **fault)
+    async with stage.worker_here(tool_modules=NEITHER):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await run.in_state(RunState.NEEDS_INTERVENTION)
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        known = ann.page.locator("#waits .known")
+        [entry] = [row for row in await stage.effects(run) if row["tool"] == "payments.refund"]
+        for text in ("payments.refund", entry["key"], entry["entry_id"], "in_doubt"):
+            await expect(known).to_contain_text(text)
+        outcome = ann.page.get_by_label("What has happened")
+        offered = await outcome.locator("option").evaluate_all("all => all.map((o) => o.value)")
+        assert set(offered) == {
+            *("happened", "not_happened", "call_off", "compensated", "undo", "give_up")
+        }
+        await ann.page.get_by_label("How you know").fill("the bank said on the phone")
+        await stage.no_call_may_arrive(run)
+        # The page finds that out by itself, and leaves what was typed.
+        await expect(outcome.locator("option:disabled")).to_have_count(0)
+        await outcome.select_option("call_off")
+        await ann.page.get_by_role("button", name="Settle it").click()
+        await ann.says("It is settled")
+        await run.result()
+    assert stage.shop.counts(order_id)["refunds"] == 0
+    [settled] = stage.intervention_rows(run)
+    assert (settled["outcome"], settled["evidence"]) == ("call_off", "the bank said on the phone")
 
 
 async def test_a_doubt_is_settled_on_the_page_with_its_evidence(
@@ -494,6 +626,24 @@ async def test_whoever_opens_a_request_whose_tool_says_its_params_are_secret_is_
         assert (await run.result()).state is RunState.COMPLETED
     assert (read["body"]["actor"], read["body"]["approval_id"]) == ("ann", request.approval_id)
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_whoever_opens_a_run_that_asks_before_a_step_with_secret_params_is_on_record(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    looked_at = plan(refund_step(order_id), interrupts={"before": ["payments.*"]})
+    async with stage.worker_here(tool_modules="tests.variants.refund_secret"):
+        run = await stage.start(looked_at)
+        [question] = (await run.in_state(RunState.WAITING_INPUT)).interrupts
+        await ann.signs_in()
+        assert await stage.events(run, "interrupt.read") == []
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        await expect(ann.page.locator("#waits")).to_contain_text("120.00")
+        [read] = await stage.events(run, "interrupt.read")
+        await answered(run, answer="reject")
+        await run.result()
+    assert (read["body"]["actor"], read["body"]["interrupt_id"]) == ("ann", question.interrupt_id)
+    assert stage.shop.counts(order_id)["refunds"] == 0
 
 
 async def test_the_list_is_searched_and_one_s_decisions_are_read_on_a_phone_by_the_keyboard(

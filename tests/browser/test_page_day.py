@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,30 @@ async def test_a_page_whose_request_expires_turns_its_buttons_off_by_its_own_clo
             await expect(button).to_be_disabled()
     assert said(stage, run) == []
     assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+async def test_a_page_whose_request_has_longer_than_a_timer_lasts_is_on_until_it_expires(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["steps"][2]["approval"] = {"expires_in": "60d"}
+    async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
+        run = await stage.start(Plan.model_validate(plan))
+        await ann.signs_in()
+        await ann.page.clock.install()
+        await ann.opens((await run.asks()).approval_id)
+        await expect(ann.approve).to_be_enabled()
+        # A timer of a browser's ends after 24 d 20 h at the latest.
+        for later in (timedelta(hours=20), timedelta(days=24, hours=10), timedelta(days=25)):
+            await ann.page.clock.fast_forward(later // timedelta(milliseconds=1))
+            await expect(ann.page.locator("#hindrance")).not_to_contain_text("It has expired")
+            await expect(ann.approve).to_be_enabled()
+            await expect(ann.reject).to_be_enabled()
+
+        await ann.page.clock.fast_forward(timedelta(days=10) // timedelta(milliseconds=1))
+        await expect(ann.page.locator("#hindrance")).to_contain_text("It has expired")
+        for button in (ann.approve, ann.reject):
+            await expect(button).to_be_disabled()
 
 
 async def test_of_two_tabs_of_one_approver_one_decides_and_the_other_one_says_so(

@@ -6,10 +6,10 @@ import re
 import stat
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httpx
 import pytest
@@ -25,12 +25,36 @@ from surehand.cli.approvals_server.sign_in import LASTS, SignIns
 from surehand.cli.approvals_server.verbs import checked_origin
 from surehand.client.client import Client
 from surehand.process.exits import NotReachable, Refused, WrongUse
+from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.scene import Scene
 
 ORIGIN: Final = "http://127.0.0.1:8082"
 COOKIE: Final = "surehand_approvals"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What runs say of themselves, in the place of a Temporal server's; it stands for a client."""
+
+    views: dict[str, RunView] = field(default_factory=dict)
+
+    @property
+    def connection(self) -> Runs:
+        return self
+
+    async def view(self, run_id: str, limit: timedelta | None = None) -> RunView:
+        return self.views[run_id]
+
+    def web_ui(self, run_id: str) -> str:
+        return f"http://127.0.0.1:8233/{run_id}"
+
+    async def connect(self) -> Client:
+        """Return the way to them; without any there is no server."""
+        if not self.views:
+            return await no_temporal()
+        return cast(Client, self)
 
 
 async def no_temporal() -> Client:
@@ -45,6 +69,7 @@ class Site:
     server: Server
     app: ASGIApp
     browser: httpx.AsyncClient
+    runs: Runs = field(default_factory=Runs)
 
     async def get(self, path: str, **headers: str) -> httpx.Response:
         return await self.browser.get(path, headers=headers)
@@ -66,10 +91,10 @@ class Site:
 @pytest.fixture
 async def site(ledger: Ledger) -> AsyncIterator[Site]:
     scene = Scene.begin(ledger, DEFAULT_TENANT)
-    server = Server.new(ORIGIN, scene.tenant)
+    server, runs = Server.new(ORIGIN, scene.tenant), Runs()
     made = ApprovalsServer(
         ledger=ledger,
-        connect=no_temporal,
+        connect=runs.connect,
         tenant=scene.tenant,
         links=Links(server),
         schema_of=lambda tool, version: None,
@@ -78,7 +103,7 @@ async def site(ledger: Ledger) -> AsyncIterator[Site]:
     app = made.app(ORIGIN)
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as browser:
-        yield Site(scene, server, app, browser)
+        yield Site(scene, server, app, browser, runs)
 
 
 # Who may look

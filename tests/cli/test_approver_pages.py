@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from surehand.activities.ledger.approvals import requests
 from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.steps import foreign
+from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
+from surehand.workflows.contracts.runs import RunResult, RunView
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import Needs, Requirement
 from tests.cli.test_approvals_server import HOSTILE, Site, site
 from tests.ledger.scene import RUN, Scene
 
@@ -38,7 +48,55 @@ async def test_the_list_is_searched_by_what_calls_say_and_names_what_was_searche
     assert "order-1" in found and "order-2" not in found
     assert 'value="120.00 eur"' in found
     none = (await site.get(f"/?says={HOSTILE}")).text
-    assert "No call here says that." in none and "<img" not in none
+    assert "No call here is like that." in none and "<img" not in none
+
+
+async def test_the_list_is_searched_by_amount_and_a_page_keeps_what_was_asked(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surehand.cli.approvals_server.list_parts.ON_A_PAGE", 1)
+    await site.sign_in("ann")
+    for number, amount in enumerate(("120.00", "7.00", "50"), 1):
+        call = site.scene.call(step_id=f"s{number}", key=f"k{number}", params={"amount": amount})
+        site.scene.ask_approval(call, description=f"Refund {amount} EUR")
+
+    found = (await site.get("/?least=50&most=120&of=all")).text
+    assert "Refund 120.00 EUR" in found and "Refund 50 EUR" not in found
+    [more] = [line for line in found.splitlines() if 'rel="next"' in line]
+    assert "least=50" in more and "most=120" in more
+    rest = (await site.get(html.unescape(more.split('href="')[1].split('"')[0]))).text
+    assert "Refund 50 EUR" in rest and "Refund 7.00 EUR" not in rest
+    assert 'name="least" inputmode="decimal" value="50"' in rest
+    none = (await site.get("/?least=121")).text
+    assert "No call here is like that." in none
+
+
+@pytest.mark.parametrize("amount", ["x", "1e9", "NaN", "1" * 30, "--1", "1,5", "\u0663"])
+async def test_an_amount_that_is_no_number_is_one_line(site: Site, amount: str) -> None:
+    await site.sign_in("ann")
+    told = await site.get(f"/?least={amount}")
+    assert (told.status_code, "an amount is a number" in told.text) == (400, True)
+
+
+async def test_each_line_says_that_a_call_cannot_be_undone_and_that_its_run_has_foreign_content(
+    site: Site,
+) -> None:
+    scene = site.scene
+    for number, undo in ((1, "cannot be undone"), (2, "undone by payments.charge")):
+        call = scene.call(step_id=f"s{number}", key=f"k{number}")
+        with scene.tx() as tx:
+            needs = Needs(requirements=(Requirement(),), expires_in=timedelta(hours=1))
+            requests.request(tx, call, number=1, description=undo, undo=undo, needs=needs)
+    await site.sign_in("ann")
+
+    page = (await site.get("/?says=cannot+be")).text
+    assert '<span class="alarm">cannot be undone</span>' in page
+    assert "content from outside" not in page
+    assert '<span class="alarm">' not in (await site.get("/?says=undone+by")).text
+    with scene.tx() as tx:
+        foreign.mark(tx, RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
+    page = (await site.get("/?says=undone+by")).text
+    assert '<span class="alarm">its run has read content from outside</span>' in page
 
 
 async def test_a_search_page_that_is_not_full_says_that_more_wait(
@@ -50,7 +108,7 @@ async def test_a_search_page_that_is_not_full_says_that_more_wait(
         asked(site, number, f"call {number}")
 
     page = (await site.get("/?says=call+3&of=all")).text
-    assert "More wait, and may say it" in page
+    assert "More wait, and may be like that" in page
     [more] = [line for line in page.splitlines() if 'rel="next"' in line]
     assert "says=call+3" in more and "of=all" in more
 
@@ -156,7 +214,7 @@ async def test_a_look_at_params_that_are_no_secret_is_no_event(site: Site) -> No
 async def test_what_cannot_be_recorded_is_not_shown(
     site: Site, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    def fails(*given: object) -> None:
+    def fails(*given: object, **named: object) -> None:
         raise LedgerUnavailable("the ledger takes no events")
 
     secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
@@ -165,6 +223,75 @@ async def test_what_cannot_be_recorded_is_not_shown(
     told = await site.get(f"{path}?id={secret}")
     assert (told.status_code, "120.00" in told.text) == (503, False)
     assert reads(site) == []
+
+
+def asks_before(site: Site, *, secret: bool) -> None:
+    """Have the run wait before its step, with the params that the step would get."""
+    question = Interrupt(
+        interrupt_id="refund.1",
+        step_id="refund",
+        kind=InterruptKind.BEFORE,
+        question="refund is about to start: payments.refund",
+        value={"amount": "120.00"},
+        secret=secret,
+    )
+    site.runs.views[RUN] = RunView(
+        result=RunResult(run_id=RUN, state=RunState.WAITING_INPUT, steps=[]),
+        tenant=site.scene.tenant,
+        user="ada",
+        plan=Plan.model_validate([{"id": "refund", "tool": "payments.refund"}]),
+        plan_version=1,
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+        interrupts=[question],
+    )
+
+
+def question_reads(site: Site) -> list[tuple[str, str, str]]:
+    """Who was shown what which question is about, by the events of the run."""
+    with site.scene.tx() as tx:
+        chain, _, head = chain_of(tx, RUN)
+    assert verify_chain(chain, [head]) is None
+    found = [one for one in chain if one["type"] == "interrupt.read"]
+    return [(one["body"]["actor"], one["body"]["interrupt_id"], one["step_id"]) for one in found]
+
+
+async def test_each_sign_in_that_is_shown_the_secret_params_of_a_question_is_one_event_of_the_run(
+    site: Site,
+) -> None:
+    asks_before(site, secret=True)
+    await site.sign_in("ann")
+    await site.get(f"/run?id={RUN}")
+    assert question_reads(site) == []  # its frame shows no params
+    for _ in range(2):
+        told = (await site.get(f"/run.json?id={RUN}")).json()
+        assert told["questions"][0]["value"] == {"amount": "120.00"}
+    assert question_reads(site) == [("ann", "refund.1", "refund")]
+    await site.sign_in("eve")
+    await site.get(f"/run.json?id={RUN}")
+    assert [one[0] for one in question_reads(site)] == ["ann", "eve"]
+
+
+async def test_a_question_about_params_that_are_no_secret_is_shown_without_an_event(
+    site: Site,
+) -> None:
+    asks_before(site, secret=False)
+    await site.sign_in("ann")
+    assert (await site.get(f"/run.json?id={RUN}")).status_code == 200
+    assert question_reads(site) == []
+
+
+async def test_what_a_question_is_about_is_not_shown_where_that_cannot_be_recorded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object, **named: object) -> None:
+        raise LedgerUnavailable("the ledger takes no events")
+
+    asks_before(site, secret=True)
+    await site.sign_in("ann")
+    monkeypatch.setattr("surehand.cli.approvals_server.secret_reads.record_question_read", fails)
+    told = await site.get(f"/run.json?id={RUN}")
+    assert (told.status_code, "120.00" in told.text) == (503, False)
+    assert question_reads(site) == []
 
 
 async def test_nobody_takes_back_that_params_are_secret(site: Site) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from surehand.activities.ledger.core.statements import update_rows
-from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import artifacts
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.erasure import erase
@@ -239,3 +239,34 @@ async def test_a_page_of_artifacts_that_there_is_not_is_one_line(site: Site, aft
     await site.sign_in("ann")
     told = await site.get(f"/artifacts?id={RUN}&after={after}")
     assert (told.status_code, "no such page of artifacts" in told.text) == (400, True)
+
+
+async def test_whoever_is_handed_what_a_step_with_secret_params_has_kept_is_on_record(
+    site: Site,
+) -> None:
+    secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
+    one = await kept(site.scene, b"[1]", "application/json")
+    other = await kept(site.scene, b"[2]", "application/json", "other")
+    await site.sign_in("ann")
+
+    assert (await site.get(f"/artifacts?id={RUN}")).status_code == 200
+    assert (await site.get(f"/artifact?run={RUN}&id={other}")).content == b"[2]"
+    assert site.scene.events(type_="approval.read") == []
+    for _ in range(2):
+        assert (await site.get(f"/artifact?run={RUN}&id={one}")).content == b"[1]"
+    [read] = site.scene.events(type_="approval.read")
+    assert (read["body"]["actor"], read["body"]["approval_id"]) == ("ann", secret)
+
+
+async def test_what_a_step_with_secret_params_has_kept_is_not_handed_out_unrecorded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object, **named: object) -> None:
+        raise LedgerUnavailable("the ledger takes no events")
+
+    site.scene.ask_approval(site.scene.call(), secret=True)
+    one = await kept(site.scene, b"[1]", "application/json")
+    await site.sign_in("ann")
+    monkeypatch.setattr("surehand.cli.approvals_server.secret_reads.record_read", fails)
+    told = await site.get(f"/artifact?run={RUN}&id={one}")
+    assert (told.status_code, told.content == b"[1]") == (503, False)

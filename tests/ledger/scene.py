@@ -153,11 +153,12 @@ class Scene:
         started_at: datetime | None = None,
         above: str | None = "first",
         store: str | None = None,
+        spec: ToolSpec = SPEC,
         **more: Any,
     ) -> None:
         opening = OpenRun(
             request=start or self.start(run_id, **more),
-            tools={SPEC.name: SPEC},
+            tools={spec.name: spec},
             execution=execution,
             started_at=started_at,
         )

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 
-from surehand.activities.ledger.approvals.waiting import Group, Place, groups, waiting
+from surehand.activities.ledger.approvals.waiting import Group, Place, Search, groups, waiting
 from surehand.activities.ledger.core.tables import approvals
+from surehand.activities.ledger.steps import foreign
+from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.plan.policy import Requirement
-from tests.ledger.scene import Scene
+from tests.ledger.scene import OTHER_RUN, Scene
 
 MANAGER = Requirement(roles=("manager",))
 LAWYER = Requirement(roles=("lawyer", "manager"))
 MINUTE = timedelta(minutes=1)
 
 
-def asked(scene: Scene, number: int, *, tool: str = "payments.refund", **more: Any) -> str:
-    call = scene.call(step_id=f"s{number}", key=f"k{number}", tool=tool)
+def asked(
+    scene: Scene, number: int, *, tool: str = "payments.refund", params: Any = None, **more: Any
+) -> str:
+    given = {} if params is None else {"params": params}
+    call = scene.call(step_id=f"s{number}", key=f"k{number}", tool=tool, **given)
     gated = scene.ask_approval(call, expires_in=number * MINUTE, **more)
     assert gated.approval_id is not None
     return gated.approval_id
@@ -104,10 +110,10 @@ def test_a_search_finds_what_calls_say_in_capitals_or_not_page_by_page(scene: Sc
         asked(scene, number, description=said)
     first = asked(scene, 4, description="REFUND 120.00 to Ada", requirement=MANAGER)
 
-    found = [one for page in pages(scene, 1, says="refund 120") for one in page]
+    found = [one for page in pages(scene, 1, search=Search(says="refund 120")) for one in page]
     assert [one.split("/")[1] for one in found] == ["s1", "s3", "s4"]
-    assert pages(scene, 5, says="120.00", roles=frozenset()) == [found[:2]]
-    assert pages(scene, 5, says="120.00", tool="mail.send") == [[]]
+    assert pages(scene, 5, search=Search(says="120.00"), roles=frozenset()) == [found[:2]]
+    assert pages(scene, 5, search=Search(says="120.00"), tool="mail.send") == [[]]
     assert first in found
 
 
@@ -126,12 +132,60 @@ def test_a_search_reads_no_more_however_much_waits_and_goes_on_where_it_has_ende
     with scene.tx() as tx:
         listening = (tx.connection, "before_cursor_execute", note)
         event.listen(*listening)
-        page = waiting(tx, most=5, says="call 7")
+        page = waiting(tx, most=5, search=Search(says="call 7"))
         event.remove(*listening)
 
     assert (page.rows, page.more and page.more.approval_id) == ([], ids[2])
     assert read == [3, 0]  # the search, and what it shows
-    assert pages(scene, 5, says="call 7") == [[], [], [ids[6]]]
+    assert pages(scene, 5, search=Search(says="call 7")) == [[], [], [ids[6]]]
+
+
+def test_a_search_by_amount_finds_what_lies_between_numbers_and_decimals_alike(
+    scene: Scene,
+) -> None:
+    amounts: list[Any] = ["120.00", 7, 119.5, "1e3", True, None, "abc", {"amount": 120}]
+    for number, amount in enumerate(amounts, 1):
+        asked(scene, number, params={"amount": amount})
+    asked(scene, 9, params={"total": 120})
+
+    def found(**search: Any) -> list[str]:
+        ids = [one for page in pages(scene, 5, search=Search(**search)) for one in page]
+        return [one.split("/")[1] for one in ids]
+
+    assert found(least=Decimal(0)) == ["s1", "s2", "s3"]
+    assert found(least=Decimal("119.50"), most=Decimal(120)) == ["s1", "s3"]
+    assert found(most=Decimal("119.49")) == ["s2"]
+    assert found(least=Decimal(121)) == []
+
+
+def test_no_search_finds_a_call_by_an_amount_that_is_secret_and_it_says_how_many_it_left_out(
+    scene: Scene,
+) -> None:
+    asked(scene, 1, secret=True, description="Refund 120.00 EUR")
+    shown = asked(scene, 2, description="Refund 120.00 EUR")
+
+    for least in (Decimal(0), Decimal(1000)):
+        with scene.tx() as tx:
+            page = waiting(tx, most=5, search=Search(least=least))
+        assert page.unread == 1
+        assert [row["approval_id"] for row in page.rows] == ([shown] if not least else [])
+    assert len(pages(scene, 5, search=Search(says="120.00"))[0]) == 2
+
+
+def test_a_line_says_how_it_is_undone_and_whether_its_run_has_read_content_from_outside(
+    scene: Scene,
+) -> None:
+    scene.open_run(OTHER_RUN)
+    mine = asked(scene, 1)
+    call = scene.call(run_id=OTHER_RUN, step_id="s2", key="k2")
+    marked = scene.ask_approval(call).approval_id
+    with scene.tx() as tx:
+        foreign.mark(tx, OTHER_RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
+    with scene.tx() as tx:
+        lines = {row["approval_id"]: row for row in waiting(tx, most=5).rows}
+
+    assert {one: row["foreign"] for one, row in lines.items()} == {mine: False, marked: True}
+    assert lines[mine]["undo"] == ""
 
 
 _COPIED = {

@@ -305,6 +305,7 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         permission="refunds",
         timeout=timedelta(seconds=7),
         version="3",
+        secret_params=True,
     ).spec()
 
     assert spec.model_dump(exclude={"schema_hash"}) == {
@@ -322,6 +323,7 @@ def test_the_spec_says_all_that_a_run_has_to_know_and_no_code() -> None:
         "permission": "refunds",
         "fresh_for": None,
         "foreign": False,
+        "secret_params": True,
         "lookups": 2,
     }
     assert ToolSpec.model_validate_json(spec.model_dump_json()) == spec
@@ -345,6 +347,7 @@ def test_a_human_is_told_what_would_happen_and_how_it_would_be_undone() -> None:
     assert told.describe_call(params) == "refund 1001"
     assert told.undo_text() == "undone by payments.charge"
     assert plain.undo_text() == "cannot be undone"
+    assert make(effect=READ).undo_text() == "changes nothing"
 
 
 def test_a_validation_error_is_told_in_one_line() -> None:

@@ -46,6 +46,8 @@ class Interrupt(Message):
     """JSON Schema (2020-12) of the answer; empty takes anything."""
     value: JsonValue = None
     """What it is about: of ``before`` the params, of ``after`` the output."""
+    secret: bool = False
+    """Whether it is to be on record who is shown the value."""
     expires_at: datetime | None = None
 
 

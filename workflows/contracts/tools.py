@@ -72,6 +72,8 @@ class ToolSpec(Message):
     """Of a read: how old its output may be when the run is resumed."""
     foreign: bool = False
     """What it returns is content from outside, which strangers may have written."""
+    secret_params: bool = False
+    """Whether it is to be on record who is shown its params."""
     lookups: int = 0
     """How often one attempt may look for the effect, each time for as long as a call may take."""
 

@@ -65,6 +65,7 @@ class Interrupts:
         schema: dict[str, Any],
         *,
         value: JsonValue = None,
+        secret: bool = False,
         expires_in: timedelta | None = None,
         otherwise: JsonValue = None,
     ) -> JsonValue:
@@ -84,6 +85,7 @@ class Interrupts:
                 question,
                 answer_schema=schema,
                 value=value,
+                secret=secret,
                 expires_at=None if expires_in is None else workflow.now() + expires_in,
             )
             self._data.opening.add(interrupt.interrupt_id)
@@ -113,14 +115,28 @@ class Interrupts:
         return otherwise
 
     async def static(
-        self, step_id: str, kind: InterruptKind, question: str, value: JsonValue
+        self,
+        step_id: str,
+        kind: InterruptKind,
+        question: str,
+        value: JsonValue,
+        *,
+        secret: bool = False,
     ) -> JsonValue:
         """Have a human look before or after a step; returns the value to go on with.
+
+        Args:
+            step_id: The step.
+            kind: Before or after.
+            question: What is asked.
+            value: What is looked at.
+            secret: Whether it is to be on record who is shown the value.
 
         Raises:
             StepFailed: It was rejected.
         """
-        answer = await self.ask(step_id, kind, question, accept_replace_reject(kind), value=value)
+        ways = accept_replace_reject(kind)
+        answer = await self.ask(step_id, kind, question, ways, value=value, secret=secret)
         if answer == "reject" or (isinstance(answer, dict) and "reject" in answer):
             why = answer["reject"] if isinstance(answer, dict) else ""
             reason = f"rejected by a human: {why}" if why else "rejected by a human"

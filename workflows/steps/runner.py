@@ -194,7 +194,9 @@ class StepRunner:
         plan = self._data.request.plan
         if plan.interrupted(step, "before") and not at.accepted:
             question = f"{step.id} is about to start: {step.does}"
-            await self._interrupts.static(step.id, InterruptKind.BEFORE, question, params)
+            secret = step.plan is None and self._data.tools[step.tool].secret_params
+            kind = InterruptKind.BEFORE
+            await self._interrupts.static(step.id, kind, question, params, secret=secret)
             self._data.set_progress(step.id, accepted=True)
         if step.plan is not None:
             await self._unpaused(step)

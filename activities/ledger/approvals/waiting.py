@@ -3,15 +3,18 @@
 No query here looks at more rows than it returns: each reads a stretch of an index, from a place on.
 Who may vote for a request is in its row (``asked_of``), and there are few different ones.
 
-What a call says no index knows: it may be sealed. So a search reads ``LOOKED_AT`` requests at most,
-and says from where on the next one goes on.
+What a call says no index knows, nor its amount: both may be sealed. So a search reads ``LOOKED_AT``
+requests at most, and says from where on the next one goes on.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, literal_column, tuple_
@@ -20,9 +23,16 @@ from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.steps.foreign import marked_among
 
 #: Requests that one search reads, however many wait.
 LOOKED_AT: Final = 200
+#: Of them, so many at a time: their params may be large.
+_AT_A_TIME: Final = 25
+#: The param that is a call's amount.
+AMOUNT: Final = "amount"
+#: How an amount is written as a text.
+DECIMAL: Final = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 #: As the partial indexes have it: for a parameter, a database cannot know that one of them fits.
 _WAITS: Final = approvals.c.state == literal_column("'pending'")
 _VOTES: Final = (
@@ -38,6 +48,7 @@ _SHOWN: Final = (
     approvals.c.step_id,
     approvals.c.tool,
     approvals.c.description,
+    approvals.c.undo,
     approvals.c.user_id,
     approvals.c.editors,
     approvals.c.needs,
@@ -68,15 +79,60 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Search:
+    """What calls are searched for."""
+
+    says: str | None = None
+    """What the call in words has in it, in capitals or not."""
+    least: Decimal | None = None
+    """What the param ``AMOUNT`` is at least; a call without it is not found then."""
+    most: Decimal | None = None
+    """What it is at most."""
+
+    @property
+    def amounts(self) -> bool:
+        """Whether params are looked at."""
+        return self.least is not None or self.most is not None
+
+    def finds(self, row: Mapping[str, Any]) -> bool | None:
+        """Return whether a request is found; ``None``: it cannot be read here.
+
+        To find a call by params that are secret would tell of them, and nobody would be on record.
+        """
+        if self.amounts and row["secret"]:
+            return None
+        looked_at = (row[name] for name in self.columns)
+        if any(isinstance(one, Cell | Erased) for one in looked_at):
+            return None
+        if self.says is not None and self.says.casefold() not in row["description"].casefold():
+            return False
+        if not self.amounts:
+            return True
+        amount = _amount(row["params"])
+        if amount is None:
+            return False
+        enough = self.least is None or self.least <= amount
+        return enough and (self.most is None or amount <= self.most)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What of a request is read."""
+        says = () if self.says is None else ("description",)
+        return (*says, "params") if self.amounts else says
+
+
+@dataclass(frozen=True)
 class Waiting:
     """A page of the list."""
 
     rows: Sequence[Mapping[str, Any]]
-    """Of ``approvals``, each with ``voters``: who has said yes in person."""
+    """Of ``approvals``, each with ``voters``: who has said yes in person; and ``foreign``: whether
+    its run has read content from outside."""
     more: Place | None
     """Where the next page begins; ``None``: this is the last one."""
     unread: int = 0
-    """Requests that a search could not read: they are sealed, and the keys are not here."""
+    """Requests that a search could not read: they are sealed, and the keys are not here; or it is
+    for an amount, and their params are secret."""
 
 
 def groups(tx: Transaction) -> list[Group]:
@@ -97,7 +153,7 @@ def waiting(
     most: int,
     tool: str | None = None,
     roles: Collection[str] | None = None,
-    says: str | None = None,
+    search: Search | None = None,
     after: Place | None = None,
 ) -> Waiting:
     """Return requests that wait, those first that expire first; none that has expired.
@@ -107,11 +163,11 @@ def waiting(
         most: So many at most.
         tool: Only this tool's.
         roles: Only those for which a vote of somebody with these roles can count.
-        says: Only those whose call in words has this in it, in capitals or not; of the next
-            ``LOOKED_AT``, so a page may have less than ``most`` and not be the last one.
+        search: Only those that it finds; of the next ``LOOKED_AT``, so a page may have less than
+            ``most`` and not be the last one.
         after: Only what comes behind this place.
     """
-    places, more, unread = _chosen(tx, tool, roles, says, after, most)
+    places, more, unread = _chosen(tx, tool, roles, search, after, most)
     shown = [place.approval_id for place in places]
     found = rows_of(approvals, *_SHOWN).where(approvals.c.approval_id.in_(shown))
     rows = tx.all(readable(tx, found.order_by(*_ORDER)))
@@ -121,11 +177,12 @@ def waiting(
         .order_by(decisions.c.approver)
     )
     voters = {one: [v["approver"] for v in voted if v["approval_id"] == one] for one in shown}
-    return Waiting(
-        [{**row, "voters": voters[row["approval_id"]]} for row in rows],
-        more,
-        unread,
-    )
+    foreign = marked_among(tx, {row["run_id"] for row in rows})
+    told = [
+        {**row, "voters": voters[row["approval_id"]], "foreign": row["run_id"] in foreign}
+        for row in rows
+    ]
+    return Waiting(told, more, unread)
 
 
 def readable(tx: Transaction, query: Select[Any]) -> Select[Any]:
@@ -137,30 +194,45 @@ def _chosen(
     tx: Transaction,
     tool: str | None,
     roles: Collection[str] | None,
-    says: str | None,
+    search: Search | None,
     after: Place | None,
     most: int,
 ) -> tuple[list[Place], Place | None, int]:
     """Return what a page shows, where the next one begins, and how much could not be read."""
-    reads = most if says is None else LOOKED_AT
+    reads = most if search is None else LOOKED_AT
     found = sorted(_places(tx, tool, roles, after, reads + 1))[: reads + 1]
     more = found[reads - 1] if len(found) > reads else None
-    if says is None:
+    if search is None:
         return found[:most], more, 0
-    ids = [place.approval_id for place in found[:reads]]
-    columns = (approvals.c.approval_id, approvals.c.run_id, approvals.c.description)
-    query = rows_of(approvals, *columns).where(approvals.c.approval_id.in_(ids))
-    words = {row["approval_id"]: row["description"] for row in tx.all(readable(tx, query))}
+    columns = [approvals.c[name] for name in ("approval_id", "run_id", "secret", *search.columns)]
     chosen, unread = list[Place](), 0
-    for place in found[:reads]:
-        said = words.get(place.approval_id)
-        if isinstance(said, Cell | Erased):
-            unread += 1
-        elif said is not None and says.casefold() in said.casefold():
-            if len(chosen) == most:
-                return chosen, chosen[-1], unread
-            chosen.append(place)
+    for start in range(0, min(len(found), reads), _AT_A_TIME):
+        places = found[start : min(start + _AT_A_TIME, reads)]
+        ids = [place.approval_id for place in places]
+        query = rows_of(approvals, *columns).where(approvals.c.approval_id.in_(ids))
+        rows = {row["approval_id"]: row for row in tx.all(readable(tx, query))}
+        for place in places:
+            row = rows.get(place.approval_id)
+            finds = False if row is None else search.finds(row)
+            if finds is None:
+                unread += 1
+            elif finds:
+                if len(chosen) == most:
+                    return chosen, chosen[-1], unread
+                chosen.append(place)
     return chosen, more, unread
+
+
+def _amount(params: Any) -> Decimal | None:
+    """Return the amount of a call as it stands in its params; ``None``: it has none."""
+    match params.get(AMOUNT):
+        case bool():
+            return None
+        case int() | float() as number if math.isfinite(number):
+            return Decimal(str(number))
+        case str() as text if DECIMAL.fullmatch(text):
+            return Decimal(text)
+    return None
 
 
 def _places(

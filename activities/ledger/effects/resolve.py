@@ -47,7 +47,7 @@ _NOT_OF_UNDOS: Final = frozenset(
     {ResolutionOutcome.COMPENSATED, ResolutionOutcome.UNDO, ResolutionOutcome.CALL_OFF}
 )
 #: Answers that would be wrong if the call arrived after them.
-_RULES_IT_OUT: Final = frozenset(
+RULES_IT_OUT: Final = frozenset(
     {
         ResolutionOutcome.NOT_HAPPENED,
         ResolutionOutcome.CALL_OFF,
@@ -104,7 +104,7 @@ def _settle(
     row = tx.one(
         rows_of(interventions, intervention_id=resolution.intervention_id).with_for_update()
     )
-    if row is not None and row["run_id"] != run_id and _is_open(tx, row["run_id"]):
+    if row is not None and row["run_id"] != run_id and is_open(tx, row["run_id"]):
         row = None  # Its own run settles it, and goes on; a run that has ended cannot.
     if row is None:
         return False, f"this run has no intervention {resolution.intervention_id!r}"
@@ -117,22 +117,13 @@ def _settle(
     entry_row = tx.one(effect.execution_options(sealed="shown"))
     assert entry_row is not None
     entry = Entry.from_row(entry_row)
-    answers = {
-        outcome: state
-        for (before, outcome), state in _SETTLES.items()
-        if before == entry.state and not (entry.undoes and outcome in _NOT_OF_UNDOS)
-    }
-    if not (entry.run_id == run_id and can_undo(entry.tool)):
-        answers.pop(ResolutionOutcome.UNDO, None)
-    noted = row["rule"] == UNDONE or entry.state in _SETTLED_MEANWHILE
-    if noted:
-        # It is what it is, whatever anybody says: the run takes note of it, and goes on.
-        answers = {_SETTLED_MEANWHILE[entry.state]: entry.state}
+    noted = is_noted(entry, row["rule"])
+    answers = answers_to(entry, row["rule"], run_id, can_undo)
     state = answers.get(resolution.outcome)
     if state is None:
         allowed = sorted(outcome.value for outcome in answers)
         return False, f"an entry that is {entry.state} can be settled as: {', '.join(allowed)}"
-    if not noted and resolution.outcome in _RULES_IT_OUT and (until := may_arrive_until(tx, entry)):
+    if not noted and resolution.outcome in RULES_IT_OUT and (until := may_arrive_until(tx, entry)):
         return False, f"its call may still arrive until {until}; answer after that"
     if resolution.outcome is ResolutionOutcome.HAPPENED and not resolution.evidence:
         return False, "say what proves that it happened (evidence)"
@@ -177,6 +168,34 @@ def _settle(
     return True, f"settled: {resolution.outcome.value}"
 
 
+def is_noted(entry: Entry, rule: str) -> bool:
+    """Return whether an entry is what it is, whatever anybody says: a run only takes note of it."""
+    return rule == UNDONE or entry.state in _SETTLED_MEANWHILE
+
+
+def answers_to(
+    entry: Entry, rule: str, run_id: str, can_undo: Callable[[str], bool]
+) -> dict[ResolutionOutcome, str]:
+    """Return what each answer that may be given to an intervention makes of its entry.
+
+    Args:
+        entry: What it is about.
+        rule: Why it was opened.
+        run_id: The run through which the answer comes.
+        can_undo: As for :func:`settle`.
+    """
+    if is_noted(entry, rule):
+        return {_SETTLED_MEANWHILE[entry.state]: entry.state}
+    answers = {
+        outcome: state
+        for (before, outcome), state in _SETTLES.items()
+        if before == entry.state and not (entry.undoes and outcome in _NOT_OF_UNDOS)
+    }
+    if not (entry.run_id == run_id and can_undo(entry.tool)):
+        answers.pop(ResolutionOutcome.UNDO, None)
+    return answers
+
+
 def _fits(receipt: Any) -> bool:
     """Return whether a receipt given by a human can go into history as it is."""
     if isinstance(receipt, dict) and ARTIFACT in receipt:
@@ -196,15 +215,21 @@ def may_arrive_until(tx: Transaction, entry: Entry) -> str | None:
     A worker that hangs may make it until its deadline, and the outside system takes its settle
     time to show it.
     """
-    if entry.state not in ("in_doubt", "partial") or entry.observed == UNASKED:
-        return None
-    left = call_left(tx, entry) + (entry.settle_ms or 0)
+    left = may_arrive_for(tx, entry)
     if left <= 0:
         return None
     return f"{datetime.fromtimestamp((tx.now_ms + left) / 1000, UTC):%H:%M:%S} UTC"
 
 
-def _is_open(tx: Transaction, run_id: str) -> bool:
+def may_arrive_for(tx: Transaction, entry: Entry) -> int:
+    """Return how many milliseconds longer a call of an entry in doubt may arrive; 0: none may."""
+    if entry.state not in ("in_doubt", "partial") or entry.observed == UNASKED:
+        return 0
+    return max(0, call_left(tx, entry) + (entry.settle_ms or 0))
+
+
+def is_open(tx: Transaction, run_id: str) -> bool:
+    """Return whether a run goes on, as the ledger knows it."""
     row = tx.one(rows_of(runs, runs.c.closed_ms, run_id=run_id))
     return row is not None and row["closed_ms"] is None
 

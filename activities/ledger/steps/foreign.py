@@ -6,7 +6,7 @@ has reached nobody yet: no call that is let through before can rest on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from sqlalchemy import ColumnElement, Exists, Select, literal_column
@@ -44,6 +44,14 @@ def content_of(tx: Transaction, run_id: str) -> tuple[ForeignContent, ...]:
     """Return what has brought a run content from outside: of each tool, its first step."""
     rows = tx.all(_marks(run_id).order_by(events.c.seq))
     return (*(of_event(row["step_id"], row["body"]) for row in rows), *marked_here(tx, run_id))
+
+
+def marked_among(tx: Transaction, run_ids: Collection[str]) -> set[str]:
+    """Return which of these runs are marked."""
+    marks = rows_of(events, events.c.run_id).where(
+        events.c.run_id.in_(run_ids), events.c.type == literal_column(f"'{MARKED}'")
+    )
+    return {row["run_id"] for row in tx.all(marks)}
 
 
 def mark(tx: Transaction, run_id: str, found: Iterable[ForeignContent]) -> None:

@@ -2,7 +2,8 @@
 //
 // The server is not believed. What is shown is drawn from the same values that are hashed, and the
 // hash is what is signed. Approving is off while anything of the call is missing, or is not what
-// the server asks to sign. Rejecting is never off: a call that is not made harms nobody.
+// the server asks to sign. Rejecting is never off: a call that is not made harms nobody. So all that
+// it takes to reject is in the page itself, whether the call can be fetched or not.
 
 import { doubt, drawCall } from "./call.js";
 import { parseExact } from "./canonical.js";
@@ -14,8 +15,14 @@ import { showText } from "./text.js";
 
 const id = part("call").dataset.id;
 const query = `?id=${encodeURIComponent(id)}`;
-/** @type {any} What was drawn. */
+/** What it takes to reject. */
+const asked = JSON.parse(part("asked").textContent);
+/** Milliseconds that a browser's timer waits at most: a longer one is over at once. */
+const LONGEST_TIMER = 2 ** 31 - 1;
+/** @type {any} What was drawn; `null`: it could not be had. */
 let shown = null;
+/** Whether a decision can still count. */
+let waiting = asked.waits;
 /** Whether all of it was drawn, and is what the server asks to sign. */
 let whole = false;
 /** @type {import("./signing.js").Signer | null} `null`: there is not what it takes. */
@@ -35,14 +42,8 @@ await tell();
 
 /** Draw the call; approving is on once nothing speaks against it. */
 async function draw() {
-  let text;
   try {
-    text = await fetchText(`/approval.json${query}`);
-  } catch (error) {
-    return doubt(part("check"), say("not_exact", message(error)));
-  }
-  try {
-    shown = parseExact(text);
+    shown = parseExact(await fetchText(`/approval.json${query}`));
     whole = await drawCall(shown, id, {
       tool: part("tool"),
       params: part("params"),
@@ -52,7 +53,6 @@ async function draw() {
       check: part("check"),
     });
   } catch (error) {
-    shown ??= JSON.parse(text); // so that it can be rejected
     doubt(part("check"), say("not_exact", message(error)));
   }
   return findSigner();
@@ -63,13 +63,13 @@ async function findSigner() {
   if (part("approve") === null) {
     return;
   }
-  const found = await signerFor([shown]);
+  const found = await signerFor([asked]);
   signer = found.signer;
   if (found.why) {
     hinder(say(found.why, found.detail));
   }
   release();
-  setTimeout(over, Math.min(shown.left_ms, 2 ** 31 - 1));
+  endAt(performance.now() + asked.left_ms);
 }
 
 /**
@@ -82,8 +82,8 @@ function changed({ state, waits, votes }) {
   if (votes.length) {
     showText(part("votes"), votes.join(", "));
   }
-  if (!waits && shown?.waits) {
-    shown.waits = false;
+  if (!waits && waiting) {
+    waiting = false;
     if (part("approve") !== null) {
       release();
       hinder(say("waits_no_more"));
@@ -93,18 +93,32 @@ function changed({ state, waits, votes }) {
 }
 
 function mayApprove() {
-  return whole && shown.waits && signer !== null;
+  return whole && waiting && signer !== null;
 }
 
 /** Let the buttons be as they may be. */
 function release() {
-  part("reject").disabled = sending || !shown.waits;
+  part("reject").disabled = sending || !waiting;
   part("approve").disabled = part("edit").disabled = sending || !mayApprove();
+}
+
+/**
+ * Turn the buttons off at a time of this page's own clock.
+ *
+ * @param {number} end
+ */
+function endAt(end) {
+  const left = end - performance.now();
+  if (left > 0) {
+    setTimeout(() => endAt(end), Math.min(left, LONGEST_TIMER));
+  } else {
+    over();
+  }
 }
 
 function over() {
   if (!sending) {
-    shown.waits = false;
+    waiting = false;
     release();
     hinder(say("expired"));
   }
@@ -120,10 +134,6 @@ async function decide(outcome, params) {
   if (sending || (outcome !== "reject" && !mayApprove())) {
     return;
   }
-  if (shown === null) {
-    said.textContent = say("failed", part("check").textContent);
-    return;
-  }
   if (outcome === "reject" && !reason) {
     said.textContent = say("reason_wanted");
     part("reason").focus();
@@ -131,7 +141,7 @@ async function decide(outcome, params) {
   }
   sending = true;
   part("approve").disabled = part("reject").disabled = part("edit").disabled = true;
-  await deliver({ request: shown, outcome, reason, params });
+  await deliver({ request: outcome === "reject" ? asked : shown, outcome, reason, params });
   said.focus(); // the button that had it is off, or was
 }
 

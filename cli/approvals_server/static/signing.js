@@ -21,13 +21,7 @@ const BY_PASSKEY = ["passkey", "device_passkey"];
  */
 export async function signerFor(requests) {
   const [{ tenant, principal, keys }] = requests;
-  let key = null;
-  let detail;
-  try {
-    key = await ownKey(tenant, principal);
-  } catch (error) {
-    detail = error instanceof Error ? error.message : String(error);
-  }
+  const { key, detail } = await keyHere(tenant, principal);
   const passkeys = requests[0].passkeys.filter((/** @type {any} */ one) => fits(one, requests));
   if (requests.some(({ proof }) => BY_PASSKEY.includes(proof))) {
     return passkeys.length ? { signer: { passkeys } } : { signer: null, why: "no_passkey" };
@@ -44,6 +38,23 @@ export async function signerFor(requests) {
   }
   const missing = key === null ? "no_key" : "not_registered";
   return { signer: null, why: detail === undefined ? missing : "no_ed25519", detail };
+}
+
+/**
+ * Return the key of a principal in this browser. One that keeps nothing, such as in some private
+ * windows, has none: what needs no signature is said there all the same.
+ *
+ * @param {string} tenant
+ * @param {string} principal
+ * @returns {Promise<{key: import("./keys.js").OwnKey | null, detail?: string}>} `detail`: why the
+ *   browser cannot say
+ */
+export async function keyHere(tenant, principal) {
+  try {
+    return { key: await ownKey(tenant, principal) };
+  } catch (error) {
+    return { key: null, detail: error instanceof Error ? error.message : String(error) };
+  }
 }
 
 /**

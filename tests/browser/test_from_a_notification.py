@@ -1,0 +1,105 @@
+"""From what somebody is told to their signed approval, on a phone: all that a person does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.async_api import expect
+
+from surehand.workflows.contracts.states import RunState
+from tests.browser.approver import SMALL, Approver, Served, ann, served
+from tests.e2e.runs import example_plan
+from tests.e2e.stage import Stage
+from tests.ledger.people import key_of, person
+from tests.notifiers.receiver import Receiver, documents, receiving
+
+__all__ = ["ann", "served"]
+
+_WIDTH = "document.documentElement.scrollWidth"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving(Receiver()) as one:
+        yield one
+
+
+async def told(receiver: Receiver) -> dict[str, Any]:
+    """Wait until people are told of a request, and return what."""
+
+    def found(got: list[dict[str, Any]]) -> bool:
+        return bool(documents(got, "approval.requested"))
+
+    return documents(await asyncio.to_thread(receiver.wait, found), "approval.requested")[0]
+
+
+class Phone:
+    """An approver who does one thing after the other, and what they have done."""
+
+    def __init__(self, who: Approver) -> None:
+        self.who = who
+        self.steps: list[str] = []
+
+    async def opens(self, what: str, link: str) -> None:
+        """Press a link in a mail or a message."""
+        self.steps.append(f"opens {what}")
+        await self.who.page.goto(link)
+
+    async def presses(self, button: str) -> None:
+        """Press a button, on a page that is no wider than the phone."""
+        self.steps.append(f"presses {button}")
+        assert await self.who.page.evaluate(_WIDTH) <= SMALL["width"]
+        await self.who.page.get_by_role("button", name=button, exact=True).click()
+
+
+@pytest.mark.parametrize("signed_in", [True, False])
+async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with_their_key(
+    stage: Stage,
+    ann: Approver,
+    served: Served,
+    receiver: Receiver,
+    order_id: str,
+    signed_in: bool,
+) -> None:
+    person(stage, "ann")
+    umas = key_of(stage, person(stage, "uma"))
+    await ann.gets_ready()
+    if not signed_in:
+        await ann.page.get_by_role("button", name="Sign out").click()
+        await expect(ann.page.get_by_role("heading", name="Sign in")).to_be_visible()
+    await ann.page.goto("about:blank")
+    to_pages = {"approvals_url": served.url, "decisions": "signed"}
+    with stage.worker(notify="webhook", **to_pages, **receiver.settings()) as worker:
+        worker.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id), key=umas)
+        message = await told(receiver)
+        assert urlsplit(message["page"]).netloc == urlsplit(served.url).netloc
+
+        phone = Phone(ann)
+        await phone.opens("the message's link", message["page"])
+        if not signed_in:
+            await expect(ann.page.get_by_text("approvals link --as NAME")).to_be_visible()
+            await phone.opens("a link to sign in", served.link("ann"))
+            await phone.presses("Sign in")
+            await expect(ann.page.get_by_role("heading", name="What waits")).to_be_visible()
+            await phone.opens("the message's link", message["page"])
+        await expect(ann.page.get_by_role("heading", level=1)).to_have_text(message["what"])
+        await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+        [request] = stage.approval_rows(run)
+        assert request["state"] == "pending"  # a link decides nothing
+        assert request["params_hash"] == message["params_hash"]
+        await phone.presses("Approve")
+        await ann.says("counts: approved by ann")
+        assert (await run.result()).state is RunState.COMPLETED
+
+    signs_in = ["opens a link to sign in", "presses Sign in", "opens the message's link"]
+    wanted = ["opens the message's link", *([] if signed_in else signs_in), "presses Approve"]
+    assert phone.steps == wanted
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    [decision] = stage.decision_rows(run)
+    assert (decision["approver"], decision["outcome"]) == ("ann", "approve")
+    assert (decision["verdict"], decision["verified"]) == ("accepted", True)
