@@ -388,6 +388,8 @@ class RunKept(Shape):
 
     run_id: str
     why: str
+    failed: bool = False
+    """Whether it was to go, and that has failed."""
 
 
 class RetentionReport(Shape):
