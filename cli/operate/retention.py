@@ -24,6 +24,7 @@ from surehand.cli.verb.ledger_door import ledger_of, open_artifacts, read_settin
 from surehand.cli.verb.printer import Lines, Reply
 from surehand.cli.verb.shapes import RetentionPart, RetentionReport, RetentionSwitched, RunKept
 from surehand.cli.verb.text import counted
+from surehand.client.signing import read_key
 from surehand.process.exits import (
     ExitCode,
     NotReachable,
@@ -208,6 +209,7 @@ def _export_to(caller: Caller, folder: Path | None, key: Path | None) -> _Export
     signing = key or caller.settings.key
     if signing is None:
         raise WrongUse("exports are signed: name your key (--key, or SUREHAND_KEY)")
+    read_key(signing)  # A run is on its way out before its export is signed.
     return _Exports(caller.settings.model_copy(update={"key": signing}), folder.absolute())
 
 
