@@ -324,7 +324,7 @@ class EpochShown(Shape):
     newest_event_at: datetime | None = None
     """Of the tenant, when the epoch was opened just now."""
     behind: list[RunBehind] = []
-    """The tenant's runs that are to begin anew."""
+    """The runs that are to begin anew, of all tenants; with ``--done``, those that are left."""
 
 
 class SettingShown(Shape):
