@@ -13,10 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError
-
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.ledger.core.engine import first_line, forget_log
+from surehand.activities.ledger.core.engine import forget_log
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.retention import deletion, hiding
 from surehand.activities.ledger.retention.deletion import Going, Moved
@@ -150,9 +148,8 @@ class Retention:
             # It is away, unless it answers this.
             await self.artifacts.blobs.store_id()
             done.kept.append(Kept(run_id, str(error), ExitCode.NOT_REACHABLE))
-        except DBAPIError as error:
-            why = f"the database refuses it: {first_line(error)}"
-            done.kept.append(Kept(run_id, why, ExitCode.UNEXPECTED))
+        except hiding.DatabaseRefuses as error:
+            done.kept.append(Kept(run_id, str(error), ExitCode.UNEXPECTED))
 
     async def _due(self, found: Round) -> AsyncIterator[hiding.Candidate]:
         after: tuple[int, str] | None = None
