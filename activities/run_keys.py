@@ -61,8 +61,9 @@ class LedgerKeys:
         now = self._clock()
         while self._known and next(iter(self._known.values()))[0] <= now:
             self._known.popitem(last=False)
-        if (known := self._known.get(root)) is not None:
-            return known[1]
+        # One that was slow to come is filed behind others that are remembered for longer.
+        if (known := self.known(root)) is not None:
+            return known
         key = await self._fetched(root, make=make)
         self._known[root] = (now + REMEMBERED.total_seconds(), key)
         self._known.move_to_end(root)  # two may have asked for it at once

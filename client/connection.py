@@ -253,17 +253,18 @@ class Connection:
             await self.handle(run_id).signal(name, message)
 
     async def listed(
-        self, query: str, limit: int | None = None
+        self, query: str, limit: int | None = None, *, every_tenant: bool = False
     ) -> AsyncIterator[temporalio.client.WorkflowExecution]:
         """Yield this tenant's runs: those that go on by start, then the ended by end; latest first.
 
         Args:
             query: A further condition, or nothing.
             limit: At most so many.
+            every_tenant: All tenants' runs; whose one is, its id says.
         """
         conditions = [
             IS_RUN,
-            f"{TENANT.name} = '{self.settings.tenant}'",
+            *([] if every_tenant else [f"{TENANT.name} = '{self.settings.tenant}'"]),
             "ExecutionStatus != 'ContinuedAsNew'",
             *([query] if query else []),
         ]

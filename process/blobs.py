@@ -135,11 +135,11 @@ class Blobs:
         """
         try:
             await obstore.rename_async(self._store, path, to)
+            await self._settle(to)
         except (NotFoundError, FileNotFoundError):
             return False
         except (BaseError, OSError) as error:
             raise StoreUnavailable(str(error)) from error
-        await self._settle(to)
         return True
 
     async def drop(self, path: str) -> None:

@@ -55,9 +55,13 @@ class Replicated:
 
     def make_synchronous(self) -> None:
         """Have each commit wait until the standby has it."""
-        self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'")
-        self.primary.execute("SELECT pg_reload_conf()")
+        self.commit_on(STANDBY)
         self.wait("SELECT sync_state FROM pg_stat_replication", "sync")
+
+    def commit_on(self, names: str) -> None:
+        """Have each commit wait for standbys, as the setting of their names says."""
+        self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        self.primary.execute("SELECT pg_reload_conf()")
 
     def url(self, user: str) -> str:
         """The ledger, on whichever of the two may be written to."""

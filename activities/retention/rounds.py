@@ -1,13 +1,15 @@
 """One round of retention: hide what is old, delete what was hidden, collect what nobody refers to.
 
 A round may be broken off anywhere, and done again. Of what is deleted, first a row says that it is
-going, then its events are exported, then its files go, then its rows.
+going, then its events are exported, then its files go, then its rows. A run of which that fails is
+kept and named, and the round goes on with the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,12 +22,16 @@ from surehand.activities.ledger.retention.policy import Policy
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.tenants.moves import require_here
 from surehand.process import set_aside
+from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.set_aside import Collected
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.payload_codec import StoreUnavailable, payloads_of
 
 #: Runs that are looked at in one transaction.
 PAGE: Final = 200
+#: How an export fails that says something of its run alone: its chain is broken, or it cannot be
+#: written. What else an export raises concerns all runs.
+_OF_ONE_RUN: Final = (ExitCode.BROKEN, ExitCode.OUTPUT_LOST)
 
 #: Says whether the Temporal server still has a run's history.
 KnownToTemporal = Callable[[str], Awaitable[bool]]
@@ -39,6 +45,8 @@ class Kept:
 
     run_id: str
     why: str
+    failed: ExitCode | None = None
+    """What has failed of it, as an exit code; ``None``: it is kept on purpose."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +104,15 @@ class Retention:
     async def round(self) -> Round:
         """Hide, delete and collect.
 
+        What fails of one run keeps that run. What concerns all of them ends the round.
+
         Raises:
             LedgerUnavailable: The database is away.
             StoreUnavailable: The artifact store is away.
             TenantAway: The tenant leaves this ledger, or has left it.
+            NotPermitted: The database's role may not hide and delete.
         """
         done = Round()
-        if not self.policy.kept:
-            return done
         # Another cell's ledger refers to its files then.
         await self.ledger.transact(self.tenant, require_here)
         async for candidate in self._due(done):
@@ -111,17 +120,36 @@ class Retention:
             def hide(tx: Transaction, one: hiding.Candidate = candidate) -> str | None:
                 return hiding.hide(tx, one, by=self.by, grace=self.policy.grace)
 
-            why = await self.ledger.transact(self.tenant, hide)
-            if why is None:
-                done.hidden.append(Part(candidate.run_id, candidate.kinds))
-            else:
-                done.kept.append(Kept(candidate.run_id, why))
+            async with self._apart(done, candidate.run_id):
+                why = await self.ledger.transact(self.tenant, hide)
+                if why is None:
+                    done.hidden.append(Part(candidate.run_id, candidate.kinds))
+                else:
+                    done.kept.append(Kept(candidate.run_id, why))
         for root, kind in await self._over():
-            await self._delete(done, root, kind)
+            async with self._apart(done, root):
+                await self._delete(done, root, kind)
         done.checkpoints = await self.ledger.transact(self.tenant, deletion.sweep_checkpoints)
         done.files = await self._collect()
         await asyncio.to_thread(forget_log, self.ledger.engine)
         return done
+
+    @asynccontextmanager
+    async def _apart(self, done: Round, run_id: str) -> AsyncIterator[None]:
+        """Have what fails of a run keep it, and name it."""
+        try:
+            with hiding.permitted(self.ledger):
+                yield
+        except SurehandError as error:
+            if error.code not in _OF_ONE_RUN:
+                raise
+            done.kept.append(Kept(run_id, str(error), error.code))
+        except StoreUnavailable as error:
+            # It is away, unless it answers this.
+            await self.artifacts.blobs.store_id()
+            done.kept.append(Kept(run_id, str(error), ExitCode.NOT_REACHABLE))
+        except hiding.DatabaseRefuses as error:
+            done.kept.append(Kept(run_id, str(error), ExitCode.UNEXPECTED))
 
     async def _due(self, found: Round) -> AsyncIterator[hiding.Candidate]:
         after: tuple[int, str] | None = None

@@ -226,7 +226,7 @@ class Settings(BaseSettings):
     """Most checkpoints of a run that are kept; a further one removes the oldest."""
     retention: str = ""
     """How long `retention` keeps what of ended runs, such as ``runs=365d,outputs=90d,grace=7d``;
-    kinds are runs, steps, outputs, artifacts and messages. Empty: nothing is deleted."""
+    kinds are runs, steps, outputs, artifacts and messages. Empty: nothing of runs is deleted."""
     graceful_shutdown: Duration = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=500, ge=0)

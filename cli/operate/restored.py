@@ -18,6 +18,7 @@ from surehand.cli.verb.shapes import EpochShown, RunBehind
 from surehand.cli.verb.text import counted, shown_time
 from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.settings import ClientSettings
+from surehand.workflows.identity import tenant_of_run, tenant_problem
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Transaction
@@ -37,7 +38,7 @@ async def restored(
     """Say that the ledger was restored to an earlier instant; or show what is to be done since.
 
     While an epoch is open, what the ledger may have forgotten is looked up, or asked about, before
-    it is called. Run it before the workers start.
+    it is called. Run it before the workers start. It lists the runs of all tenants of the ledger.
 
     Example: python starter.py ledger restored --to 2026-11-23T14:00:00Z
     """
@@ -56,7 +57,7 @@ async def restored(
             epoch = _changed(tx, moment, to, caller.settings.user)
             newest = epochs.newest_event_ms(tx) if to else None
     shown = _shape(epoch, newest)
-    if epoch is not None and epoch.closed_ms is None:
+    if epoch is not None and (done or epoch.closed_ms is None):
         shown = shown.model_copy(update={"behind": await _behind(caller, epoch)})
     return Reply(shown, _lines(caller.settings, shown))
 
@@ -108,7 +109,7 @@ def _time(ms: int | None) -> Any:
 
 
 async def _behind(caller: Caller, epoch: Epoch) -> list[RunBehind]:
-    """Return the tenant's runs that Temporal knows more of than the ledger does."""
+    """Return the runs, of every tenant, that Temporal knows more of than the ledger does."""
     from surehand.activities.ledger.core.store import RunNotFound
     from surehand.activities.ledger.history.audit import without_forgotten
     from surehand.activities.ledger.history.reads import chain_of, knows_run
@@ -120,17 +121,21 @@ async def _behind(caller: Caller, epoch: Epoch) -> list[RunBehind]:
         return []
     since = _time(epoch.restored_to_ms).isoformat()
     queue = caller.settings.task_queue
-    # Another ledger's runs are another queue's.
+    # Another ledger's runs are another queue's. The ledger cannot say which tenants it has.
     condition = f"TaskQueue = '{queue}' AND (ExecutionStatus = 'Running' OR CloseTime >= '{since}')"
-    runs = {run.id: run.parent_id async for run in connection.listed(condition)}
+    listed = connection.listed(condition, every_tenant=True)
+    runs = {run.id: run.parent_id async for run in listed}
     found = []
     async with ledger_of(read_settings()) as ledger:
         for run_id, parent_id in runs.items():
+            tenant = tenant_of_run(run_id)
+            if tenant_problem(tenant) is not None:
+                continue  # Anybody can start a workflow under any name; no ledger has such a run.
             # A child run is opened under its parent's row, so that one comes first.
-            if parent_id and not await ledger.transact(caller.tenant, knows_run, parent_id):
+            if parent_id and not await ledger.transact(tenant, knows_run, parent_id):
                 continue
             try:
-                events, _, _ = await ledger.transact(caller.tenant, chain_of, run_id)
+                events, _, _ = await ledger.transact(tenant, chain_of, run_id)
             except RunNotFound:
                 known = False
             else:
@@ -153,6 +158,13 @@ def _lines(settings: ClientSettings, shown: EpochShown) -> Lines:
     yield f"Epoch {shown.number}: restored to {to}; opened {opened} by {shown.opened_by}"
     if shown.closed_at is not None:
         yield f"Closed {shown_time(shown.closed_at)} by {shown.closed_by}"
+        if shown.behind:
+            again = settings.command("ledger", "restored", "--to", shown.restored_to.isoformat())
+            yield (
+                f"{counted(len(shown.behind), 'run')} went on since the restore, and would make"
+                f" effects again once they begin anew. Open another epoch before: {again}"
+            )
+            yield _table(shown)
         return
     if shown.newest_event_at is not None:
         newest = shown_time(shown.newest_event_at)
@@ -160,8 +172,10 @@ def _lines(settings: ClientSettings, shown: EpochShown) -> Lines:
     yield "Open: what may be forgotten is looked up, or asked about, before it is called."
     if shown.behind:
         yield f"{counted(len(shown.behind), 'run')} went on since. Have each begin anew:"
-        rows = [
-            [one.run_id, "behind" if one.known else "unknown", one.command] for one in shown.behind
-        ]
-        yield Table(("run", "in the ledger", "command"), rows)
+        yield _table(shown)
     yield f"When all is settled: {settings.command('ledger', 'restored', '--done')}"
+
+
+def _table(shown: EpochShown) -> Table:
+    rows = [[one.run_id, "behind" if one.known else "unknown", one.command] for one in shown.behind]
+    return Table(("run", "in the ledger", "command"), rows)

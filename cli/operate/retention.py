@@ -24,6 +24,7 @@ from surehand.cli.verb.ledger_door import ledger_of, open_artifacts, read_settin
 from surehand.cli.verb.printer import Lines, Reply
 from surehand.cli.verb.shapes import RetentionPart, RetentionReport, RetentionSwitched, RunKept
 from surehand.cli.verb.text import counted
+from surehand.client.signing import read_key
 from surehand.process.exits import (
     ExitCode,
     NotReachable,
@@ -77,7 +78,7 @@ async def retention(
     """Hide what is kept for longer than SUREHAND_RETENTION says, and delete it after a grace.
 
     Business keys of effects are kept, so nothing is made twice. Artifacts go to which nothing
-    refers.
+    refers. A run of which something fails is kept and named, and the others go.
 
     Example: python starter.py retention --apply --export exports/ --key retention.key
     """
@@ -208,6 +209,7 @@ def _export_to(caller: Caller, folder: Path | None, key: Path | None) -> _Export
     signing = key or caller.settings.key
     if signing is None:
         raise WrongUse("exports are signed: name your key (--key, or SUREHAND_KEY)")
+    read_key(signing)  # A run is on its way out before its export is signed.
     return _Exports(caller.settings.model_copy(update={"key": signing}), folder.absolute())
 
 
@@ -248,13 +250,18 @@ def _reply(settings: ClientSettings, policy: Policy, done: Round, *, applied: bo
         applied=applied,
         hidden=[_part(one) for one in done.hidden],
         deleted=[_part(one) for one in done.deleted],
-        kept=[RunKept(run_id=one.run_id, why=one.why) for one in done.kept],
+        kept=[
+            RunKept(run_id=one.run_id, why=one.why, failed=one.failed is not None)
+            for one in done.kept
+        ],
         checkpoints=done.checkpoints,
         files_set_aside=done.files.aside,
         files_back=done.files.back,
         files_removed=done.files.removed,
     )
-    return Reply(report, _lines(settings, report, anything=bool(policy.kept)))
+    # The gravest has the least number.
+    code = min((one.failed for one in done.kept if one.failed), default=ExitCode.DONE)
+    return Reply(report, _lines(settings, report, anything=bool(policy.kept)), code)
 
 
 def _part(part: Part) -> RetentionPart:
@@ -262,9 +269,20 @@ def _part(part: Part) -> RetentionPart:
 
 
 def _lines(settings: ClientSettings, report: RetentionReport, *, anything: bool) -> Lines:
-    if not anything:
+    if anything:
+        yield from _lines_of_runs(report)
+    else:
         yield "SUREHAND_RETENTION is not set: nothing is hidden, and nothing deleted"
-        return
+    if report.files_set_aside or report.files_removed or report.files_back:
+        yield (
+            f"Files that nothing refers to: {report.files_set_aside} set aside,"
+            f" {report.files_removed} removed after a day, {report.files_back} put back"
+        )
+    if not report.applied and (report.hidden or report.deleted):
+        yield f"Do it: {settings.command('retention', '--apply', '--export', 'DIR')}"
+
+
+def _lines_of_runs(report: RetentionReport) -> Lines:
     done = ("Hidden", "Deleted") if report.applied else ("Would be hidden", "Would be deleted")
     for what, parts in zip(done, (report.hidden, report.deleted), strict=True):
         yield f"{what}: {counted(len(parts), 'run')}"
@@ -273,15 +291,10 @@ def _lines(settings: ClientSettings, report: RetentionReport, *, anything: bool)
             yield from (f"    exported to {file}" for file in part.exports)
         if len(parts) > _MOST_NAMED:
             yield f"  and {len(parts) - _MOST_NAMED} more"
-    if report.kept:
-        yield f"Old enough, and kept: {counted(len(report.kept), 'run')}"
-        yield from (f"  {one.run_id}: {one.why}" for one in report.kept[:_MOST_NAMED])
-        if len(report.kept) > _MOST_NAMED:
-            yield f"  and {len(report.kept) - _MOST_NAMED} more"
-    if report.files_set_aside or report.files_removed or report.files_back:
-        yield (
-            f"Files that nothing refers to: {report.files_set_aside} set aside,"
-            f" {report.files_removed} removed after a day, {report.files_back} put back"
-        )
-    if not report.applied and (report.hidden or report.deleted):
-        yield f"Do it: {settings.command('retention', '--apply', '--export', 'DIR')}"
+    for what, failed in (("Failed, and kept", True), ("Old enough, and kept", False)):
+        kept = [one for one in report.kept if one.failed is failed]
+        if kept:
+            yield f"{what}: {counted(len(kept), 'run')}"
+            yield from (f"  {one.run_id}: {one.why}" for one in kept[:_MOST_NAMED])
+        if len(kept) > _MOST_NAMED:
+            yield f"  and {len(kept) - _MOST_NAMED} more"

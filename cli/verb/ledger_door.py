@@ -42,6 +42,7 @@ def translated() -> Iterator[None]:
     from surehand.activities.ledger.retention.hiding import RunHidden
     from surehand.activities.tools.toolbox import ToolboxError
     from surehand.activities.worker.settings import SettingsError
+    from surehand.workflows.payload_codec import StoreUnavailable
 
     try:
         yield
@@ -51,6 +52,8 @@ def translated() -> Iterator[None]:
         raise NoSuchRun(f"run not found: {error.run_id}") from error
     except (LedgerUnavailable, DatabaseBehind, ArtifactUnavailable) as error:
         raise NotReachable(str(error)) from error
+    except StoreUnavailable as error:
+        raise NotReachable(f"the artifact store: {error}") from error
     except TenantAway as error:
         raise Refused(str(error)) from error
     except KeyErased as error:

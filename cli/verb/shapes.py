@@ -324,7 +324,7 @@ class EpochShown(Shape):
     newest_event_at: datetime | None = None
     """Of the tenant, when the epoch was opened just now."""
     behind: list[RunBehind] = []
-    """The tenant's runs that are to begin anew."""
+    """The runs that are to begin anew, of all tenants; with ``--done``, those that are left."""
 
 
 class SettingShown(Shape):
@@ -388,6 +388,8 @@ class RunKept(Shape):
 
     run_id: str
     why: str
+    failed: bool = False
+    """Whether it was to go, and that has failed."""
 
 
 class RetentionReport(Shape):

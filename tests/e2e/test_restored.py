@@ -231,6 +231,27 @@ async def test_a_child_run_begins_anew_after_its_parent_and_repeats_nothing(
     assert [row["state"] for row in inner] == ["committed"] * 2
 
 
+async def test_the_runs_of_every_tenant_are_listed_and_those_that_are_left_when_it_is_closed(
+    stage: Stage, backups: Backups, starter: Starter
+) -> None:
+    at = backups.back_up()
+    with stage.worker() as worker:
+        worker.wait_ready()
+        for tenant in ("default", "globex"):
+            plan = example_plan("refund.yaml", order_id=stage.shop.new_order())
+            await (await stage.start(plan, tenant=tenant)).asks()
+    backups.restore()
+    started = {run.run_id for run in stage.started}
+    stage.started.clear()
+
+    opened = starter("ledger", "restored", "--to", at.isoformat(), "--json").document()
+    closed = starter("ledger", "restored", "--done")
+
+    assert {one["run_id"] for one in opened["behind"]} == started
+    assert "2 runs went on since the restore, and would make effects again" in closed.out
+    assert all(run_id in closed.out for run_id in started)
+
+
 class Epochs(LedgerOffice):
     """Whoever says that the ledger was restored."""
 

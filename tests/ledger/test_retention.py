@@ -357,20 +357,20 @@ async def test_an_artifact_that_another_run_has_stays_readable(office: Office) -
     assert await store.read(scene.tenant, OTHER_RUN, kept.artifact) == "x" * 9000
 
 
+@pytest.mark.parametrize("policy", [Policy(), parse("runs=9999d")], ids=["none", "nothing is old"])
 async def test_a_file_that_nothing_refers_to_is_readable_until_it_is_removed_a_day_later(
-    office: Office,
+    office: Office, policy: Policy
 ) -> None:
     scene, store = office.scene, office.retention.artifacts
     kept = await store.keep(scene.tenant, RUN, "x" * 9000)
     assert kept.artifact is not None
-    nothing_old = parse("runs=9999d")
 
-    assert (await office.round(nothing_old)).files.aside == 1
+    assert (await office.round(policy)).files.aside == 1
     assert await store.read(scene.tenant, RUN, kept.artifact) == "x" * 9000
-    assert (await office.round(nothing_old)).files == set_aside.Collected()
+    assert (await office.round(policy)).files == set_aside.Collected()
     with scene.tx() as tx:
         artifact_rows.record(tx, RUN, STEP, kept)
-    assert (await office.round(nothing_old)).files.back == 1
+    assert (await office.round(policy)).files.back == 1
     assert office.files() == [kept.artifact.uri]
     tomorrow = 1 + (1 << 45)
     await set_aside.collect(store.blobs, scene.tenant, set(), tomorrow)

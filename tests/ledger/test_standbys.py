@@ -17,7 +17,7 @@ from tests.cli.starter import Starter
 from tests.conftest import missing
 from tests.ledger.scene import Scene
 from tests.ledger_databases import WORKER
-from tests.postgres_server import SUPERUSER, PostgresMissing
+from tests.postgres_server import SUPERUSER, PostgresMissing, PostgresServer
 from tests.replication import STANDBY, Replicated
 from tests.worker_process import WorkerProcess
 
@@ -110,6 +110,26 @@ def test_a_standby_that_follows_asynchronously_is_told_of_until_it_is_synchronou
     asynchronous.make_synchronous()
     assert losing_standbys(engine) is None
     engine.dispose()
+
+
+def test_a_standby_that_is_the_next_in_line_is_told_of_until_commits_wait_for_it(
+    synchronous: Replicated,
+) -> None:
+    second = PostgresServer.follow(synchronous.primary, "standby_2")
+    kinds = "SELECT string_agg(sync_state, ' ' ORDER BY application_name) FROM pg_stat_replication"
+    engine = make_engine(synchronous.url(SUPERUSER))
+    try:
+        synchronous.commit_on("FIRST 1 (standby_1, standby_2)")
+        synchronous.wait(kinds, "sync potential")
+        told = losing_standbys(engine)
+        synchronous.commit_on("FIRST 2 (standby_1, standby_2)")
+        synchronous.wait(kinds, "sync sync")
+        assert losing_standbys(engine) is None
+    finally:
+        engine.dispose()
+        second.remove()
+
+    assert told is not None and "asynchronously: 1 (standby_2): " in told
 
 
 async def test_a_server_without_standbys_is_not_warned_of(ledger: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,9 @@ from surehand.activities.artifacts import (
     ArtifactUnavailable,
 )
 from surehand.activities.ledger.core.store import Ledger, TenantInvalid
+from surehand.process import blobs
 from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact
+from surehand.workflows.payload_codec import StoreUnavailable
 from tests.ledger.scene import LARGEST_INLINE
 from tests.unit.values import ODD_TENANTS
 
@@ -52,6 +55,21 @@ async def test_what_a_power_cut_has_left_of_it_is_kept_again(
 
     assert again == kept
     assert await store_in(tmp_path, ledger).read(TENANT, RUN, kept.artifact) == BIG
+
+
+async def test_a_disk_that_fails_while_a_file_is_moved_is_a_store_that_is_away(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*places: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store = store_in(tmp_path, ledger)
+    kept = await store.keep(TENANT, RUN, BIG)
+    assert kept.artifact is not None
+    monkeypatch.setattr(blobs, "to_disk", fails)
+
+    with pytest.raises(StoreUnavailable, match="Input/output error"):
+        await store.blobs.move(kept.artifact.uri, f"{TENANT}/aside/one")
 
 
 async def test_the_path_in_a_reference_is_never_followed(ledger: Ledger, tmp_path: Path) -> None:

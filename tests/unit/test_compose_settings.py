@@ -31,7 +31,7 @@ NOT_HANDED_ON: Final = {
     "crash_at": "for drills",
     "crash_by": "for drills",
     "crash_once": "for drills",
-    "tenant": "a starter's",
+    "tenant": "a starter's, and of `retention`",
     "user": "a starter's",
     "key": "a starter's, and a private key",
     **{name: "of the approvers' pages, which have them below" for name in OF_THE_PAGES},
@@ -77,4 +77,13 @@ def test_each_setting_that_the_compose_file_takes_from_outside_is_in_the_example
     example = (ROOT / ".env.example").read_text()
     named = {one.lower() for one in re.findall(rf"^#?{PREFIX}([A-Z_]+)=", example, re.MULTILINE)}
     images = {"image", "previous_image", "previous_build_id"}
-    assert named - images == from_outside("approvals")
+    assert named - images == from_outside("approvals") | from_outside("retention")
+
+
+def test_what_deletes_has_its_own_role_and_none_of_the_workers_secrets() -> None:
+    own = environment("retention")
+
+    assert "//surehand_retention:${LEDGER_RETENTION_PASSWORD" in own["database_url"]
+    assert own["artifacts"] == environment()["artifacts"]
+    assert set(own) - set(environment()) == {"retention", "tenant"}
+    assert "key_encryption_keys" not in own

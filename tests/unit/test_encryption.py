@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from sqlalchemy.exc import DBAPIError
@@ -318,6 +320,32 @@ async def test_an_unwrapped_key_is_remembered_for_a_named_time_only(
     now = REMEMBERED.total_seconds()
     with pytest.raises(NotDecrypted, match="erased by root"):
         await keys.key_of("run", make=True)
+
+
+async def test_a_key_that_was_slow_to_come_is_remembered_no_longer_than_others(
+    ledger: Ledger, ring: KeyRing
+) -> None:
+    now, answered = 0.0, asyncio.Event()
+
+    async def transact(*asked: Any) -> Any:
+        await answered.wait()
+        return await ledger.transact(*asked)
+
+    opened = itertools.chain([SimpleNamespace(transact=transact)], itertools.repeat(ledger))
+    keys = LedgerKeys(lambda: cast("Ledger", next(opened)), ring, clock=lambda: now)
+    slow = asyncio.create_task(keys.key_of("slow", make=True))
+    await asyncio.sleep(0)
+    now = 5.0
+    await keys.key_of("other", make=True)
+    answered.set()
+    await slow
+    with ledger.transaction("default") as tx:
+        erased = update_rows(run_keys, run_id="slow")
+        tx.execute(erased.values(wrapped=None, erased_ms=tx.now_ms, erased_by="root"))
+
+    now = REMEMBERED.total_seconds()
+    with pytest.raises(NotDecrypted, match="erased by root"):
+        await keys.key_of("slow", make=False)
 
 
 async def test_an_erased_key_never_comes_back(convert: Convert, ledger: Ledger) -> None:

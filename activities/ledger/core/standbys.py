@@ -20,6 +20,9 @@ _STANDBYS: Final = text(
     " current_setting('synchronous_standby_names') <> '' AS waits"
     " FROM pg_stat_replication WHERE state IS NULL OR state <> 'backup' ORDER BY 1"
 )
+#: Standbys that no commit waits for. A potential one takes the place of a synchronous one that has
+#: gone, and follows asynchronously until then.
+_BEHIND: Final = ("async", "potential")
 
 
 def losing_standbys(engine: Engine) -> str | None:
@@ -39,13 +42,13 @@ def losing_standbys(engine: Engine) -> str | None:
         raise LedgerUnavailable(
             f"{without_passwords(engine.url)} (SUREHAND_DATABASE_URL): {first_line(error)}"
         ) from error
-    behind = [row for row in found if not row["waits"] or row["sync"] == "async"]
+    behind = [row for row in found if not row["waits"] or row["sync"] in _BEHIND]
     if not behind:
         return None
     names = ", ".join(sorted({row["name"] for row in behind} - {""}))
     return (
         f"standbys of the ledger's PostgreSQL that follow asynchronously: {len(behind)}"
         f"{f' ({names})' if names else ''}: a failover to it can lose entries that were"
-        " acknowledged, and their effects would be made again; name it in"
-        " synchronous_standby_names, or say `ledger restored` after each failover"
+        " acknowledged, and their effects would be made again; have commits wait for it"
+        " (synchronous_standby_names), or say `ledger restored` after each failover to it"
     )

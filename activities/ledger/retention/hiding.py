@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.exc import DBAPIError
 
+from surehand.activities.ledger.core.engine import first_line
 from surehand.activities.ledger.core.statements import delete_rows, insert_row, ours, rows_of
 from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
@@ -54,18 +55,23 @@ class NotPermitted(Exception):
     """The database's role may not hide and delete; the message says which one may."""
 
 
+class DatabaseRefuses(Exception):
+    """The database refuses a change, whoever makes it; the message is its own."""
+
+
 @contextmanager
 def permitted(ledger: Ledger) -> Iterator[None]:
-    """Say in one line where the database does not let this role do it.
+    """Say in one line what the database does not let this role do, or nobody.
 
     Raises:
-        NotPermitted: It does not.
+        NotPermitted: This role may not.
+        DatabaseRefuses: Nobody may.
     """
     try:
         yield
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) != _DENIED:
-            raise
+            raise DatabaseRefuses(f"the database refuses it: {first_line(error)}") from error
         raise NotPermitted(
             f"permission denied: database role {ledger.engine.url.username!r} may not hide and"
             " delete; name the role of the retention (surehand_retention) in SUREHAND_DATABASE_URL"

@@ -1,0 +1,197 @@
+"""What fails of one run keeps that run alone; what is away for all ends the round."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from surehand.activities.ledger.core.statements import delete_rows
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
+from surehand.activities.ledger.core.tables import events
+from surehand.activities.ledger.retention import deletion
+from surehand.activities.ledger.retention.policy import Policy
+from surehand.activities.ledger.steps import drafts
+from surehand.activities.retention.rounds import Kept, Round
+from surehand.cli.operate.retention import _reply, _serve
+from surehand.cli.verb.shapes import RetentionReport
+from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse
+from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.payload_codec import NotKept, StoreUnavailable
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.test_retention import AT_ONCE, Office, office_of
+
+SETTINGS: Final = ClientSettings(
+    tenant="acme", user="rita", task_queue="surehand", ui_url="http://localhost:8233"
+)
+
+
+@pytest.fixture
+async def office(scene: Scene, keeper: Ledger, tmp_path: Path) -> Office:
+    """Two runs that have ended, the first of which is the first to go; and a file of nobody."""
+    made = office_of(scene, keeper, tmp_path)
+    scene.open_run(OTHER_RUN)
+    made.end(RUN)
+    made.end(OTHER_RUN)
+    await made.retention.artifacts.keep(scene.tenant, RUN, "x" * 9000)
+    return made
+
+
+def gone(done: Round) -> list[str]:
+    return [part.run_id for part in done.deleted]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SurehandError("the chain is broken at event 3", code=ExitCode.BROKEN),
+        OutputLost("exports/run-1.jsonl: cannot be written: No space left on device"),
+    ],
+)
+async def test_a_run_that_cannot_be_exported_is_named_and_the_others_go(
+    office: Office, error: SurehandError
+) -> None:
+    export = office.retention.export
+    assert export is not None
+
+    async def fails(run_id: str) -> tuple[str, ChainHead]:
+        if run_id == RUN:
+            raise error
+        return await export(run_id)
+
+    failing = replace(office, retention=replace(office.retention, export=fails))
+
+    first, second = await failing.round(), await failing.round()
+
+    assert gone(first) == [OTHER_RUN] and first.files.aside == 1
+    assert first.kept == second.kept == [Kept(RUN, str(error), error.code)]
+    assert gone(await office.round()) == [RUN]
+
+
+async def test_a_run_whose_drafts_cannot_be_removed_is_named_and_the_others_go(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with office.scene.tx() as tx:
+        drafts.begin(tx, RUN, STEP, "sha256:0")
+    blobs = office.retention.artifacts.blobs
+    remove = blobs.remove
+
+    async def fails(folder: str) -> None:
+        if "drafts" in folder:
+            raise StoreUnavailable("Permission denied")
+        await remove(folder)
+
+    monkeypatch.setattr(blobs, "remove", fails)
+
+    done = await office.round()
+
+    why = f"drafts of run {RUN} cannot be removed now"
+    assert done.kept == [Kept(RUN, why, ExitCode.NOT_REACHABLE)]
+    assert gone(done) == [OTHER_RUN] and done.files.aside == 1
+
+
+async def test_a_run_that_the_database_refuses_to_delete_is_named_and_the_others_go(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = deletion.delete
+
+    def refused(tx: Any, going: deletion.Going, **how: Any) -> Any:
+        if going.root == RUN:
+            # It is not its turn yet.
+            tx.execute(delete_rows(events, run_id=OTHER_RUN))
+        return delete(tx, going, **how)
+
+    monkeypatch.setattr(deletion, "delete", refused)
+
+    done = await office.round()
+
+    [kept] = done.kept
+    assert (kept.run_id, kept.failed) == (RUN, ExitCode.UNEXPECTED)
+    assert kept.why.startswith("the database refuses it: ")
+    assert gone(done) == [OTHER_RUN]
+
+
+@pytest.mark.parametrize(
+    "error", [WrongUse("rita.pem: no such file"), NotReachable("the Temporal server")]
+)
+async def test_what_concerns_all_runs_ends_the_round(office: Office, error: SurehandError) -> None:
+    async def fails(run_id: str) -> tuple[str, ChainHead]:
+        raise error
+
+    with pytest.raises(type(error)):
+        await replace(office, retention=replace(office.retention, export=fails)).round()
+
+
+async def test_a_store_that_answers_nothing_ends_the_round(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> Any:
+        raise StoreUnavailable("connection refused")
+
+    blobs = office.retention.artifacts.blobs
+    monkeypatch.setattr(blobs, "remove", away)
+    monkeypatch.setattr(blobs, "store_id", away)
+
+    with pytest.raises(StoreUnavailable, match="connection refused"):
+        await office.round()
+
+
+async def test_what_was_kept_as_it_was_to_go_is_told_by_the_exit_code() -> None:
+    done = Round(
+        kept=[
+            Kept("held", "held by rita: a complaint"),
+            Kept("full", "no space left", ExitCode.OUTPUT_LOST),
+            Kept("broken", "the chain is broken", ExitCode.BROKEN),
+        ]
+    )
+
+    reply = _reply(SETTINGS, AT_ONCE, done, applied=True)
+
+    assert reply.code is ExitCode.BROKEN
+    assert isinstance(reply.document, RetentionReport)
+    assert [one.failed for one in reply.document.kept] == [False, True, True]
+    assert list(reply.text)[2:] == [
+        "Failed, and kept: 2 runs",
+        "  full: no space left",
+        "  broken: the chain is broken",
+        "Old enough, and kept: 1 run",
+        "  held: held by rita: a complaint",
+    ]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnavailable("connection refused"),
+        NotKept("no such object"),
+        LedgerUnavailable("ledger database: connection refused"),
+    ],
+)
+async def test_what_serves_waits_for_the_next_round_while_something_is_away(
+    error: Exception,
+) -> None:
+    told, rounds = list[str](), 0
+
+    async def one() -> Round:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise error
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Round()
+
+    printer = SimpleNamespace(one_a_line=False, reply=lambda reply: None, warn=told.append)
+    caller: Any = SimpleNamespace(printer=printer, settings=SETTINGS)
+    made: Any = SimpleNamespace(policy=Policy(), round=one)
+
+    ended = await _serve(caller, made, timedelta(milliseconds=1))
+
+    assert (ended, rounds) == (ExitCode.DONE, 2)
+    assert len(told) == 1 and str(error) in told[0] and "the next round is in" in told[0]
