@@ -90,25 +90,37 @@ async def test_a_model_is_told_of_a_no_a_rejection_and_an_unknown_tool(
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
+#: A refund of which only a human can tell whether it has happened.
+HUMAN: Final = {**MODEL, "tool_modules": "tests.variants.refund_human"}
+UNANSWERED: Final = {"ignore_keys": True, "ignore_lookup": True}
+
+
 @pytest.mark.parametrize(
-    ("fault", "outcome", "told", "left"),
+    ("tools", "fault", "outcome", "told", "left"),
     [
-        ({"fail": "drop_before"}, "call_off", {"rejected": "oscar has called it off"}, (0, 0)),
-        ({"half": True}, "undo", {"rejected": "oscar had it undone"}, (1, 1)),
-        ({"fail": "drop_after"}, "happened", {"settled_by": "oscar", "evidence": "seen"}, (1, 0)),
+        (
+            *(HUMAN, {**UNANSWERED, "fail": "drop_before"}),
+            *("call_off", {"rejected": "oscar has called it off"}, (0, 0)),
+        ),
+        (
+            *(HUMAN, {**UNANSWERED, "fail": "drop_after"}),
+            *("happened", {"settled_by": "oscar", "evidence": "seen"}, (1, 0)),
+        ),
+        (MODEL, {"half": True}, "undo", {"rejected": "oscar had it undone"}, (1, 1)),
     ],
 )
 async def test_a_model_is_told_of_a_call_in_doubt_what_a_human_has_settled(
     stage: Stage,
     order_id: str,
     tmp_path: Path,
+    tools: dict[str, Any],
     fault: dict[str, Any],
     outcome: str,
     told: dict[str, str],
     left: tuple[int, int],
 ) -> None:
-    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, times=1, **fault)
-    async with stage.worker_here(**MODEL, tool_modules="tests.variants.refund_human"):
+    stage.shop.fault("refunds", times=1, **fault)
+    async with stage.worker_here(**tools):
         run = await stage.start(driven(tmp_path, refund(order_id), ALL))
         await run.approve()
         [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
@@ -127,8 +139,8 @@ async def test_a_model_is_told_of_a_call_in_doubt_what_a_human_has_settled(
 async def test_a_call_that_nobody_can_settle_ends_the_run_and_the_model_hears_nothing(
     stage: Stage, order_id: str, tmp_path: Path
 ) -> None:
-    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
-    async with stage.worker_here(**MODEL, tool_modules="tests.variants.refund_human"):
+    stage.shop.fault("refunds", times=1, fail="drop_after", **UNANSWERED)
+    async with stage.worker_here(**HUMAN):
         run = await stage.start(driven(tmp_path, refund(order_id), ALL))
         await run.approve()
         [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
