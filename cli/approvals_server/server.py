@@ -34,7 +34,6 @@ from surehand.cli.approvals_server.decisions import forward, status_of, steer
 from surehand.cli.approvals_server.follow import Followers, Look
 from surehand.cli.approvals_server.headers import Headers
 from surehand.cli.approvals_server.links import BadLink, Links
-from surehand.cli.approvals_server.list_parts import ON_A_PAGE, Part
 from surehand.cli.approvals_server.own_decisions import show_own_decisions
 from surehand.cli.approvals_server.pages import error, page, static_files
 from surehand.cli.approvals_server.secret_reads import SecretReads
@@ -48,6 +47,7 @@ from surehand.cli.approvals_server.views import (
     run_document,
     standing,
 )
+from surehand.cli.approvals_server.waiting import ON_A_PAGE, Part
 from surehand.cli.verb.ledger_door import translated
 from surehand.client.client import Client
 from surehand.client.ids import find_approval, find_run_id

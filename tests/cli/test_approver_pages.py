@@ -54,7 +54,7 @@ async def test_the_list_is_searched_by_what_calls_say_and_names_what_was_searche
 async def test_the_list_is_searched_by_amount_and_a_page_keeps_what_was_asked(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surehand.cli.approvals_server.list_parts.ON_A_PAGE", 1)
+    monkeypatch.setattr("surehand.cli.approvals_server.waiting.ON_A_PAGE", 1)
     await site.sign_in("ann")
     for number, amount in enumerate(("120.00", "7.00", "50"), 1):
         call = site.scene.call(step_id=f"s{number}", key=f"k{number}", params={"amount": amount})
