@@ -26,7 +26,7 @@ from tests.worker_process import WorkerProcess
 LIMIT_S = 540
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 #: Blocks that cannot be run here. A new one is a decision.
-NOT_RUN = 43
+NOT_RUN = 44
 #: What lies in a checkout, and is linked into the folder that a page is read in.
 CHECKOUT = ("surehand", "examples", "starter.py", "worker.py", "devserver.py")
 #: What is in the virtual environment already.
