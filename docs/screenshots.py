@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from playwright.async_api import Browser, Page, async_playwright
 
+from docs.picture_provider import CLIENT, provider
 from docs.png import small
+from surehand.cli.approvals_server.links import Server
 from surehand.cli.operate.demo import Environment, set_up
-from surehand.cli.operate.demo_page import DemoPage
+from surehand.cli.operate.demo_page import DemoPage, served
 from surehand.client.client import Client
 from surehand.client.connection import Connection
 from surehand.process import PACKAGE
@@ -48,6 +53,13 @@ _QUESTION: Final = {
         }
     ],
 }
+_STATEMENT: Final = {
+    "name": "statement",
+    "steps": [
+        {"id": "orders", "tool": "orders.of_month", "params": {"month": "2026-10"}},
+        {"id": "statement", "tool": "statements.write", "params": {"month": "2026-10"}},
+    ],
+}
 _WHO: Final = "ana"
 #: Seconds that a page may take to show something.
 _PATIENCE: Final = 60
@@ -63,6 +75,8 @@ class Shot:
     ready: str
     """A text that stands there once all of it does."""
     size: tuple[int, int] = WIDE
+    by_provider: bool = False
+    """Of a server that people sign in to by an identity provider."""
 
     @property
     def file(self) -> Path:
@@ -82,6 +96,8 @@ SHOTS: Final = (
     Shot("others", "/others", "gift-1"),
     Shot("mine", "/mine", "wrong amount"),
     Shot("run", "/run?id=refund-1001", "waits for"),
+    Shot("artifacts", "/artifacts?id=statement-10", "text/csv"),
+    Shot("no-principal", "/oidc/begin?then=/", "Nobody here is you", by_provider=True),
     Shot("error", "/approval?id=refund-404%2Frefund%2F1", "That did not work"),
 )
 
@@ -103,6 +119,7 @@ async def _waiting(client: Client) -> dict[str, str]:
         ids += [one.approval_id for one in (await run.view()).pending]
     gift = await client.start(_QUESTION, run_id="gift-1")
     await gift.wait(or_human=True)
+    await (await client.start(_STATEMENT, run_id="statement-10")).wait()
     names = ("approval", "other", "third", "rejected")
     return {name: quote(id_, safe="") for name, id_ in zip(names, ids, strict=True)}
 
@@ -143,9 +160,40 @@ async def _rejected(shown: Page, approval: str) -> None:
     await shown.get_by_text("counts: rejected").wait_for()
 
 
-async def _taken(shown: Page, ids: dict[str, Any]) -> None:
-    await _rejected(shown, ids["rejected"])
+def _with_tools(environment: Environment) -> Environment:
+    """Return it with the tools of pictures beside the shop's."""
+    variables = dict(environment.variables)
+    variables["SUREHAND_TOOL_MODULES"] += ",picture_tools"
+    variables["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parent}"
+    return replace(environment, variables=variables)
+
+
+@contextmanager
+def _by_provider(environment: Environment) -> Iterator[str]:
+    """Serve the pages beside an identity provider for as long as the block lasts.
+
+    Yields:
+        Their origin.
+    """
+    folder = environment.folder / "by-provider"
+    folder.mkdir()
+    with provider() as issuer:
+        subjects = folder / "principals.yaml"
+        subjects.write_text(f"default:\n  {issuer}:\n    00u1bnabc: {_WHO}\n", encoding="utf-8")
+        variables = environment.variables | {
+            "SUREHAND_OIDC_ISSUER": issuer,
+            "SUREHAND_OIDC_CLIENT_ID": CLIENT,
+            "SUREHAND_OIDC_PRINCIPALS": str(subjects),
+        }
+        with served(folder, environment.database_url, variables) as page:
+            assert page is not None
+            yield Server.read(page.state).origin
+
+
+async def _taken(somebodys: Page, nobodys: Page, ids: dict[str, Any]) -> None:
+    await _rejected(somebodys, ids["rejected"])
     for one in SHOTS:
+        shown = nobodys if one.by_provider else somebodys
         width, height = one.size
         await shown.set_viewport_size({"width": width, "height": height})
         await shown.goto(one.path.format(**ids))
@@ -153,7 +201,7 @@ async def _taken(shown: Page, ids: dict[str, Any]) -> None:
         one.file.write_bytes(small(await shown.screenshot()))
 
 
-async def _play(environment: Environment, page: DemoPage) -> None:
+async def _play(environment: Environment, page: DemoPage, by_provider: str) -> None:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     client = await _client(environment)
     with environment.worker("worker"):
@@ -162,17 +210,22 @@ async def _play(environment: Environment, page: DemoPage) -> None:
             browser = await playwright.chromium.launch(
                 executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
             )
-            await _taken(await _ready(browser, page, environment), ids)
+            context = await browser.new_context(base_url=by_provider, color_scheme="light")
+            nobodys = await context.new_page()
+            await _taken(await _ready(browser, page, environment), nobodys, ids)
             await browser.close()
 
 
 def main() -> None:
     """Take all pictures."""
     FOLDER.mkdir(exist_ok=True)
-    with set_up(print) as environment, environment.page() as page:
+    with ExitStack() as running:
+        environment = _with_tools(running.enter_context(set_up(print)))
+        page = running.enter_context(environment.page())
         if page is None:
             raise SystemExit("the approvers' pages need Starlette and Jinja2")
-        asyncio.run(_play(environment, page))
+        by_provider = running.enter_context(_by_provider(environment))
+        asyncio.run(_play(environment, page, by_provider))
     for one in SHOTS:
         print(f"{one.file.stat().st_size:7} {one.file.name}")
 
