@@ -157,6 +157,7 @@ def filled() -> RunData:
                 editors=("eve",),
                 edited={"a": 1},
                 settles=True,
+                renewed=True,
                 unanswered=3,
                 asked=1,
                 spec=tool,
