@@ -21,6 +21,7 @@ from surehand.activities.effects.prepare import (
     needed,
     prepare_here,
     prepare_params,
+    preparing,
 )
 from surehand.activities.effects.quotas import require_queue
 from surehand.activities.effects.standing_scope import covered
@@ -166,27 +167,34 @@ class ApprovalActivities:
 
     def _edited(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> Edited | str:
         """Validate an edit with the tool's own model; a text says why it cannot be."""
-        tool = self._worker.toolbox.get(row["tool"])
-        if tool is None or tool.version != row["tool_version"]:
-            return f"the tool {row['tool']} has changed since the request"
         try:
-            where = (row["run_id"], row["step_id"])
-            prepared = prepare_params(tool, self._worker.hashes, params, *where)
+            prepared = self._prepared(row, params)
         except ApplicationError as error:
             return error.message
+        if prepared is None:
+            return f"the tool {row['tool']} has changed since the request"
         return Edited(prepared.plain, prepared.params_hash, prepared.key)
 
     def _covered(self, row: Mapping[str, Any], scope: Scope) -> Covered | None:
         """Judge a scope by the tool of an approval's row; the claim judges the call itself."""
+        try:
+            prepared = self._prepared(row, row["params"])
+        except ApplicationError:
+            return None
+        return None if prepared is None else covered(scope, prepared.tool, prepared.params)
+
+    def _prepared(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> PreparedCall | None:
+        """Return the call of an approval's row with some params; ``None``: its tool has changed.
+
+        Raises:
+            ApplicationError: The tool does not take them.
+        """
         tool = self._worker.toolbox.get(row["tool"])
         if tool is None or tool.version != row["tool_version"]:
             return None
-        try:
+        with preparing(self._worker, tool.name, row["run_id"]):
             where = (row["run_id"], row["step_id"])
-            prepared = prepare_params(tool, self._worker.hashes, row["params"], *where)
-        except ApplicationError:
-            return None
-        return covered(scope, tool, prepared.params)
+            return prepare_params(tool, self._worker.hashes, params, *where)
 
     @activity.defn(name="close_approval")
     async def close_approval(self, asked: CloseApproval) -> ApprovalClosed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -104,18 +105,23 @@ def prepare(toolbox: Toolbox, hashes: Hashes, call: ToolCall) -> PreparedCall:
 
 
 def prepare_here(worker: WorkerContext, call: ToolCall) -> PreparedCall:
-    """Prepare a call on a worker, watched: what the tool has for it runs in the worker's own loop.
-
-    A validator, a key or a resource that does not return would hold up all other calls.
+    """Prepare a call on a worker, watched.
 
     Raises:
         ApplicationError: ``ToolNotFound`` or ``InvalidParams``, neither retryable.
         KeyNeeded: The run's key is not at hand.
     """
-    must_end = clock.now() + LONGEST_PREPARING.total_seconds()
-    what = f"the params of {call.tool.name} of run {call.run_id}"
-    with worker.watchdog.watching(what, lambda: must_end):
+    with preparing(worker, call.tool.name, call.run_id):
         return prepare(worker.toolbox, worker.hashes, call)
+
+
+def preparing(worker: WorkerContext, tool: str, run_id: str) -> AbstractContextManager[None]:
+    """Watch what a tool has for params: it runs in the worker's own loop, or in a transaction.
+
+    A validator, a key or a resource that does not return would hold up all other calls.
+    """
+    must_end = clock.now() + LONGEST_PREPARING.total_seconds()
+    return worker.watchdog.watching(f"the params of {tool} of run {run_id}", lambda: must_end)
 
 
 def prepare_params(

@@ -11,10 +11,12 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from surehand import READ, WRITE, Found, OutcomeUnknown, ToolContext, tool
+from surehand.activities.approvals.gate import ApprovalActivities
 from surehand.activities.effects.preconditions import to_call_with
 from surehand.activities.effects.prepare import prepare
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.effects.write import EffectCall
+from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.tools.failures import DependencyDown
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
@@ -117,6 +119,21 @@ async def test_what_a_tool_has_for_preparing_a_call_is_watched(scene: Scene) -> 
     )
 
     assert watched.said[0] == f"the params of {WRITE_NAME} of run {RUN}"
+
+
+async def test_what_a_tool_has_for_an_edit_is_watched(scene: Scene) -> None:
+    watched = Watched()
+
+    def key(params: Payment) -> str:
+        watched.said.append(watched.watchdog.overdue(math.inf))
+        return "one"
+
+    loaded = watched.write(key=key)
+    row = {"tool": WRITE_NAME, "tool_version": loaded.version, "run_id": RUN, "step_id": "step"}
+    edited = ApprovalActivities(watched.worker(scene, loaded))._edited(row, {})
+
+    assert isinstance(edited, Edited)
+    assert watched.said == [f"the params of {WRITE_NAME} of run {RUN}"]
 
 
 async def test_a_precondition_is_watched(scene: Scene) -> None:
