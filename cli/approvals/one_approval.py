@@ -10,7 +10,7 @@ from typing import Final
 from surehand.cli.verb.params import diff
 from surehand.cli.verb.pending import commands_of, held_lines
 from surehand.cli.verb.shapes import ShownApproval, ShownHeld
-from surehand.cli.verb.text import compact, shown_time
+from surehand.cli.verb.text import compact, rough_time, shown_time
 from surehand.client.connection import Connection
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
 from surehand.process.exits import NotFound
@@ -152,7 +152,7 @@ def _params(settings: ClientSettings, one: ShownApproval) -> Iterator[str]:
 
 def _expiry(one: ShownApproval, now: datetime) -> str:
     left = one.expires_at - now
-    when = f"in {_rough(left)}" if left > timedelta(0) else f"{_rough(-left)} ago"
+    when = f"in {rough_time(left)}" if left > timedelta(0) else f"{rough_time(-left)} ago"
     if one.on_expiry == "ask_again":
         then = "; then it is asked again"
     elif isinstance(one.on_expiry, Escalate):
@@ -160,15 +160,3 @@ def _expiry(one: ShownApproval, now: datetime) -> str:
     else:
         then = "; then the run ends as if it was rejected"
     return f"{when} ({shown_time(one.expires_at)}){then if one.open else ''}"
-
-
-def _rough(time: timedelta) -> str:
-    """Return a time in its two largest units: ``3 h 12 min``."""
-    minutes, seconds = divmod(int(time.total_seconds()), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from surehand.cli.approvals_server.texts import OF_PAGES
+from surehand.cli.verb.text import rough_time
 
 
 def time_left(expires_ms: int, now_ms: int) -> str:
@@ -12,14 +13,7 @@ def time_left(expires_ms: int, now_ms: int) -> str:
     seconds = (expires_ms - now_ms) // 1000
     if seconds <= 0:
         return OF_PAGES.expired
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"in {days} d {hours} h"
-    if hours:
-        return f"in {hours} h {minutes} min"
-    return f"in {minutes} min {seconds} s" if minutes else f"in {seconds} s"
+    return f"in {rough_time(timedelta(seconds=seconds))}"
 
 
 def iso(ms: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from surehand.workflows.contracts.artifacts import as_artifact
@@ -28,3 +28,15 @@ def counted(number: int, noun: str) -> str:
 def shown_time(moment: datetime) -> str:
     """Return a time as people read it, in their own time zone and with its offset."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+
+
+def rough_time(time: timedelta) -> str:
+    """Return a time in its two largest units: ``3 h 12 min``."""
+    minutes, seconds = divmod(int(time.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
