@@ -18,6 +18,7 @@ from surehand.process import ROOT
 from surehand.process.children import Child, python
 from surehand.process.dev_server import DevServer, DevServerFailed
 from surehand.process.exits import NotReachable, WrongUse
+from surehand.process.fork_server import fork_server
 from surehand.process.temporal_cli import CliMissing, find_cli
 
 #: The user's own, which must not reach a worker of the drill.
@@ -120,7 +121,9 @@ def worker(variables: Mapping[str, str], folder: Path, name: str, **settings: st
     """Start a worker of one case; settings by their names without prefix."""
     own = {f"SUREHAND_{key.upper()}": value for key, value in settings.items()}
     log = folder / f"{name}.log"
-    return Child(python("surehand.worker"), environment={**variables, **own}, log=log)
+    module = "surehand.worker"
+    environment = {**variables, **own}
+    return Child(python(module), environment=environment, log=log, server=fork_server(module))
 
 
 def _keep_mark(folder: Path) -> Path:

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from surehand.process import ROOT
 from surehand.process.ending import Guard
 from surehand.process.exits import ExitCode, NotReachable, SurehandError
+from surehand.process.fork_server import Forked, ForkServer, can_fork
 from surehand.process.program import CALLED_AS, CHECKOUT
 
 #: Seconds that a child may take to end in good order after SIGTERM.
@@ -60,6 +61,7 @@ class Child:
         log: Path | None,
         folder: Path | None = None,
         guard: str = "KILL",
+        server: ForkServer | None = None,
         **more: Any,
     ) -> None:
         """Start the process.
@@ -70,23 +72,31 @@ class Child:
             log: Where its output is appended; ``None``: it goes where ours goes.
             folder: Where it runs; ``None``: where its log is.
             guard: The signal that ends it should this process be gone.
+            server: Forks it, where it can: the command has Python run the server's module.
             more: What else ``subprocess.Popen`` is told.
         """
         self.log = log or Path(os.devnull)
         self._said_before = self.log.stat().st_size if self.log.exists() else 0
-        with ExitStack() as opened:
-            out = None if log is None else opened.enter_context(log.open("ab"))
-            # In a session of its own: Ctrl-C reaches us only, and we stop the children in order.
-            self._process = subprocess.Popen(
-                command,
-                env=dict(environment),
-                cwd=folder or (log and log.parent),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                **more,
-            )
+        where = folder or (log and log.parent)
+        self._process: subprocess.Popen[bytes] | Forked
+        if server is not None and log is not None and where is not None and can_fork(environment):
+            # Behind Python comes a file, or `-m` and a module.
+            called = [os.fspath(one) for one in command[2 if command[1] == "-m" else 1 :]]
+            self._process = server.start(called, environment=environment, folder=where, log=log)
+        else:
+            with ExitStack() as opened:
+                out = None if log is None else opened.enter_context(log.open("ab"))
+                # In a session of its own: Ctrl-C reaches us only, we stop the children in order.
+                self._process = subprocess.Popen(
+                    command,
+                    env=dict(environment),
+                    cwd=where,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    **more,
+                )
         self._guard = Guard(self._process.pid, guard)
 
     def __enter__(self) -> Self:
@@ -178,7 +188,10 @@ class Child:
     def kill(self) -> None:
         """End it and its group as a power cut would (SIGKILL); no-op when it has ended."""
         if self.running:
-            os.killpg(self.pid, SIGKILL)
+            try:
+                os.killpg(self.pid, SIGKILL)
+            except ProcessLookupError:  # Forked this moment: it has no group of its own yet.
+                self.signal(SIGKILL)
         self.wait()
 
     def stop(self, how: Signals = SIGTERM, within: float = STOP_S) -> int:

@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from surehand.process.children import Child, clean_environment
+from surehand.process.fork_server import fork_server
 
 ROOT: Final = Path(__file__).parent.parent
+WORKER: Final = str(ROOT / "worker.py")
 
 #: Seconds until a worker that a drill kills, or that was told to stop, has to be gone.
 ENDED_S: Final = 60.0
@@ -26,7 +28,7 @@ class WorkerProcess(Child):
         self,
         environment: Mapping[str, str],
         folder: Path,
-        program: Sequence[str] = (str(ROOT / "worker.py"),),
+        program: Sequence[str] = (WORKER,),
         python: Path = Path(sys.executable),
     ) -> None:
         """Start the process.
@@ -41,7 +43,13 @@ class WorkerProcess(Child):
         # In the folder, so that no .env of the user's is read.
         own = {"PYTHONUNBUFFERED": "1", **environment}
         command = [str(python), *program]
-        super().__init__(command, environment=clean_environment(own), log=folder / "worker.log")
+        plain = command[:2] == [sys.executable, WORKER]
+        super().__init__(
+            command,
+            environment=clean_environment(own),
+            log=folder / "worker.log",
+            server=fork_server("surehand.worker") if plain else None,
+        )
 
     def __exit__(
         self,
