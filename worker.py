@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # What is loaded stays. To look for garbage in it is a quarter of the start.
+
+# isort: split
 from surehand.process.ending import leave  # first: it says what to do where nothing is installed
 
 # isort: split
@@ -452,5 +458,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.enable()
     # Temporal's threads can abort the interpreter while it ends; see process/ending.py.
     leave(main())

@@ -6,10 +6,8 @@ Nothing there is written by hand, and a test fails when a page is not what the c
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import inspect
-import itertools
 import json
 import pkgutil
 import textwrap
@@ -22,6 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from docs import licences, meanings
+from surehand.cli.verb.docstrings import field_docstrings, own_docstrings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -88,32 +87,6 @@ def same_names(what: str, described: Iterable[str], there: Iterable[str]) -> Non
         raise Undescribed(f"{what}: {', '.join(wrong)} (docs/meanings.py)")
 
 
-@functools.cache
-def _written(class_: type) -> Mapping[str, str]:
-    """Return the texts below a class's own fields, by field."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(class_)))
-    except (OSError, TypeError):
-        return {}
-    found: dict[str, str] = {}
-    assert isinstance(tree.body[0], ast.ClassDef)
-    body = tree.body[0].body
-    for field, below in itertools.pairwise(body):
-        target = getattr(field, "target", None) or (getattr(field, "targets", None) or [None])[0]
-        if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
-            text = getattr(below.value, "value", None)
-            found |= {target.id: text} if isinstance(text, str) else {}
-    return found
-
-
-def documented(class_: type) -> dict[str, str]:
-    """Return the texts below the fields of a class and its bases."""
-    texts: dict[str, str] = {}
-    for base in reversed(class_.__mro__):
-        texts |= _written(base)
-    return texts
-
-
 def type_of(schema: Mapping[str, Any]) -> str:
     """Return the type that a JSON Schema says, in a few words."""
     match schema:
@@ -146,7 +119,7 @@ def fields(schema: Mapping[str, Any], texts: Mapping[str, str], *, defaults: boo
     required = set(schema.get("required", ()))
     rows = []
     for name, field in schema.get("properties", {}).items():
-        default = "required" if name in required else code(_written_default(field))
+        default = "required" if name in required else code(own_docstrings_default(field))
         meaning = field.get("description") or texts.get(name, "")
         row = [code(name), type_of(field), default, meaning]
         rows.append(row if defaults else [row[0], row[1], row[3]])
@@ -154,7 +127,7 @@ def fields(schema: Mapping[str, Any], texts: Mapping[str, str], *, defaults: boo
     return table(head, rows)
 
 
-def _written_default(schema: Mapping[str, Any]) -> str:
+def own_docstrings_default(schema: Mapping[str, Any]) -> str:
     """Return a default as a plan has it; nothing where that is nothing."""
     default = schema.get("default")
     if isinstance(default, dict | list) or default in (None, ""):
@@ -187,15 +160,17 @@ def plan_page() -> str:
 def _members(path: str) -> list[tuple[Any, str]]:
     name, _, class_name = path.rpartition(".")
     enum = getattr(module(name), class_name)
-    texts = documented(enum)
+    texts = field_docstrings(enum)
     return [(member, texts.get(member.name, "")) for member in enum]
 
 
 def settings_page() -> str:
     """Return the page of the settings."""
     rows = []
-    for name, field in module("surehand.activities.worker.settings").Settings.model_fields.items():
-        rows.append([code(f"SUREHAND_{name.upper()}"), _default(field), field.description or ""])
+    settings = module("surehand.activities.worker.settings").Settings
+    texts = field_docstrings(settings)
+    for name, field in settings.model_fields.items():
+        rows.append([code(f"SUREHAND_{name.upper()}"), _default(field), texts.get(name, "")])
     return (
         "# Settings\n\nThe environment wins over `.env`, which wins over the settings file.\n"
         "The settings file is `surehand.toml`, or what `SUREHAND_SETTINGS` names. Its keys are\n"
@@ -319,11 +294,11 @@ def json_page() -> str:
         parts.append(f"## {name}\n\n{_prose(schema.get('description'))}\n")
         parts.append(f"Printed by {by}.\n" if by else "")
         if "enum" in schema:
-            texts = documented(by_name[name]) if name in by_name else {}
+            texts = field_docstrings(by_name[name]) if name in by_name else {}
             rows = [(code(v), texts.get(str(v).upper(), "")) for v in schema["enum"]]
             parts.append(table(["value", "meaning"], rows))
         elif schema.get("properties"):
-            texts = documented(by_name[name]) if name in by_name else {}
+            texts = field_docstrings(by_name[name]) if name in by_name else {}
             parts.append(fields(schema, texts, defaults=False))
     return "\n".join(parts)
 
@@ -557,7 +532,7 @@ def tools_page() -> str:
             and (callable(getattr(found, n)) or isinstance(vars(found)[n], property))
             if inspect.getdoc(getattr(found, n))
         ]
-        texts = [(code(n), t) for n, t in _written(found).items()]
+        texts = [(code(n), t) for n, t in own_docstrings(found).items()]
         parts.append(table(["name", "meaning"], [*texts, *shown]) if texts or shown else "")
     return "\n".join(parts)
 

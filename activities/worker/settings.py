@@ -91,9 +91,7 @@ Pauses = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_split)]
 class Settings(BaseSettings):
     """What a worker and the operator verbs need to know."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="ignore", use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
 
     database_url: str
     """SQLAlchemy URL of the ledger: ``sqlite:///file`` or ``postgresql://...``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from surehand.cli.verb.pending import waiting_lines
@@ -38,35 +39,65 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST_ERROR else f"{line[:LONGEST_ERROR]}..."
 
 
+class _TooMuch(Exception):
+    """What is shown has more characters than it may have."""
+
+
 def bounded(document: dict[str, Any], largest: int) -> tuple[dict[str, Any], str]:
     """Return a document and its JSON, with long texts and lists cut until it is small enough."""
-    shown: dict[str, Any] = {}
-    for cut in _CUTS:
-        shown = {
-            key: _cut(value, *(_WHOLE if key == _TOLD_WHOLE else cut))
-            for key, value in document.items()
-        }
+    for texts, items in _CUTS:
+        cut, whole = _Cut(texts, items, largest), _Cut(*_WHOLE, largest)
+        try:
+            shown = {
+                key: (whole if key == _TOLD_WHOLE else cut).of(value)
+                for key, value in document.items()
+            }
+        except _TooMuch:
+            continue
         text = json.dumps(shown, ensure_ascii=False)
         if len(text) <= largest:
             return shown, text
-    kept = {key: value for key, value in shown.items() if isinstance(value, str | int | None)}
+    few = _Cut(*_CUTS[-1], largest)
+    kept = {
+        k: few.of(value) for k, value in document.items() if isinstance(value, str | int | None)
+    }
     shown = {**kept, "too_large": "there is more than fits: look with the command line"}
     return shown, json.dumps(shown, ensure_ascii=False)
 
 
-def _cut(value: Any, texts: int, items: int) -> Any:
-    if isinstance(value, str):
-        # Lines may stay. What moves, hides or reverses text is written out.
-        seen = "\n".join(plain(line) for line in value[:texts].split("\n"))
-        return seen if len(value) <= texts else seen + _MORE
-    if isinstance(value, dict):
-        pairs = list(value.items())[:items]
-        shown = {_cut(str(key), texts, items): _cut(one, texts, items) for key, one in pairs}
-        return shown if len(value) <= items else {**shown, "...": len(value) - items}
-    if isinstance(value, list):
-        some = [_cut(one, texts, items) for one in value[:items]]
-        return some if len(value) <= items else [*some, f"... {len(value) - items} more"]
-    return value
+class _Cut:
+    """Cuts values; ends as soon as what it has shown is too much, however much is behind it."""
+
+    def __init__(self, texts: int, items: int, left: int) -> None:
+        """Begin with how long texts and lists may be, and all of it together."""
+        self._texts, self._items, self._left = texts, items, left
+
+    def of(self, value: Any) -> Any:
+        """Return a value as it is shown.
+
+        Raises:
+            _TooMuch: It is too much, with what was shown before.
+        """
+        texts, items = self._texts, self._items
+        if isinstance(value, str):
+            # Lines may stay. What moves, hides or reverses text is written out.
+            seen = "\n".join(plain(line) for line in value[:texts].split("\n"))
+            self._count(len(seen) + 2)
+            return seen if len(value) <= texts else seen + _MORE
+        self._count(2 if isinstance(value, dict | list) else 1)
+        if isinstance(value, dict):
+            pairs = islice(value.items(), items)
+            shown = {self.of(str(key)): self.of(one) for key, one in pairs}
+            return shown if len(value) <= items else {**shown, "...": len(value) - items}
+        if isinstance(value, list):
+            some = [self.of(one) for one in value[:items]]
+            return some if len(value) <= items else [*some, f"... {len(value) - items} more"]
+        return value
+
+    def _count(self, characters: int) -> None:
+        self._left -= characters
+        if self._left < 0:
+            raise _TooMuch
 
 
 def run_document(connection: Connection, view: RunView, state: str) -> dict[str, Any]:

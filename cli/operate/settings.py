@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from surehand.cli.verb import options
+from surehand.cli.verb.docstrings import field_docstrings
 from surehand.cli.verb.printer import Reply, Table
 from surehand.cli.verb.shapes import SettingList, SettingShown
 from surehand.process.exits import WrongUse
@@ -56,7 +57,8 @@ def _shown(sources: Sources) -> list[SettingShown]:
     except SettingsError as error:
         raise WrongUse(str(error)) from error
     rows = []
-    for name, field in Settings.model_fields.items():
+    texts = field_docstrings(Settings)
+    for name in Settings.model_fields:
         given = sources.settings.get(name)
         value, unit = _plain(None if name in missing else getattr(judged, name))
         rows.append(
@@ -66,7 +68,7 @@ def _shown(sources: Sources) -> list[SettingShown]:
                 value=value,
                 unit=_UNITS.get(name, unit),
                 origin="missing" if name in missing else given.origin if given else "default",
-                meaning=" ".join((field.description or "").replace("``", "").split()),
+                meaning=" ".join(texts.get(name, "").replace("``", "").split()),
             )
         )
     return rows

@@ -6,9 +6,6 @@ The models also take shorter forms than they say (``ask: "text"``, ``approval: r
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -17,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from surehand.cli.verb.docstrings import field_docstrings
 from surehand.process import PACKAGE
 from surehand.workflows.plan.plan import (
     Ask,
@@ -129,34 +127,17 @@ def _steps_of(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe(model: type[BaseModel], definition: dict[str, Any]) -> None:
-    documented = _field_docstrings(model)
+    documented = field_docstrings(model)
     definition.pop("title", None)
     for name, field in definition["properties"].items():
         field.pop("title", None)
         if field.get("default", ...) is None:
             del field["default"]  # "none": left out, which no editor has to write
-        text = documented.get(name) or _MORE.get(f"{model.__name__}.{name}")
+        text = documented.get(name) or _MORE.get(f"{model.__name__}.{name}", "")
+        for ours, theirs in _JSON.items():
+            text = text.replace(ours, theirs)
         if text:
-            field["description"] = text
-
-
-def _field_docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the texts beneath a model's fields.
-
-    Pydantic could do it (``use_attribute_docstrings``), but then reads the sources whenever the
-    models are loaded, in workflows, too.
-    """
-    (found,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    assert isinstance(found, ast.ClassDef)
-    texts: dict[str, str] = {}
-    for field, below in zip(found.body, found.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            match below:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    for ours, theirs in _JSON.items():
-                        text = text.replace(ours, theirs)
-                    texts[field.target.id] = " ".join(text.split())
-    return texts
+            field["description"] = " ".join(text.split())
 
 
 def _let_be_short(definitions: dict[str, Any]) -> None:
