@@ -36,6 +36,8 @@ _PORTS: Final = range(1, 65536)
 #: there, and for the next start, too. Temporal's schema keeps ports in a signed 16-bit column.
 _FREE_PORTS: Final = range(10_000, 32_000)
 _ADDRESS: Final = re.compile(r".+:(\d{1,5})")
+#: How many of them are looked at.
+_LOOKS: Final = 1_000
 #: Seconds. First starts take 1 to 4 on two busy cores; a broken one ends by itself.
 START_TIMEOUT: Final = 60.0
 #: Seconds that somebody waits before being told what for.
@@ -80,7 +82,7 @@ def _port_in(address: str) -> int:
 
 def free_ports(number: int) -> list[int]:
     """Return ports of this machine that nobody listens on, each once."""
-    anywhere = random.sample(_FREE_PORTS, len(_FREE_PORTS))
+    anywhere = random.sample(_FREE_PORTS, _LOOKS)
     return list(itertools.islice(filter(_is_free, anywhere), number))
 
 

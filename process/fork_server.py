@@ -125,6 +125,7 @@ class ForkServer:
         environment: Mapping[str, str],
         folder: Path,
         log: Path,
+        errors: Path | None = None,
     ) -> Forked:
         """Fork a process, and return once it is there.
 
@@ -133,6 +134,7 @@ class ForkServer:
             environment: All of its environment.
             folder: Where it runs.
             log: Where its output is appended.
+            errors: Where what it says on stderr is; ``None``: there, too.
 
         Raises:
             OSError: The server is gone.
@@ -142,6 +144,7 @@ class ForkServer:
             "environment": dict(environment),
             "folder": str(folder.absolute()),
             "log": str(log.absolute()),
+            "errors": str((errors or log).absolute()),
         }
         log.touch()  # whoever waits for what it prints may look before it runs
         assert self._server.stdin is not None
@@ -257,11 +260,11 @@ def _become(asked: Mapping[str, Any], main: Any) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        log = os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        for opened, fd in ((nothing, 0), (log, 1), (log, 2)):
+        appending = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        log, errors = (os.open(asked[name], appending, 0o666) for name in ("log", "errors"))
+        for opened, fd in ((nothing, 0), (log, 1), (errors, 2)):
             os.dup2(opened, fd)
-        os.close(nothing)
-        os.close(log)
+            os.close(opened)
         sys.stdin = os.fdopen(0, closefd=False)
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]

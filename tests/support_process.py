@@ -8,10 +8,8 @@ from typing import Any, Final
 
 from tests.shop_process import ShopProcess
 
-#: Where workers find the agent, its tools and its script. They keep runs at hand: each query would
-#: play an agent's whole run anew, which takes seconds on a busy machine.
+#: Where workers find the agent, its tools and its script.
 SETTINGS: Final = {
-    "max_cached_workflows": "10",
     "tool_modules": "surehand.examples.support.tools",
     "agent_modules": "surehand.examples.support.agent",
 }

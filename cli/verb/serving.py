@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
+import signal
 import socket
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -79,32 +81,47 @@ async def serve_apps(*served: Served) -> None:
         if len(set(ports)) < len(ports):
             # By its port a request is told apart.
             raise WrongUse(f"{served[-1].option}: it needs a port of its own")
-        apps = {
-            port: one.app_at(f"http://{in_url(one.address[0])}:{port}")
-            for one, port in zip(served, ports, strict=True)
-        }
+        apps: dict[int, Any] = {}
         config = uvicorn.Config(
-            apps[ports[0]] if len(apps) == 1 else _by_port(apps),
+            _by_port(apps),
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=MOST_REQUESTS * len(apps),
+            limit_concurrency=MOST_REQUESTS * len(served),
             timeout_graceful_shutdown=5,
         )
         # One server for all of them: a signal ends it once, and no other one is left half ended.
-        with suppress(KeyboardInterrupt):
-            await uvicorn.Server(config).serve(sockets=sockets)
+        server = uvicorn.Server(config)
+        # Its own handlers are there only once it has begun. Before, a signal was told as an error.
+        server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]
+        with _ended_by_signals(server.handle_exit):
+            for one, port in zip(served, ports, strict=True):
+                apps[port] = one.app_at(f"http://{in_url(one.address[0])}:{port}")
+            await server.serve(sockets=sockets)
+
+
+@contextmanager
+def _ended_by_signals(end: Callable[[int, None], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, end, number, None)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 def _by_port(apps: Mapping[int, Any]) -> Any:
     """Return an application that is another one at each port on which it is reached."""
-    first = next(iter(apps.values()))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         # The socket's own port, which nothing that is sent can change. What begins and ends the
         # process has none.
         reached = scope.get("server") if scope["type"] != "lifespan" else None
-        await (first if reached is None else apps[reached[1]])(scope, receive, send)
+        chosen = next(iter(apps.values())) if reached is None else apps[reached[1]]
+        await chosen(scope, receive, send)
 
     return app
 

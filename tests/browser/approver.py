@@ -13,7 +13,6 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import BrowserContext, Locator, Page, ViewportSize, expect
 
-from surehand.process.children import Child, clean_environment
 from tests.browser.conftest import PATIENCE_MS
 from tests.cli.starter import Starter
 from tests.e2e.stage import Stage
@@ -51,8 +50,7 @@ def serving(stage: Stage, tmp_path: Path, **settings_: str) -> Iterator[Served]:
     settings = stage.environment(**settings_)
     starter, state = Starter(settings, tmp_path), tmp_path / "approvals"
     serve = ["approvals", "serve", "--http", "localhost:0", "--state", str(state)]
-    log, environment = tmp_path / "approvals.log", clean_environment(settings)
-    with Child(starter.command(*serve), environment=environment, log=log) as server:
+    with starter.child(tmp_path / "approvals.log", *serve) as server:
         server.wait_said("approvals at")
         found = re.search(r"http://\S+", server.output())
         assert found is not None

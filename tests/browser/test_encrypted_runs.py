@@ -12,7 +12,6 @@ import pytest
 from playwright.async_api import Page, expect
 
 from surehand.cli.codec_server.tokens import checked_holder, line_of, new_token
-from surehand.process.children import Child, clean_environment
 from surehand.process.dev_server import DevServer
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.encryption import ENCODING_KEY, ENCRYPTED
@@ -45,9 +44,8 @@ def codec(stage: Stage, web_ui: DevServer, tmp_path: Path) -> Iterator[Codec]:
     settings = stage.environment()
     assert web_ui.ui_url is not None
     serve = ["codec", "serve", "--tokens", str(tokens), "--http", "127.0.0.1:0"]
-    command = Starter(settings, tmp_path).command(*serve, "--origin", web_ui.ui_url)
-    log, environment = tmp_path / "codec.log", clean_environment(settings)
-    with Child(command, environment=environment, log=log) as server:
+    serve += ["--origin", web_ui.ui_url]
+    with Starter(settings, tmp_path).child(tmp_path / "codec.log", *serve) as server:
         server.wait_said("codec server at")
         found = re.search(r"http://\S+", server.output())
         assert found is not None

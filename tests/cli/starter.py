@@ -1,4 +1,9 @@
-"""Runs the starter's verbs: in a process of their own as people do, or quickly in this one."""
+"""Runs the starter's verbs: in a process of their own, as people do, or quickly in this one.
+
+Most begin as copies of one that has loaded all verbs (``process/fork_server.py``): to load them is
+most of what a verb costs. Those that are sent signals or read while they run begin as people's do,
+as all do on the pages of the docs that the tests play.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +23,12 @@ from typing import Any, Final
 import pytest
 
 from surehand.cli import app
-from surehand.process.children import clean_environment
+from surehand.process.children import Child, clean_environment
+from surehand.process.fork_server import can_fork, fork_server
 
 ROOT: Final = Path(__file__).parent.parent.parent
+#: What forks the starter.
+LOADED: Final = "tests.cli.loaded_starter"
 REFUND: Final = str(ROOT / "examples" / "refund.yaml")
 
 #: Seconds. No verb of the tests takes longer than 20, also on a loaded machine.
@@ -82,14 +91,30 @@ class Starter:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
+    def child(self, log: Path, *arguments: str) -> Child:
+        """Start a verb that serves until it is stopped."""
+        command, server = self.command(*arguments), fork_server(LOADED)
+        return Child(command, environment=self.environment, log=log, server=server)
+
     def __call__(self, *arguments: str, limit_s: float = LIMIT_S) -> Ended:
-        with self.popen(*arguments) as process:
-            try:
-                out, err = process.communicate(timeout=limit_s)
-            finally:
-                process.kill()
-        assert "Traceback" not in err, err
-        return Ended(process.returncode, out, err)
+        assert can_fork(self.environment)
+        out, err = (self.folder / f"{uuid.uuid4().hex}.{name}" for name in ("out", "err"))
+        process = fork_server(LOADED).start(
+            self.command(*arguments)[1:],
+            environment=self.environment,
+            folder=self.folder,
+            log=out,
+            errors=err,
+        )
+        try:
+            code = process.wait(limit_s)
+        finally:
+            process.send_signal(signal.SIGKILL)
+        ended = Ended(code, out.read_text(), err.read_text())
+        for file in (out, err):
+            file.unlink()
+        assert "Traceback" not in ended.err, ended.err
+        return ended
 
 
 class Verbs:

@@ -22,7 +22,6 @@ from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.run_keys import wrap
 from surehand.cli.codec_server.tokens import Tokens
-from surehand.process.children import Child, clean_environment
 from surehand.process.key_encryption import KeyRing, add_to_file, new_key
 from tests.cli.starter import REFUND, Starter, Verbs
 from tests.ledger_databases import DATABASES, OWNER
@@ -83,9 +82,7 @@ def codec(office: Office) -> Iterator[Callable[[str], dict[str, str]]]:
     tokens.touch()
     serve = ["codec", "serve", "--tokens", str(tokens), "--http", "127.0.0.1:0"]
     starter = Starter(office.settings, office.folder)
-    environment = clean_environment(office.settings)
-    log = office.folder / "codec.log"
-    with Child(starter.command(*serve), environment=environment, log=log) as server:
+    with starter.child(office.folder / "codec.log", *serve) as server:
         server.wait_said("codec server at")
         found = re.search(r"http://\S+", server.output())
         assert found is not None

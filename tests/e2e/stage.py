@@ -103,7 +103,6 @@ class Stage:
             "artifacts": str(self.folder / "artifacts"),
             "tool_modules": SHOP_TOOLS,
             "task_queue": self.task_queue,
-            "max_cached_workflows": "0",
             "key_encryption_keys": self.keys,
             **settings,
         }

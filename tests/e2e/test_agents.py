@@ -251,7 +251,7 @@ async def test_a_tool_a_model_or_a_secret_that_no_run_may_have_is_refused_inside
 async def test_200_turns_keep_the_history_under_5_mb_and_cost_no_more_at_the_end(
     stage: Stage, order_id: str, count: Path, framework: str
 ) -> None:
-    async with stage.worker_here(**settings(framework), max_cached_workflows="10"):
+    async with stage.worker_here(**settings(framework)):
         run = await stage.start(driven(framework, "talker", order_id, count))
         result = await run.result(timeout_s=240)
         sizes = list[int]()

@@ -53,7 +53,7 @@ async def history_bytes(run: Run) -> int:
 async def test_100_results_of_a_megabyte_leave_a_history_under_5_mb(stage: Stage) -> None:
     reads = [page(n, "pages.read", after=[]) for n in range(50)]
     writes = [page(n, "pages.write", after=[]) for n in range(50, 100)]
-    async with stage.worker_here(tool_modules=BIG, max_cached_workflows="10"):
+    async with stage.worker_here(tool_modules=BIG):
         run = await stage.start(plan(*reads, *writes))
         result = await run.result()
 

@@ -208,7 +208,7 @@ async def test_a_storm_of_signals_loses_and_doubles_none(stage: Stage, order_id:
         {"id": f"w{n}", "wait": {"event": "returned", "about": f"k{n}"}, "after": []}
         for n in range(20)
     ]
-    async with stage.worker_here(max_cached_workflows="10"):
+    async with stage.worker_here():
         run = await stage.start(plan(*waits), continue_after=SOON)
         # The next execution begins a second after the first had begun: what is sent meanwhile is
         # there before it is.

@@ -91,9 +91,6 @@ async def test_a_worker_killed_at_any_step_leaves_one_effect_of_each_kind(
         "tool_modules": call.modules,
         "crash_at": f"{call.tool}:{point}@{call.step}",
         "crash_once": str(stage.folder / "crashed"),
-        # Without a cache each workflow task is anybody's, also while a local activity of the one
-        # before is under way. A worker whose SDK meets its outcome in the history stops for ever.
-        "max_cached_workflows": "100",
     }
     async with AsyncExitStack() as running:
         armed = [

@@ -28,7 +28,7 @@ from tests.e2e.test_lists import MODES
 from tests.e2e.test_model_run import MODEL, asked, call, driven, finish, said
 from tests.ledger.people import key_of, person
 
-PAGES = {"tool_modules": "tests.variants.pages", "max_cached_workflows": "100"}
+PAGES = {"tool_modules": "tests.variants.pages"}
 MANY = 300
 #: Characters of JSON that an event from outside has at most, with some room.
 EVENT = 8000

@@ -300,7 +300,7 @@ async def test_a_tenant_that_starts_very_many_runs_holds_up_nobody_beside_it(
                 seen.append(admission.open_runs(tx))
             await asyncio.sleep(0.05)
 
-    async with stage.worker_here(max_cached_workflows="1000"):
+    async with stage.worker_here():
         watching = asyncio.create_task(watch())
         large = [await stage.start(plan) for _ in range(many)]
         small = [await stage.start(plan, tenant="acme") for _ in range(few)]
@@ -358,7 +358,7 @@ async def test_waiting_for_a_quota_takes_no_time_of_a_step(
     for name in ("SHORTEST_LOOK", "LONGEST_LOOK"):
         monkeypatch.setattr(quota_waiting, name, timedelta(milliseconds=5))
     limited(stage, effects_per_hour=0)
-    async with stage.worker_here(max_cached_workflows="10"):
+    async with stage.worker_here():
         run = await stage.start(plan_of(mail_step(order_id, "one", time_limit="1s")))
         await until(lambda: _activities(run), lambda begun: begun > 60)
         limited(stage, effects_per_hour=1)

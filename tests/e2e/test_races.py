@@ -306,7 +306,7 @@ async def test_of_a_thousand_events_at_once_each_counts_once(stage: Stage) -> No
         for n in range(50)
     ]
     # Not evicted: each replay would read a thousand signals anew.
-    async with stage.worker_here(max_cached_workflows="10"):
+    async with stage.worker_here():
         run = await stage.start(plan(*waits))
         await run.in_state(RunState.WAITING_EVENT)
         storm = _storm(1000, 50)

@@ -36,13 +36,13 @@ async def test_a_worker_told_to_stop_ends_its_call_and_nothing_is_repeated(
 
 async def test_a_run_that_waits_for_approval_survives_a_deploy(stage: Stage, order_id: str) -> None:
     # With workflows in memory, as in production: the next worker has none of this one's.
-    with stage.worker(max_cached_workflows="100") as leaving:
+    with stage.worker() as leaving:
         leaving.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
         assert leaving.stop() == 0
     await run.send(decision_on(request))  # nobody is there to take it
-    with stage.worker(max_cached_workflows="100"):
+    with stage.worker():
         result = await run.result()
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1

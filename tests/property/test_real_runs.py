@@ -50,7 +50,6 @@ QUICK: Final[dict[str, Any]] = {
     "lease": "1s",
     "lease_renewal": "300ms",
     "tool_modules": "tests.variants.quick_shop",
-    "max_cached_workflows": "100",
 }
 POINTS: Final = [point for point in CrashPoint if point is not CrashPoint.DURING_CALL]
 
