@@ -53,7 +53,7 @@ class MaintenanceActivities:
 
     @activity.defn(name="reconcile")
     async def reconcile(self, asked: ReconcileLedger) -> Reconciled:
-        """Settle a page of a tenant's overdue entries, or find its stopped runs."""
+        """Settle a page of a tenant's stale entries, or find its stopped runs."""
         return await reconcile_part(self._worker, activity.client(), asked)
 
     @activity.defn(name="begin_unwind")

@@ -43,7 +43,7 @@ async def settle_stale(
     limit: int,
     after: str | None = None,
 ) -> Reconciled:
-    """Settle a page of a tenant's overdue entries, and return what became of them.
+    """Settle a page of a tenant's stale entries, and return what became of them.
 
     It also frees the resources that dead calls have left behind.
 
@@ -60,7 +60,7 @@ async def settle_stale(
         RPCError: The Temporal server is away.
     """
     counts: Counter[str] = Counter()
-    entries = await worker.ledger.transact(tenant, stale_rows.overdue, quiet, limit, after)
+    entries = await worker.ledger.transact(tenant, stale_rows.stale_entries, quiet, limit, after)
     for seen in entries:
         try:
             outcome = await _reap(worker, seen, alive)
@@ -83,7 +83,7 @@ async def settle_stale(
 async def _reap(
     worker: WorkerContext, seen: Entry, alive: Callable[[str], Awaitable[bool]]
 ) -> str | None:
-    """Settle an overdue entry and return what became of it; ``None``: somebody was quicker."""
+    """Settle an stale entry and return what became of it; ``None``: somebody was quicker."""
     tool = worker.toolbox.get(seen.tool)
     if tool is not None and tool.lookup is None and await alive(seen.run_id):
         # Only calling again could settle it, and that is for its own run to do.

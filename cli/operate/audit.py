@@ -226,7 +226,7 @@ def head_in(data: bytes) -> ChainHead | None:
 
 def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
     from surehand.activities.ledger.history.audit import erasure, unverified_approvers
-    from surehand.activities.ledger.history.open_items import leftovers
+    from surehand.activities.ledger.history.open_items import open_items
 
     report = AuditReport(
         run_id=run_id,
@@ -240,7 +240,7 @@ def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) 
     )
     if found is not None:
         return report
-    left = leftovers(events)
+    left = open_items(events)
     return report.model_copy(
         update={
             "uncompensated": left.uncompensated,

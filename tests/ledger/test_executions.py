@@ -12,7 +12,7 @@ from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.ledger.core.tables import bars, effects, interventions, steps
 from surehand.activities.ledger.core.tables import runs as run_rows
 from surehand.activities.ledger.effects import claims, outcomes, reconcile, run_tree
-from surehand.activities.ledger.history.open_items import leftovers
+from surehand.activities.ledger.history.open_items import open_items
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.terminated import (
     EndedByItself,
@@ -251,11 +251,11 @@ def test_a_second_life_that_fails_is_on_record_as_failed(scene: Scene) -> None:
     scene.committed(scene.call())
     ends(scene)
     goes_on(scene)
-    assert leftovers(scene.events()).uncompensated == []
+    assert open_items(scene.events()).uncompensated == []
     ends(scene, RunState.FAILED, SECOND)
 
     assert (scene.row(run_rows))["state"] == "failed"
-    assert len(leftovers(scene.events()).uncompensated) == 1
+    assert len(open_items(scene.events()).uncompensated) == 1
 
 
 def test_what_a_life_has_skipped_the_next_one_may_skip_as_well(scene: Scene) -> None:

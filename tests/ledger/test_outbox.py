@@ -32,9 +32,9 @@ from surehand.activities.notify.outbox import (
     pause_after,
 )
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from tests.ledger.desk import DESK, Desk, Office, office
 from tests.ledger.scene import RUN, STEP, WINDOW, Scene
 from tests.ledger.standing import ask, granted
+from tests.ledger.tenant_outbox import RECEIVER, Receiver, TenantOutbox, tenant_outbox
 from tests.notifiers.samples import approval
 
 HOUR = timedelta(hours=1)
@@ -44,15 +44,15 @@ RETRIED = FIRST_PAUSE * 1.3
 
 
 @pytest.fixture
-async def desk_office(scene: Scene) -> AsyncIterator[Office]:
-    async with office(scene) as opened:
+async def at_receiver(scene: Scene) -> AsyncIterator[TenantOutbox]:
+    async with tenant_outbox(scene) as opened:
         yield opened
 
 
 async def test_a_request_is_told_once_however_often_its_activity_is_tried_again(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here = desk_office
+    here = at_receiver
     for _ in range(3):
         here.scene.ask_approval(here.scene.call())
 
@@ -60,25 +60,25 @@ async def test_a_request_is_told_once_however_often_its_activity_is_tried_again(
     here.scene.ask_approval(here.scene.call())
     assert await here.send() == {}
 
-    assert here.desk.told == [(Kind.APPROVAL, REQUEST, 0)]
+    assert here.receiver.told == [(Kind.APPROVAL, REQUEST, 0)]
     [row] = here.rows()
     assert (row["state"], row["attempts"], row["error"]) == ("sent", 1, None)
-    assert here.desk.got[0].delivery_id == row["notification_id"]
+    assert here.receiver.got[0].delivery_id == row["notification_id"]
 
 
 async def test_whoever_is_told_gets_the_link_to_the_page_where_it_is_decided(scene: Scene) -> None:
-    async with office(scene, approvals_url="https://approvals.example.com") as here:
+    async with tenant_outbox(scene, approvals_url="https://approvals.example.com") as here:
         here.scene.ask_approval(here.scene.call())
         assert await here.send() == {"sent": 1}
 
-    [told] = here.desk.got
+    [told] = here.receiver.got
     assert told.page == f"https://approvals.example.com/approval?{urlencode({'id': REQUEST})}"
 
 
 def test_of_a_call_that_was_approved_in_advance_nobody_is_told(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here = desk_office
+    here = at_receiver
     granted(here.scene, "ann", when="amount <= 150", count=5)
 
     ask(here.scene, "120.00", step_id="small")
@@ -87,8 +87,8 @@ def test_of_a_call_that_was_approved_in_advance_nobody_is_told(
     assert [row["step_id"] for row in here.rows()] == ["large"]
 
 
-async def test_what_is_rolled_back_is_told_nobody(desk_office: Office) -> None:
-    here = desk_office
+async def test_what_is_rolled_back_is_told_nobody(at_receiver: TenantOutbox) -> None:
+    here = at_receiver
     with pytest.raises(ZeroDivisionError), here.scene.tx() as tx:
         outbox_rows.write_pause(tx, RUN, STEP, 1, tool="t", reason="no permission")
         raise ZeroDivisionError
@@ -98,14 +98,14 @@ async def test_what_is_rolled_back_is_told_nobody(desk_office: Office) -> None:
 
 
 async def test_an_intervention_is_told_with_its_question_and_how_to_settle_it(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here = desk_office
+    here = at_receiver
     _, intervention = here.scene.asked(here.scene.call())
 
     assert await here.send() == {"sent": 1}
 
-    [told] = here.desk.got
+    [told] = here.receiver.got
     assert (told.kind, told.subject, told.what) == (Kind.INTERVENTION, intervention, "Did it?")
     assert told.commands[1] == f"python starter.py resolve {intervention} OUTCOME --run {RUN} " + (
         f"--tenant {here.scene.tenant}"
@@ -113,9 +113,9 @@ async def test_an_intervention_is_told_with_its_question_and_how_to_settle_it(
 
 
 async def test_a_pause_for_a_permission_is_told_once_and_the_next_pause_again(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here = desk_office
+    here = at_receiver
     paused = here.scene.call(permissions=frozenset({"refunds.make"}))
     # An activity that is tried again, and the one after `resume`.
     for request in (
@@ -127,30 +127,30 @@ async def test_a_pause_for_a_permission_is_told_once_and_the_next_pause_again(
 
     assert await here.send() == {"sent": 2}
 
-    assert sorted(here.desk.told) == [
+    assert sorted(here.receiver.told) == [
         (Kind.PERMISSION, f"{RUN}/{STEP}", 1),
         (Kind.PERMISSION, f"{RUN}/{STEP}", 3),
     ]
-    assert here.desk.got[0].what == "ada has no permission refunds.make"
+    assert here.receiver.got[0].what == "ada has no permission refunds.make"
 
 
 async def test_a_receiver_that_is_down_is_tried_again_later_under_the_same_id(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here, ids = desk_office, set()
+    here, ids = at_receiver, set()
     here.scene.ask_approval(here.scene.call())
-    here.desk.refuses = NotDelivered("HTTP 503")
+    here.receiver.refuses = NotDelivered("HTTP 503")
 
     assert await here.send() == {"failed": 1}
     assert await here.send() == {}, "not before its pause is over"
     assert await here.send(after=RETRIED) == {"failed": 1}
     ids |= {row["notification_id"] for row in here.rows()}
-    here.desk.refuses = None
+    here.receiver.refuses = None
     assert await here.send(after=RETRIED * 4) == {"sent": 1}
 
     [row] = here.rows()
     assert (row["state"], row["attempts"], row["error"]) == ("sent", 3, None)
-    assert {one.delivery_id for one in here.desk.got} == ids
+    assert {one.delivery_id for one in here.receiver.got} == ids
 
 
 def test_pauses_grow_up_to_the_longest_and_are_spread() -> None:
@@ -161,24 +161,24 @@ def test_pauses_grow_up_to_the_longest_and_are_spread() -> None:
     assert pause_after(1, 1) == FIRST_PAUSE * 1.2
 
 
-async def test_a_receiver_is_left_alone_for_as_long_as_it_says(desk_office: Office) -> None:
-    here = desk_office
+async def test_a_receiver_is_left_alone_for_as_long_as_it_says(at_receiver: TenantOutbox) -> None:
+    here = at_receiver
     here.scene.ask_approval(here.scene.call())
-    here.desk.refuses = NotDelivered("HTTP 429", retry_after=timedelta(minutes=30))
+    here.receiver.refuses = NotDelivered("HTTP 429", retry_after=timedelta(minutes=30))
 
     assert await here.send() == {"failed": 1}
-    here.desk.refuses = None
+    here.receiver.refuses = None
 
     assert await here.send(after=timedelta(minutes=29)) == {}
     assert await here.send(after=timedelta(minutes=31)) == {"sent": 1}
 
 
 async def test_what_may_have_arrived_is_sent_a_few_times_in_a_day_and_not_hundreds(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here, sent = desk_office, 0
+    here, sent = at_receiver, 0
     here.scene.ask_approval(here.scene.call(), expires_in=GIVE_UP_AFTER * 3)
-    here.desk.refuses = MaybeDelivered("no answer")
+    here.receiver.refuses = MaybeDelivered("no answer")
     [written] = here.rows()
 
     later = timedelta(0)
@@ -191,10 +191,12 @@ async def test_what_may_have_arrived_is_sent_a_few_times_in_a_day_and_not_hundre
     assert here.rows()[0]["attempts"] == sent
 
 
-async def test_after_a_day_it_is_given_up_with_an_event_and_an_error(desk_office: Office) -> None:
-    here = desk_office
+async def test_after_a_day_it_is_given_up_with_an_event_and_an_error(
+    at_receiver: TenantOutbox,
+) -> None:
+    here = at_receiver
     here.scene.ask_approval(here.scene.call(), expires_in=GIVE_UP_AFTER * 3)
-    here.desk.refuses = NotDelivered("no route", retry_after=GIVE_UP_AFTER * 30)
+    here.receiver.refuses = NotDelivered("no route", retry_after=GIVE_UP_AFTER * 30)
 
     assert await here.send() == {"failed": 1}
     assert await here.send(after=GIVE_UP_AFTER * 0.99) == {}
@@ -211,66 +213,68 @@ async def test_after_a_day_it_is_given_up_with_an_event_and_an_error(desk_office
 
 
 async def test_what_no_worker_can_send_is_given_up_after_a_day(scene: Scene) -> None:
-    async with office(scene, pager=Desk()) as with_pager:
+    async with tenant_outbox(scene, pager=Receiver()) as with_pager:
         with_pager.scene.ask_approval(with_pager.scene.call(), expires_in=GIVE_UP_AFTER * 3)
-    async with office(scene) as here:
+    async with tenant_outbox(scene) as here:
         assert await here.send() == {"sent": 1}
         assert await here.send(after=GIVE_UP_AFTER * 0.99) == {}
         assert await here.send(after=GIVE_UP_AFTER * 1.01) == {"given_up": 1}
 
         states = {row["channel"]: row["state"] for row in here.rows()}
-    assert states == {DESK: "sent", "pager": "failed"}
+    assert states == {RECEIVER: "sent", "pager": "failed"}
 
 
 async def test_a_receiver_that_is_gone_is_not_asked_again_before_the_next_start(
     scene: Scene,
 ) -> None:
-    async with office(scene, Desk(refuses=ReceiverGone("HTTP 410"))) as here:
+    async with tenant_outbox(scene, Receiver(refuses=ReceiverGone("HTTP 410"))) as here:
         here.scene.ask_approval(here.scene.call())
         with capture_logs() as lines:
             assert await here.send() == {"given_up": 1}
         here.scene.ask_approval(here.scene.call(step_id="mail", key="mail"))
         assert await here.send() == {}
 
-        assert here.desk.tried == 1
+        assert here.receiver.tried == 1
         assert "notifier.disabled" in [x["event"] for x in lines if x["log_level"] == "error"]
-    async with office(scene) as restarted:
+    async with tenant_outbox(scene) as restarted:
         assert await restarted.send() == {"sent": 1}
-        assert restarted.desk.told == [(Kind.APPROVAL, f"{RUN}/mail/1", 0)]
+        assert restarted.receiver.told == [(Kind.APPROVAL, f"{RUN}/mail/1", 0)]
 
 
 async def test_several_workers_share_the_outbox_and_each_row_goes_to_one(scene: Scene) -> None:
-    desk, count = Desk(), 40
+    receiver, count = Receiver(), 40
     async with AsyncExitStack() as stack:
-        offices = [await stack.enter_async_context(office(scene, desk)) for _ in range(4)]
+        outboxes = [
+            await stack.enter_async_context(tenant_outbox(scene, receiver)) for _ in range(4)
+        ]
         for number in range(count):
-            offices[0].scene.ask_approval(scene.call(step_id=f"s{number}", key=f"k{number}"))
+            outboxes[0].scene.ask_approval(scene.call(step_id=f"s{number}", key=f"k{number}"))
 
-        sent = await asyncio.gather(*(one.send() for one in offices))
+        sent = await asyncio.gather(*(one.send() for one in outboxes))
 
         assert sum(sent, Counter()) == {"sent": count}
-        assert Counter(one.delivery_id for one in desk.got).most_common(1)[0][1] == 1
-        assert {row["attempts"] for row in offices[0].rows()} == {1}
+        assert Counter(one.delivery_id for one in receiver.got).most_common(1)[0][1] == 1
+        assert {row["attempts"] for row in outboxes[0].rows()} == {1}
 
 
 async def test_what_a_dead_worker_has_taken_is_sent_by_another_once_its_lease_is_over(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here = desk_office
+    here = at_receiver
     here.scene.ask_approval(here.scene.call())
     with here.scene.tx() as tx:
-        taken, _ = outbox_rows.take(tx, DESK, tx.now_ms, limit=9, lease=LEASE)
+        taken, _ = outbox_rows.take(tx, RECEIVER, tx.now_ms, limit=9, lease=LEASE)
 
     assert await here.send() == {}
-    here.desk.refuses = NotDelivered("down")
+    here.receiver.refuses = NotDelivered("down")
     assert await here.send(after=LEASE * 1.1) == {"failed": 1}
     # The dead one was only slow: another attempt is not its own to put off.
     with here.scene.tx() as tx:
         assert not outbox_rows.put_off(tx, taken[0], "late", tx.now_ms)
-    here.desk.refuses = None
+    here.receiver.refuses = None
     assert await here.send(after=LEASE * 2) == {"sent": 1}
 
-    assert here.desk.got == [taken[0].notification]
+    assert here.receiver.got == [taken[0].notification]
     with here.scene.tx() as tx:
         assert not outbox_rows.sent(tx, taken[0].notification.delivery_id, tx.now_ms)
     assert [row["state"] for row in here.rows()] == ["sent"]
@@ -278,9 +282,9 @@ async def test_what_a_dead_worker_has_taken_is_sent_by_another_once_its_lease_is
 
 @pytest.mark.parametrize("how", ["approve", "reject", "expired", "void", "too late"])
 async def test_nothing_is_sent_of_a_request_that_waits_for_nobody_any_more(
-    desk_office: Office, how: str
+    at_receiver: TenantOutbox, how: str
 ) -> None:
-    here = desk_office
+    here = at_receiver
     gated = here.scene.ask_approval(here.scene.call(), remind_every=WINDOW / 4)
     match how:
         case "approve" | "reject":
@@ -291,12 +295,14 @@ async def test_nothing_is_sent_of_a_request_that_waits_for_nobody_any_more(
 
     assert await here.send(after=late) == {"dropped": 1}
 
-    assert here.desk.tried == 0
+    assert here.receiver.tried == 0
     assert [row["state"] for row in here.rows()] == ["void"]
 
 
-async def test_nothing_is_sent_of_an_intervention_that_is_settled(desk_office: Office) -> None:
-    here = desk_office
+async def test_nothing_is_sent_of_an_intervention_that_is_settled(
+    at_receiver: TenantOutbox,
+) -> None:
+    here = at_receiver
     _, intervention = here.scene.asked(here.scene.call())
     given_up = Resolution(
         intervention_id=intervention, outcome=ResolutionOutcome.GIVE_UP, actor="olga"
@@ -304,61 +310,63 @@ async def test_nothing_is_sent_of_an_intervention_that_is_settled(desk_office: O
     assert (here.scene.settle(given_up))[0]
 
     assert await here.send() == {"dropped": 1}
-    assert here.desk.tried == 0
+    assert here.receiver.tried == 0
 
 
 async def test_people_are_reminded_once_an_interval_and_the_number_counts_the_intervals(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here = desk_office
+    here = at_receiver
     here.scene.ask_approval(here.scene.call(), expires_in=8 * HOUR, remind_every=HOUR)
     for after in (0.0, 0.9, 1.1, 1.2, 2.1, 8.1):
         await here.send(after=after * HOUR)
 
-    assert here.desk.told == [
+    assert here.receiver.told == [
         (Kind.APPROVAL, REQUEST, 0),
         (Kind.REMINDER, REQUEST, 1),
         (Kind.REMINDER, REQUEST, 2),
     ]
-    assert here.desk.got[1].title.startswith("Reminder 1, approval needed")
+    assert here.receiver.got[1].title.startswith("Reminder 1, approval needed")
 
 
 async def test_a_worker_that_was_down_reminds_once_and_then_keeps_to_the_intervals(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here = desk_office
+    here = at_receiver
     here.scene.ask_approval(here.scene.call(), expires_in=24 * HOUR, remind_every=HOUR)
     await here.send()
     for after in (20.5, 20.9, 21.1):
         await here.send(after=after * HOUR)
 
-    assert [number for _, _, number in here.desk.told] == [0, 20, 21]
+    assert [number for _, _, number in here.receiver.told] == [0, 20, 21]
 
 
 async def test_a_reminder_that_could_not_be_sent_gives_way_to_the_next_one(
-    desk_office: Office,
+    at_receiver: TenantOutbox,
 ) -> None:
-    here = desk_office
+    here = at_receiver
     here.scene.ask_approval(here.scene.call(), expires_in=24 * HOUR, remind_every=HOUR)
     await here.send()
-    here.desk.refuses = NotDelivered("down")
+    here.receiver.refuses = NotDelivered("down")
     for after in (1.1, 2.1, 3.1):
         assert await here.send(after=after * HOUR) == {"reminded": 1, "failed": 1}
-    here.desk.refuses = None
+    here.receiver.refuses = None
     assert await here.send(after=3.9 * HOUR) == {"sent": 1}
 
-    assert [number for _, _, number in here.desk.told] == [0, 3]
+    assert [number for _, _, number in here.receiver.told] == [0, 3]
     assert [row["state"] for row in here.rows()] == ["sent", "void", "void", "sent"]
 
 
 async def test_several_workers_remind_once(scene: Scene) -> None:
-    desk = Desk()
+    receiver = Receiver()
     async with AsyncExitStack() as stack:
-        offices = [await stack.enter_async_context(office(scene, desk)) for _ in range(4)]
-        offices[0].scene.ask_approval(scene.call(), remind_every=WINDOW / 2)
-        await asyncio.gather(*(one.send(after=WINDOW * 0.6) for one in offices))
+        outboxes = [
+            await stack.enter_async_context(tenant_outbox(scene, receiver)) for _ in range(4)
+        ]
+        outboxes[0].scene.ask_approval(scene.call(), remind_every=WINDOW / 2)
+        await asyncio.gather(*(one.send(after=WINDOW * 0.6) for one in outboxes))
 
-    assert sorted(desk.told) == [(Kind.REMINDER, REQUEST, 1), (Kind.APPROVAL, REQUEST, 0)]
+    assert sorted(receiver.told) == [(Kind.REMINDER, REQUEST, 1), (Kind.APPROVAL, REQUEST, 0)]
 
 
 class Blocks:
@@ -380,7 +388,7 @@ class Quits:
 
 async def test_a_notifier_that_blocks_or_quits_fails_and_the_others_tell(scene: Scene) -> None:
     blocks, limit = Blocks(), timedelta(milliseconds=200)
-    async with office(scene, limit=limit, blocks=blocks, quits=Quits()) as here:
+    async with tenant_outbox(scene, limit=limit, blocks=blocks, quits=Quits()) as here:
         here.scene.ask_approval(here.scene.call())
 
         outcomes = await asyncio.gather(
@@ -390,7 +398,7 @@ async def test_a_notifier_that_blocks_or_quits_fails_and_the_others_tell(scene: 
         assert [+one for one in outcomes] == [{"failed": 1}, {"failed": 1}, {"sent": 1}]
         errors = {row["channel"]: row["error"] for row in here.rows()}
         assert errors == {
-            DESK: None,
+            RECEIVER: None,
             "blocks": "it was not sent within 0.2 s",
             "quits": "SystemExit: 3",
         }
@@ -416,7 +424,7 @@ async def test_what_a_worker_writes_it_sends_at_once_and_it_stops_when_told(scen
             loop.call_soon_threadsafe(arrived.set)
 
     stopping = asyncio.Event()
-    async with office(scene, bell=Bell()) as here:
+    async with tenant_outbox(scene, bell=Bell()) as here:
         # An outbox whose loops wait already: nothing but the writing wakes them.
         assert await here.send() == {}
         running = asyncio.create_task(here.outbox.run(stopping))

@@ -14,8 +14,8 @@ from surehand.activities.notify.outbox import LEASE
 from surehand.activities.notify.webhook import Webhook, secret_of, url_of
 from surehand.process.children import Child, python
 from tests.ledger.databases import Database
-from tests.ledger.desk import office
 from tests.ledger.scene import Scene
+from tests.ledger.tenant_outbox import tenant_outbox
 from tests.notifiers.receiver import Receiver, receiving
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ async def test_what_was_sent_and_not_recorded_is_sent_again_with_its_id_and_reco
     webhook = Webhook(url_of(receiver.url), secret_of(receiver.secret))
     settings = {"database_url": database.url, "notify": "webhook", **receiver.settings()}
     environment = {f"SUREHAND_{name.upper()}": value for name, value in settings.items()}
-    async with office(scene, webhook=webhook) as here:
+    async with tenant_outbox(scene, webhook=webhook) as here:
         here.scene.ask_approval(here.scene.call())
         doomed = Child(
             python("tests.outbox_process", scene.tenant),

@@ -144,7 +144,7 @@ def test_the_reaper_leaves_a_live_call_with_a_long_lease_alone(scene: Scene) -> 
     scene.claimed(scene.call(lease=LONG_LEASE, **LONG))
 
     with scene.tx(SOON) as tx:
-        assert stale.overdue(tx, NOW, 10) == []
+        assert stale.stale_entries(tx, NOW, 10) == []
 
 
 def test_the_reaper_finds_what_a_clock_that_was_set_back_would_hide(scene: Scene) -> None:
@@ -153,7 +153,7 @@ def test_the_reaper_finds_what_a_clock_that_was_set_back_would_hide(scene: Scene
     scene.in_doubt(scene.call(key="b", step_id="b"), after=hour)
 
     with scene.tx() as tx:
-        found = stale.overdue(tx, NOW, 10)
+        found = stale.stale_entries(tx, NOW, 10)
     assert [seen.state for seen in found] == ["claimed", "in_doubt"]
     with scene.tx() as tx:
         assert stale.take_over(tx, found[0]) is None, "it may be alive: a lease's time"

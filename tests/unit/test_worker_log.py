@@ -111,6 +111,27 @@ def test_a_secret_shows_in_no_line_whoever_logs_it() -> None:
     assert "ValueError: ***" in broken["exception"]
 
 
+UNREAD = """
+import sys
+import structlog
+from surehand.activities.worker.telemetry import configure_logging
+class Told(Exception):
+    def __str__(self):
+        print("made")
+        return ""
+configure_logging("console", sys.argv[1])
+structlog.get_logger("surehand.activities.x").info("done", exc_info=Told())
+"""
+
+
+@pytest.mark.parametrize(("level", "made"), [("info", True), ("warning", False)])
+def test_a_line_that_nobody_reads_is_not_made(level: str, made: bool) -> None:
+    program = [sys.executable, "-c", UNREAD, level]
+    ended = subprocess.run(program, capture_output=True, text=True, check=True)
+
+    assert ("made" in ended.stdout, "done" in ended.stderr) == (made, made)
+
+
 #: What logs write otherwise than it is: by Python's rules, by JSON's, by URLs'.
 PASSWORD = 'it\'s a \\ "Zoë"'
 SECRETS = """

@@ -17,7 +17,9 @@ from surehand.activities.ledger.effects.interventions import newest_intervention
 from surehand.activities.ledger.steps.entries import Entry, milliseconds
 
 
-def overdue(tx: Transaction, quiet: timedelta, limit: int, after: str | None = None) -> list[Entry]:
+def stale_entries(
+    tx: Transaction, quiet: timedelta, limit: int, after: str | None = None
+) -> list[Entry]:
     """Return entries without an outcome that nobody has touched for a while, oldest first.
 
     Left out are those about which a human is asked, or has given up. Times that only a clock which
@@ -60,7 +62,7 @@ def _over(tx: Transaction, before: int, until: str, lasts: str) -> ColumnElement
 
 
 def place(seen: Entry) -> str:
-    """Return where an entry stands among those that are overdue."""
+    """Return where an entry stands among those that are stale."""
     return f"{seen.claimed_ms}:{seen.entry_id}"
 
 
@@ -73,7 +75,7 @@ def _behind(after: str | None) -> list[ColumnElement[bool]]:
 
 
 def take_over(tx: Transaction, seen: Entry) -> Entry | None:
-    """Put an overdue entry in doubt under our fencing token; ``None`` if somebody was quicker."""
+    """Put an stale entry in doubt under our fencing token; ``None`` if somebody was quicker."""
     tx.lock_key(seen.tool, seen.key)
     row = tx.one(
         rows_of(

@@ -15,7 +15,7 @@ _ASKED: Final = {"partial": "partial", "compensation_failed": "compensating"}
 
 
 @dataclass(frozen=True)
-class Leftovers:
+class OpenItems:
     """Entries by what is open about them, as ``tool (step STEP, entry ENTRY)``."""
 
     uncompensated: list[str]
@@ -40,7 +40,7 @@ class Told:
     ended: str | None = None
 
 
-def leftovers(events: Sequence[Mapping[str, Any]]) -> Leftovers:
+def open_items(events: Sequence[Mapping[str, Any]]) -> OpenItems:
     """Return what a run's events leave open.
 
     Args:
@@ -61,7 +61,7 @@ def leftovers(events: Sequence[Mapping[str, Any]]) -> Leftovers:
             if state in states and not (state == "committed" and entry in told.undos)
         ]
 
-    return Leftovers(
+    return OpenItems(
         uncompensated=named("committed", "compensating") if told.ended in _UNDOES else [],
         in_doubt=named("in_doubt"),
         partial=named("partial"),

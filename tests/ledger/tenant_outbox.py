@@ -1,4 +1,4 @@
-"""A desk at which notifications arrive, and a worker's outbox that sends them there."""
+"""A receiver at which notifications arrive, and a worker's outbox that sends them there."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from surehand.activities.ledger.outbox.notification import (
 from surehand.activities.notify.outbox import Outbox
 from tests.ledger.scene import Scene
 
-DESK: Final = "desk"
+RECEIVER: Final = "receiver"
 
 
 @dataclass
-class Desk:
+class Receiver:
     """A notifier that keeps what it gets, and refuses while it is told to."""
 
     got: list[Notification] = field(default_factory=list)
@@ -53,11 +53,11 @@ class Clock:
 
 
 @dataclass
-class Office:
+class TenantOutbox:
     """One tenant as a worker sees it that has one notifier."""
 
     scene: Scene
-    desk: Desk
+    receiver: Receiver
     clock: Clock
     outbox: Outbox
 
@@ -65,7 +65,7 @@ class Office:
         """Have what is due sent, as if it were so much later than when the test began."""
         if after is not None:
             self.clock.later = after
-        return +(await self.outbox.run_once(DESK))
+        return +(await self.outbox.run_once(RECEIVER))
 
     def rows(self) -> list[dict[str, Any]]:
         """The outbox, in the order of its writing."""
@@ -75,20 +75,20 @@ class Office:
 
 
 @asynccontextmanager
-async def office(
+async def tenant_outbox(
     scene: Scene,
-    desk: Desk | None = None,
+    receiver: Receiver | None = None,
     *,
     limit: timedelta = SEND_LIMIT,
     approvals_url: str = "",
     **others: Notifier,
-) -> AsyncIterator[Office]:
+) -> AsyncIterator[TenantOutbox]:
     """Open a worker's outbox for the tenant of a scene, and for no other one."""
-    desk, clock = desk or Desk(), Clock()
+    receiver, clock = receiver or Receiver(), Clock()
     url = scene.ledger.engine.url.render_as_string(hide_password=False)
-    notifiers: dict[str, Notifier] = {DESK: desk, **others}
+    notifiers: dict[str, Notifier] = {RECEIVER: receiver, **others}
     async with open_ledger(url, channels=tuple(notifiers)) as ledger:
         ledger.tenants.add(scene.tenant)
         made = Outbox(ledger, notifiers, clock=clock, limit=limit, approvals_url=approvals_url)
         with made as outbox:
-            yield Office(Scene(ledger, scene.tenant), desk, clock, outbox)
+            yield TenantOutbox(Scene(ledger, scene.tenant), receiver, clock, outbox)

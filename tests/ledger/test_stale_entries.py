@@ -29,7 +29,7 @@ LATER = TIMEOUT + QUIET + timedelta(seconds=5)
 
 def found(scene: Scene, after: timedelta = LATER, limit: int = 100) -> list[Entry]:
     with scene.tx(after) as tx:
-        return stale.overdue(tx, QUIET, limit)
+        return stale.stale_entries(tx, QUIET, limit)
 
 
 def take_over(scene: Scene, seen: Entry) -> Entry | None:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from surehand.activities.ledger.effects import compensations
-from surehand.activities.ledger.history.open_items import Leftovers, leftovers
+from surehand.activities.ledger.history.open_items import OpenItems, open_items
 from surehand.activities.ledger.runs import lifecycle, terminated
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
 from tests.ledger.scene import RUN, Scene
 
-NOTHING = Leftovers([], [], [], [])
+NOTHING = OpenItems([], [], [], [])
 
 
-def left_by(scene: Scene, state: RunState | None) -> Leftovers:
+def left_by(scene: Scene, state: RunState | None) -> OpenItems:
     """Close the run, unless it goes on, and return what its events leave open."""
     if state is not None:
         with scene.tx() as tx:
             lifecycle.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
-    return leftovers(scene.events())
+    return open_items(scene.events())
 
 
 def test_an_effect_that_stands_is_only_open_when_its_run_should_have_undone_it(
