@@ -10,6 +10,7 @@ browser, or is marked ``slow``, is in ``make test-all`` only; ``fast`` has it in
 from __future__ import annotations
 
 import base64
+import gc
 import os
 import shutil
 import sys
@@ -52,6 +53,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_full(item):
             item.add_marker(pytest.mark.full)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what has been loaded out of all collections of garbage: it stays, and is much."""
+    gc.collect()
+    gc.freeze()
 
 
 def is_full(item: pytest.Item) -> bool:
