@@ -136,6 +136,9 @@ def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
     All that begins on a version ends on it, also children and rounds of ``reconcile``. This is said
     here and not where the workflows are defined: the server takes no such word from a worker
     without a version.
+
+    A round that moved in its middle would have to be patched like a run. Its execution has a time
+    limit, so that one without workers does not keep the next ones away.
     """
     if not settings.build_id:
         return None

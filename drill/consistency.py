@@ -2,7 +2,8 @@
 
 A call counts once its attempt stands in the ledger: from there on nothing lies between it and the
 tool. Neither number believes what a worker says of itself: hashes are made anew from the params
-that an attempt was made with, permissions from what an administrator has changed, and when.
+that an attempt was made with, permissions from what an administrator has changed, and when. A tool
+that is called with other params than were recorded shows in the world only.
 """
 
 from __future__ import annotations

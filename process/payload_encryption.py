@@ -157,6 +157,9 @@ def _opened(cipher: AESGCM, about: bytes, data: bytes) -> bytes:
 
 
 def _about(place: Place) -> bytes:
-    """Return what a payload is bound to beside its key: whose it is, of which run, and where."""
+    """Return what a payload is bound to beside its key: whose it is, of which run, and where.
+
+    Not to one activity: workflow code does not know the activity's id.
+    """
     tenant, root = tenant_of_run(place.workflow_id), place.root
     return canonical_json([tenant, root, place.workflow_id, place.part.value])

@@ -65,7 +65,10 @@ class KeptDraft(Draft):
         self._too_large = Permanent if writer.only_reads else OutcomeUnknown
 
     async def open(self) -> None:
-        """Find what earlier attempts have written."""
+        """Find what earlier attempts have written; a first one looks for nothing.
+
+        So a call that writes nothing pays nothing until it is tried again.
+        """
         if not self._writer.first:
             await self._find()
 

@@ -79,7 +79,8 @@ class Said:
 #: Is told what a model says, as it says it.
 Tell = Callable[[str], None]
 #: Asks a model, and tells meanwhile what it says, if there is somebody to tell and the model can;
-#: raises as a tool does (``tools/failures.py``).
+#: raises as a tool does (``tools/failures.py``). There is somebody only where ``stream_turns`` is
+#: set: some models answer otherwise, or not at all, when they are asked to stream.
 AskModel = Callable[[Asked, Tell | None], Awaitable[Said]]
 
 

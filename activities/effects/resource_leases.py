@@ -90,6 +90,9 @@ async def hold_resources(
 ) -> AsyncIterator[HeldResources]:
     """Hold the resources of a call for as long as the block lasts.
 
+    Nothing is held between attempts, nor by a lookup outside of a call. An undo holds its own
+    tool's resources.
+
     Raises:
         ApplicationError: ``ResourceBusy``; retryable, counts for no class of failures.
         LedgerUnavailable: The database is away.

@@ -87,7 +87,11 @@ def note_written(size: int) -> None:
 
 
 def note_tokens(text: str) -> None:
-    """Note what a model has just said in the call under way: shown to whoever follows, not kept."""
+    """Note what a model has just said in the call under way: shown to whoever follows, not kept.
+
+    It goes with the heartbeats that are sent anyway, about once a second. So it is in no table and
+    in no history, it is gone with the activity, and whoever follows needs no database.
+    """
     progress = _PROGRESS.get()
     if progress is not None and text:
         said = progress.tokens + text

@@ -160,7 +160,12 @@ class _Stretches:
     """The stretches of one execution of a run; also in a replay, where no span is sent.
 
     Ids come from Temporal's own generator, which is the same in each replay. So a link leads to the
-    span that was sent, whichever worker goes on.
+    span that was sent, whichever worker goes on. It is not the generator that the run's own code
+    draws from: a worker with traces replays what one without has begun.
+
+    A run's tasks live longer than its stretches. So a stretch is put around each call as it is
+    begun, and no task remembers one. One ends by a state that is shown, by continue-as-new or by a
+    refusal. It ends by no exception that passes: a run that is dropped from memory raises some.
     """
 
     def __init__(self, tracer: trace.Tracer) -> None:
@@ -173,8 +178,9 @@ class _Stretches:
     def open(self, request: StartRun) -> None:
         """Begin the first one, below whoever has started the run.
 
-        That is how a child run's is part of its parent's trace. What Temporal has continued goes on
-        in another trace.
+        That is how a child run's is part of its parent's trace: whoever reads that asks what took
+        so long. Later ones are not, because no viewer shows in its time a span below an ended one.
+        What Temporal has continued goes on in another trace.
         """
         self._request = request
         caller = trace.get_current_span().get_span_context()

@@ -1,4 +1,8 @@
-"""A run's plan as a graph with the state of each step: what a page lists, and where it draws it."""
+"""A run's plan as a graph with the state of each step: what a page lists, and where it draws it.
+
+It is laid out here, and a script makes its elements: no script may make markup of text
+(``headers.py``), and a drawing that follows its run would be such markup.
+"""
 
 from __future__ import annotations
 

@@ -99,6 +99,8 @@ class Server:
         """Return a link that signs somebody in once.
 
         The token stands behind ``#``: browsers send that to no server, and write it into no log.
+        The page sends it once its reader presses the button. So nothing that looks at links in
+        mails spends one.
 
         Args:
             principal: In whose name.

@@ -62,7 +62,10 @@ class Begun(NamedTuple):
 
 
 class BegunSignIns:
-    """The sign-ins on their way, by the digest of their state."""
+    """The sign-ins on their way, by the digest of their state.
+
+    In memory: state and verifier are of use to this process alone.
+    """
 
     def __init__(self, now: Callable[[], float] = clock.now) -> None:
         """Make it; ``now``: this process's own clock, in seconds."""

@@ -136,7 +136,10 @@ def _child(name: str, module: str) -> Child:
 
 
 class _Worker:
-    """The one worker: what it logs is shown, its end is said."""
+    """The one worker: what it logs is shown, its end is said.
+
+    It is a process of its own: only a new one loads changed tools for sure.
+    """
 
     def __init__(self, printer: Printer) -> None:
         self._printer = printer

@@ -105,7 +105,8 @@ async def place_calls(
 ) -> dict[str, str]:
     """Note the step ids of the calls that a turn asks for, and refuse those of no tool there.
 
-    Returns the reasons of those, by their steps.
+    An id is the turn's with the call's place: ``turn-3.2``. A plan's own ids have no dot, because
+    references have. Returns the reasons of those that are refused, by their steps.
 
     Args:
         steps: The run's.

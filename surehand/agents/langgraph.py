@@ -1,6 +1,8 @@
 """LangGraph: graphs, and agents of LangChain, run inside a run.
 
-All of a graph runs in workflow code, on every replay: it does nothing but make steps.
+All of a graph runs in workflow code, on every replay: it does nothing but make steps. What is by
+chance in it stays inside: ids of its tasks and checkpoints, and the order in which it hears of
+tasks that have ended.
 """
 
 from __future__ import annotations

@@ -204,8 +204,9 @@ class StepMaker:
         """Go on in another execution of this run, which begins the code anew.
 
         Approvals, questions, the saga, budgets: all of the run goes along; of the code only
-        ``state``, which is ``carried`` there. No step may be under way. Returns only if there is
-        too much to carry (32 MiB): the code goes on then, and may try again later.
+        ``state``, which is ``carried`` there. The ids of all its steps go along: one that came
+        again would be taken for the step that had it. No step may be under way. Returns only if
+        there is too much to carry (32 MiB): the code goes on then, and may try again later.
         """
         if not self.idle:
             raise _mistake("continue_as_new: a step is under way; await it first")

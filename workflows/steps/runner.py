@@ -332,7 +332,11 @@ class StepRunner:
         return report.outcome
 
     def _unapproved(self, call: ToolCall, outcome: ApprovalNeeded) -> ToolCall:
-        """Return the call as it is to be asked about again: a human looks at it in any case."""
+        """Return the call as it is to be asked about again: a human looks at it in any case.
+
+        No standing approval counts for it. Otherwise two workers of different settings could
+        approve and refuse the same call for ever.
+        """
         tool = outcome.tool or call.tool
         self._data.tools[tool.name] = tool
         policies = call.policies

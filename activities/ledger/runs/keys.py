@@ -1,4 +1,8 @@
-"""Rows of the keys of runs, as they were wrapped by a key-encryption key."""
+"""Rows of the keys of runs, as they were wrapped by a key-encryption key.
+
+A row is made before its run, by whoever first encrypts for that. So it refers to no run. What is no
+run, such as a round of ``reconcile``, has one key for each tenant.
+"""
 
 from __future__ import annotations
 

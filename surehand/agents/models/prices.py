@@ -8,7 +8,7 @@ from genai_prices import Usage, calc_price
 
 
 def cost(provider: str, model: str, usage: dict[str, int]) -> Decimal:
-    """Return what a turn has cost, in dollars; nothing where no price is known.
+    """Return what a turn has cost, in dollars; nothing where no price is known: a guess stops runs.
 
     Args:
         provider: Whose model it is, such as ``openai``.
