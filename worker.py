@@ -93,7 +93,7 @@ from surehand.process.cells import CellsError, OwnCell
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.payload_encryption import RunEncryption
-from surehand.process.plugins import PLUGINS, Plugin, load_plugins, of_worker_alone
+from surehand.process.plugins import PLUGINS, load_plugins, of_worker_alone
 from surehand.process.settings import read_environment
 from surehand.process.sources import PREFIX
 from surehand.workflows.contracts.approvals import Assurance
@@ -104,6 +104,7 @@ from surehand.workflows.run.agent_run import AgentRun
 
 if TYPE_CHECKING:
     from surehand.activities.worker.traces import Traces
+    from surehand.process.plugins import Plugin
 
 log = structlog.get_logger()
 

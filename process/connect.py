@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from temporalio.client import Client
 from temporalio.converter import DataConverter
@@ -18,7 +18,7 @@ from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.runtime import Runtime, TelemetryConfig
 
 from surehand.process.exits import NotReachable, WrongUse
-from surehand.process.plugins import PLUGINS, Plugin, load_plugins, of_client
+from surehand.process.plugins import PLUGINS, load_plugins, of_client
 from surehand.process.program import command, program
 from surehand.process.settings import read_environment
 from surehand.process.sources import (
@@ -34,6 +34,9 @@ from surehand.workflows.payload_codec import (
     StoreUnavailable,
     data_converter,
 )
+
+if TYPE_CHECKING:
+    from surehand.process.plugins import Plugin
 
 #: What the SDK itself takes when nothing is configured.
 DEFAULT_ADDRESS: Final = "localhost:7233"

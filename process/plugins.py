@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import temporalio.client
-import temporalio.worker
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter
-from temporalio.plugin import SimplePlugin
 
 from surehand.process.exits import WrongUse
 from surehand.process.named_objects import NotLoaded, load_named
 from surehand.process.sources import PREFIX
 from surehand.workflows.contracts.base import Message
 
-PLUGINS: Final = f"{PREFIX}WORKER_PLUGINS"
+if TYPE_CHECKING:
+    # Where no plugin is named, nobody waits until the SDK's worker is loaded.
+    import temporalio.worker
 
-Plugin = temporalio.client.Plugin | temporalio.worker.Plugin
+    Plugin = temporalio.client.Plugin | temporalio.worker.Plugin
+
+PLUGINS: Final = f"{PREFIX}WORKER_PLUGINS"
 
 
 def load_plugins(names: Sequence[str]) -> list[Plugin]:
@@ -37,16 +39,19 @@ def load_plugins(names: Sequence[str]) -> list[Plugin]:
 
 
 def _load(name: str) -> Plugin:
+    import temporalio.worker
+
+    kinds = (temporalio.client.Plugin, temporalio.worker.Plugin)
     try:
         found = load_named(name)
-        if isinstance(found, type) and issubclass(found, Plugin):
+        if isinstance(found, type) and issubclass(found, kinds):
             found = found()
     except NotLoaded as error:
         raise WrongUse(f"setting {PLUGINS}: {error}") from error
     except Exception as error:  # the user's own
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise WrongUse(f"setting {PLUGINS}: {name}() has failed: {reason}") from error
-    if not isinstance(found, Plugin):
+    if not isinstance(found, kinds):
         raise WrongUse(
             f"setting {PLUGINS}: {name} is no plugin of Temporal's, such as an object of"
             " temporalio.plugin.SimplePlugin"
@@ -56,12 +61,18 @@ def _load(name: str) -> Plugin:
 
 def of_client(plugins: Sequence[Plugin], ours: DataConverter) -> list[temporalio.client.Plugin]:
     """Return those that a client takes, and the one behind them that keeps our converter."""
+    if not plugins:
+        return []
+    from temporalio.plugin import SimplePlugin
+
     keeping = SimplePlugin("surehand", data_converter=lambda theirs: _kept(theirs, ours))
     return [*(one for one in plugins if isinstance(one, temporalio.client.Plugin)), keeping]
 
 
 def of_worker_alone(plugins: Sequence[Plugin]) -> list[temporalio.worker.Plugin]:
     """Return those that a worker does not get from its client."""
+    import temporalio.worker
+
     return [
         one
         for one in plugins

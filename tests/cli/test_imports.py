@@ -52,6 +52,7 @@ def test_a_verb_loads_no_other_ones() -> None:
     assert "surehand.cli.approvals.verbs" in loaded
     verbs = {one for one in loaded if re.match(r"surehand\.(drill|cli\.(?!verb|approvals\b))", one)}
     assert verbs == {"surehand.cli.app"}
+    assert "temporalio.worker" not in loaded  # a third of the SDK; for plugins only
 
 
 @pytest.mark.parametrize(
