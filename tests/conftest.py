@@ -14,6 +14,7 @@ import gc
 import os
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -42,6 +43,9 @@ SERVERS: Final = {"temporal_cli", "browser"}
 KEYS: Final = "tests=" + base64.b64encode(b"k" * 32).decode()
 #: Marks of what is in ``make test-all`` only.
 FULL: Final = ("slow", "postgres", "property", "cluster", "exhaustive")
+#: When the last test may begin, in seconds since 1970.
+UNTIL: Final = "TESTS_UNTIL"
+TOO_LATE: Final = "not run, for want of time"
 #: All tests that were found, whichever of them are chosen.
 FOUND: Final = pytest.StashKey[list[pytest.Item]]()
 
@@ -59,6 +63,12 @@ def pytest_collection_finish() -> None:
     """Leave what has been loaded out of all collections of garbage: it stays, and is much."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what would begin too late; whoever set the time says how much was left out."""
+    if time.time() > float(os.environ.get(UNTIL, "inf")):
+        pytest.skip(TOO_LATE)
 
 
 def is_full(item: pytest.Item) -> bool:

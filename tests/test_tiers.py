@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import FOUND
+from tests.conftest import FOUND, TOO_LATE, UNTIL
 
 TESTS = Path(__file__).parent
 README = (TESTS.parent / "README.md").read_text(encoding="utf-8")
@@ -60,3 +63,17 @@ def asks_for_postgresql(item: pytest.Item) -> bool:
         return False
     chosen = item.callspec.params.get("database") if hasattr(item, "callspec") else None
     return "postgres_server" in item.fixturenames or chosen == "postgresql"
+
+
+def test_what_would_begin_too_late_is_not_run_and_ci_is_told_how_much_it_was() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "tests", "tests/unit/test_children.py", "-q", "-n", "0"],
+        env={**os.environ, UNTIL: "0"},
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+    assert re.search(rf"^SKIPPED \[\d+\] .*{TOO_LATE}$", told, flags=re.MULTILINE), told
+    assert f".*{TOO_LATE}$" in (TESTS.parent / ".ci" / "run").read_text(encoding="utf-8")
+    assert "passed" not in told
