@@ -54,7 +54,12 @@ def can_fork(environment: Mapping[str, str]) -> bool:
 
     Only on Linux: macOS ends copies of a process that has used its frameworks.
     """
-    return sys.platform == "linux" and _read_early(environment) == _read_early(os.environ)
+    path = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    return (
+        sys.platform == "linux"
+        and _read_early(environment) == _read_early(os.environ)
+        and not any(Path(entry, "sitecustomize.py").exists() for entry in path)
+    )
 
 
 class Forked:

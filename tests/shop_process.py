@@ -60,7 +60,9 @@ class ShopProcess:
             self.kill()
             raise
         self._port = int(said[1])
-        self._http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+        # None is kept: the server may end one that has been idle in the moment that it is used.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._http = httpx.Client(base_url=self.url, timeout=60, trust_env=False, limits=limits)
 
     def options(self) -> list[str]:
         """Return the command's options."""

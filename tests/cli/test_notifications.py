@@ -17,8 +17,8 @@ from surehand.activities.ledger.outbox.notification import (
 )
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.starter import Verbs
-from tests.ledger.desk import Desk, office
 from tests.ledger.scene import RUN, Scene
+from tests.ledger.tenant_outbox import RECEIVER, Receiver, tenant_outbox
 
 
 async def told(url: str) -> None:
@@ -26,12 +26,13 @@ async def told(url: str) -> None:
     async with open_ledger(url) as ledger:
         scene = Scene.begin(ledger, DEFAULT_TENANT)
         scene.open_run("quiet")
-        down, gone = Desk(refuses=NotDelivered("HTTP 503")), Desk(refuses=ReceiverGone("HTTP 410"))
-        async with office(scene, down=down, gone=gone, due=Desk()) as here:
+        down = Receiver(refuses=NotDelivered("HTTP 503"))
+        gone = Receiver(refuses=ReceiverGone("HTTP 410"))
+        async with tenant_outbox(scene, down=down, gone=gone, due=Receiver()) as here:
             here.scene.ask_approval(
                 here.scene.call(), expires_in=timedelta(hours=1), remind_every=timedelta(hours=2)
             )
-            for channel in ("desk", "down", "gone"):
+            for channel in (RECEIVER, "down", "gone"):
                 await here.outbox.run_once(channel)
 
 
@@ -56,14 +57,14 @@ def test_what_is_due_sent_and_failed_is_listed(verbs: Verbs) -> None:
 
     states = {name: (row["state"], row["attempts"], row["error"]) for name, row in found.items()}
     assert states == {
-        "desk": ("sent", 1, None),
+        RECEIVER: ("sent", 1, None),
         "down": ("pending", 1, "HTTP 503"),
         "gone": ("failed", 1, "HTTP 410"),
         "due": ("pending", 0, None),
     }
     assert found["down"]["due_at"] > found["down"]["written_at"]
     assert found["gone"]["due_at"] is None
-    assert found["desk"]["subject"] == f"{RUN}/refund/1"
+    assert found[RECEIVER]["subject"] == f"{RUN}/refund/1"
     shown = verbs("notifications").out
     for part in ("approval.requested", "HTTP 503", "sent", "pending"):
         assert part in shown
@@ -71,7 +72,7 @@ def test_what_is_due_sent_and_failed_is_listed(verbs: Verbs) -> None:
 
 def test_those_that_failed_are_listed_alone_and_those_of_one_run(verbs: Verbs) -> None:
     assert set(rows(verbs, "--failed")) == {"down", "gone"}
-    assert set(rows(verbs, RUN)) == {"desk", "down", "gone", "due"}
+    assert set(rows(verbs, RUN)) == {RECEIVER, "down", "gone", "due"}
     assert len(rows(verbs, "--limit", "2")) == 2
     assert verbs("notifications", "quiet").out.strip() == "No notifications"
     assert verbs("notifications", "nobody").code == 2

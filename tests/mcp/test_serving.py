@@ -253,7 +253,7 @@ def test_what_cannot_be_served_safely_is_not_served(
 
 @pytest.mark.slow
 def test_without_the_extra_one_line_says_which_it_is(tmp_path: Path) -> None:
-    (tmp_path / "mcp.py").write_text("raise ImportError('no mcp here')")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mcp'] = None\n")
     starter = Starter({"SUREHAND_USER": "uma", "PYTHONPATH": str(tmp_path)}, tmp_path)
     ended = starter("mcp", "serve")
     assert ended.code == 2
