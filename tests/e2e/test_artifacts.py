@@ -17,7 +17,6 @@ from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_model_run import tries
-from tests.ledger_databases import DATABASES
 from tests.variants import big
 
 BIG = "tests.variants.big"
@@ -49,7 +48,6 @@ async def history_bytes(run: Run) -> int:
     return int(found.raw_description.workflow_execution_info.history_size_bytes)
 
 
-@pytest.mark.parametrize("database", DATABASES)
 async def test_100_results_of_a_megabyte_leave_a_history_under_5_mb(stage: Stage) -> None:
     reads = [page(n, "pages.read", after=[]) for n in range(50)]
     writes = [page(n, "pages.write", after=[]) for n in range(50, 100)]

@@ -282,12 +282,11 @@ async def test_the_call_behind_the_one_that_has_used_up_the_days_tokens_waits(
     assert used(stage, "tokens") == 10 * (2 + fails)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(560)
 async def test_a_tenant_that_starts_very_many_runs_holds_up_nobody_beside_it(
     stage: Stage, order_id: str
 ) -> None:
-    many, few, limit = 120, 3, 5
+    many, few, limit = 60, 3, 5
     limited(stage, open_runs=limit)
     seen: list[int] = []
     plan = Plan.model_validate(
