@@ -60,6 +60,7 @@ class Child:
         environment: Mapping[str, str],
         log: Path | None,
         folder: Path | None = None,
+        errors: Path | None = None,
         guard: str = "KILL",
         server: ForkServer | None = None,
         **more: Any,
@@ -71,6 +72,7 @@ class Child:
             environment: All of its environment.
             log: Where its output is appended; ``None``: it goes where ours goes.
             folder: Where it runs; ``None``: where its log is.
+            errors: Where what it says on stderr is appended; ``None``: where its log is.
             guard: The signal that ends it should this process be gone.
             server: Forks it, where it can: the command has Python run the server's module.
             more: What else ``subprocess.Popen`` is told.
@@ -82,10 +84,13 @@ class Child:
         if server is not None and log is not None and where is not None and can_fork(environment):
             # Behind Python comes a file, or `-m` and a module.
             called = [os.fspath(one) for one in command[2 if command[1] == "-m" else 1 :]]
-            self._process = server.start(called, environment=environment, folder=where, log=log)
+            self._process = server.start(
+                called, environment=environment, folder=where, log=log, errors=errors or log
+            )
         else:
             with ExitStack() as opened:
                 out = None if log is None else opened.enter_context(log.open("ab"))
+                err = out if errors is None else opened.enter_context(errors.open("ab"))
                 # In a session of its own: Ctrl-C reaches us only, we stop the children in order.
                 self._process = subprocess.Popen(
                     command,
@@ -93,7 +98,7 @@ class Child:
                     cwd=where,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
-                    stderr=out,
+                    stderr=err,
                     start_new_session=True,
                     **more,
                 )

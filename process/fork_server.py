@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -37,6 +38,7 @@ _GIVEN: Final = ("PYTHONPATH", "PYTHONUNBUFFERED")
 #: The copies of one server have the same hash seed. A worker that goes on with another one's run
 #: has to find its sets in another order, or nobody sees that it matters.
 _IN_TURNS: Final = 2
+_TURNS: Final = defaultdict[str, Iterator[int]](count)
 #: The exit code of a process whose fork server was killed: nobody knows how it ended.
 _UNKNOWN: Final = 255
 
@@ -130,7 +132,7 @@ class ForkServer:
         environment: Mapping[str, str],
         folder: Path,
         log: Path,
-        errors: Path | None = None,
+        errors: Path,
     ) -> Forked:
         """Fork a process, and return once it is there.
 
@@ -139,7 +141,7 @@ class ForkServer:
             environment: All of its environment.
             folder: Where it runs.
             log: Where its output is appended.
-            errors: Where what it says on stderr is; ``None``: there, too.
+            errors: Where what it says on stderr is appended.
 
         Raises:
             OSError: The server is gone.
@@ -149,7 +151,7 @@ class ForkServer:
             "environment": dict(environment),
             "folder": str(folder.absolute()),
             "log": str(log.absolute()),
-            "errors": str((errors or log).absolute()),
+            "errors": str(errors.absolute()),
         }
         log.touch()  # whoever waits for what it prints may look before it runs
         assert self._server.stdin is not None
@@ -196,17 +198,13 @@ class ForkServer:
 
 
 @cache
-def _servers(module: str) -> Iterator[ForkServer]:
-    servers: list[ForkServer] = []
-    for number in count():
-        if number < _IN_TURNS:
-            servers.append(ForkServer(module))
-        yield servers[number % _IN_TURNS]
+def _server(module: str, turn: int) -> ForkServer:
+    return ForkServer(module)
 
 
 def fork_server(module: str) -> ForkServer:
     """Return one of this process's fork servers of a module; they take turns."""
-    return next(_servers(module))
+    return _server(module, next(_TURNS[module]) % _IN_TURNS)
 
 
 def serve(module: str) -> NoReturn:

@@ -83,7 +83,7 @@ async def settle_stale(
 async def _reap(
     worker: WorkerContext, seen: Entry, alive: Callable[[str], Awaitable[bool]]
 ) -> str | None:
-    """Settle an stale entry and return what became of it; ``None``: somebody was quicker."""
+    """Settle a stale entry and return what became of it; ``None``: somebody was quicker."""
     tool = worker.toolbox.get(seen.tool)
     if tool is not None and tool.lookup is None and await alive(seen.run_id):
         # Only calling again could settle it, and that is for its own run to do.

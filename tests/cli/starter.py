@@ -24,7 +24,7 @@ import pytest
 
 from surehand.cli import app
 from surehand.process.children import Child, clean_environment
-from surehand.process.fork_server import can_fork, fork_server
+from surehand.process.fork_server import fork_server
 
 ROOT: Final = Path(__file__).parent.parent.parent
 #: What forks the starter.
@@ -91,28 +91,23 @@ class Starter:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
-    def child(self, log: Path, *arguments: str) -> Child:
-        """Start a verb that serves until it is stopped."""
-        command, server = self.command(*arguments), fork_server(LOADED)
-        return Child(command, environment=self.environment, log=log, server=server)
+    def child(self, log: Path, *arguments: str, errors: Path | None = None) -> Child:
+        """Start a verb, such as one that serves until it is stopped."""
+        return Child(
+            self.command(*arguments),
+            environment=self.environment,
+            log=log,
+            errors=errors,
+            server=fork_server(LOADED),
+        )
 
     def __call__(self, *arguments: str, limit_s: float = LIMIT_S) -> Ended:
-        if not can_fork(self.environment):
-            with self.popen(*arguments) as alone:
-                said = alone.communicate(timeout=limit_s)
-            return Ended(alone.returncode, *said)
         out, err = (self.folder / f"{uuid.uuid4().hex}.{name}" for name in ("out", "err"))
-        process = fork_server(LOADED).start(
-            self.command(*arguments)[1:],
-            environment=self.environment,
-            folder=self.folder,
-            log=out,
-            errors=err,
-        )
-        try:
-            code = process.wait(limit_s)
-        finally:
-            process.send_signal(signal.SIGKILL)
+        with self.child(out, *arguments, errors=err) as process:
+            try:
+                code = process.wait(limit_s)
+            finally:
+                process.kill()
         ended = Ended(code, out.read_text(), err.read_text())
         for file in (out, err):
             file.unlink()

@@ -75,7 +75,7 @@ def _behind(after: str | None) -> list[ColumnElement[bool]]:
 
 
 def take_over(tx: Transaction, seen: Entry) -> Entry | None:
-    """Put an stale entry in doubt under our fencing token; ``None`` if somebody was quicker."""
+    """Put a stale entry in doubt under our fencing token; ``None`` if somebody was quicker."""
     tx.lock_key(seen.tool, seen.key)
     row = tx.one(
         rows_of(
