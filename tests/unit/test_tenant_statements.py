@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from surehand.activities.ledger.core.statements import insert_row, ours, rows_of, update_rows
 from surehand.activities.ledger.core.tables import bars, metadata, runs
-from tests.tenant_guard import unbound
+from tests.tenant_guard import before_execute, unbound
 
 LEDGER: Final = Path(__file__).parents[2] / "activities" / "ledger"
 #: Migrations come before all tenants; ``statements.py`` is the place for all others.
@@ -112,6 +113,16 @@ def test_what_is_made_by_hand_is_found(source: str) -> None:
 )
 def test_the_guard_of_the_tests_sees_a_missing_tenant(statement: Any) -> None:
     assert unbound(statement)
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="no tenant for"):
+            before_execute(None, statement, [], {}, {})
+
+
+def test_the_guard_judges_a_statement_by_what_comes_beside_it_each_time() -> None:
+    for given, missing in (({"tenant_id": "t"}, False), ({"run_id": "r"}, True)) * 2:
+        told = pytest.raises(AssertionError) if missing else nullcontext()
+        with told:
+            before_execute(None, insert(runs), [given], {}, {})
 
 
 @pytest.mark.parametrize(
@@ -131,6 +142,8 @@ def test_the_guard_of_the_tests_sees_a_missing_tenant(statement: Any) -> None:
 )
 def test_what_statements_makes_names_its_tenant_everywhere(statement: Any) -> None:
     assert not unbound(statement)
+    for _ in range(2):
+        before_execute(None, statement, [], {}, {})
 
 
 @pytest.mark.parametrize(
