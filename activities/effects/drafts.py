@@ -80,6 +80,11 @@ class KeptDraft(Draft):
             self._stands(found)
         self._sure = True
 
+    @property
+    def is_written(self) -> bool:
+        """Whether there is anything of it in the ledger, as far as this attempt knows."""
+        return self._written is not None
+
     def end(self, tx: Transaction) -> None:
         """Record with the call's outcome that nothing more is written."""
         if self._written is not None:

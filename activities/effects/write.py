@@ -190,6 +190,9 @@ class EffectCall:
         tries, recorder = 1, self._recorder
 
         async def claim() -> ClaimResult:
+            claimed = await recorder.claim_in_one_call()
+            if claimed is not None:
+                return claimed
             return await recorder.in_ledger(lambda tx: claims.claim(tx, self.request))
 
         while True:
@@ -291,7 +294,8 @@ class EffectCall:
         self._recorder.crash(CrashPoint.AFTER_CALL)
         if isinstance(answer, No):
             return await self._said_no(entry, answer.cleaned())
-        return await self._recorder.commit(entry, to_json(answer), ahead=self.ahead, draft=draft)
+        written = draft if draft is not None and draft.is_written else None
+        return await self._recorder.commit(entry, to_json(answer), ahead=self.ahead, draft=written)
 
     def _draft(self, entry: Entry) -> KeptDraft:
         request = self.request

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Final
 
-#: What the driver sends, and what the server answers.
-_COMMIT: Final = b"COMMIT\x00"
-_DONE: Final = b"COMMIT\x00"
+#: What the driver sends, and how the server's answer ends: of a call that is a transaction by
+#: itself, too, which has its text as long as it is not prepared.
+_COMMITS: Final = {b"COMMIT\x00": b"COMMIT\x00", b"record_write(": b"SELECT 1\x00"}
 
 
 class Cut(Enum):
@@ -27,7 +27,7 @@ class CommitCutter:
     def __init__(self, port: int) -> None:
         self._target = port
         self._armed: Cut | None = None
-        self._waiting: set[int] = set()
+        self._waiting: dict[int, bytes] = {}
         self.port = 0
         self.cuts = 0
 
@@ -73,18 +73,19 @@ class CommitCutter:
         self, near: asyncio.StreamReader, into: asyncio.StreamWriter, name: int
     ) -> None:
         while data := await near.read(65536):
-            if self._armed is not None and _COMMIT in data:
+            done = next((done for sent, done in _COMMITS.items() if sent in data), None)
+            if self._armed is not None and done is not None:
                 cut, self._armed = self._armed, None
                 self.cuts += 1
                 if cut is Cut.BEFORE:
                     return
-                self._waiting.add(name)
+                self._waiting[name] = done
             into.write(data)
             await into.drain()
 
     async def _back(self, far: asyncio.StreamReader, out: asyncio.StreamWriter, name: int) -> None:
         while data := await far.read(65536):
-            if name in self._waiting and _DONE in data:
+            if name in self._waiting and self._waiting[name] in data:
                 return
             out.write(data)
             await out.drain()

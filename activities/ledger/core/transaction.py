@@ -87,6 +87,7 @@ _MOVE: Final = update_rows(
     runs, run_id=bindparam("of_run"), seq=bindparam("from_seq"), head=bindparam("from_head")
 ).values(seq=bindparam("to_seq"), head=bindparam("to_head"))
 _ADD: Final = insert_row(events)
+_APPEND: Final = f"SELECT * FROM append_events({', '.join(['%s'] * 8)})"
 _OPENING: Final = rows_of(
     events, events.c.body, events.c.at_ms, run_id=bindparam("of_run"), seq=1
 ).execution_options(sealed="stored")
@@ -134,6 +135,8 @@ class Transaction:
     """The head of each run that got an event or was watched; filled when the transaction ends."""
     last_seen: Mapping[str, ChainHead] = field(default_factory=dict)
     """Heads as an earlier transaction has left them: a guess, and right where one worker is on."""
+    patience_ms: int = 0
+    """How long a call that is a transaction by itself waits for a lock."""
     keys: KnownKey | None = None
     """The keys of runs that are at hand; ``None``: nothing is sealed."""
     _watched: set[str] = field(default_factory=set)
@@ -301,7 +304,41 @@ class Transaction:
             elif run_id in self._watched:
                 self.heads[run_id] = self._chain(run_id)
 
+    def call(self, function: str, run_id: str, *arguments: Any) -> Mapping[str, Any]:
+        """Call a function of PostgreSQL that chains a run's pending events, and return its row.
+
+        Args:
+            function: What selects its row.
+            run_id: The run.
+            arguments: What comes before the events: their types, steps and bodies, as they are
+                stored and as they are hashed.
+        """
+        waiting = self.pending[run_id]
+        step_ids = [item.step_id for item in waiting]
+        written = (
+            [item.type for item in waiting],
+            step_ids,
+            [canonical_json(step_id).decode() for step_id in step_ids],
+            [canonical_json(item.body).decode() for item in waiting],
+        )
+        called = self.connection.exec_driver_sql(function, (*arguments, *written))
+        return dict(called.mappings().one())
+
+    def chained(self, run_id: str, head: ChainHead) -> None:
+        """Take note that a run's pending events are chained: ``head`` is the last one's."""
+        waiting = self.pending[run_id]
+        for seq, item in enumerate(waiting, start=head.seq - len(waiting) + 1):
+            item.seq = seq
+        self.heads[run_id] = head
+
     def _write_chain(self, run_id: str) -> None:
+        if self.connection.dialect.name == "postgresql":
+            about = (self.tenant, run_id, canonical_json(run_id).decode(), self.now_ms)
+            row = self.call(_APPEND, run_id, *about)
+            if row["last_seq"] is None:
+                raise RunNotFound(run_id)
+            self.chained(run_id, ChainHead(seq=row["last_seq"], hash=row["last_hash"]))
+            return
         head = self._locked.get(run_id)
         guess = self.last_seen.get(run_id) if head is None else None
         # Reads, compares and locks in one statement; where it fails, somebody else was faster.

@@ -132,7 +132,7 @@ def take_first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: i
     refused = _authorise(tx, request, seen, entry_id, generation, first=True)
     if refused is not None:
         return refused
-    row = tx.one(_FIRST, **_new(tx, request, seen, generation))
+    row = tx.one(_FIRST, **new_entry(tx, request, epoch=seen.epoch or 0, generation=generation))
     assert row is not None
     return _claimed(tx, request, Entry.from_row(row))
 
@@ -147,7 +147,7 @@ def doubt_first(
     row = tx.one(
         _FIRST,
         **{
-            **_new(tx, request, seen, generation),
+            **new_entry(tx, request, epoch=seen.epoch or 0, generation=generation),
             "state": "in_doubt",
             "holder": None,
             "lease_until_ms": None,
@@ -218,7 +218,9 @@ def doubt_again(
     return doubted
 
 
-def _new(tx: Transaction, request: ClaimRequest, seen: Seen, generation: int) -> dict[str, Any]:
+def new_entry(
+    tx: Transaction, request: ClaimRequest, *, epoch: int, generation: int
+) -> dict[str, Any]:
     """Return the values of an entry that is claimed for the first time."""
     return {
         "entry_id": entry_id_for(request.tenant, request.tool, request.key, generation),
@@ -229,7 +231,7 @@ def _new(tx: Transaction, request: ClaimRequest, seen: Seen, generation: int) ->
         "undoes": request.undoes,
         "fencing_token": 1,
         "first_call_ms": tx.now_ms,
-        "epoch": seen.epoch or 0,
+        "epoch": epoch,
         "observed": UNASKED if request.observes else None,
         "unproven": False,
         "calls": 1,
@@ -398,6 +400,14 @@ def _claimed(
             action="call_again",
             found=found,
         )
+    tell_claimed(tx, request, entry)
+    if not request.undoes:
+        step_rows.start(tx, request.step_attempt)
+    return Claimed(entry)
+
+
+def tell_claimed(tx: Transaction, request: ClaimRequest, entry: Entry) -> None:
+    """Add the event of a claim."""
     tx.event(
         request.run_id,
         "effect.claimed",
@@ -411,9 +421,6 @@ def _claimed(
         approval_id=request.approval_id,
         undoes=request.undoes,
     )
-    if not request.undoes:
-        step_rows.start(tx, request.step_attempt)
-    return Claimed(entry)
 
 
 def _begin_undo(tx: Transaction, request: ClaimRequest) -> None:

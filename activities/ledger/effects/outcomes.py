@@ -123,18 +123,21 @@ def _committed(
     evidence: dict[str, Any] | None,
 ) -> None:
     """Record what a commit means beside its own row."""
-    before.tell(
-        tx,
-        "effect.committed",
-        receipt=receipt.digest,
-        rule=evidence["rule"] if evidence else None,
-    )
+    tell_committed(tx, before, receipt, evidence)
     recovery.verified(tx, before, "committed", action="resume")
     artifact_rows.record(tx, before.run_id, before.step_id, receipt)
     if before.undoes:
         mark_compensated(tx, before)
     else:
         step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt.value)
+
+
+def tell_committed(
+    tx: Transaction, entry: Entry, receipt: Kept, evidence: dict[str, Any] | None = None
+) -> None:
+    """Add the event of a commit."""
+    rule = evidence["rule"] if evidence else None
+    entry.tell(tx, "effect.committed", receipt=receipt.digest, rule=rule)
 
 
 def answer_no(

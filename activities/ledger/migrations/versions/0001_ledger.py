@@ -7,7 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 from alembic import op
 
-from surehand.activities.ledger.migrations import deletion
+from surehand.activities.ledger.migrations import deletion, one_call
 from surehand.activities.ledger.migrations.protection import (
     keep_tenants_apart,
     make_append_only,
@@ -98,6 +98,8 @@ def upgrade() -> None:
     _keep_columns("runs", "parent_run_id, parent_step_id, linked_run_id")
     deletion.guard()
     _leave_alone()
+    if on_postgresql():
+        one_call.make_functions()
 
 
 def _leave_alone() -> None:

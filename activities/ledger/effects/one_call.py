@@ -1,0 +1,148 @@
+"""A plain write's transaction as one call of PostgreSQL: its outcome, the next claim, or both.
+
+A transaction of the general way takes nine to eleven round trips, and most of what it asks is
+answered with "nothing". ``record_write`` (``migrations/one_call.py``) asks the same, and records
+the same rows and events, where nothing is in the way. Where anything is, it has written nothing:
+``claims.claim`` and ``outcomes.commit`` find out what it is. On SQLite there is no way to go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Dialect, Table
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeDecorator
+
+from surehand.activities.ledger.core.sealed import Sealing, sealing
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects, steps
+from surehand.activities.ledger.effects import outcomes
+from surehand.activities.ledger.effects.claim_entry import new_entry, tell_claimed
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, Entry
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.identity import canonical_json
+
+_DIALECT: Final[Dialect] = postgresql.dialect()  # type: ignore[no-untyped-call]
+_RECORD_WRITE: Final = f"SELECT * FROM record_write({', '.join(['%s'] * 21)})"
+#: Arguments that stand for an outcome, and for a claim, where there is none.
+_NO_OUTCOME: Final = (None,) * 6
+_NO_CLAIM: Final = (None,) * 7
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """That an effect happened."""
+
+    request: ClaimRequest
+    entry: Entry
+    receipt: Kept
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but its own rows has to be looked at to record it."""
+        entry = self.entry
+        as_claimed = entry.state == "claimed" and entry.recovering_ms is None and not entry.undoes
+        return as_claimed and self.receipt.artifact is None and not self.request.foreign
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one call has recorded."""
+
+    commit_no: int | None
+    claimed: Claimed | None
+
+
+def is_plain(request: ClaimRequest) -> bool:
+    """Return whether a claim needs nothing but its key, as far as the request itself says."""
+    asked_for = request.gated or request.if_foreign is not None or request.permissions
+    return not (asked_for or request.drift or request.undoes or request.within)
+
+
+def record_write(
+    tx: Transaction, run_id: str, outcome: Outcome | None, following: ClaimRequest | None
+) -> Recorded | None:
+    """Record an outcome that ``is_plain``, and claim what follows, if nothing is in its way.
+
+    Args:
+        tx: The call: no transaction is open around it.
+        run_id: The run of both.
+        outcome: Of the write that is over, if any is.
+        following: What is claimed, if anything: a request that ``is_plain``.
+
+    Returns:
+        What was recorded; ``None``: nothing, because something is in the way.
+    """
+    made: dict[str, Any] = {}
+    if following is not None:
+        # The clock is the database's: times count from zero, and are moved when they are known.
+        made = dict.fromkeys(effects.c.keys()) | {"tenant_id": tx.tenant}
+        made |= new_entry(tx, following, epoch=0, generation=1)
+    with sealing(Sealing(tx.tenant, run_id, tx.keys)) if tx.keys else nullcontext():
+        done = _NO_OUTCOME if outcome is None else _outcome(outcome)
+        claim = _NO_CLAIM if following is None else _claim(following, made)
+    if outcome is not None:
+        outcomes.tell_committed(tx, outcome.entry, outcome.receipt)
+    if following is not None:
+        tell_claimed(tx, following, Entry.from_row(made))
+    about = (tx.tenant, str(tx.patience_ms), run_id, canonical_json(run_id).decode())
+    row = tx.call(_RECORD_WRITE, run_id, *about, *done, *claim)
+    if row["at_time"] is None:
+        tx.pending.clear()
+        return None
+    tx.now_ms = row["at_time"]
+    claimed = None
+    if following is not None and row["is_claimed"]:
+        made |= new_entry(tx, following, epoch=0, generation=1)
+        claimed = Claimed(Entry.from_row(made))
+    elif following is not None:
+        tx.pending[run_id].pop()
+    tx.chained(run_id, ChainHead(seq=row["last_seq"], hash=row["last_hash"]))
+    return Recorded(row["done_number"], claimed)
+
+
+def _outcome(outcome: Outcome) -> tuple[Any, ...]:
+    entry, receipt = outcome.entry, outcome.receipt.value
+    attempt = outcome.request.step_attempt
+    return (
+        *(entry.entry_id, entry.fencing_token, _cell(effects, "receipt", receipt)),
+        *(attempt.step_id, attempt.attempt, _cell(steps, "output", receipt)),
+    )
+
+
+def _claim(request: ClaimRequest, entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    attempt = request.step_attempt
+    started = {
+        "tenant_id": request.tenant,
+        "run_id": attempt.run_id,
+        "step_id": attempt.step_id,
+        "attempt": attempt.attempt,
+        "tool": attempt.tool,
+        "state": "running",
+        "input": attempt.params,
+        "holder": attempt.holder,
+    }
+    return (
+        *(request.step_id, request.tool, request.key, request.execution, request.batch),
+        *(_row(effects, entry), _row(steps, started)),
+    )
+
+
+def _row(table: Table, values: Mapping[str, Any]) -> str:
+    """Return a row as JSON, its sealed cells sealed."""
+    return json.dumps({name: _written(table, name, value) for name, value in values.items()})
+
+
+def _cell(table: Table, column: str, value: Any) -> str | None:
+    return None if value is None else json.dumps(_written(table, column, value))
+
+
+def _written(table: Table, column: str, value: Any) -> Any:
+    type_ = table.c[column].type
+    return type_.process_bind_param(value, _DIALECT) if isinstance(type_, TypeDecorator) else value

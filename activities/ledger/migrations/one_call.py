@@ -1,0 +1,154 @@
+"""PostgreSQL's functions that do a whole transaction of the hot path in one call.
+
+Each inner statement has a snapshot of its own, as the statements of a transaction have, so what is
+read after a lock is taken is what was committed before. Where anything is in the way of a plain
+write or read, they write nothing and return NULL: the general way finds out what it is.
+
+Released migrations rest on it: what it emits never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from alembic import op
+
+_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+#: Chains events behind a run's head, as ``core/transaction.py`` says: the hash is of what
+#: canonical JSON makes of an event, whose members come in alphabetical order.
+_APPEND_EVENTS: Final = """
+CREATE FUNCTION append_events(
+    of_tenant text, of_run text, run_json text, at_time bigint,
+    types text[], step_ids text[], steps_json text[], bodies text[],
+    OUT last_seq bigint, OUT last_hash text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    before_it text;
+BEGIN
+    SELECT seq, head INTO last_seq, last_hash FROM runs
+        WHERE tenant_id = of_tenant AND run_id = of_run FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    FOR number IN 1 .. coalesce(cardinality(types), 0) LOOP
+        before_it := last_hash;
+        last_seq := last_seq + 1;
+        last_hash := 'sha256:' || encode(sha256(convert_to(
+            before_it || E'\\n{"at_ms":' || at_time || ',"body":' || bodies[number]
+            || ',"run_id":' || run_json || ',"seq":' || last_seq || ',"step_id":'
+            || steps_json[number] || ',"type":"' || types[number] || '"}', 'UTF8')), 'hex');
+        INSERT INTO events (tenant_id, run_id, seq, type, step_id, body, at_ms, previous, hash)
+            VALUES (of_tenant, of_run, last_seq, types[number], step_ids[number],
+                bodies[number]::json, at_time, before_it, last_hash);
+    END LOOP;
+    UPDATE runs SET seq = last_seq, head = last_hash
+        WHERE tenant_id = of_tenant AND run_id = of_run;
+END $$
+"""
+
+#: What each call begins with: whose transaction it is, and how long it waits for a lock.
+_BEGIN: Final = f"""
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN;
+    END IF;
+    PERFORM set_config('surehand.tenant', of_tenant, true),
+        set_config('lock_timeout', patience, true),
+        set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+            WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+    at_time := {_NOW};
+"""
+
+#: As ``claim_entry.py`` looks around: hardly ever is there anything.
+_IN_THE_WAY: Final = """
+    EXISTS (SELECT FROM bars WHERE tenant_id = of_tenant AND run_id = of_run
+        AND step_id IN (of_step, '*'))
+    OR EXISTS (SELECT FROM runs WHERE tenant_id = of_tenant AND run_id = of_run
+        AND (batch <> of_batch OR execution <> of_execution))
+    OR EXISTS (SELECT FROM interventions WHERE tenant_id = of_tenant AND run_id = of_run
+        AND rule = 'undone' AND state = 'open')
+    OR EXISTS (SELECT FROM effects WHERE tenant_id = of_tenant AND tool = of_tool AND key = of_key)
+    OR EXISTS (SELECT FROM quotas WHERE tenant_id = of_tenant
+        AND (effects_per_hour IS NOT NULL OR tokens_per_day IS NOT NULL
+            OR money_per_day IS NOT NULL))
+    OR EXISTS (SELECT FROM epochs WHERE closed_ms IS NULL)
+"""
+
+_LOCKED: Final = """
+    pg_try_advisory_xact_lock_shared(
+        hashtextextended('run:' || of_tenant || ':' || of_run, 0))
+    AND pg_try_advisory_xact_lock(
+        hashtextextended('step:' || of_tenant || ':' || of_run || ':' || of_step, 0))
+    AND pg_try_advisory_xact_lock(
+        hashtextextended('key:' || of_tenant || ':' || of_tool || ':' || of_key, 0))
+"""
+
+#: Records the outcome of a plain write, claims another one, or both. A claim's times are given as
+#: from its own time on.
+_RECORD_WRITE: Final = f"""
+CREATE FUNCTION record_write(
+    of_tenant text, patience text, of_run text, run_json text,
+    done_entry text, done_token bigint, done_receipt json,
+    done_step text, done_attempt integer, done_output json,
+    of_step text, of_tool text, of_key text, of_execution text, of_batch text,
+    the_effect json, the_attempt json,
+    types text[], step_ids text[], steps_json text[], bodies text[],
+    OUT at_time bigint, OUT done_number bigint, OUT is_claimed boolean,
+    OUT last_seq bigint, OUT last_hash text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    new_effect effects;
+    new_attempt steps;
+BEGIN
+    {_BEGIN}
+    IF done_entry IS NOT NULL THEN
+        UPDATE effects SET state = 'committed', receipt = done_receipt, evidence = NULL,
+                lease_until_ms = NULL, settled_ms = at_time,
+                commit_no = nextval('effects_commit_no')
+            WHERE tenant_id = of_tenant AND entry_id = done_entry AND run_id = of_run
+                AND state = 'claimed' AND fencing_token = done_token AND recovering_ms IS NULL
+            RETURNING commit_no INTO done_number;
+        IF NOT FOUND THEN
+            at_time := NULL;
+            RETURN;
+        END IF;
+        UPDATE steps SET state = 'succeeded', output = done_output, error = NULL,
+                error_class = NULL, ended_ms = at_time
+            WHERE tenant_id = of_tenant AND run_id = of_run AND step_id = done_step
+                AND attempt = done_attempt;
+    END IF;
+    is_claimed := false;
+    IF of_key IS NOT NULL AND {_LOCKED} THEN
+        is_claimed := NOT ({_IN_THE_WAY});
+    END IF;
+    IF is_claimed THEN
+        new_effect := json_populate_record(NULL::effects, the_effect);
+        new_effect.first_call_ms := at_time;
+        new_effect.claimed_ms := at_time;
+        new_effect.lease_until_ms := at_time + new_effect.lease_until_ms;
+        new_effect.deadline_ms := at_time + new_effect.deadline_ms;
+        INSERT INTO effects SELECT new_effect.*;
+        new_attempt := json_populate_record(NULL::steps, the_attempt);
+        new_attempt.started_ms := at_time;
+        INSERT INTO steps SELECT new_attempt.*
+            ON CONFLICT (tenant_id, run_id, step_id, attempt) DO UPDATE SET
+                tool = excluded.tool, state = excluded.state, input = excluded.input,
+                started_ms = excluded.started_ms, holder = excluded.holder,
+                output = NULL, error = NULL, error_class = NULL, ended_ms = NULL;
+    ELSIF done_entry IS NULL THEN
+        at_time := NULL;
+        RETURN;
+    ELSIF of_key IS NOT NULL THEN
+        types := types[1:1];
+    END IF;
+    SELECT e.last_seq, e.last_hash INTO last_seq, last_hash
+        FROM append_events(of_tenant, of_run, run_json, at_time,
+            types, step_ids, steps_json, bodies) AS e;
+END $$
+"""
+
+
+def make_functions() -> None:
+    """Make the functions: PostgreSQL's alone."""
+    for function in (_APPEND_EVENTS, _RECORD_WRITE):
+        op.execute(function)
