@@ -19,6 +19,7 @@ from surehand.activities.effects.recorder import written
 from surehand.activities.effects.resource_leases import HeldResources
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.effects import one_call
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.effects.claims import note as note_claim
 from surehand.activities.ledger.outbox.notifications import write_pause
@@ -101,7 +102,9 @@ class ReadCall:
         outcome: ToolOutcome
         row, ledger = self._row(), self.worker.ledger
         try:
-            begun = await ledger.transact(call.tenant, self._begin, row)
+            begun = await self._begin_in_one_call(row)
+            if begun is None:
+                begun = await ledger.transact(call.tenant, self._begin, row)
         except QuotaUsedUp as used_up:
             return await self._over(used_up.found)
         if isinstance(begun, ToolReport):
@@ -148,10 +151,37 @@ class ReadCall:
             outcome = AnsweredNo(reason=answer.reason, code=answer.code, attempts=self._number)
         else:
             kept = await self.worker.artifacts.keep(call.tenant, call.run_id, to_json(answer))
-            head = await self._finish(row, "succeeded", output=kept)
+            in_one = await self._succeed_in_one_call(row, kept)
+            head = in_one or await self._finish(row, "succeeded", output=kept)
             outcome = Succeeded(output=kept.value, attempts=self._number, read_ms=begun.now_ms)
         self._crash(CrashPoint.BEFORE_REPORT)
         return ToolReport(outcome=outcome, head=head)
+
+    async def _begin_in_one_call(self, row: StepAttempt) -> _Begun | ToolReport | None:
+        """Begin a first attempt that needs nothing, where the ledger has a call for that."""
+        request, ledger = self.request, self.worker.ledger
+        asked_for = request.gated or request.if_foreign is not None or request.permissions
+        again = self._number > 1 or self.attempt.unacknowledged_holders() is not None
+        if not ledger.one_call or again or asked_for or self.keeps:
+            return None
+
+        def begin(tx: Transaction) -> _Begun | None:
+            begun = one_call.begin_read(tx, row)
+            return _Begun(None, None, False, tx.now_ms) if begun else None
+
+        return await ledger.call(self.call.tenant, begin)
+
+    async def _succeed_in_one_call(self, row: StepAttempt, output: Kept) -> ChainHead | None:
+        """Record an answer, where the ledger has a call for that and nothing else is to be done."""
+        ledger = self.worker.ledger
+        more = output.artifact or self._draft.is_written or self.held.leases
+        if not ledger.one_call or more or self.request.foreign:
+            return None
+
+        def succeed(tx: Transaction) -> ChainHead | None:
+            return tx.heads[row.run_id] if one_call.record_read(tx, row, output.value) else None
+
+        return await written(lambda: ledger.call_first(self.call.tenant, succeed))
 
     def _begin(self, tx: Transaction, row: StepAttempt) -> _Begun | ToolReport:
         """Begin the read, or say what it has come to already."""

@@ -11,7 +11,11 @@ from typing import Final
 
 #: What the driver sends, and how the server's answer ends: of a call that is a transaction by
 #: itself, too, which has its text as long as it is not prepared.
-_COMMITS: Final = {b"COMMIT\x00": b"COMMIT\x00", b"record_write(": b"SELECT 1\x00"}
+_COMMITS: Final = {
+    b"COMMIT\x00": b"COMMIT\x00",
+    b"record_write(": b"SELECT 1\x00",
+    b"record_read(": b"SELECT 1\x00",
+}
 
 
 class Cut(Enum):

@@ -1,16 +1,16 @@
-"""A plain write's transaction as one call of PostgreSQL: its outcome, the next claim, or both.
+"""Transactions of plain writes and reads, each as one call of PostgreSQL.
 
-A transaction of the general way takes nine to eleven round trips, and most of what it asks is
-answered with "nothing". ``record_write`` (``migrations/one_call.py``) asks the same, and records
-the same rows and events, where nothing is in the way. Where anything is, it has written nothing:
-``claims.claim`` and ``outcomes.commit`` find out what it is. On SQLite there is no way to go.
+A transaction of the general way takes six to eleven round trips, and most of what it asks is
+answered with "nothing". The functions of ``migrations/one_call.py`` ask the same, and record the
+same rows and events, where nothing is in the way. Where anything is, they have written nothing:
+the general way finds out what it is. On SQLite there is no way to go.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,13 +23,17 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, steps
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.effects.claim_entry import new_entry, tell_claimed
+from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, Entry
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.identity import canonical_json
 
 _DIALECT: Final[Dialect] = postgresql.dialect()  # type: ignore[no-untyped-call]
 _RECORD_WRITE: Final = f"SELECT * FROM record_write({', '.join(['%s'] * 21)})"
+_BEGIN_READ: Final = "SELECT begin_read(%s, %s, %s)"
+_RECORD_READ: Final = f"SELECT * FROM record_read({', '.join(['%s'] * 13)})"
 #: Arguments that stand for an outcome, and for a claim, where there is none.
 _NO_OUTCOME: Final = (None,) * 6
 _NO_CLAIM: Final = (None,) * 7
@@ -84,7 +88,7 @@ def record_write(
         # The clock is the database's: times count from zero, and are moved when they are known.
         made = dict.fromkeys(effects.c.keys()) | {"tenant_id": tx.tenant}
         made |= new_entry(tx, following, epoch=0, generation=1)
-    with sealing(Sealing(tx.tenant, run_id, tx.keys)) if tx.keys else nullcontext():
+    with _sealed(tx, run_id):
         done = _NO_OUTCOME if outcome is None else _outcome(outcome)
         claim = _NO_CLAIM if following is None else _claim(following, made)
     if outcome is not None:
@@ -107,6 +111,54 @@ def record_write(
     return Recorded(row["done_number"], claimed)
 
 
+def begin_read(tx: Transaction, attempt: StepAttempt) -> bool:
+    """Record that the first attempt at a read runs, if nothing is in its way.
+
+    Args:
+        tx: The call: no transaction is open around it.
+        attempt: The attempt, with its holder.
+
+    Returns:
+        Whether it is recorded.
+    """
+    with _sealed(tx, attempt.run_id):
+        row = _row(steps, _started(tx.tenant, attempt))
+    called = (tx.tenant, str(tx.patience_ms), row)
+    at_ms = tx.connection.exec_driver_sql(_BEGIN_READ, called).scalar_one()
+    tx.now_ms = at_ms or 0
+    return at_ms is not None
+
+
+def record_read(tx: Transaction, attempt: StepAttempt, output: Any) -> bool:
+    """Record what a read has returned, if its attempt still counts.
+
+    Args:
+        tx: The call: no transaction is open around it.
+        attempt: The attempt, with its holder.
+        output: What it has returned: no artifact.
+
+    Returns:
+        Whether it is recorded; if it is not, the general way finds out what is in the way.
+    """
+    run_id = attempt.run_id
+    with _sealed(tx, run_id):
+        cell = _cell(steps, "output", output)
+    step_rows.tell_succeeded(tx, attempt)
+    about = (tx.tenant, str(tx.patience_ms), run_id, canonical_json(run_id).decode())
+    which = (attempt.step_id, attempt.attempt, attempt.holder, attempt.batch)
+    row = tx.call(_RECORD_READ, run_id, *about, *which, cell)
+    if row["at_time"] is None:
+        tx.pending.clear()
+        return False
+    tx.now_ms = row["at_time"]
+    tx.chained(run_id, ChainHead(seq=row["last_seq"], hash=row["last_hash"]))
+    return True
+
+
+def _sealed(tx: Transaction, run_id: str) -> AbstractContextManager[None]:
+    return nullcontext() if tx.keys is None else sealing(Sealing(tx.tenant, run_id, tx.keys))
+
+
 def _outcome(outcome: Outcome) -> tuple[Any, ...]:
     entry, receipt = outcome.entry, outcome.receipt.value
     attempt = outcome.request.step_attempt
@@ -117,9 +169,16 @@ def _outcome(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def _claim(request: ClaimRequest, entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    attempt = request.step_attempt
-    started = {
-        "tenant_id": request.tenant,
+    started = _started(request.tenant, request.step_attempt)
+    return (
+        *(request.step_id, request.tool, request.key, request.execution, request.batch),
+        *(_row(effects, entry), _row(steps, started)),
+    )
+
+
+def _started(tenant: str, attempt: StepAttempt) -> dict[str, Any]:
+    return {
+        "tenant_id": tenant,
         "run_id": attempt.run_id,
         "step_id": attempt.step_id,
         "attempt": attempt.attempt,
@@ -128,10 +187,6 @@ def _claim(request: ClaimRequest, entry: Mapping[str, Any]) -> tuple[Any, ...]:
         "input": attempt.params,
         "holder": attempt.holder,
     }
-    return (
-        *(request.step_id, request.tool, request.key, request.execution, request.batch),
-        *(_row(effects, entry), _row(steps, started)),
-    )
 
 
 def _row(table: Table, values: Mapping[str, Any]) -> str:

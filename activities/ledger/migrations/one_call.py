@@ -147,8 +147,57 @@ BEGIN
 END $$
 """
 
+#: Begins the first attempt at a read of which nothing is there.
+_BEGIN_READ: Final = f"""
+CREATE FUNCTION begin_read(
+    of_tenant text, patience text, the_attempt json, OUT at_time bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    new_attempt steps;
+BEGIN
+    {_BEGIN}
+    IF EXISTS (SELECT FROM quotas WHERE tenant_id = of_tenant
+            AND (tokens_per_day IS NOT NULL OR money_per_day IS NOT NULL)) THEN
+        at_time := NULL;
+        RETURN;
+    END IF;
+    new_attempt := json_populate_record(NULL::steps, the_attempt);
+    new_attempt.started_ms := at_time;
+    INSERT INTO steps SELECT new_attempt.* ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        at_time := NULL;
+    END IF;
+END $$
+"""
+
+#: Records the answer of a read whose attempt still counts.
+_RECORD_READ: Final = f"""
+CREATE FUNCTION record_read(
+    of_tenant text, patience text, of_run text, run_json text,
+    of_step text, of_attempt integer, of_holder text, of_batch text, the_output json,
+    types text[], step_ids text[], steps_json text[], bodies text[],
+    OUT at_time bigint, OUT last_seq bigint, OUT last_hash text
+) LANGUAGE plpgsql AS $$
+BEGIN
+    {_BEGIN}
+    UPDATE steps SET state = 'succeeded', output = the_output, error = NULL, error_class = NULL,
+            ended_ms = at_time
+        WHERE tenant_id = of_tenant AND run_id = of_run AND step_id = of_step
+            AND attempt = of_attempt AND holder = of_holder AND state = 'running'
+            AND NOT EXISTS (SELECT FROM runs WHERE tenant_id = of_tenant AND run_id = of_run
+                AND batch <> of_batch);
+    IF NOT FOUND THEN
+        at_time := NULL;
+        RETURN;
+    END IF;
+    SELECT e.last_seq, e.last_hash INTO last_seq, last_hash
+        FROM append_events(of_tenant, of_run, run_json, at_time,
+            types, step_ids, steps_json, bodies) AS e;
+END $$
+"""
+
 
 def make_functions() -> None:
     """Make the functions: PostgreSQL's alone."""
-    for function in (_APPEND_EVENTS, _RECORD_WRITE):
+    for function in (_APPEND_EVENTS, _RECORD_WRITE, _BEGIN_READ, _RECORD_READ):
         op.execute(function)

@@ -239,6 +239,12 @@ def finish(
     return finished == 1
 
 
+def tell_succeeded(tx: Transaction, attempt: StepAttempt) -> None:
+    """Add the event of a read that was answered."""
+    about = {"tool": attempt.tool, "attempt": attempt.attempt}
+    tx.event(attempt.run_id, "step.succeeded", step_id=attempt.step_id, **about)
+
+
 def still_ours(tx: Transaction, attempt: StepAttempt) -> bool:
     """Lock an attempt's row and return whether its end would still be recorded."""
     own = {"holder": attempt.holder, "state": "running", "attempt": attempt.attempt}
