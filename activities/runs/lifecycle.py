@@ -22,6 +22,7 @@ from surehand.activities.ledger.steps import executions, foreign
 from surehand.activities.ledger.steps.drafts import Written
 from surehand.activities.runs.child_runs import started_in
 from surehand.activities.runs.executions import as_newest, execution_of
+from surehand.activities.tools.describing import describe_plan
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import (
@@ -36,6 +37,7 @@ from surehand.workflows.contracts.quotas import AdmitRun, QuotaWait, RunAdmitted
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
 from surehand.workflows.contracts.starting import OpenRun, RunOpened
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.tools import ToolsDescribed
 from surehand.workflows.errors import ErrorType
 
 log = structlog.get_logger()
@@ -53,8 +55,13 @@ class RunActivities:
 
     @activity.defn(name="open_run")
     async def open_run(self, asked: OpenRun) -> RunOpened:
-        """Record a run and its plan before step one."""
+        """Record a run and its plan before step one, if the plan fits the tools."""
         request, assurance = asked.request, self._worker.assurance
+        described = ToolsDescribed(tools={})
+        if not asked.continues:
+            described = describe_plan(self._worker.toolbox, request.plan)
+        if described.problems:
+            return RunOpened(problems=described.problems)
         ledger, execution = self._worker.ledger, execution_of(request.run_id)
         above: str | None = None
         if assurance is Assurance.SIGNED and request.parent is not None:
@@ -63,7 +70,7 @@ class RunActivities:
 
         def opened(tx: Transaction) -> dict[str, Any]:
             how = {"execution": execution, "above": above, "store": store}
-            run_rows.open_run(tx, asked, assurance, **how)
+            run_rows.open_run(tx, asked, assurance, described.tools, **how)
             return {
                 "foreign": foreign.content_of(tx, request.run_id),
                 "queued": admission.queued(tx, request.run_id),
@@ -72,7 +79,7 @@ class RunActivities:
 
         async def record() -> RunOpened:
             found, head = await ledger.record(request.tenant, request.run_id, opened)
-            return RunOpened(**found, head=head)
+            return RunOpened(tools=described.tools, **found, head=head)
 
         try:
             return await as_newest(ledger, record)

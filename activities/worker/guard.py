@@ -5,7 +5,7 @@ It has lost the run, there can be no such tenant, or the tenant is another cell'
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -25,10 +25,7 @@ from surehand.process.cells import OwnCell
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.names import NO_RUNS
-from surehand.workflows.ports import DESCRIBE_TOOLS, OPEN_RUN
-
-#: Before the run is recorded, nobody knows it.
-_BEFORE_IT_IS_KNOWN: Final = frozenset({DESCRIBE_TOOLS.name, OPEN_RUN.name})
+from surehand.workflows.ports import OPEN_RUN
 
 
 class LedgerGuard(Interceptor):
@@ -74,7 +71,8 @@ class _Guarded(ActivityInboundInterceptor):
         except Exception as error:
             info = activity.info()
             run_id = info.workflow_id or ""
-            first = info.activity_type in _BEFORE_IT_IS_KNOWN and not isinstance(error, RunNotFound)
+            # Before the run is recorded, nobody knows it.
+            first = info.activity_type == OPEN_RUN.name and not isinstance(error, RunNotFound)
             if info.workflow_type in NO_RUNS or first:
                 raise
             if await self._ledger.transact(tenant_of_run(run_id), knows_run, run_id):
@@ -95,8 +93,6 @@ class _Guarded(ActivityInboundInterceptor):
                 this one with the right file, goes on with it.
         """
         info = activity.info()
-        if info.activity_type == DESCRIBE_TOOLS.name:
-            return  # It tells of no tenant's, and what opens the run comes next.
         run_id = info.workflow_id or ""
         tenant = tenant_of_run(run_id)
         problem = cell.problem(tenant)

@@ -242,7 +242,7 @@ async def test_code_tells_a_model_of_tools_with_schemas_that_are_recorded_once(
         for event in (await run.handle.fetch_history()).events
         if event.activity_task_scheduled_event_attributes.activity_type.name == "describe_tools"
     ]
-    assert len(asked) == 2  # by the run's start, which gets no schemas, and by the code
+    assert len(asked) == 1  # by the code: the run's start gets no schemas
 
 
 async def test_code_that_tells_of_a_tool_that_is_not_there_does_nothing(

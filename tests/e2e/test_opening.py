@@ -137,7 +137,7 @@ async def deaths(run: Run) -> Counter[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("activity", "point"),
     [
-        ("describe_tools", CrashPoint.BEFORE_CLAIM),
+        ("open_run", CrashPoint.BEFORE_CLAIM),
         ("open_run", CrashPoint.BEFORE_REPORT),
         ("steer", CrashPoint.BEFORE_REPORT),
         ("close_run", CrashPoint.BEFORE_CLAIM),

@@ -158,12 +158,11 @@ class Scene:
     ) -> None:
         opening = OpenRun(
             request=start or self.start(run_id, **more),
-            tools={spec.name: spec},
             execution=execution,
             started_at=started_at,
         )
         with self.tx() as tx:
-            lifecycle.open_run(tx, opening, assurance, above=above, store=store)
+            lifecycle.open_run(tx, opening, assurance, {spec.name: spec}, above=above, store=store)
 
     def call(self, **changes: Any) -> ClaimRequest:
         return call(self.tenant, **changes)

@@ -224,7 +224,7 @@ def test_an_execution_that_was_the_newest_when_it_asked_does_not_act_after_a_new
 
 def test_an_earlier_execution_neither_opens_the_run_nor_ends_it(scene: Scene) -> None:
     goes_on(scene)
-    opening = OpenRun(request=scene.start(RUN), tools={}, execution=FIRST)
+    opening = OpenRun(request=scene.start(RUN), execution=FIRST)
     with pytest.raises(ActsElsewhere), scene.tx() as tx:
         lifecycle.open_run(tx, opening, execution=FIRST)
     with pytest.raises(ActsElsewhere):

@@ -250,11 +250,9 @@ async def test_a_run_that_is_being_opened_is_seen_or_refused(
 
     with scene.tx() as opening:
         started_at = datetime.now(UTC)
-        asked = OpenRun(
-            request=scene.start(OTHER_RUN), tools={SPEC.name: SPEC}, execution="x",
-            started_at=started_at,
-        )  # fmt: skip
-        lifecycle.open_run(opening, asked)
+        start = scene.start(OTHER_RUN)
+        asked = OpenRun(request=start, execution="x", started_at=started_at)
+        lifecycle.open_run(opening, asked, tools={SPEC.name: SPEC})
         going = asyncio.create_task(go_away())
         await waits_for_lock(old)
     assert await going == [f"run {OTHER_RUN} is open"]

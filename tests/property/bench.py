@@ -166,8 +166,8 @@ class Bench:
             start = StartRun(run_id=run_id, tenant=self.tenant, user="ada", plan=plan)
             specs = {spec.name: spec for spec in self.toolbox.specs()}
             with self.ledger.transaction(self.tenant) as tx:
-                opening = OpenRun(request=start, tools=specs, execution=start.run_id)
-                run_rows.open_run(tx, opening)
+                opening = OpenRun(request=start, execution=start.run_id)
+                run_rows.open_run(tx, opening, tools=specs)
 
     def standing(self, *places: str) -> list[Attempt]:
         """Return the attempts that stand still there; those nobody believes in any more, too."""

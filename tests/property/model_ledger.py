@@ -35,7 +35,7 @@ from surehand.workflows.contracts.approvals import (
     VerdictReached,
     VerifyDecision,
 )
-from surehand.workflows.contracts.base import ChainHead, Recorded
+from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -52,12 +52,11 @@ from surehand.workflows.contracts.effects import (
 )
 from surehand.workflows.contracts.judging import Steer, Steered, SteeringCode
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
-from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.starting import OpenRun, RunOpened
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
     ApprovalNeeded,
-    DescribeTools,
     Effect,
     HumanNeeded,
     Recovery,
@@ -65,7 +64,6 @@ from surehand.workflows.contracts.tools import (
     ToolCall,
     ToolOutcome,
     ToolReport,
-    ToolsDescribed,
     ToolSpec,
 )
 from surehand.workflows.errors import ErrorType
@@ -221,7 +219,6 @@ class ModelLedger:
     def all(self) -> list[Callable[..., Any]]:
         """Return the activities, one for each port."""
         return [
-            self.describe_tools,
             self.open_run,
             self.execute_tool,
             self.find_remaining,
@@ -236,15 +233,12 @@ class ModelLedger:
             self.not_modelled,
         ]
 
-    @activity.defn(name="describe_tools")
-    async def describe_tools(self, asked: DescribeTools) -> ToolsDescribed:
-        return ToolsDescribed(tools={step.tool: _spec(step.tool) for step in asked.plan.steps})
-
     @activity.defn(name="open_run")
-    async def open_run(self, asked: OpenRun) -> Recorded:
+    async def open_run(self, asked: OpenRun) -> RunOpened:
         world = self.worlds[asked.request.run_id]
         world.executions += 1
-        return Recorded(head=world.head())
+        named = asked.request.plan.steps if not asked.continues else ()
+        return RunOpened(tools={step.tool: _spec(step.tool) for step in named}, head=world.head())
 
     @activity.defn(name="execute_tool")
     async def execute_tool(self, call: ToolCall) -> ToolReport:

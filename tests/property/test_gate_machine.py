@@ -233,9 +233,10 @@ class GateMachine(RuleBasedStateMachine):
                 self.people.roles[name].add(role)
         _, _, key = KEYS[REQUESTER, 1]
         signed = signed_start(start, key, self.clock.now_ms // 1000)
-        opening = OpenRun(request=signed, tools={"gate.pay": self.spec}, execution=RUN)
+        opening = OpenRun(request=signed, execution=RUN)
         with self.ledger.transaction(self.tenant) as tx:
-            run_rows.open_run(tx, opening, self.context.assurance)
+            tools = {"gate.pay": self.spec}
+            run_rows.open_run(tx, opening, self.context.assurance, tools)
 
     # What the run does
 

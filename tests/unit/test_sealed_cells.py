@@ -72,8 +72,8 @@ def opened(tx: Transaction, run_id: str) -> None:
     start = scene.start(run_id)
     plan = start.plan.model_copy(update={"input": INPUT})
     request = start.model_copy(update={"plan": plan})
-    asked = lifecycle.OpenRun(request=request, tools={SPEC.name: SPEC}, execution="first")
-    lifecycle.open_run(tx, asked, above="first")
+    asked = lifecycle.OpenRun(request=request, execution="first")
+    lifecycle.open_run(tx, asked, tools={SPEC.name: SPEC}, above="first")
 
 
 def closed(tx: Transaction, run_id: str) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field, JsonValue, model_validator
 
-from surehand.workflows.contracts.base import LONGEST_NAME, Message, Recorded, is_storable
+from surehand.workflows.contracts.base import LONGEST_NAME, ChainHead, Message, is_storable
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.quotas import QuotaWait
-from surehand.workflows.contracts.tools import ToolSpec
+from surehand.workflows.contracts.tools import PlanError, ToolSpec
 from surehand.workflows.contracts.unreadable import readable
 from surehand.workflows.identity import tenant_of_run, tenant_problem
 from surehand.workflows.plan.durability import Durability
@@ -103,9 +103,15 @@ class StartRun(Message):
         return Durability.ASYNC if code and mode is Durability.EXIT else mode
 
 
-class RunOpened(Recorded):
-    """A run is recorded."""
+class RunOpened(Message):
+    """A run is recorded, or it cannot be: its plan does not fit the tools."""
 
+    tools: dict[str, ToolSpec] = {}
+    """Of a run that begins: the specs of the tools that its plan names, and what undoes them."""
+    problems: list[PlanError] = []
+    """What is wrong with the plan: then nothing is recorded."""
+    head: ChainHead | None = None
+    """The run's chain of events after it."""
     foreign: tuple[ForeignContent, ...] = ()
     """What has brought it content from outside: from its parent, say, or before a reset."""
     queued: QuotaWait | None = None
@@ -118,7 +124,6 @@ class OpenRun(Message):
     """Records a run and its plan before step one."""
 
     request: StartRun
-    tools: dict[str, ToolSpec]
     execution: str
     """Temporal's id of the run's first execution: of one that was reset, or continued, too."""
     continues: bool = False

@@ -23,7 +23,6 @@ from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.starting import OpenRun, StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun, Verb
-from surehand.workflows.contracts.tools import DescribeTools
 from surehand.workflows.control.budget import Spending
 from surehand.workflows.control.child_runs import Children, Reporter, RunSignals
 from surehand.workflows.control.decisions import Decisions
@@ -214,19 +213,8 @@ class Run:
         if request.carried is not None:
             await self._open_again(request)
             return
-        described = await self._call(
-            ports.DESCRIBE_TOOLS, DescribeTools(plan=request.plan), "describe the plan's tools"
-        )
-        if described.problems:
-            problems = [problem.model_dump() for problem in described.problems]
-            text = "; ".join(f"{p.where}: {p.reason}" for p in described.problems)[:LONGEST_ERROR]
-            self._data.ended, self._data.error = RunState.FAILED, text
-            self._changed()
-            raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
-        self._data.tools.update(described.tools)
         opening = OpenRun(
             request=request,
-            tools=described.tools,
             execution=info.first_execution_run_id,
             started_at=info.workflow_start_time,
         )
@@ -238,7 +226,7 @@ class Run:
         if refused is not None:
             raise ApplicationError(refused, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
         first = workflow.info().first_execution_run_id
-        asked = OpenRun(request=self._data.request, tools={}, execution=first, continues=True)
+        asked = OpenRun(request=self._data.request, execution=first, continues=True)
         await self._record(asked)
 
     async def _record(self, asked: OpenRun) -> None:
@@ -250,6 +238,13 @@ class Run:
                 self._changed()
                 raise error.cause from None
             raise
+        if opened.problems:
+            problems = [problem.model_dump() for problem in opened.problems]
+            text = "; ".join(f"{p.where}: {p.reason}" for p in opened.problems)[:LONGEST_ERROR]
+            self._data.ended, self._data.error = RunState.FAILED, text
+            self._changed()
+            raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
+        self._data.tools.update(opened.tools)
         self._data.keep_head(opened.head)
         self._data.note_foreign(opened.foreign)
         self._data.weight = opened.weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from surehand.activities.ledger.approvals.standing_grants import give_back
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
@@ -28,10 +29,14 @@ class RunIdTaken(Exception):
     """A run of this id was recorded before; ids are never reused, not even after retention."""
 
 
+NO_TOOLS: Final[Mapping[str, ToolSpec]] = {}
+
+
 def open_run(
     tx: Transaction,
     asked: OpenRun,
     assurance: Assurance = Assurance.OPEN,
+    tools: Mapping[str, ToolSpec] = NO_TOOLS,
     *,
     execution: str | None = None,
     above: str | None = None,
@@ -45,6 +50,7 @@ def open_run(
         tx: The transaction.
         asked: The run.
         assurance: What has to prove who has started it.
+        tools: The specs of the plan's tools.
         execution: Which execution of the run asks, if not its first one.
         above: The first execution of the run that has started it, as the server has it.
         store: What tells the worker's artifact store from others.
@@ -108,7 +114,7 @@ def open_run(
             run_id=request.run_id,
             plan_version=1,
             plan=plan,
-            tools={name: spec.model_dump(mode="json") for name, spec in asked.tools.items()},
+            tools={name: spec.model_dump(mode="json") for name, spec in tools.items()},
             stored_ms=tx.now_ms,
         )
     )
@@ -121,7 +127,7 @@ def open_run(
         kid=start["start_kid"],
         plan=request.plan.name,
         plan_digest=digest(plan),
-        gated=_gated_steps(request.plan, asked.tools),
+        gated=_gated_steps(request.plan, tools),
         parent=parent.run_id if parent else None,
         linked=request.linked.run_id if request.linked else None,
         taken_over=sorted(request.linked.outputs) or None if request.linked else None,
