@@ -29,10 +29,10 @@ from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.identity import canonical_json
 
 _DIALECT: Final[Dialect] = postgresql.dialect()  # type: ignore[no-untyped-call]
-_RECORD_WRITE: Final = f"SELECT * FROM record_write({', '.join(['%s'] * 21)})"
+_RECORD_WRITE: Final = f"SELECT * FROM record_write({', '.join(['%s'] * 23)})"
 #: Arguments that stand for an outcome, and for a claim, where there is none.
 _NO_OUTCOME: Final = (None,) * 6
-_NO_CLAIM: Final = (None,) * 7
+_NO_CLAIM: Final = (None,) * 9
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,12 @@ def _claim(request: ClaimRequest, entry: Mapping[str, Any]) -> tuple[Any, ...]:
         "attempt": attempt.attempt,
         "tool": attempt.tool,
         "state": "running",
-        "input": attempt.params,
         "holder": attempt.holder,
     }
     return (
         *(request.step_id, request.tool, request.key, request.execution, request.batch),
-        *(_row(effects, entry), _row(steps, started)),
+        *(_row(effects, {**entry, "params": None}), _cell(effects, "params", request.params)),
+        *(_row(steps, started), _cell(steps, "input", attempt.params)),
     )
 
 
