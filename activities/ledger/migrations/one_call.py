@@ -84,7 +84,8 @@ _LOCKED: Final = """
 """
 
 #: Records the outcome of a plain write, claims another one, or both. A claim's times are given as
-#: from its own time on. Params come beside their rows: what makes a row of JSON refuses a NUL in it.
+#: from its own time on. Params come beside their rows: what makes a row of JSON refuses a NUL in
+#: its texts.
 _RECORD_WRITE: Final = f"""
 CREATE FUNCTION record_write(
     of_tenant text, patience text, of_run text, run_json text,
