@@ -61,6 +61,7 @@ from tests.unit.values import json_objects, json_values
 pytestmark = [pytest.mark.postgres, pytest.mark.guarantee("G1")]
 
 BATCH: Final = Holding(1, "first", 1, "a")
+ODD_RUN: Final = 'r"\\ü\n{}'
 #: What JSON carries and its readers get wrong.
 ODD: Final[dict[str, Any]] = {
     "nul": {"a": "\x00", "\x00": 1},
@@ -200,7 +201,7 @@ _writes = st.builds(
     st.booleans(),
 )
 _scripts = st.lists(_writes, min_size=1, max_size=4)
-_runs = st.sampled_from([RUN, 'r"\\ü\n{}'])
+_runs = st.sampled_from([RUN, ODD_RUN])
 
 
 async def play(scene: Scene, run_id: str, script: list[Write]) -> list[Any]:
@@ -320,6 +321,26 @@ async def test_what_is_odd_in_json_is_stored_as_by_the_general_way(
     twins.alike()
     for row in twins.quick.rows(effects):
         assert (row["params"], row["receipt"], row["state"]) == (value, value, "committed")
+
+
+@search(15, functions=True)
+@given(said_=st.lists(st.tuples(_runs, st.none() | _names, _values), max_size=6))
+async def test_events_of_any_content_are_chained_in_order_run_by_run(
+    ledgers: tuple[Ledger, Ledger], said_: list[tuple[str, str | None, Any]]
+) -> None:
+    # Given what the general way chains, too, by a function of the database
+    scene = born(ledgers).quick
+    scene.open_run(ODD_RUN)
+
+    with scene.tx() as tx:
+        for run_id, step_id, value in said_:
+            tx.event(run_id, "test.said", step_id=step_id, value=value)
+
+    check_chains(scene)
+    for run_id in (RUN, ODD_RUN):
+        mine = [(step, value) for run, step, value in said_ if run == run_id]
+        found = scene.events(run_id, "test.said")
+        assert [(one["step_id"], one["body"].get("value")) for one in found] == mine
 
 
 async def test_a_plain_write_is_two_statements_and_in_a_batch_it_is_one(
