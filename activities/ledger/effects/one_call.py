@@ -31,12 +31,12 @@ from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.identity import canonical_json
 
 _DIALECT: Final[Dialect] = postgresql.dialect()  # type: ignore[no-untyped-call]
-_RECORD_WRITE: Final = f"SELECT * FROM record_write({', '.join(['%s'] * 21)})"
-_BEGIN_READ: Final = "SELECT begin_read(%s, %s, %s)"
+_RECORD_WRITE: Final = f"SELECT * FROM record_write({', '.join(['%s'] * 23)})"
+_BEGIN_READ: Final = "SELECT begin_read(%s, %s, %s, %s)"
 _RECORD_READ: Final = f"SELECT * FROM record_read({', '.join(['%s'] * 13)})"
 #: Arguments that stand for an outcome, and for a claim, where there is none.
 _NO_OUTCOME: Final = (None,) * 6
-_NO_CLAIM: Final = (None,) * 7
+_NO_CLAIM: Final = (None,) * 9
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ def begin_read(tx: Transaction, attempt: StepAttempt) -> bool:
         Whether it is recorded.
     """
     with _sealed(tx, attempt.run_id):
-        row = _row(steps, _started(tx.tenant, attempt))
-    called = (tx.tenant, str(tx.patience_ms), row)
+        started = _started(tx.tenant, attempt)
+    called = (tx.tenant, str(tx.patience_ms), *started)
     at_ms = tx.connection.exec_driver_sql(_BEGIN_READ, called).scalar_one()
     tx.now_ms = at_ms or 0
     return at_ms is not None
@@ -169,24 +169,25 @@ def _outcome(outcome: Outcome) -> tuple[Any, ...]:
 
 
 def _claim(request: ClaimRequest, entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    started = _started(request.tenant, request.step_attempt)
     return (
         *(request.step_id, request.tool, request.key, request.execution, request.batch),
-        *(_row(effects, entry), _row(steps, started)),
+        *(_row(effects, {**entry, "params": None}), _cell(effects, "params", request.params)),
+        *_started(request.tenant, request.step_attempt),
     )
 
 
-def _started(tenant: str, attempt: StepAttempt) -> dict[str, Any]:
-    return {
+def _started(tenant: str, attempt: StepAttempt) -> tuple[str, str | None]:
+    """Return the row of an attempt that runs, and its input."""
+    started = {
         "tenant_id": tenant,
         "run_id": attempt.run_id,
         "step_id": attempt.step_id,
         "attempt": attempt.attempt,
         "tool": attempt.tool,
         "state": "running",
-        "input": attempt.params,
         "holder": attempt.holder,
     }
+    return _row(steps, started), _cell(steps, "input", attempt.params)
 
 
 def _row(table: Table, values: Mapping[str, Any]) -> str:

@@ -84,14 +84,15 @@ _LOCKED: Final = """
 """
 
 #: Records the outcome of a plain write, claims another one, or both. A claim's times are given as
-#: from its own time on.
+#: from its own time on. Params come beside their rows: what makes a row of JSON refuses a NUL in
+#: its texts.
 _RECORD_WRITE: Final = f"""
 CREATE FUNCTION record_write(
     of_tenant text, patience text, of_run text, run_json text,
     done_entry text, done_token bigint, done_receipt json,
     done_step text, done_attempt integer, done_output json,
     of_step text, of_tool text, of_key text, of_execution text, of_batch text,
-    the_effect json, the_attempt json,
+    the_effect json, the_params json, the_attempt json, the_input json,
     types text[], step_ids text[], steps_json text[], bodies text[],
     OUT at_time bigint, OUT done_number bigint, OUT is_claimed boolean,
     OUT last_seq bigint, OUT last_hash text
@@ -123,12 +124,14 @@ BEGIN
     END IF;
     IF is_claimed THEN
         new_effect := json_populate_record(NULL::effects, the_effect);
+        new_effect.params := the_params;
         new_effect.first_call_ms := at_time;
         new_effect.claimed_ms := at_time;
         new_effect.lease_until_ms := at_time + new_effect.lease_until_ms;
         new_effect.deadline_ms := at_time + new_effect.deadline_ms;
         INSERT INTO effects SELECT new_effect.*;
         new_attempt := json_populate_record(NULL::steps, the_attempt);
+        new_attempt.input := the_input;
         new_attempt.started_ms := at_time;
         INSERT INTO steps SELECT new_attempt.*
             ON CONFLICT (tenant_id, run_id, step_id, attempt) DO UPDATE SET
@@ -150,7 +153,7 @@ END $$
 #: Begins the first attempt at a read of which nothing is there.
 _BEGIN_READ: Final = f"""
 CREATE FUNCTION begin_read(
-    of_tenant text, patience text, the_attempt json, OUT at_time bigint
+    of_tenant text, patience text, the_attempt json, the_input json, OUT at_time bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     new_attempt steps;
@@ -162,6 +165,7 @@ BEGIN
         RETURN;
     END IF;
     new_attempt := json_populate_record(NULL::steps, the_attempt);
+    new_attempt.input := the_input;
     new_attempt.started_ms := at_time;
     INSERT INTO steps SELECT new_attempt.* ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
