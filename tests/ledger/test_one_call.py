@@ -413,7 +413,8 @@ async def test_a_call_tells_of_what_it_has_written_and_of_nothing_else(quick: Sc
 
 #: Prepares what may be in the way of a refund, and returns what is different about its claim.
 Prepare = Callable[[Scene], dict[str, Any] | None]
-_PAID: Final = {"run_id": OTHER_RUN, "step_id": "theirs"}
+#: Another run's write, whose lease is not over on any machine.
+_PAID: Final[dict[str, Any]] = {"run_id": OTHER_RUN, "step_id": "theirs", "lease": WINDOW}
 
 
 def bar(step_id: str | None) -> Prepare:
