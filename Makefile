@@ -75,6 +75,7 @@ bench: venv ## Measure what BENCHMARKS.md shows (about an hour; needs PostgreSQL
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
 	@"$(PY)" -m benchmarks.approvals_page --json .surehand/benchmarks/approvals_page.json
+	@"$(PY)" -m benchmarks.peers --json .surehand/benchmarks/peers.json
 
 test: venv ## Run what needs no server, and for each guarantee a real kill; under four minutes
 	@$(TESTS) -m "not full" $(PYTEST_ARGS)

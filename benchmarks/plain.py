@@ -1,11 +1,12 @@
 """Temporal alone: a worker whose activity makes the same call with nothing to protect it.
 
-``python -m benchmarks.plain`` is started by other benchmarks beside Surehand's own worker.
+``python -m benchmarks.plain [QUEUE]`` is started by other benchmarks beside Surehand's own worker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -16,6 +17,7 @@ from temporalio.worker import PollerBehaviorAutoscaling, Worker
 
 with workflow.unsafe.imports_passed_through():
     from benchmarks import refund_tools
+    from benchmarks.outside import arrive
     from benchmarks.quick_tools import Attempts, Repeated, answer, attempt
     from surehand.activities.tools.failures import Transient
     from surehand.examples.shop.params import (
@@ -40,6 +42,7 @@ PLAIN_QUEUE: Final = "plain"
 PLAIN: Final = "PlainSteps"
 PLAIN_REPEATED: Final = "PlainRepeated"
 PLAIN_REFUND: Final = "PlainRefund"
+PLAIN_KILLED: Final = "PlainKilled"
 #: The signal that approves a refund.
 APPROVE: Final = "approve"
 READY: Final = "plain.ready"
@@ -172,16 +175,42 @@ class PlainRefund:
         return await _called(send_mail, mail)
 
 
-async def serve() -> None:
+@activity.defn
+async def call_outside(keyed: bool) -> None:
+    """Make a call outside, after which this process dies for once."""
+    info = activity.info()
+    if keyed:
+        arrive(f"{info.workflow_id}:{info.activity_id}", dedupes=True)
+    else:
+        arrive()
+
+
+@workflow.defn(name=PLAIN_KILLED)
+class PlainKilled:
+    """Makes one call whose worker dies."""
+
+    @workflow.run
+    async def run(self, keyed: bool) -> None:
+        """Make it, with a key that the outside keeps or without one."""
+        await workflow.execute_activity(
+            call_outside,
+            keyed,
+            start_to_close_timeout=timedelta(seconds=60),
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        )
+
+
+async def serve(queue: str = PLAIN_QUEUE) -> None:
     """Work until the process is ended."""
     client = await connect(find_target(read_environment()))
     worker = Worker(
         client,
-        task_queue=PLAIN_QUEUE,
-        workflows=[PlainSteps, PlainRepeated, PlainRefund],
+        task_queue=queue,
+        workflows=[PlainSteps, PlainRepeated, PlainRefund, PlainKilled],
         activities=[
             call,
             call_again,
+            call_outside,
             read_order,
             calculate_refund,
             refund,
@@ -200,7 +229,7 @@ async def serve() -> None:
 
 def main() -> int:
     """Run the worker."""
-    asyncio.run(serve())
+    asyncio.run(serve(*sys.argv[1:]))
     return 0
 
 
