@@ -38,7 +38,7 @@ _PLAIN: Final = "plain Temporal"
 ROUNDS: Final = 3
 #: Of the run that is alone, and of each of many.
 STEPS: Final = 100
-CONCURRENT_STEPS: Final = 20
+CONCURRENT_STEPS: Final = 10
 CONCURRENT: Final = 50
 
 #: Plays so many runs with so many steps.
