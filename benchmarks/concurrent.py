@@ -158,9 +158,9 @@ class ConcurrentRuns:
         turns: dict[str, list[Turn]] = {mode: [] for mode in probe.modes}
         for mode in probe.modes:
             await self.protected(mode, warm_up, 1)
-        await self._plain(3, 0, 1)
+        await self.plain(3, 0, 1)
         for _ in range(probe.rounds):
-            plain.append(await self._plain(probe.steps, probe.takes, probe.runs))
+            plain.append(await self.plain(probe.steps, probe.takes, probe.runs))
             for mode in probe.modes:
                 turns[mode].append(await self.protected(mode, plan, probe.runs))
         return [Measured(probe, mode, self._store, turns[mode], plain) for mode in probe.modes]
@@ -178,7 +178,8 @@ class ConcurrentRuns:
         size = described.raw_description.workflow_execution_info.history_size_bytes
         return Turn([_began(result) for result in results], size)
 
-    async def _plain(self, steps: int, takes: float, runs: int) -> Turn:
+    async def plain(self, steps: int, takes: float, runs: int) -> Turn:
+        """Play runs of Temporal alone at once."""
         client, ids = self._server.client, [f"plain-{secrets.token_hex(6)}" for _ in range(runs)]
         began = await asyncio.gather(
             *(

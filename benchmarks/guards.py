@@ -18,11 +18,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from rich.console import Console
-from sqlalchemy import make_url
 
 from benchmarks.concurrent import ConcurrentRuns, Probe
 from benchmarks.figures import table
-from benchmarks.ledgers import DATABASES, makers
+from benchmarks.ledgers import DATABASES, administration, makers
 from benchmarks.program import Told, clean, parser_of, run
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger
@@ -39,7 +38,6 @@ from surehand.process.settings import ClientSettings
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.payload_codec import data_converter
 from surehand.workflows.plan.durability import Durability
-from tests.ledger_databases import OWNER
 
 T = TypeVar("T")
 
@@ -150,11 +148,7 @@ def _same(value: T) -> T:
 
 
 def _limit(url: str) -> None:
-    owner = make_url(url)
-    if owner.get_backend_name() == "postgresql":
-        owner = owner.set(username=OWNER)
-    text = owner.render_as_string(hide_password=False)
-    with closing(Ledger(make_engine(text))) as ledger, ledger.transaction(DEFAULT_TENANT) as tx:
+    with administration(url) as tx:
         change_limits(tx, "benchmark", **LIMITS)
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import Final
 
+from sqlalchemy import make_url
+
 from benchmarks.tools import TABLE
+from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.drill.environment import Environment
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.ledger_databases import OWNER, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
 
@@ -53,3 +58,14 @@ def makers(
 
         found["postgresql"] = on_the_server
     return found
+
+
+@contextmanager
+def administration(url: str) -> Iterator[Transaction]:
+    """Open a transaction of the role that owns a ledger's tables."""
+    owner = make_url(url)
+    if owner.get_backend_name() == "postgresql":
+        owner = owner.set(username=OWNER)
+    text = owner.render_as_string(hide_password=False)
+    with closing(Ledger(make_engine(text))) as ledger, ledger.transaction(DEFAULT_TENANT) as tx:
+        yield tx

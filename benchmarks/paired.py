@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -27,12 +27,20 @@ class Place:
     store: str
     """The kind of its ledger."""
     url: str
+    worker: Child
+    """Ours."""
+    plain: Child
+    """That of Temporal alone."""
+    variables: Mapping[str, str]
+    """Theirs, but for what each has of its own."""
 
 
 async def at_each(
     environment: Environment,
     databases: Sequence[str],
     play: Callable[[Place], Awaitable[None]],
+    *,
+    tools: str = "benchmarks.quick_tools",
     **settings: str,
 ) -> None:
     """Play on each ledger, with one worker of ours and one of Temporal alone.
@@ -41,11 +49,10 @@ async def at_each(
         environment: Where their folders are made.
         databases: Kinds of ledgers.
         play: Measures.
+        tools: The module of our workers' tools.
         settings: Of our workers, where they are not the defaults.
     """
-    variables = environment.variables(
-        {**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.quick_tools"}
-    )
+    variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": tools})
     target = find_target(variables)
     client = await connect(target, quiet=True)
     with ExitStack() as running:
@@ -72,4 +79,4 @@ async def at_each(
                         ui_url=environment.web_ui,
                     ),
                 )
-                await play(Place(server, store, url))
+                await play(Place(server, store, url, one, plain, variables))

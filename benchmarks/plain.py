@@ -1,21 +1,37 @@
 """Temporal alone: a worker whose activity makes the same call with nothing to protect it.
 
-``python -m benchmarks.plain`` is started by ``benchmarks.steps`` beside Surehand's own worker.
+``python -m benchmarks.plain [QUEUE]`` is started by other benchmarks beside Surehand's own worker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import PollerBehaviorAutoscaling, Worker
 
 with workflow.unsafe.imports_passed_through():
+    from benchmarks import refund_tools
+    from benchmarks.outside import arrive
     from benchmarks.quick_tools import Attempts, Repeated, answer, attempt
     from surehand.activities.tools.failures import Transient
+    from surehand.examples.shop.params import (
+        CalculateParams,
+        Mailed,
+        MailParams,
+        Order,
+        OrderParams,
+        Refund,
+        Refundable,
+        RefundParams,
+        Restocked,
+        RestockParams,
+    )
     from surehand.process.connect import connect, find_target
     from surehand.process.ending import leave
     from surehand.process.settings import read_environment
@@ -25,7 +41,13 @@ with workflow.unsafe.imports_passed_through():
 PLAIN_QUEUE: Final = "plain"
 PLAIN: Final = "PlainSteps"
 PLAIN_REPEATED: Final = "PlainRepeated"
+PLAIN_REFUND: Final = "PlainRefund"
+PLAIN_KILLED: Final = "PlainKilled"
+#: The signal that approves a refund.
+APPROVE: Final = "approve"
 READY: Final = "plain.ready"
+
+A = TypeVar("A")
 
 
 @activity.defn
@@ -79,14 +101,122 @@ class PlainRepeated:
         )
 
 
-async def serve() -> None:
+@activity.defn
+async def read_order(params: OrderParams) -> Order:
+    """Read an order."""
+    return refund_tools.order_of(params)
+
+
+@activity.defn
+async def calculate_refund(params: CalculateParams) -> Refundable:
+    """Calculate what is refunded."""
+    return refund_tools.refundable_of(params)
+
+
+@activity.defn
+async def refund(params: RefundParams) -> Refund:
+    """Pay back."""
+    return refund_tools.refund_of(params)
+
+
+@activity.defn
+async def restock(params: RestockParams) -> Restocked:
+    """Put articles back."""
+    return refund_tools.restock_of(params)
+
+
+@activity.defn
+async def send_mail(params: MailParams) -> Mailed:
+    """Send a mail."""
+    return refund_tools.mail_of(params)
+
+
+async def _called(what: Callable[..., Awaitable[A]], params: Any) -> A:
+    answered: A = await workflow.execute_activity(
+        what,
+        params,
+        start_to_close_timeout=timedelta(seconds=60),
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+    )
+    return answered
+
+
+@workflow.defn(name=PLAIN_REFUND)
+class PlainRefund:
+    """Makes the calls of ``examples/refund.yaml``; the refund waits for a signal."""
+
+    def __init__(self) -> None:
+        self._approved = False
+
+    @workflow.signal(name=APPROVE)
+    def approve(self, approver: str) -> None:
+        """Take down that somebody has approved."""
+        self._approved = True
+
+    @workflow.run
+    async def run(self, order_id: str) -> Mailed:
+        """Return the last call's answer."""
+        order = await _called(read_order, OrderParams(order_id=order_id))
+        amount = await _called(
+            calculate_refund, CalculateParams(order_id=order.order_id, paid=order.paid)
+        )
+        await workflow.wait_condition(lambda: self._approved)
+        paid = await _called(
+            refund, RefundParams(order_id=order_id, amount=amount.amount, currency=order.currency)
+        )
+        await _called(restock, RestockParams(order_id=order_id, lines=order.lines))
+        mail = MailParams(
+            order_id=order_id,
+            kind="refund_notice",
+            to=order.customer_email,
+            subject=f"Your refund for {order_id}",
+            body=f"We have refunded {paid.amount} {paid.currency} for {order_id}.",
+        )
+        return await _called(send_mail, mail)
+
+
+@activity.defn
+async def call_outside(keyed: bool) -> None:
+    """Make a call outside, after which this process dies for once."""
+    info = activity.info()
+    if keyed:
+        arrive(f"{info.workflow_id}:{info.activity_id}", dedupes=True)
+    else:
+        arrive()
+
+
+@workflow.defn(name=PLAIN_KILLED)
+class PlainKilled:
+    """Makes one call whose worker dies."""
+
+    @workflow.run
+    async def run(self, keyed: bool) -> None:
+        """Make it, with a key that the outside keeps or without one."""
+        await workflow.execute_activity(
+            call_outside,
+            keyed,
+            start_to_close_timeout=timedelta(seconds=60),
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        )
+
+
+async def serve(queue: str = PLAIN_QUEUE) -> None:
     """Work until the process is ended."""
     client = await connect(find_target(read_environment()))
     worker = Worker(
         client,
-        task_queue=PLAIN_QUEUE,
-        workflows=[PlainSteps, PlainRepeated],
-        activities=[call, call_again],
+        task_queue=queue,
+        workflows=[PlainSteps, PlainRepeated, PlainRefund, PlainKilled],
+        activities=[
+            call,
+            call_again,
+            call_outside,
+            read_order,
+            calculate_refund,
+            refund,
+            restock,
+            send_mail,
+        ],
         workflow_runner=workflow_runner(),
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
@@ -99,7 +229,7 @@ async def serve() -> None:
 
 def main() -> int:
     """Run the worker."""
-    asyncio.run(serve())
+    asyncio.run(serve(*sys.argv[1:]))
     return 0
 
 

@@ -1,10 +1,11 @@
-"""What a worker's process takes, as the kernel counts it: memory and processor time."""
+"""What processes take, as the kernel counts it: memory and processor time."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -59,3 +60,33 @@ class WorkerUse:
         """Return the processor time that it has used, in seconds."""
         fields = Path(f"/proc/{self._worker.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def process_with(*words: str) -> int:
+    """Return the id of the process whose command has these words one after another.
+
+    Raises:
+        SurehandError: There is none.
+    """
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has ended
+            continue
+        if any(tuple(command[at : at + len(words)]) == words for at in range(len(command))):
+            return int(folder.name)
+    raise SurehandError(f"there is no process with {' '.join(words)!r}")
+
+
+def tree_cpu(pid: int) -> float:
+    """Return the processor time of a process and all that it has started, in seconds.
+
+    Those that have ended count at their parent.
+    """
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    used = sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            with suppress(OSError):  # ended this moment
+                used += tree_cpu(int(child))
+    return used

@@ -130,3 +130,52 @@ def test_the_approvals_page_benchmark_finds_no_statement_that_looks_at_all_that_
         assert 0 < row["p50_ms"] <= row["p95_ms"]
         assert row["whole"] == 0 < row["rows"]
     assert "| sqlite | all | 60 |" in done.stdout
+
+
+def test_the_runs_benchmark_compares_whole_runs_with_those_of_temporal_alone(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "runs.json"
+    few = ["--rounds", "1", "--runs", "2", "--mode", "exit", "--database", "sqlite"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.runs", *few, "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode == ExitCode.DONE, done.stderr
+    rows = json.loads(found.read_text())
+    assert [(row["mode"], row["at_once"]) for row in rows] == [
+        *(("plain", 1), ("exit", 1)),
+        *(("plain", 2), ("exit", 2)),
+    ]
+    for row in rows:
+        assert min(row["ms_per_run"], row["runs_per_s"], row["cpu_s_per_run"]["worker"]) > 0
+        assert min(row["events"], row["history_bytes"], row["workflow_tasks"]) > 0
+    assert (rows[0]["ratio"], rows[0]["activities"]) == (1, 5)
+    assert "| exit | sqlite | 2 |" in done.stdout
+
+
+@pytest.mark.crash
+def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "peers.json"
+    # Of Temporal alone: the others' packages would have to be installed.
+    few = ["--rounds", "1", "--steps", "2", "--runs", "2", "--peer", "temporal"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers", *few, "--database", "sqlite", "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+
+    assert done.returncode == ExitCode.DONE, done.stderr
+    rows = json.loads(found.read_text())
+    costs, kills = rows[:8], rows[8:]
+    assert all(min(row["ms_per_step"], *row["times"].values()) > 0 for row in costs)
+    left = [(row["call"], row["calls"], row["effects"]) for row in kills]
+    assert left == [
+        ("nothing", 2, 2),
+        ("a key that the outside keeps", 2, 1),
+        *[("a key that the outside keeps", 2, 1), ("a lookup", 1, 1)] * 3,
+    ]

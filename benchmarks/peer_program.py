@@ -1,0 +1,54 @@
+"""What the peers' programs do alike; run by their own Python, so nothing of ours is imported.
+
+Their arguments are ``steps DATABASE STEPS RUNS``, which prints when each call began, and ``killed
+DATABASE`` or ``keyed DATABASE``, whose call kills the process the first time. Started again they go
+on with the same run. ``keyed`` has the call hand over a key that the outside keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+#: What they are told to do, and what the only run of the last two is called.
+STEPS: Final = "steps"
+KILLED: Final = "killed"
+KEYED: Final = "keyed"
+#: Steps of a run before those that are measured.
+_WARM_UP: Final = 5
+
+#: When the calls of each run began, by the machine's monotonic clock.
+_BEGAN: Final[dict[str, list[float]]] = {}
+
+
+def called(run: str) -> float:
+    """Make a call that does nothing; returns when it began."""
+    at = time.monotonic()
+    _BEGAN.setdefault(run, []).append(at)
+    return at
+
+
+def measure(play: Callable[[str, int], object], steps: int, runs: int) -> None:
+    """Play runs at once, each in a thread, and print when their calls began.
+
+    Args:
+        play: Plays the run of this name with so many steps.
+        steps: Of each run.
+        runs: At once.
+    """
+    play("warm-up", _WARM_UP)
+    names = [f"run-{number}-{time.time_ns()}" for number in range(runs)]
+    with ThreadPoolExecutor(runs) as threads:
+        list(threads.map(play, names, [steps] * runs))
+    print(json.dumps([_BEGAN[name] for name in names]), flush=True)
+
+
+def arguments(argv: Sequence[str] = sys.argv) -> tuple[str, str, int, int]:
+    """Return what to do, the database, the steps and the runs."""
+    what, database, *numbers = argv[1:]
+    steps, runs = map(int, numbers or (1, 1))
+    return what, database, steps, runs
