@@ -179,3 +179,21 @@ def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
         ("a key that the outside keeps", 2, 1),
         *[("a key that the outside keeps", 2, 1), ("a lookup", 1, 1)] * 3,
     ]
+
+
+def test_the_profile_counts_the_round_trips_of_a_write(tmp_path: Path) -> None:
+    found = tmp_path / "profile.json"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.profile", "--writes", "3", "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode == ExitCode.DONE, done.stderr
+    trips = {
+        (row["store"], row["transaction"]): row["trips"] for row in json.loads(found.read_text())
+    }
+    both = "outcome and next claim"
+    assert trips["postgresql", f"{both}, one call"] == 1 < trips["postgresql", both]
+    assert ("sqlite", f"{both}, one call") not in trips
+    assert "| function (sqlite) |" in done.stdout
