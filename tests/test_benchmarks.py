@@ -140,7 +140,7 @@ def test_the_runs_benchmark_compares_whole_runs_with_those_of_temporal_alone(
 
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.runs", *few, "--json", found],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
 
     assert done.returncode == ExitCode.DONE, done.stderr
@@ -166,7 +166,7 @@ def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
 
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.peers", *few, "--database", "sqlite", "--json", found],
-        cwd=ROOT, capture_output=True, text=True, timeout=240,
+        cwd=ROOT, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
 
     assert done.returncode == ExitCode.DONE, done.stderr
