@@ -87,7 +87,6 @@ async def test_the_activities_of_a_run_read_like_its_steps(stage: Stage, order_i
         await run.approve()
         await run.result()
     assert await summaries(run) == [
-        "describe the plan's tools",
         "open the run",
         "order: orders.read",
         "amount: refunds.calculate",
