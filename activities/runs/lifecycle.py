@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import structlog
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from surehand.activities.activity_errors import stop
 from surehand.activities.ledger.core.store import Transaction
@@ -45,6 +46,8 @@ log = structlog.get_logger()
 #: Most effects in the message that closes a run, the newest. More could exceed the server's 2 MiB,
 #: and the run would fail for that alone.
 MOST_EFFECTS: Final = 1000
+#: Characters of what is wrong with a plan.
+LONGEST_ERROR: Final = 4000
 
 
 class RunActivities:
@@ -61,7 +64,9 @@ class RunActivities:
         if not asked.continues:
             described = describe_plan(self._worker.toolbox, request.plan)
         if described.problems:
-            return RunOpened(problems=described.problems)
+            problems = [problem.model_dump() for problem in described.problems]
+            text = "; ".join(f"{p.where}: {p.reason}" for p in described.problems)[:LONGEST_ERROR]
+            raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
         ledger, execution = self._worker.ledger, execution_of(request.run_id)
         above: str | None = None
         if assurance is Assurance.SIGNED and request.parent is not None:

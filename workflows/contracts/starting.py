@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 from surehand.workflows.contracts.base import LONGEST_NAME, ChainHead, Message, is_storable
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.quotas import QuotaWait
-from surehand.workflows.contracts.tools import PlanError, ToolSpec
+from surehand.workflows.contracts.tools import ToolSpec
 from surehand.workflows.contracts.unreadable import readable
 from surehand.workflows.identity import tenant_of_run, tenant_problem
 from surehand.workflows.plan.durability import Durability
@@ -104,12 +104,10 @@ class StartRun(Message):
 
 
 class RunOpened(Message):
-    """A run is recorded, or it cannot be: its plan does not fit the tools."""
+    """A run is recorded."""
 
     tools: dict[str, ToolSpec] = {}
     """Of a run that begins: the specs of the tools that its plan names, and what undoes them."""
-    problems: list[PlanError] = []
-    """What is wrong with the plan: then nothing is recorded."""
     head: ChainHead | None = None
     """The run's chain of events after it."""
     foreign: tuple[ForeignContent, ...] = ()

@@ -238,12 +238,6 @@ class Run:
                 self._changed()
                 raise error.cause from None
             raise
-        if opened.problems:
-            problems = [problem.model_dump() for problem in opened.problems]
-            text = "; ".join(f"{p.where}: {p.reason}" for p in opened.problems)[:LONGEST_ERROR]
-            self._data.ended, self._data.error = RunState.FAILED, text
-            self._changed()
-            raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
         self._data.tools.update(opened.tools)
         self._data.keep_head(opened.head)
         self._data.note_foreign(opened.foreign)
