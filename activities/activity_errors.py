@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from temporalio.exceptions import ApplicationError
 
@@ -13,9 +13,10 @@ from surehand.workflows.errors import ErrorType
 LONGEST_MESSAGE: Final = 4000
 
 
-def stop(type_: ErrorType, message: str) -> ApplicationError:
+def stop(type_: ErrorType, message: str, *details: Any) -> ApplicationError:
     """Return a failure that no repetition heals."""
-    return ApplicationError(message[:LONGEST_MESSAGE], type=type_.value, non_retryable=True)
+    text = message[:LONGEST_MESSAGE]
+    return ApplicationError(text, *details, type=type_.value, non_retryable=True)
 
 
 def again(type_: ErrorType, message: str, delay: timedelta) -> ApplicationError:

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import structlog
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from surehand.activities.activity_errors import stop
 from surehand.activities.ledger.core.store import Transaction
@@ -38,7 +37,7 @@ from surehand.workflows.contracts.quotas import AdmitRun, QuotaWait, RunAdmitted
 from surehand.workflows.contracts.runs import CloseRun, RunClosed
 from surehand.workflows.contracts.starting import OpenRun, RunOpened
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.tools import ToolsDescribed
+from surehand.workflows.contracts.tools import ToolsDescribed, in_words
 from surehand.workflows.errors import ErrorType
 
 log = structlog.get_logger()
@@ -46,8 +45,6 @@ log = structlog.get_logger()
 #: Most effects in the message that closes a run, the newest. More could exceed the server's 2 MiB,
 #: and the run would fail for that alone.
 MOST_EFFECTS: Final = 1000
-#: Characters of what is wrong with a plan.
-LONGEST_ERROR: Final = 4000
 
 
 class RunActivities:
@@ -65,8 +62,7 @@ class RunActivities:
             described = describe_plan(self._worker.toolbox, request.plan)
         if described.problems:
             problems = [problem.model_dump() for problem in described.problems]
-            text = "; ".join(f"{p.where}: {p.reason}" for p in described.problems)[:LONGEST_ERROR]
-            raise ApplicationError(text, problems, type=ErrorType.PLAN_INVALID, non_retryable=True)
+            raise stop(ErrorType.PLAN_INVALID, in_words(described.problems), problems)
         ledger, execution = self._worker.ledger, execution_of(request.run_id)
         above: str | None = None
         if assurance is Assurance.SIGNED and request.parent is not None:
@@ -75,7 +71,7 @@ class RunActivities:
 
         def opened(tx: Transaction) -> dict[str, Any]:
             how = {"execution": execution, "above": above, "store": store}
-            run_rows.open_run(tx, asked, assurance, described.tools, **how)
+            run_rows.open_run(tx, asked, described.tools, assurance, **how)
             return {
                 "foreign": foreign.content_of(tx, request.run_id),
                 "queued": admission.queued(tx, request.run_id),

@@ -162,7 +162,7 @@ class Scene:
             started_at=started_at,
         )
         with self.tx() as tx:
-            lifecycle.open_run(tx, opening, assurance, {spec.name: spec}, above=above, store=store)
+            lifecycle.open_run(tx, opening, {spec.name: spec}, assurance, above=above, store=store)
 
     def call(self, **changes: Any) -> ClaimRequest:
         return call(self.tenant, **changes)

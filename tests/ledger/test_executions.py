@@ -226,7 +226,7 @@ def test_an_earlier_execution_neither_opens_the_run_nor_ends_it(scene: Scene) ->
     goes_on(scene)
     opening = OpenRun(request=scene.start(RUN), execution=FIRST)
     with pytest.raises(ActsElsewhere), scene.tx() as tx:
-        lifecycle.open_run(tx, opening, execution=FIRST)
+        lifecycle.open_run(tx, opening, {}, execution=FIRST)
     with pytest.raises(ActsElsewhere):
         ends(scene)
 

@@ -252,7 +252,7 @@ async def test_a_run_that_is_being_opened_is_seen_or_refused(
         started_at = datetime.now(UTC)
         start = scene.start(OTHER_RUN)
         asked = OpenRun(request=start, execution="x", started_at=started_at)
-        lifecycle.open_run(opening, asked, tools={SPEC.name: SPEC})
+        lifecycle.open_run(opening, asked, {SPEC.name: SPEC})
         going = asyncio.create_task(go_away())
         await waits_for_lock(old)
     assert await going == [f"run {OTHER_RUN} is open"]

@@ -79,7 +79,7 @@ def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(
         names = {"run_id": run_id, "tenant": scene.tenant, "user": "ada"}
         start = StartRun(**names, plan=plan, parent=parent)
         with scene.tx() as tx:
-            lifecycle.open_run(tx, OpenRun(request=start, execution="first"))
+            lifecycle.open_run(tx, OpenRun(request=start, execution="first"), {})
         if run_id == "run-1~open":
             continue
         with scene.tx() as tx:

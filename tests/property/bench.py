@@ -167,7 +167,7 @@ class Bench:
             specs = {spec.name: spec for spec in self.toolbox.specs()}
             with self.ledger.transaction(self.tenant) as tx:
                 opening = OpenRun(request=start, execution=start.run_id)
-                run_rows.open_run(tx, opening, tools=specs)
+                run_rows.open_run(tx, opening, specs)
 
     def standing(self, *places: str) -> list[Attempt]:
         """Return the attempts that stand still there; those nobody believes in any more, too."""

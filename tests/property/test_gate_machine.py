@@ -236,7 +236,7 @@ class GateMachine(RuleBasedStateMachine):
         opening = OpenRun(request=signed, execution=RUN)
         with self.ledger.transaction(self.tenant) as tx:
             tools = {"gate.pay": self.spec}
-            run_rows.open_run(tx, opening, self.context.assurance, tools)
+            run_rows.open_run(tx, opening, tools, self.context.assurance)
 
     # What the run does
 

@@ -73,7 +73,7 @@ def opened(tx: Transaction, run_id: str) -> None:
     plan = start.plan.model_copy(update={"input": INPUT})
     request = start.model_copy(update={"plan": plan})
     asked = lifecycle.OpenRun(request=request, execution="first")
-    lifecycle.open_run(tx, asked, tools={SPEC.name: SPEC}, above="first")
+    lifecycle.open_run(tx, asked, {SPEC.name: SPEC}, above="first")
 
 
 def closed(tx: Transaction, run_id: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, JsonValue, model_validator
 
-from surehand.workflows.contracts.base import LONGEST_NAME, ChainHead, Message, is_storable
+from surehand.workflows.contracts.base import LONGEST_NAME, Message, Recorded, is_storable
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.quotas import QuotaWait
 from surehand.workflows.contracts.tools import ToolSpec
@@ -103,13 +103,11 @@ class StartRun(Message):
         return Durability.ASYNC if code and mode is Durability.EXIT else mode
 
 
-class RunOpened(Message):
+class RunOpened(Recorded):
     """A run is recorded."""
 
     tools: dict[str, ToolSpec] = {}
     """Of a run that begins: the specs of the tools that its plan names, and what undoes them."""
-    head: ChainHead | None = None
-    """The run's chain of events after it."""
     foreign: tuple[ForeignContent, ...] = ()
     """What has brought it content from outside: from its parent, say, or before a reset."""
     queued: QuotaWait | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -122,6 +123,11 @@ class PlanError(Message):
 
     where: str
     reason: str
+
+
+def in_words(problems: Iterable[PlanError]) -> str:
+    """Return what is wrong with a plan in one line."""
+    return "; ".join(f"{problem.where}: {problem.reason}" for problem in problems)
 
 
 class ToolsDescribed(Message):

@@ -15,6 +15,7 @@ from surehand.workflows.contracts.controls import Amend, AmendRun
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.contracts.tools import in_words
 from surehand.workflows.control.child_runs import Children
 from surehand.workflows.control.decisions import Decisions
 from surehand.workflows.control.inbox import Control
@@ -102,7 +103,7 @@ class Amendment:
             "validate and record the new plan",
         )
         if amended.problems:
-            return "; ".join(f"{p.where}: {p.reason}" for p in amended.problems)
+            return in_words(amended.problems)
         data.keep_head(amended.head)
         data.tools.update(amended.tools)
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from surehand.activities.ledger.approvals.standing_grants import give_back
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
@@ -29,14 +28,11 @@ class RunIdTaken(Exception):
     """A run of this id was recorded before; ids are never reused, not even after retention."""
 
 
-NO_TOOLS: Final[Mapping[str, ToolSpec]] = {}
-
-
 def open_run(
     tx: Transaction,
     asked: OpenRun,
+    tools: Mapping[str, ToolSpec],
     assurance: Assurance = Assurance.OPEN,
-    tools: Mapping[str, ToolSpec] = NO_TOOLS,
     *,
     execution: str | None = None,
     above: str | None = None,
@@ -49,8 +45,8 @@ def open_run(
     Args:
         tx: The transaction.
         asked: The run.
-        assurance: What has to prove who has started it.
         tools: The specs of the plan's tools.
+        assurance: What has to prove who has started it.
         execution: Which execution of the run asks, if not its first one.
         above: The first execution of the run that has started it, as the server has it.
         store: What tells the worker's artifact store from others.
