@@ -102,7 +102,7 @@ class ReadCall:
         outcome: ToolOutcome
         row, ledger = self._row(), self.worker.ledger
         try:
-            begun = await self._begin_in_one_call(row)
+            begun: _Begun | ToolReport | None = await self._begin_in_one_call(row)
             if begun is None:
                 begun = await ledger.transact(call.tenant, self._begin, row)
         except QuotaUsedUp as used_up:
@@ -157,7 +157,7 @@ class ReadCall:
         self._crash(CrashPoint.BEFORE_REPORT)
         return ToolReport(outcome=outcome, head=head)
 
-    async def _begin_in_one_call(self, row: StepAttempt) -> _Begun | ToolReport | None:
+    async def _begin_in_one_call(self, row: StepAttempt) -> _Begun | None:
         """Begin a first attempt that needs nothing, where the ledger has a call for that."""
         request, ledger = self.request, self.worker.ledger
         asked_for = request.gated or request.if_foreign is not None or request.permissions
@@ -181,7 +181,7 @@ class ReadCall:
         def succeed(tx: Transaction) -> ChainHead | None:
             return tx.heads[row.run_id] if one_call.record_read(tx, row, output.value) else None
 
-        return await written(lambda: ledger.call_first(self.call.tenant, succeed))
+        return await written(lambda: ledger.call(self.call.tenant, succeed, first=True))
 
     def _begin(self, tx: Transaction, row: StepAttempt) -> _Begun | ToolReport:
         """Begin the read, or say what it has come to already."""
@@ -329,15 +329,8 @@ class ReadCall:
         artifact_rows.record(tx, row.run_id, row.step_id, output)
         if state == "succeeded":
             self._draft.end(tx)
-        tx.event(
-            row.run_id,
-            f"step.{state}",
-            step_id=row.step_id,
-            tool=row.tool,
-            attempt=row.attempt,
-            failure_class=class_,
-            retry_ms=None if delay is None else milliseconds(delay),
-        )
+        retry_ms = None if delay is None else milliseconds(delay)
+        step_rows.tell_ended(tx, row, state, failure_class=class_, retry_ms=retry_ms)
         self.held.mark(tx, row.run_id)
         if class_ != "refused":  # the run may hear of it
             self._mark_foreign(tx)

@@ -168,13 +168,12 @@ class Recorder:
     async def _call(
         self, outcome: Outcome | None, following: ClaimRequest | None, *, first: bool
     ) -> Recorded | None:
-        ledger, run_id = self.worker.ledger, self.request.run_id
+        run_id = self.request.run_id
 
         def whole(tx: Transaction) -> tuple[Recorded | None, Transaction]:
             return one_call.record_write(tx, run_id, outcome, following), tx
 
-        call = ledger.call_first if first else ledger.call
-        recorded, tx = await call(self.request.tenant, whole)
+        recorded, tx = await self.worker.ledger.call(self.request.tenant, whole, first=first)
         if recorded is not None:
             self._note(tx)
         return recorded

@@ -7,22 +7,25 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
-from tests.ledger.scene import LEASE, Scene
+from surehand.workflows.contracts.tools import ToolCall, ToolReport
+from tests.ledger.scene import LEASE, RUN, STEP, Scene
 
 #: More than any class of failure is retried: a write that needs them all is retried for ever.
 MOST_ATTEMPTS: Final = 20
+FIRST_LOOK: Final = Attempt(1, "look", "look:1")
 
 
 class Payment(BaseModel):
@@ -63,6 +66,29 @@ def effect_call(
     every, store = timedelta(seconds=1), artifacts or scene.artifacts
     context = WorkerContext(scene.ledger, Toolbox([loaded]), store, Crash(), lease, every)
     return EffectCall(context, loaded, Payment(**request.params), request)
+
+
+async def read_once(
+    scene: Scene,
+    loaded: Tool,
+    attempt: Attempt = FIRST_LOOK,
+    params: dict[str, JsonValue] | None = None,
+) -> ToolReport:
+    """Make one attempt at a read: this step's first, unless it is said."""
+    second = timedelta(seconds=1)
+    context = WorkerContext(
+        scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), 3 * second, second
+    )
+    call = ToolCall(
+        tenant=scene.tenant,
+        run_id=RUN,
+        step_id=STEP,
+        plan_version=1,
+        user="ada",
+        tool=loaded.spec(),
+        params=params or {},
+    )
+    return await ToolActivities(context).make(call, attempt)
 
 
 def request_for(scene: Scene, loaded: Tool, **changes: Any) -> ClaimRequest:

@@ -11,20 +11,17 @@ from sqlalchemy import make_url, text
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.recorder import Done
-from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.core.tables import effects, steps
 from surehand.activities.tools.failures import Permanent, RateLimited
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
-from surehand.activities.worker.context import Attempt, WorkerContext
-from surehand.activities.worker.crash_points import Crash
+from surehand.activities.tools.toolbox import READ, WRITE, tool
 from surehand.workflows.contracts.tools import RateLimited as RateLimitedReport
-from surehand.workflows.contracts.tools import Succeeded, ToolCall, ToolReport
-from tests.ledger.attempts import Payment, effect_call, request_for
+from surehand.workflows.contracts.tools import Succeeded
+from tests.ledger.attempts import Payment, effect_call, read_once, request_for
 from tests.ledger.commit_cutter import CommitCutter, Cut
 from tests.ledger.databases import Database
-from tests.ledger.scene import RUN, STEP, Scene
+from tests.ledger.scene import Scene
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.guarantee("G5")]
@@ -92,24 +89,6 @@ async def refused(scene: Scene, loaded: Tool) -> ApplicationError:
     with pytest.raises(ApplicationError) as ended:
         await run_once(scene, loaded)
     return ended.value
-
-
-async def read_once(scene: Scene, loaded: Tool) -> ToolReport:
-    """Make one attempt at a read, which is this step's first."""
-    second = timedelta(seconds=1)
-    context = WorkerContext(
-        scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), 3 * second, second
-    )
-    call = ToolCall(
-        tenant=scene.tenant,
-        run_id=RUN,
-        step_id=STEP,
-        plan_version=1,
-        user="ada",
-        tool=loaded.spec(),
-        params={},
-    )
-    return await ToolActivities(context).make(call, Attempt(1, "look", "look:1"))
 
 
 async def run_once(scene: Scene, loaded: Tool) -> Awaitable[Any] | Any:

@@ -15,20 +15,18 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import event
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
 from surehand.activities.ledger.steps import attempts, batches
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.activities.ledger.steps.batches import Holding
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.tools.toolbox import READ, Toolbox, tool
-from surehand.activities.worker.context import Attempt, WorkerContext
-from surehand.activities.worker.crash_points import Crash
-from surehand.workflows.contracts.tools import ToolCall
+from surehand.activities.tools.toolbox import READ, tool
+from surehand.activities.worker.context import Attempt
+from tests.ledger.attempts import read_once
 from tests.ledger.databases import Database
 from tests.ledger.one_call import check_chains, told
 from tests.ledger.quotas import limited
-from tests.ledger.scene import LARGEST_INLINE, LEASE, RUN, STEP, Scene
+from tests.ledger.scene import LARGEST_INLINE, RUN, STEP, Scene
 from tests.ledger.test_one_call import ODD
 from tests.run_keys import AllKnown, encrypted
 
@@ -73,22 +71,9 @@ class Reads:
         **how: Any,
     ) -> Any:
         """Make one attempt, and return its report, or the type of its failure."""
-        scene, loaded = self.scene, self.tool(**how)
-        worker = WorkerContext(
-            scene.ledger, Toolbox([loaded]), scene.artifacts, Crash(), LEASE, LEASE / 3
-        )
-        call = ToolCall(
-            tenant=scene.tenant,
-            run_id=RUN,
-            step_id=STEP,
-            plan_version=1,
-            user="ada",
-            tool=loaded.spec(),
-            params=params or {},
-        )
         mine = Attempt(number, "look", f"look:{number}:{holder}", batch=batch)
         try:
-            report = await ToolActivities(worker).make(call, mine)
+            report = await read_once(self.scene, self.tool(**how), mine, params)
         except ApplicationError as error:
             return error.type
         stands = getattr(report.outcome, "replayed", None)

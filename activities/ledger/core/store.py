@@ -295,18 +295,22 @@ class Ledger:
         """Do the same for what records a call under way: other work lets it pass."""
         return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), Turn.OUTCOME)
 
-    async def call_first(self, tenant: str, work: Callable[[Transaction], T]) -> T:
+    async def call(
+        self, tenant: str, work: Callable[[Transaction], T], *, first: bool = False
+    ) -> T:
         """Do what is one call of the database, which is a transaction by itself.
+
+        Args:
+            tenant: Whose.
+            work: Makes the call; what it returns is returned.
+            first: It records a call under way: other work lets it pass.
 
         Raises:
             TenantInvalid: Nobody can be called so.
             LedgerUnavailable: The database is away, as in ``transact``.
         """
-        return await self._transact(tenant, work, Turn.OUTCOME, opening=self._begin_call)
-
-    async def call(self, tenant: str, work: Callable[[Transaction], T]) -> T:
-        """Do the same for what records no call under way."""
-        return await self._transact(tenant, work, Turn.OTHER, opening=self._begin_call)
+        turn = Turn.OUTCOME if first else Turn.OTHER
+        return await self._transact(tenant, work, turn, opening=self._begin_call)
 
     async def renew(self, tenant: str, work: Callable[[Transaction], T], *, limit: timedelta) -> T:
         """Do the same for what keeps a call under way: all else lets it pass.

@@ -134,7 +134,10 @@ class Transaction:
     heads: dict[str, ChainHead] = field(default_factory=dict)
     """The head of each run that got an event or was watched; filled when the transaction ends."""
     last_seen: Mapping[str, ChainHead] = field(default_factory=dict)
-    """Heads as an earlier transaction has left them: a guess, and right where one worker is on."""
+    """Heads as an earlier transaction has left them: a guess, and right where one worker is on.
+
+    For SQLite: PostgreSQL chains where the head is.
+    """
     patience_ms: int = 0
     """How long a call that is a transaction by itself waits for a lock."""
     keys: KnownKey | None = None
@@ -304,40 +307,55 @@ class Transaction:
             elif run_id in self._watched:
                 self.heads[run_id] = self._chain(run_id)
 
-    def call(self, function: str, run_id: str, *arguments: Any) -> Mapping[str, Any]:
-        """Call a function of PostgreSQL that chains a run's pending events, and return its row.
+    def call(self, function: str, run_id: str, *arguments: Any) -> Mapping[str, Any] | None:
+        """Do a whole transaction of a run in one call, which chains the run's pending events.
 
         Args:
-            function: What selects its row.
+            function: What selects the row of a function of PostgreSQL.
             run_id: The run.
-            arguments: What comes before the events: their types, steps and bodies, as they are
-                stored and as they are hashed.
+            arguments: What it takes between the run and the events.
+
+        Returns:
+            Its row; ``None``: it has written nothing, because something is in the way.
         """
+        about = (self.tenant, str(self.patience_ms))
+        row = self._appended(function, run_id, about, arguments)
+        if row["at_time"] is None:
+            self.pending.clear()
+            return None
+        self.now_ms = row["at_time"]
+        return row
+
+    def chained(self, run_id: str, row: Mapping[str, Any]) -> None:
+        """Take note that a run's pending events are chained, as a function's row says."""
+        waiting, head = self.pending[run_id], ChainHead(seq=row["last_seq"], hash=row["last_hash"])
+        for seq, item in enumerate(waiting, start=head.seq - len(waiting) + 1):
+            item.seq = seq
+        self.heads[run_id] = head
+
+    def _appended(
+        self, function: str, run_id: str, about: tuple[Any, ...], more: tuple[Any, ...]
+    ) -> Mapping[str, Any]:
+        """Return the row of a function that takes a run and, last, the run's pending events."""
         waiting = self.pending[run_id]
         step_ids = [item.step_id for item in waiting]
         written = (
             [item.type for item in waiting],
             step_ids,
+            # As they are hashed.
             [canonical_json(step_id).decode() for step_id in step_ids],
             [canonical_json(item.body).decode() for item in waiting],
         )
-        called = self.connection.exec_driver_sql(function, (*arguments, *written))
+        run = (run_id, canonical_json(run_id).decode())
+        called = self.connection.exec_driver_sql(function, (*about, *run, *more, *written))
         return dict(called.mappings().one())
-
-    def chained(self, run_id: str, head: ChainHead) -> None:
-        """Take note that a run's pending events are chained: ``head`` is the last one's."""
-        waiting = self.pending[run_id]
-        for seq, item in enumerate(waiting, start=head.seq - len(waiting) + 1):
-            item.seq = seq
-        self.heads[run_id] = head
 
     def _write_chain(self, run_id: str) -> None:
         if self.connection.dialect.name == "postgresql":
-            about = (self.tenant, run_id, canonical_json(run_id).decode(), self.now_ms)
-            row = self.call(_APPEND, run_id, *about)
+            row = self._appended(_APPEND, run_id, (self.tenant,), (self.now_ms,))
             if row["last_seq"] is None:
                 raise RunNotFound(run_id)
-            self.chained(run_id, ChainHead(seq=row["last_seq"], hash=row["last_hash"]))
+            self.chained(run_id, row)
             return
         head = self._locked.get(run_id)
         guess = self.last_seen.get(run_id) if head is None else None

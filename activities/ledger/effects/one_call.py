@@ -27,8 +27,6 @@ from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, Entry
-from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.identity import canonical_json
 
 _DIALECT: Final[Dialect] = postgresql.dialect()  # type: ignore[no-untyped-call]
 _RECORD_WRITE: Final = f"SELECT * FROM record_write({', '.join(['%s'] * 23)})"
@@ -37,6 +35,8 @@ _RECORD_READ: Final = f"SELECT * FROM record_read({', '.join(['%s'] * 13)})"
 #: Arguments that stand for an outcome, and for a claim, where there is none.
 _NO_OUTCOME: Final = (None,) * 6
 _NO_CLAIM: Final = (None,) * 9
+#: Times that count from a claim.
+_FROM_CLAIM: Final = ("first_call_ms", "claimed_ms", "lease_until_ms", "deadline_ms")
 
 
 @dataclass(frozen=True)
@@ -95,19 +95,16 @@ def record_write(
         outcomes.tell_committed(tx, outcome.entry, outcome.receipt)
     if following is not None:
         tell_claimed(tx, following, Entry.from_row(made))
-    about = (tx.tenant, str(tx.patience_ms), run_id, canonical_json(run_id).decode())
-    row = tx.call(_RECORD_WRITE, run_id, *about, *done, *claim)
-    if row["at_time"] is None:
-        tx.pending.clear()
+    row = tx.call(_RECORD_WRITE, run_id, *done, *claim)
+    if row is None:
         return None
-    tx.now_ms = row["at_time"]
     claimed = None
     if following is not None and row["is_claimed"]:
-        made |= new_entry(tx, following, epoch=0, generation=1)
+        made |= {name: made[name] + tx.now_ms for name in _FROM_CLAIM}
         claimed = Claimed(Entry.from_row(made))
     elif following is not None:
         tx.pending[run_id].pop()
-    tx.chained(run_id, ChainHead(seq=row["last_seq"], hash=row["last_hash"]))
+    tx.chained(run_id, row)
     return Recorded(row["done_number"], claimed)
 
 
@@ -143,16 +140,12 @@ def record_read(tx: Transaction, attempt: StepAttempt, output: Any) -> bool:
     run_id = attempt.run_id
     with _sealed(tx, run_id):
         cell = _cell(steps, "output", output)
-    step_rows.tell_succeeded(tx, attempt)
-    about = (tx.tenant, str(tx.patience_ms), run_id, canonical_json(run_id).decode())
+    step_rows.tell_ended(tx, attempt, "succeeded")
     which = (attempt.step_id, attempt.attempt, attempt.holder, attempt.batch)
-    row = tx.call(_RECORD_READ, run_id, *about, *which, cell)
-    if row["at_time"] is None:
-        tx.pending.clear()
-        return False
-    tx.now_ms = row["at_time"]
-    tx.chained(run_id, ChainHead(seq=row["last_seq"], hash=row["last_hash"]))
-    return True
+    row = tx.call(_RECORD_READ, run_id, *which, cell)
+    if row is not None:
+        tx.chained(run_id, row)
+    return row is not None
 
 
 def _sealed(tx: Transaction, run_id: str) -> AbstractContextManager[None]:

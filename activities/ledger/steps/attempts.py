@@ -239,10 +239,10 @@ def finish(
     return finished == 1
 
 
-def tell_succeeded(tx: Transaction, attempt: StepAttempt) -> None:
-    """Add the event of a read that was answered."""
+def tell_ended(tx: Transaction, attempt: StepAttempt, state: str, **body: Any) -> None:
+    """Add the event of how an attempt at a read ended."""
     about = {"tool": attempt.tool, "attempt": attempt.attempt}
-    tx.event(attempt.run_id, "step.succeeded", step_id=attempt.step_id, **about)
+    tx.event(attempt.run_id, f"step.{state}", step_id=attempt.step_id, **about, **body)
 
 
 def still_ours(tx: Transaction, attempt: StepAttempt) -> bool:
