@@ -15,9 +15,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from surehand.worker import workflow_runner
-from surehand.workflows.contracts.tools import DescribeTools
+from surehand.workflows.contracts.starting import OpenRun
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.ports import DESCRIBE_TOOLS
+from surehand.workflows.ports import OPEN_RUN
 from surehand.workflows.run.agent_run import AgentRun
 from tests.e2e.runs import Run, until
 from tests.e2e.stage import Stage
@@ -32,8 +32,8 @@ async def test_a_tenant_with_few_runs_has_its_turn_before_most_of_what_another_h
 ) -> None:
     order: list[str] = []
 
-    @activity.defn(name=DESCRIBE_TOOLS.name)
-    async def refuse(asked: DescribeTools) -> NoReturn:
+    @activity.defn(name=OPEN_RUN.name)
+    async def refuse(asked: OpenRun) -> NoReturn:
         order.append(activity.info().workflow_id or "")
         raise ApplicationError("not today", type="PlanInvalid", non_retryable=True)
 
