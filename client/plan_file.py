@@ -1,7 +1,7 @@
 """A plan file, and what ``--set`` changes in it, become a ``Plan``.
 
 Everything that can be known without the tools is said here, each problem with file, path and
-reason; whether the params fit the tools is found by the run's own ``describe_tools``.
+reason; whether the params fit the tools is found where the run is opened (``open_run``).
 """
 
 from __future__ import annotations

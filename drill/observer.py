@@ -42,7 +42,7 @@ class Observer:
     tools: dict[str, ToolSpec] = field(default_factory=dict)
     """The tools of the steps that were called, by step id."""
     described: dict[str, ToolSpec] = field(default_factory=dict)
-    """By name, those that the run was told of, also after its start, as code and agents ask."""
+    """By name, those that the run was told of after its start, as code and agents ask."""
     _asked: set[int] = field(default_factory=set)
     _scheduled: dict[int, Place] = field(default_factory=dict)
     _outcomes: list[tuple[Place, float]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Observer:
         return next(after, None)
 
     def whole(self, evidence: Evidence) -> Evidence:
-        """Return what the ledger holds of the run, with all tools that it was told of."""
+        """Return what the ledger holds of the run, and the tools that it was told of later."""
         return replace(evidence, tools={**self.described, **evidence.tools})
 
     async def _see(self, event: HistoryEvent) -> None:
