@@ -14,7 +14,7 @@ import os
 import pstats
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -178,21 +178,11 @@ def _in_one(done: tuple[ClaimRequest, Claimed] | None, following: ClaimRequest |
     return lambda tx: record_write(tx, RUN, outcome, following)
 
 
-@contextmanager
-def _profiled() -> Iterator[cProfile.Profile]:
-    profile = cProfile.Profile()
-    profile.enable()
-    try:
-        yield profile
-    finally:
-        profile.disable()
-
-
 def _functions(scene: Scene, first: int, count: int) -> list[list[str]]:
     """Return the functions that take the most time of their own in stretches of writes."""
     requests = list(_writes(scene, first, count + 1))
     claimed: Any = scene.claim(requests[0])
-    with _profiled() as profile:
+    with cProfile.Profile() as profile:
         for request, following in pairwise(requests):
             with scene.ledger.transaction(scene.tenant) as tx:
                 claimed = _both(request, claimed, following)(tx)
