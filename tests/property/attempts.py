@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine, make_url, text
 
 from surehand.activities.ledger.core.store import (
     Ledger,
@@ -17,11 +17,16 @@ from surehand.activities.ledger.core.store import (
     Transaction,
 )
 from surehand.activities.worker.crash_points import Crash, CrashPoint
+from tests.ledger_databases import OWNER
 
 T = TypeVar("T")
 
 #: Far beyond the machine's own clock, which the ledger must never see.
 _START_MS: Final = 4_000_000_000_000
+
+
+_DATABASES_CLOCK: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_TESTS_CLOCK: Final = "current_setting('surehand_test.now_ms')::bigint"
 
 
 class Killed(BaseException):
@@ -134,13 +139,15 @@ class ClockedLedger(Ledger):
         # Each attempt stands for a process of its own.
         self.transactional = asyncio.Semaphore(1000)
 
-    async def _transact(self, tenant: str, work: Callable[[Transaction], T], *_: Any) -> T:
+    async def _transact(
+        self, tenant: str, work: Callable[[Transaction], T], *_: Any, opening: Any = None, **__: Any
+    ) -> T:
         """Make a transaction that takes place when the test's clock says."""
         attempt = _CURRENT.get()
         if attempt is not None and attempt.sleepy:
             attempt.sleepy = False
             await attempt.stands_at("start")
-        with self.transaction(tenant) as tx:
+        with opening(tenant, self._patience) if opening else self.transaction(tenant) as tx:
             result = work(tx)
         if attempt is not None and attempt.loses_this_answer():
             raise LedgerUnavailable("the answer to the commit was lost")
@@ -154,3 +161,29 @@ class ClockedLedger(Ledger):
         with super().transaction(tenant) as tx:
             tx.now_ms, tx.began = self._clock.now_ms, self._clock.now()
             yield tx
+
+    @contextmanager
+    def _begin_call(self, tenant: str, *limits: Any, **more: Any) -> Iterator[Transaction]:
+        """Begin a call of functions that ``take_the_tests_clock`` has made."""
+        self._clock.now_ms += 1
+        with super()._begin_call(tenant, *limits, **more) as tx:
+            tx.began = self._clock.now()
+            set_clock = text("SELECT set_config('surehand_test.now_ms', :now, false)")
+            tx.connection.execute(set_clock, {"now": str(self._clock.now_ms)})
+            yield tx
+
+
+def take_the_tests_clock(ledger_url: str) -> None:
+    """Have PostgreSQL's functions ask for the time that a ``ClockedLedger`` tells them."""
+    owner = create_engine(make_url(ledger_url).set(username=OWNER))
+    with owner.begin() as connection:
+        found = connection.exec_driver_sql(
+            "SELECT pg_get_functiondef(oid) FROM pg_proc"
+            " WHERE pronamespace = 'public'::regnamespace AND strpos(prosrc, 'clock_timestamp') > 0"
+        )
+        made = [function.replace(_DATABASES_CLOCK, _TESTS_CLOCK) for function in found.scalars()]
+        assert made
+        assert not any("clock_timestamp" in function for function in made)
+        for function in made:
+            connection.exec_driver_sql(function)
+    owner.dispose()

@@ -65,7 +65,14 @@ from surehand.workflows.identity import approval_id, digest, params_hash
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
 from tests.ledger_databases import OWNER
-from tests.property.attempts import Attempt, Clock, ClockedLedger, DyingCrash, Killed
+from tests.property.attempts import (
+    Attempt,
+    Clock,
+    ClockedLedger,
+    DyingCrash,
+    Killed,
+    take_the_tests_clock,
+)
 from tests.property.fast_sqlite import hasten
 from tests.property.gate_moves import (
     AMOUNTS,
@@ -572,6 +579,7 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[G
             GateMachine.engine = make_engine(ledger_url)
             owner = make_url(ledger_url).set(username=OWNER)
             GateMachine.owner = make_engine(owner.render_as_string(hide_password=False))
+            take_the_tests_clock(ledger_url)
         GateMachine.clock, GateMachine.reached = clock, Counter()
         yield GateMachine
         for one in {GateMachine.engine, GateMachine.owner}:

@@ -28,7 +28,7 @@ from surehand.activities.effects import lease, reconcile, recorder, write
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.worker.crash_points import CrashPoint
-from tests.property.attempts import Clock, ClockedLedger
+from tests.property.attempts import Clock, ClockedLedger, take_the_tests_clock
 from tests.property.bench import Bench, BenchStep, Snapshot
 from tests.property.fast_sqlite import hasten
 from tests.property.outside import (
@@ -341,6 +341,8 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[L
         LedgerMachine.engine = make_engine(ledger_url)
         if ledger_url.startswith("sqlite"):
             hasten(LedgerMachine.engine)
+        else:
+            take_the_tests_clock(ledger_url)
         LedgerMachine.clock = clock
         yield LedgerMachine
         LedgerMachine.engine.dispose()
