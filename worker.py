@@ -81,9 +81,12 @@ from surehand.activities.worker.settings import (
 from surehand.activities.worker.telemetry import (
     AddressError,
     ContextInterceptor,
+    Receiver,
     configure_logging,
     core_runtime,
+    find_metrics_receiver,
     find_receiver,
+    shown,
 )
 from surehand.activities.worker.tenant_discovery import keep_learning
 from surehand.agents.model_run import ModelRun
@@ -166,7 +169,7 @@ def cell_of(settings: Settings) -> OwnCell | None:
         raise SettingsError(str(error)) from error
 
 
-def traces_of(settings: Settings, receiver: str) -> Traces | None:
+def traces_of(settings: Settings, receiver: Receiver) -> Traces | None:
     """Return what makes traces for a receiver; ``None``: OpenTelemetry is not installed."""
     try:
         from surehand.activities.worker.traces import open_traces
@@ -174,7 +177,7 @@ def traces_of(settings: Settings, receiver: str) -> Traces | None:
         # No reason not to work: whoever runs this may set those variables for all programs alike.
         log.warning(
             "worker.no_traces",
-            receiver=receiver,
+            receiver=shown(receiver),
             meaning=f"pip install 'surehand[opentelemetry]' for the worker ({error})",
         )
         return None
@@ -293,7 +296,8 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     toolbox = load_toolbox(settings.tool_modules, mcp_tools(settings.mcp))
     load_agents(settings.agent_modules)
     plugins = load_plugins(settings.worker_plugins)
-    receiver = find_receiver(os.environ)
+    receiver = find_receiver(os.environ, "traces")
+    metrics_receiver = find_metrics_receiver(os.environ, settings.metrics)
     traces = traces_of(settings, receiver) if receiver and not check_only else None
     pass_through(settings.sandbox_passthrough)
     crash = Crash.parse(settings.crash_at, settings.crash_once, signal.Signals[settings.crash_by])
@@ -303,7 +307,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             " for drills: it is refused where SUREHAND_DECISIONS=signed; unset it"
         )
     # A check runs beside a worker, which has the address.
-    runtime = core_runtime("" if check_only else settings.metrics)
+    runtime = core_runtime() if check_only else core_runtime(settings.metrics, metrics_receiver)
     metrics = Metrics(runtime.metric_meter)
     notifiers = load_notifiers(settings)
     async with open_ledger(settings.database_url, metrics, settings.notify) as ledger:
@@ -333,9 +337,9 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             decisions=settings.decisions,
             encryption="off" if keys is None else f"by {keys.ring.first.id}",
             notifiers=where(notifiers) or "none",
-            metrics=settings.metrics or "off",
+            metrics=settings.metrics or shown(metrics_receiver),
             health=settings.health or "off",
-            traces=receiver if traces else "off",
+            traces=shown(receiver) if traces else "off",
         )
         if settings.decisions == "open":
             log.warning(

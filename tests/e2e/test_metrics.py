@@ -1,4 +1,7 @@
-"""One endpoint has the SDK's metrics and ours, of few values; the ledger tells the same story."""
+"""An endpoint shows, or a receiver gets, the SDK's metrics and ours, of few values.
+
+The ledger tells the same story.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ import sys
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from surehand.activities.ledger.history.stats import Scope, stats
 from surehand.process.children import clean_environment
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.docs.test_alerts import metrics_asked_for, whole
-from tests.e2e.runs import example_plan
+from tests.e2e.otlp_receiver import receiving
+from tests.e2e.runs import example_plan, until
 from tests.e2e.stage import Stage
 from tests.worker_process import ROOT, WorkerProcess
 
@@ -81,6 +86,60 @@ async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger
     assert (found.recoveries.ended, found.recoveries.success_rate) == (1, 1.0)
     assert found.leases.lost == 1
     assert (found.duplicates.keys, found.invariants.ok, found.invariants.runs) == (0, 1, 1)
+
+
+async def test_a_receiver_gets_the_metrics_that_an_endpoint_would_show(
+    stage: Stage, order_id: str
+) -> None:
+    committed = (("outcome", "committed"), ("tool", "payments.refund"))
+    with receiving() as receiver:
+        environment = stage.environment() | {
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics",
+            "OTEL_EXPORTER_OTLP_HEADERS": "x-team=a%20b,x-other=1",
+            "OTEL_METRIC_EXPORT_INTERVAL": "100",
+            "OTEL_SERVICE_NAME": "refunds",
+            "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
+        }
+        with WorkerProcess(environment, stage.folder) as worker:
+            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+            await run.approve()
+            result = await run.result()
+            effects = await until(
+                lambda: receiver.metrics.get("surehand_effects", {}), lambda got: committed in got
+            )
+            said = worker.output()
+
+    assert result.state is RunState.COMPLETED
+    told = effects[committed]
+    assert told.value == 1
+    assert told.resource["service.name"] == "refunds"
+    assert told.resource["deployment.environment.name"] == "test"
+    assert told.resource["service.instance.id"]
+    assert (told.headers["x-team"], told.headers["x-other"]) == ("a b", "1")
+    measured = receiver.metrics["surehand_ledger_transaction"]
+    assert measured[(("outcome", "committed"),)].value > 5
+    assert measured[(("outcome", "committed"),)].unit == "seconds"
+    assert any(name.startswith("temporal_") for name in receiver.metrics)
+    assert receiver.spans == []
+    assert urlsplit(receiver.url).netloc in said
+    for detail in (run.run_id, order_id, "ef-"):
+        assert detail.encode() not in receiver.raw
+
+
+def test_a_receiver_and_an_endpoint_are_refused_in_one_line(tmp_path: Path) -> None:
+    environment = {
+        "SUREHAND_DATABASE_URL": "sqlite:///none.db",
+        "SUREHAND_METRICS": "127.0.0.1:9464",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:4318/v1/metrics",
+    }
+    with WorkerProcess(environment, tmp_path) as worker:
+        code = worker.wait_exit()
+
+    assert code == 2
+    assert worker.output().strip() == (
+        "surehand: SUREHAND_METRICS and OTEL_EXPORTER_OTLP_METRICS_ENDPOINT are both set, and"
+        " metrics go one way: unset one of them"
+    )
 
 
 def test_an_address_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:

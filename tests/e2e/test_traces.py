@@ -11,8 +11,8 @@ from temporalio.api.common.v1 import Header, Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 
 from surehand.workflows.contracts.states import RunState
+from tests.e2e.otlp_receiver import Receiver, Seen, receiving
 from tests.e2e.runs import Run, decision_on, example_plan, until
-from tests.e2e.span_receiver import Receiver, Seen, receiving
 from tests.e2e.stage import Stage
 from tests.e2e.test_agents import driven, settings
 from tests.e2e.test_children import child, inside
@@ -235,7 +235,8 @@ def test_a_receiver_of_another_protocol_is_refused_in_one_line(tmp_path: Path) -
 
     assert code == 2
     assert worker.output().strip() == (
-        "surehand: OTEL_EXPORTER_OTLP_PROTOCOL is grpc: traces are sent by http/protobuf only"
+        "surehand: OTEL_EXPORTER_OTLP_PROTOCOL is grpc: traces are sent by http/protobuf only;"
+        " set it so, or OTEL_TRACES_EXPORTER=none"
     )
 
 
