@@ -85,8 +85,6 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
             await expect(ann.page.get_by_text("approvals link --as NAME")).to_be_visible()
             await phone.opens("a link to sign in", served.link("ann"))
             await phone.presses("Sign in")
-            await expect(ann.page.get_by_role("heading", name="What waits")).to_be_visible()
-            await phone.opens("the message's link", message["page"])
         await expect(ann.page.get_by_role("heading", level=1)).to_have_text(message["what"])
         await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
         [request] = stage.approval_rows(run)
@@ -96,10 +94,30 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
         await ann.says("counts: approved by ann")
         assert (await run.result()).state is RunState.COMPLETED
 
-    signs_in = ["opens a link to sign in", "presses Sign in", "opens the message's link"]
+    signs_in = ["opens a link to sign in", "presses Sign in"]
     wanted = ["opens the message's link", *([] if signed_in else signs_in), "presses Approve"]
     assert phone.steps == wanted
     assert stage.shop.counts(order_id)["refunds"] == 1
     [decision] = stage.decision_rows(run)
     assert (decision["approver"], decision["outcome"]) == ("ann", "approve")
     assert (decision["verdict"], decision["verified"]) == ("accepted", True)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"page": "//elsewhere.example/", "until": 9e15},
+        {"page": "https://elsewhere.example/", "until": 9e15},
+        {"page": "/mine", "until": 0},
+    ],
+)
+async def test_whoever_signs_in_is_led_to_no_other_server_and_to_no_page_of_long_ago(
+    ann: Approver, served: Served, kept: dict[str, Any]
+) -> None:
+    await ann.page.goto(f"{served.url}/sign-in")
+    keep = "kept => localStorage.setItem('wanted-page', JSON.stringify(kept))"
+    await ann.page.evaluate(keep, kept)
+
+    await ann.signs_in()
+
+    assert ann.page.url == f"{served.url}/"

@@ -4,7 +4,15 @@ import { fromBase64url } from "./bytes.js";
 import { part, say, send } from "./page.js";
 import { showText } from "./text.js";
 
+const WANTED = "wanted-page";
+const WANTED_FOR_MS = 10 * 60 * 1000;
+
 let token = "";
+if (location.pathname !== "/sign-in") {
+  // The link is likely opened in another tab: what tabs share remembers the page.
+  const wanted = { page: location.pathname + location.search, until: Date.now() + WANTED_FOR_MS };
+  localStorage.setItem(WANTED, JSON.stringify(wanted));
+}
 take();
 // A link that is opened where this page is open already loads nothing anew.
 addEventListener("hashchange", take);
@@ -38,12 +46,21 @@ function whom(given) {
   }
 }
 
+/** The page that somebody wanted to see and had to sign in for; otherwise the list. */
+function wantedPage() {
+  const kept = localStorage.getItem(WANTED);
+  localStorage.removeItem(WANTED);
+  const { page, until } = JSON.parse(kept ?? '{"page": "/", "until": 0}');
+  const url = new URL(page, location.origin);
+  return until > Date.now() && url.origin === location.origin ? url.href : "/";
+}
+
 async function signIn() {
   part("sign-in").disabled = true;
   try {
     const { status, answer } = await send("/sign-in", { token });
     if (status === 200) {
-      location.assign("/");
+      location.assign(wantedPage());
       return;
     }
     part("told").textContent = say("bad_link", answer.error);
