@@ -181,6 +181,8 @@ def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
     ]
 
 
+@pytest.mark.postgres
+@pytest.mark.usefixtures("postgres_server")
 def test_the_profile_counts_the_round_trips_of_a_write(tmp_path: Path) -> None:
     found = tmp_path / "profile.json"
 

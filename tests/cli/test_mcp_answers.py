@@ -34,7 +34,9 @@ def test_of_many_runs_that_wait_fewer_are_told_and_their_commands_are_whole() ->
     shown, text = bounded({"runs": runs}, LARGEST_ANSWER)
     assert len(text) <= LARGEST_ANSWER
     assert shown["runs"][-1].endswith(" more")
-    assert all(one["waiting_for"] == [ITEM] for one in shown["runs"][:-1])
+    told = shown["runs"][:-1]
+    assert told
+    assert all(one["waiting_for"] == [ITEM] for one in told)
 
 
 def test_what_is_too_much_in_every_way_is_said_to_be() -> None:

@@ -14,6 +14,7 @@ import yaml
 
 from docs.meanings import LABELS
 from surehand.activities.worker.metrics import Metrics
+from tests.conftest import missing
 from tests.docs.pages import DOCS, ROOT
 
 PROMETHEUS: Final = ROOT / "deploy" / "prometheus"
@@ -124,9 +125,10 @@ def test_each_section_says_what_it_means_where_to_look_and_what_to_do() -> None:
         assert re.findall(r"^\*\*(\w+)\*\*: ", section, re.MULTILINE) == ["Means", "Look", "Do"]
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH")
 @pytest.mark.parametrize("words", ["check rules alerts.yml", "test rules alerts_test.yml"])
 def test_prometheus_itself_takes_the_alerts_and_they_come_and_go_as_they_should(words: str) -> None:
+    if shutil.which("promtool") is None:
+        missing("promtool is not on PATH: install Debian's package prometheus")
     done = subprocess.run(
         ["promtool", *words.split()], cwd=PROMETHEUS, capture_output=True, text=True
     )

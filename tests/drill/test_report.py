@@ -342,6 +342,7 @@ def test_a_turn_that_is_asked_again_although_recorded_is_a_difference(
     assert found.turns == ModelTurns(
         asked=asked, recorded=3, unrecorded=unrecorded, asked_again=again
     )
+    assert bool(found.differences) is (outcome is CellOutcome.DIFFERS)
     assert all("although recorded" in line for line in found.differences)
 
 

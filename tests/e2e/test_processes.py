@@ -91,7 +91,7 @@ async def test_told_to_stop_all_end_in_order_and_the_call_under_way_is_made_once
             assert await asyncio.to_thread(leaving.wait_exit) == 0
             result = await run.result()
 
-    assert all(map(gone, started(leaving)))
+    assert [gone(pid) for pid in started(leaving)] == [True, True]
     assert step(result, "refund").attempts == 1
     assert stage.shop.requests("refunds")["received"] == before + 1
 

@@ -236,12 +236,10 @@ def test_nothing_of_a_tenant_that_is_gone_changes(scene: Scene, other: Scene, ol
     other.committed(other.call())
 
 
-async def test_a_run_that_is_being_opened_is_seen_or_refused(
-    scene: Scene, old: Ledger, database: Database
-) -> None:
-    """Whoever lets the tenant go waits for the transaction that opens it."""
-    if database.dialect == "sqlite":
-        return  # one writer at a time
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+async def test_a_run_that_is_being_opened_is_seen_or_refused(scene: Scene, old: Ledger) -> None:
+    """Whoever lets the tenant go waits for the transaction that opens it (SQLite: one writer)."""
     close(scene)
 
     async def go_away() -> list[str]:
@@ -328,8 +326,9 @@ def test_a_tenant_does_not_come_back_to_a_ledger_that_it_has_left(
         copies.copy(new, old, scene.tenant, ("b", "a"), "olga")
 
 
-def test_a_worker_says_of_no_tenant_where_it_is(scene: Scene, database: Database) -> None:
-    if database.dialect == "sqlite":
-        return  # without roles
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_worker_says_of_no_tenant_where_it_is(scene: Scene) -> None:
+    """SQLite has no roles."""
     with pytest.raises(Exception, match="permission denied"):
         leave(scene, scene.ledger)
