@@ -65,6 +65,7 @@ def run(
     console = Console(markup=False, highlight=False, soft_wrap=True)
     end_by_signal_in_order()
     before, ended_early = os.getloadavg()[0], False
+    problem: SurehandError | PostgresMissing | None = None
     try:
         with prepared(clean(), database=None, say=console.print) as environment:
             try:
@@ -76,8 +77,7 @@ def run(
                 console.print(f"Ledgers and logs are kept in {environment.folder}")
                 raise
     except (SurehandError, PostgresMissing) as error:
-        print(f"benchmarks.{name}: {error}", file=sys.stderr)
-        return error.code if isinstance(error, SurehandError) else ExitCode.NOT_REACHABLE
+        problem = error
     after, told = os.getloadavg()[0], tell()
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +86,9 @@ def run(
     console.print(f"\nLoad average before {before:.1f}, after {after:.1f} (its own included)")
     for line in told.missed:
         console.print(f"MISSED: {line}")
+    if problem is not None:
+        print(f"benchmarks.{name}: {problem}", file=sys.stderr)
+        return problem.code if isinstance(problem, SurehandError) else ExitCode.NOT_REACHABLE
     if ended_early:
         print(f"benchmarks.{name}: ended early", file=sys.stderr)
         return ExitCode.INTERRUPTED

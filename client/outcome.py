@@ -137,6 +137,7 @@ async def run_result(connection: Connection, run_id: str) -> RunResult:
         OutOfReach: The result is larger than what this starter can fetch.
         CutOff: It ended without a result: the server has ended it.
         SurehandError: Its id was used before.
+        RPCError: The server does not answer; ``Connection.translated`` says it in a line.
     """
     try:
         result = await connection.handle(run_id).result()

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 from surehand.activities.ledger.history.evidence import Evidence, Row
-from surehand.activities.rules import RuleBroken, condition_holds, of_run
 from surehand.drill.report import Tally
 from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import Effect, ToolSpec

@@ -19,10 +19,10 @@ from surehand.activities.artifacts import (
 )
 from surehand.activities.effects.resource_leases import NO_RESOURCES, HeldResources
 from surehand.activities.effects.standing_scope import covering
+from surehand.activities.expressions import RuleBroken, holds
 from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.core.sealed import KeyNeeded
 from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Entry
-from surehand.activities.rules import RuleBroken, holds
 from surehand.activities.tools.drafts import NoDraft
 from surehand.activities.tools.outputs import clean_text
 from surehand.activities.tools.questions import Answers

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from surehand.activities.expressions import RuleBroken, exact_names, holds, problem
 from surehand.activities.ledger.steps.entries import Covered, Covers
-from surehand.activities.rules import RuleBroken, exact_names, holds, problem
 from surehand.activities.tools.tool import Tool
 from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import Effect

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
-from surehand.activities.rules import condition_problem
+from surehand.activities.expressions import condition_problem
 from surehand.activities.tools.toolbox import ToolboxError
 from surehand.process.json_schemas import schema_problem
 from surehand.process.yaml_file import Unreadable, read_document

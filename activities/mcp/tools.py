@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from surehand.activities.expressions import RuleBroken, condition_holds
 from surehand.activities.mcp.calls import McpCall, ReportedError, changed
 from surehand.activities.mcp.params import params_model
 from surehand.activities.mcp.pins import ask_servers
@@ -21,7 +22,6 @@ from surehand.activities.mcp.server_file import (
     pins_of,
     read_file,
 )
-from surehand.activities.rules import RuleBroken, condition_holds
 from surehand.activities.tools.answers import (
     Dedupes,
     Found,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from temporalio import activity
 
+from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 from surehand.activities.ledger.runs import interrupts, steering
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.foreign import content_of
-from surehand.activities.rules import RuleBroken, condition_holds, of_run
 from surehand.activities.tools.describing import describe_plan
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.workflows.contracts.base import Recorded

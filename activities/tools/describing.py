@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from surehand.activities import rules
+from surehand.activities import expressions
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.process.json_schemas import schema_problem
@@ -84,7 +84,10 @@ def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
         specs = {spec.name: spec for spec in toolbox.specs() if spec.name in named}
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"
-        if step.when is not None and (wrong := rules.condition_problem(step.when)) is not None:
+        if (
+            step.when is not None
+            and (wrong := expressions.condition_problem(step.when)) is not None
+        ):
             problems.append(PlanError(where=f"{where}.when", reason=wrong))
         if step.wait is not None:
             continue
@@ -121,7 +124,7 @@ def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
         ]
         problems += [
             PlanError(where=f"{where}.approval", reason=reason)
-            for reason in rules.problems(plan.approvals(step), tool.params_model)
+            for reason in expressions.problems(plan.approvals(step), tool.params_model)
         ]
     return ToolsDescribed(tools=specs, problems=problems)
 

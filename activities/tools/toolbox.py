@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel
 
-from surehand.activities import rules
+from surehand.activities import expressions
 from surehand.activities.tools.answers import (
     Dedupes,
     Undo,
@@ -299,7 +299,7 @@ def _policy_problem(
 ) -> str | None:
     if permission is not None and not re.fullmatch(ROLE_FORM, permission):
         return f"permission {permission!r}: use 1 to 80 letters, digits, '_', '.', ':' and '-'"
-    return next(rules.problems([approval] if approval else [], model), None)
+    return next(expressions.problems([approval] if approval else [], model), None)
 
 
 def _params_model(name: str, fn: ToolFunction) -> type[BaseModel]:

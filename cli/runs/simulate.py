@@ -63,7 +63,7 @@ class WorkerChecks:
         Raises:
             CannotHold: It cannot be evaluated.
         """
-        from surehand.activities.rules import RuleBroken, condition_holds, of_run
+        from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 
         try:
             return condition_holds(expression, {**values, **of_run(foreign)})
@@ -122,7 +122,7 @@ def _own(tool: Any) -> Iterable[ApprovalPolicy]:
 def _needs(
     policies: Sequence[ApprovalPolicy], prepared: PreparedCall, *, foreign: bool
 ) -> Needs | None:
-    from surehand.activities.rules import RuleBroken, holds
+    from surehand.activities.expressions import RuleBroken, holds
 
     def fits(expression: str) -> bool:
         return holds(expression, prepared.params, foreign=foreign)

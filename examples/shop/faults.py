@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,6 +22,8 @@ class Fault(BaseModel):
     """Seconds before the request is applied: it is on the wire and its client may die."""
     delay_after_s: float = Field(default=0.0, ge=0)
     """Seconds between the application and the answer."""
+    hold: Literal["before", "after"] | None = None
+    """Hold a request before or after it is applied, until faults are told or cleared anew."""
     half: bool = False
     """Apply half of the request, then answer 500."""
     fail: Literal["before", "after", "drop_before", "drop_after"] | None = None
@@ -49,35 +52,47 @@ WELL_BEHAVED: Final = Fault()
 
 
 @dataclass
-class _Told:
+class Told:
+    """A fault in force."""
+
     fault: Fault
     remaining: int | None
+    """Requests that it still disturbs; ``None``: all."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it is in force no more: what it holds goes on."""
 
 
 class Faults:
     """The faults in force, by endpoint. Kept in memory: a restarted shop behaves well."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, Told] = {}
 
     def tell(self, endpoint: str, fault: Fault) -> None:
         """Replace the endpoint's fault."""
-        self._told[endpoint] = _Told(fault, fault.times)
+        self._end(endpoint)
+        self._told[endpoint] = Told(fault, fault.times)
 
     def clear(self) -> None:
         """Let all endpoints behave well."""
-        self._told.clear()
+        for endpoint in list(self._told):
+            self._end(endpoint)
 
-    def take(self, endpoint: str) -> Fault:
+    def take(self, endpoint: str) -> Told:
         """Return the fault that disturbs the request at hand, and count it."""
         told = self._told.get(endpoint)
         if told is None or told.remaining == 0:
-            return WELL_BEHAVED
+            return Told(WELL_BEHAVED, None)
         if told.remaining is not None:
             told.remaining -= 1
-        return told.fault
+        return told
 
     def ignores_lookup(self, endpoint: str) -> bool:
         """Return whether the endpoint refuses to be asked by key."""
         told = self._told.get(endpoint)
         return told is not None and told.fault.ignore_lookup
+
+    def _end(self, endpoint: str) -> None:
+        told = self._told.pop(endpoint, None)
+        if told is not None:
+            told.over.set()

@@ -45,8 +45,11 @@ class Serving:
     async def _through(self, endpoint: str, work: Work) -> Response | None:
         """Return the response, or ``None`` where the connection is to be closed instead."""
         with self._traffic.request(endpoint):
-            fault = self._faults.take(endpoint)
+            told = self._faults.take(endpoint)
+            fault = told.fault
             await asyncio.sleep(fault.delay_before_s)
+            if fault.hold == "before":
+                await told.over.wait()
             if fault.fail == "drop_before":
                 return None
             if fault.fail == "before":
@@ -54,6 +57,8 @@ class Serving:
             answer = work(fault)
             self._traffic.changed()
             await asyncio.sleep(fault.delay_after_s)
+            if fault.hold == "after":
+                await told.over.wait()
             if fault.fail == "drop_after":
                 return None
             if fault.fail == "after":

@@ -33,7 +33,7 @@ class MailServer:
     async def handle_DATA(self, server: SMTP, session: Any, envelope: Envelope) -> str:
         """Keep a mail, then say so."""
         with self._traffic.request(MAILS):
-            fault = self._faults.take(MAILS)
+            fault = self._faults.take(MAILS).fault
             await asyncio.sleep(fault.delay_before_s)
             if fault.fail == "before":
                 return f"{fault.status} told to fail"

@@ -127,7 +127,7 @@ async def test_a_failed_step_may_be_gone_on_from(stage: Stage, order_id: str) ->
 
 async def test_steps_that_wait_for_nothing_run_at_the_same_time(stage: Stage) -> None:
     orders = [stage.shop.new_order() for _ in range(3)]
-    stage.shop.fault("mails", delay_before_s=2)
+    stage.shop.fault("mails", hold="before")
     before = stage.shop.requests("mails")["received"]
     async with stage.worker_here():
         run = await stage.start(
@@ -135,6 +135,7 @@ async def test_steps_that_wait_for_nothing_run_at_the_same_time(stage: Stage) ->
         )
         await asyncio.to_thread(stage.shop.wait_requests, "mails", before + 3)
         assert stage.shop.requests("mails")["in_flight"] == 3
+        stage.shop.clear_faults()
         result = await run.result()
     assert result.state is RunState.COMPLETED
     assert [stage.shop.counts(one)["mails"] for one in orders] == [1, 1, 1]
@@ -143,13 +144,14 @@ async def test_steps_that_wait_for_nothing_run_at_the_same_time(stage: Stage) ->
 async def test_a_run_does_not_look_parked_while_another_step_is_running(
     stage: Stage, order_id: str
 ) -> None:
-    stage.shop.fault("mails", delay_before_s=2)
+    stage.shop.fault("mails", hold="before")
     async with stage.worker_here():
         run = await stage.start(
             plan_of(refund_step(order_id), mail_step(order_id, "hello", after=[]))
         )
         await run.asks("refund")
         assert (await run.view()).result.state is RunState.RUNNING
+        stage.shop.clear_faults()
         await run.in_state(RunState.WAITING_APPROVAL)
         await run.approve()
         assert (await run.result()).state is RunState.COMPLETED

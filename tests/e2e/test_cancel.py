@@ -43,8 +43,8 @@ async def cancel(run: Run, by: str) -> None:
 
 
 async def refunded_and_restocking(stage: Stage, order_id: str) -> Run:
-    """Return a run whose refund is committed and whose restock is under way."""
-    stage.shop.fault("restocks", delay_after_s=2)
+    """Return a run whose refund is committed and whose restock the shop holds."""
+    stage.shop.fault("restocks", hold="after")
     run = await stage.start(example_plan("refund.yaml", order_id=order_id))
     await run.approve()
     await run.until(lambda view: states(view.result)["restock"] == "running")
@@ -83,6 +83,7 @@ async def test_cancel_compensate_undoes_what_was_done_last_first(
     async with stage.worker_here():
         run = await refunded_and_restocking(stage, order_id)
         await run.cancel(mode="compensate")
+        stage.shop.clear_faults()
         result = await run.result()
 
     assert result.state is RunState.CANCELLED
@@ -108,6 +109,7 @@ async def test_cancel_without_compensation_keeps_the_effects_and_lists_them(
     async with stage.worker_here():
         run = await refunded_and_restocking(stage, order_id)
         await run.cancel(mode=mode)
+        stage.shop.clear_faults()
         result = await run.result()
 
     assert result.state is RunState.CANCELLED
@@ -125,6 +127,7 @@ async def test_temporals_own_cancellation_compensates_and_closes_as_cancelled(
     async with stage.worker_here():
         run = await refunded_and_restocking(stage, order_id)
         await run.handle.cancel()
+        stage.shop.clear_faults()
         view = await cancelled_by_temporal(run)
 
     assert view.result.uncompensated == []
@@ -150,17 +153,19 @@ async def test_temporals_own_cancellation_while_waiting_for_approval_calls_nothi
 async def test_a_cancellation_that_comes_while_the_run_unwinds_does_not_stop_the_unwinding(
     stage: Stage, order_id: str, by: str
 ) -> None:
-    stage.shop.fault("restock_undos", delay_after_s=2)
+    stage.shop.fault("restock_undos", hold="after")
     async with stage.worker_here():
         run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
         await run.approve()
         await run.in_state(RunState.COMPENSATING)
         if by == "update":
             assert "ending already" in await run.cancel(mode="keep")
+            stage.shop.clear_faults()
             view_result = await run.result()
             assert view_result.state is RunState.FAILED
         else:
             await run.handle.cancel()
+            stage.shop.clear_faults()
             with pytest.raises(WorkflowFailureError):
                 await asyncio.wait_for(run.handle.result(), 60)
 
@@ -260,7 +265,7 @@ async def test_a_run_cancelled_while_its_call_is_lost_never_calls_again(
 ) -> None:
     # Cancelled while the call is under way; then its answer is lost.
     stage.shop.fault(
-        "refunds", ignore_keys=True, ignore_lookup=True, delay_before_s=2, fail="drop_before"
+        "refunds", ignore_keys=True, ignore_lookup=True, hold="before", fail="drop_before"
     )
     before = stage.shop.requests("refunds")["received"]
     async with stage.worker_here(tool_modules=NEITHER):
@@ -268,6 +273,7 @@ async def test_a_run_cancelled_while_its_call_is_lost_never_calls_again(
         await run.approve()
         await asyncio.to_thread(stage.shop.wait_requests, "refunds", before + 1)
         await run.cancel(mode="compensate")
+        stage.shop.clear_faults()
         view = await run.in_state(RunState.NEEDS_INTERVENTION)
         [question] = view.result.waiting_for
         await stage.no_call_may_arrive(run)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 from surehand.cli.runs.rerun import outputs_before
 from surehand.process.exits import WrongUse
@@ -216,7 +216,7 @@ async def test_a_run_of_code_is_listed_and_takes_no_other_plan(stage: Stage, ord
             id=f"{run.run_id}-x",
             task_queue=stage.task_queue,
         )
-        with pytest.raises(Exception, match="failed") as failure:
+        with pytest.raises(WorkflowFailureError, match="failed") as failure:
             await wrong.result()
         assert "its plan is one of LateOrders" in str(failure.value.__cause__)
         await run.cancel()

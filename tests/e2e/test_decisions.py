@@ -161,14 +161,15 @@ async def test_text_that_a_database_cannot_carry_does_not_block_the_gate(
 
 @pytest.mark.parametrize("outcome", ["approve", "reject"])
 async def test_a_second_decision_is_refused(stage: Stage, order_id: str, outcome: str) -> None:
-    # The refund is slow, so that the run is still there for the second decision.
-    stage.shop.fault("refunds", delay_after_s=2)
+    # The refund is held, so that the run is still there for the second decision.
+    stage.shop.fault("refunds", hold="after")
     async with stage.worker_here():
         run, request = await waiting_run(stage, order_id)
         assert (await run.decide(decision_on(request))).code is VerdictCode.ACCEPTED
         second = await run.decide(decision_on(request, outcome=outcome, approver="bob"))
         assert second.code is VerdictCode.ALREADY_DECIDED
         assert "ann" in second.message
+        stage.shop.clear_faults()
         assert (await run.result()).state is RunState.COMPLETED
     assert await refusals(stage, run) == ["already_decided"]
     assert stage.shop.counts(order_id)["refunds"] == 1
@@ -198,7 +199,7 @@ async def test_a_rejected_run_calls_nothing_and_fails_with_the_reason(
 
 def expiring_plan(order_id: str) -> Plan:
     plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
-    plan["steps"][2]["approval"] = {"expires_in": "1s"}
+    plan["steps"][2]["approval"] = {"expires_in": "4s"}
     return Plan.model_validate(plan)
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.crash
 async def test_an_answer_that_finds_the_disk_full_is_recorded_when_there_is_space(
     stage: Stage, order_id: str
 ) -> None:
-    stage.shop.fault("refunds", ignore_keys=True, delay_after_s=1)
+    stage.shop.fault("refunds", ignore_keys=True, hold="after")
     before = stage.shop.requests("refunds")["received"]
     with stage.worker() as worker:
         worker.wait_ready()
@@ -28,6 +28,7 @@ async def test_an_answer_that_finds_the_disk_full_is_recorded_when_there_is_spac
         # What SQLite writes next goes beyond the end of its log of changes.
         changes = stage.folder / f"{make_url(stage.ledger_url).database}-wal"
         worker.limit(resource.RLIMIT_FSIZE, changes.stat().st_size)
+        stage.shop.clear_faults()
         stage.shop.wait_finished("refunds", before + 1)
         worker.wait_said("ledger.unavailable")
         assert await stage.events(run, "effect.committed") == []

@@ -142,7 +142,7 @@ async def rejected(stage: Stage) -> Asked:
 
 
 async def expired(stage: Stage) -> Asked:
-    run, request = await waiting(stage, expires_in="1s")
+    run, request = await waiting(stage, expires_in="4s")
     await run.in_state(RunState.NEEDS_INTERVENTION)
     return Asked(run, request)
 

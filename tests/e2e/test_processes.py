@@ -79,7 +79,7 @@ async def test_one_that_is_killed_after_its_call_is_started_again_and_the_call_i
 async def test_told_to_stop_all_end_in_order_and_the_call_under_way_is_made_once(
     stage: Stage, order_id: str, health: str
 ) -> None:
-    stage.shop.fault("refunds", ignore_keys=True, delay_after_s=2)
+    stage.shop.fault("refunds", ignore_keys=True, hold="after")
     before = stage.shop.requests("refunds")["received"]
     with stage.worker(processes="2", health=health) as leaving:
         await answers(health, 200)
@@ -87,6 +87,8 @@ async def test_told_to_stop_all_end_in_order_and_the_call_under_way_is_made_once
         await run.approve()
         stage.shop.wait_requests("refunds", before + 1)
         leaving.signal(signal.SIGTERM)
+        leaving.wait_said("worker.stopping")
+        stage.shop.clear_faults()
         with stage.worker():
             assert await asyncio.to_thread(leaving.wait_exit) == 0
             result = await run.result()

@@ -263,13 +263,14 @@ async def test_messages_whose_worker_is_killed_have_the_outcome_of_the_table(
 async def test_a_plan_that_is_amended_while_a_step_runs_has_what_it_did_as_a_fact(
     stage: Stage, order_id: str
 ) -> None:
-    stage.shop.fault("refunds", delay_after_s=1)
+    stage.shop.fault("refunds", hold="after")
     before = stage.shop.counts()["refunds"]
     async with stage.worker_here(tool_modules=UNGATED):
         run = await stage.start(plan(refund_step(order_id), {"id": "old", "ask": "Old?"}))
         await asyncio.to_thread(stage.shop.wait_effects, "refunds", before + 1)
         new = plan(refund_step(order_id), {"id": "end", "ask": "Paid ${refund.amount}?"})
         await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
+        stage.shop.clear_faults()
         view = await run.in_state(RunState.WAITING_INPUT)
         assert [(one.step_id, one.question) for one in view.interrupts] == [("end", "Paid 120.00?")]
         await answered(run, answer="yes")
@@ -281,7 +282,7 @@ async def test_a_plan_that_is_amended_while_a_step_runs_has_what_it_did_as_a_fac
 async def test_a_cancel_that_comes_while_the_run_unwinds_changes_nothing(
     stage: Stage, order_id: str
 ) -> None:
-    stage.shop.fault("refund_cancellations", delay_after_s=1)
+    stage.shop.fault("refund_cancellations", hold="after")
     before = stage.shop.counts()["refund_cancellations"]
     async with stage.worker_here(tool_modules=UNGATED):
         run = await stage.start(plan(refund_step(order_id), {"id": "end", "ask": "Done?"}))
@@ -289,6 +290,7 @@ async def test_a_cancel_that_comes_while_the_run_unwinds_changes_nothing(
         await run.cancel()
         await asyncio.to_thread(stage.shop.wait_effects, "refund_cancellations", before + 1)
         said = await run.cancel(mode="keep")
+        stage.shop.clear_faults()
         result = await run.result()
 
     assert "ending already" in said

@@ -153,7 +153,7 @@ async def nothing() -> None:
 async def test_a_worker_that_stops_says_so_while_its_calls_end(
     stage: Stage, address: str, order_id: str
 ) -> None:
-    stage.shop.fault("refunds", delay_before_s=4)
+    stage.shop.fault("refunds", hold="before")
     before = stage.shop.requests("refunds")["received"]
     with stage.worker(health=address) as worker:
         assert await answers(address, 200) == READY
@@ -162,6 +162,7 @@ async def test_a_worker_that_stops_says_so_while_its_calls_end(
         await asyncio.to_thread(stage.shop.wait_requests, "refunds", before + 1)
         worker.signal(signal.SIGTERM)
         assert (await answers(address, 503))["worker"] == "it is stopping"
+        stage.shop.clear_faults()
         assert await asyncio.to_thread(worker.wait_exit) == 0
 
 

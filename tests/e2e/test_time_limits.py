@@ -136,11 +136,12 @@ async def test_a_run_that_is_cancelled_within_the_limit_ends_its_call_and_undoes
     async def made() -> tuple[int, int]:
         return refunds(stage, order_id)
 
-    stage.shop.fault("refunds", delay_after_s=2, times=1)
+    stage.shop.fault("refunds", hold="after", times=1)
     async with stage.worker_here():
         run = await refunding(stage, order_id, time_limit="1h")
         await until(made, lambda seen: seen == (1, 0))
         await run.cancel()
+        stage.shop.clear_faults()
         result = await run.result()
 
     assert result.state is RunState.CANCELLED

@@ -31,12 +31,13 @@ async def test_a_call_that_fails_for_now_while_its_run_is_paused_is_tried_again(
     stage: Stage, order_id: str, mode: str
 ) -> None:
     asked = stage.shop.requests("refunds")["received"]
-    stage.shop.fault("refunds", delay_before_s=2, fail="before", status=503, times=1)
+    stage.shop.fault("refunds", hold="before", fail="before", status=503, times=1)
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
         await run.approve()
         await asyncio.to_thread(stage.shop.wait_requests, "refunds", asked + 1)
         await told(run, Verb.PAUSE, PauseRun(actor="olga"))
+        stage.shop.clear_faults()
         view = await run.in_state(RunState.PAUSED_USER)
         await told(run, Verb.RESUME, ResumeRun(actor="olga"))
         result = await run.result()
@@ -106,13 +107,14 @@ async def test_what_was_done_before_the_ledger_was_away_is_not_done_anew_from_ne
     price, url = tmp_path / "price", f"sqlite:///{tmp_path / 'empty.db'}"
     migrate(url)
     price.write_text("1050")
-    stage.shop.fault("restocks", delay_after_s=1)
+    stage.shop.fault("restocks", hold="after")
     before = stage.shop.counts()["restocks"]
     async with stage.worker_here(**PRICES), open_ledger(url) as empty:
         plan = Plan.model_validate(told_of(order_id, price))
         run = await stage.start(plan, durability="exit")
         await asyncio.to_thread(stage.shop.wait_effects, "restocks", before + 1)
         kept, stage.ledger.engine = stage.ledger.engine, empty.engine
+        stage.shop.clear_faults()
         await run.in_state(RunState.NEEDS_INTERVENTION)
         price.write_text("1275")
         stage.ledger.engine = kept

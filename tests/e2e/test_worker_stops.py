@@ -13,7 +13,7 @@ from tests.e2e.stage import Stage
 async def test_a_worker_told_to_stop_ends_its_call_and_nothing_is_repeated(
     stage: Stage, order_id: str
 ) -> None:
-    stage.shop.fault("refunds", ignore_keys=True, delay_after_s=2)
+    stage.shop.fault("refunds", ignore_keys=True, hold="after")
     before = stage.shop.requests("refunds")["received"]
     with stage.worker() as leaving:
         leaving.wait_ready()
@@ -24,6 +24,7 @@ async def test_a_worker_told_to_stop_ends_its_call_and_nothing_is_repeated(
         leaving.wait_said("worker.stopping")
         with stage.worker() as next_one:
             next_one.wait_ready()
+            stage.shop.clear_faults()
             assert await asyncio.to_thread(leaving.stop) == 0
             result = await run.result()
 

@@ -53,7 +53,7 @@ async def test_a_worker_frozen_between_claim_and_call_does_not_call_when_it_wake
 async def test_a_worker_frozen_in_its_call_changes_nothing_when_it_wakes_up(
     stage: Stage, order_id: str
 ) -> None:
-    stage.shop.fault("refunds", ignore_keys=True, delay_after_s=1)
+    stage.shop.fault("refunds", ignore_keys=True, hold="after")
     before = stage.shop.requests("refunds")["received"]
     with stage.worker() as frozen:
         frozen.wait_ready()
@@ -63,6 +63,7 @@ async def test_a_worker_frozen_in_its_call_changes_nothing_when_it_wakes_up(
         frozen.signal(signal.SIGTERM)  # it takes no more work, which would be lost with it
         frozen.wait_said("worker.stopping")
         frozen.signal(signal.SIGSTOP)
+        stage.shop.clear_faults()
         with stage.worker():
             # Where it froze before its polls had ended, Temporal hands work to it, and each time
             # gives it out again only three seconds later.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from temporalio.exceptions import ApplicationError
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.effects import drafts as kept_drafts
@@ -90,7 +91,7 @@ async def test_the_next_attempt_has_what_stands_and_the_whole_is_one_artifact(
         return await draft.finish(media_type="text/plain")
 
     loaded = writer(begins, ends)
-    with pytest.raises(Exception, match="out of paper"):
+    with pytest.raises(ApplicationError, match="out of paper"):
         await attempt(scene, loaded, artifacts=store)
     done = await attempt(scene, loaded, 2, artifacts=store)
 
@@ -143,7 +144,7 @@ async def test_an_overtaken_attempt_adds_nothing_and_leaves_nothing(
     assert isinstance(done, Done)
     await removed(scene, store)
     goes_on.set()
-    with pytest.raises(Exception, match="taken this effect over"):
+    with pytest.raises(ApplicationError, match="taken this effect over"):
         await overtaken
 
     assert done.receipt == "early right"
@@ -166,7 +167,7 @@ async def test_a_call_with_other_params_begins_anew(scene: Scene, store: Artifac
         return (await draft.read()).decode()
 
     loaded = writer(begins, whole)
-    with pytest.raises(Exception, match="out of paper"):
+    with pytest.raises(ApplicationError, match="out of paper"):
         await attempt(scene, loaded, artifacts=store)
     other = {"order": "1002", "amount": "120.00"}
     done = await attempt(scene, loaded, 2, artifacts=store, params=other, key="refund:1002")
@@ -183,7 +184,7 @@ async def test_what_a_tool_begins_anew_stands_alone(scene: Scene, store: Artifac
         return [*sizes, draft.bytes_written, (await draft.read()).decode()]
 
     loaded = writer(begins, anew)
-    with pytest.raises(Exception, match="out of paper"):
+    with pytest.raises(ApplicationError, match="out of paper"):
         await attempt(scene, loaded, artifacts=store)
 
     assert (await attempt(scene, loaded, 2, artifacts=store)).receipt == [0, 1, "b"]
@@ -222,7 +223,7 @@ async def test_a_write_past_the_largest_size_is_in_doubt_because_it_may_have_hap
 
 
 async def test_no_other_tenant_goes_on_with_it(scene: Scene, other: Scene) -> None:
-    with pytest.raises(Exception, match="out of paper"):
+    with pytest.raises(ApplicationError, match="out of paper"):
         await attempt(scene, writer(begins))
     request = request_for(scene, writer(begins))
 

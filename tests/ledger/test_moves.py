@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import ProgrammingError
 
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Ledger, TenantAway, open_ledger
@@ -330,5 +331,5 @@ def test_a_tenant_does_not_come_back_to_a_ledger_that_it_has_left(
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_worker_says_of_no_tenant_where_it_is(scene: Scene) -> None:
     """SQLite has no roles."""
-    with pytest.raises(Exception, match="permission denied"):
+    with pytest.raises(ProgrammingError, match="permission denied"):
         leave(scene, scene.ledger)

@@ -45,12 +45,13 @@ def test_two_requests_of_one_key_on_the_wire_at_once_apply_one_effect(
 ) -> None:
     order_id = shop.new_order()
     arrived = shop.requests("refunds")["received"]
-    shop.fault("refunds", delay_before_s=1.0, times=1)
+    shop.fault("refunds", hold="before", times=1)
 
     with ThreadPoolExecutor() as pool:
         slow = pool.submit(refund, http, order_id, "key-at-once")
         shop.wait_requests("refunds", arrived + 1)
         quick = refund(http, order_id, "key-at-once")
+        shop.clear_faults()
 
     assert (quick.status_code, slow.result().status_code) == (201, 200)
     assert slow.result().json() == quick.json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 
@@ -43,6 +44,31 @@ def test_a_slow_endpoint_is_slow_and_applies(
 
     assert time.monotonic() - started >= 0.3
     assert response.status_code == 201
+    assert shop.counts(order_id)["refunds"] == 1
+
+
+@pytest.mark.parametrize(("hold", "refunds"), [("before", 0), ("after", 1)])
+@pytest.mark.parametrize("ends", ["cleared", "replaced"])
+def test_a_held_request_goes_on_once_its_fault_is_over(
+    shop: ShopProcess, http: httpx.Client, hold: str, refunds: int, ends: str
+) -> None:
+    order_id = shop.new_order()
+    before, made = shop.requests("refunds")["received"], shop.counts()["refunds"]
+    shop.fault("refunds", hold=hold)
+
+    with ThreadPoolExecutor() as pool:
+        held = pool.submit(refund, http, order_id)
+        shop.wait_requests("refunds", before + 1)
+        if refunds:
+            shop.wait_effects("refunds", made + 1)
+        assert shop.requests("refunds")["in_flight"] == 1
+        assert shop.counts(order_id)["refunds"] == refunds
+        if ends == "cleared":
+            shop.clear_faults()
+        else:
+            shop.fault("refunds", fail="before")
+        assert held.result().status_code == 201
+
     assert shop.counts(order_id)["refunds"] == 1
 
 

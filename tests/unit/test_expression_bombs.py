@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from surehand.activities import rules
-from surehand.activities.rules import (
+from surehand.activities import expressions
+from surehand.activities.expressions import (
     RuleBroken,
     condition_holds,
     condition_problem,
@@ -141,11 +141,11 @@ def test_no_expression_takes_much_memory_or_time(expression: str) -> None:
     peak, seconds = cost_of(expression)
 
     assert peak < MOST_BYTES
-    assert seconds < 4 * rules.LONGEST
+    assert seconds < 4 * expressions.LONGEST
 
 
 def test_an_evaluation_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "LONGEST", 0.0)
+    monkeypatch.setattr(expressions, "LONGEST", 0.0)
 
     with pytest.raises(RuleBroken, match="too long to evaluate"):
         condition_holds("input.a == 1", {"input": {"a": 1}})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from surehand.activities.rules import (
+from surehand.activities.expressions import (
     RuleBroken,
     condition_holds,
     condition_problem,

@@ -1,4 +1,4 @@
-"""Rules of approval policies and conditions of steps: expressions over JSON values.
+"""Expressions over JSON values: the rules of approval policies, and the conditions of steps.
 
 Whoever writes a plan writes expressions, and they are evaluated between the heartbeats of all
 calls. So the language is small: what makes text or lists longer, or loops, is not in it. An
