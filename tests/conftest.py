@@ -37,8 +37,9 @@ from tests.run_keys import encrypted
 from tests.shop_process import ShopProcess
 from tests.support_process import SupportProcess
 
-#: Who asks for one of these, also through another fixture, needs a Temporal server or a browser.
-SERVERS: Final = {"temporal_cli", "browser"}
+#: Who asks for one of these, also through another fixture, needs a Temporal server, a browser, or
+#: programs that serve MCP: each call of theirs is a process that loads the SDK.
+SERVERS: Final = {"temporal_cli", "browser", "mcp_shop"}
 #: One key-encryption key, for tests.
 KEYS: Final = "tests=" + base64.b64encode(b"k" * 32).decode()
 #: Marks of what is in ``make test-all`` only.

@@ -138,8 +138,9 @@ def marker() -> str:
     return f"ana-{uuid.uuid4().hex}"
 
 
-@pytest.mark.fast
-@pytest.mark.parametrize("office", ["plain", "encrypted"], indirect=True)
+@pytest.mark.parametrize(
+    "office", ["plain", pytest.param("encrypted", marks=pytest.mark.fast)], indirect=True
+)
 def test_whoever_steals_the_databases_and_the_store_finds_no_value_of_a_run(
     office: Office, marker: str, request: pytest.FixtureRequest
 ) -> None:

@@ -19,16 +19,17 @@ _LOADED = """
 import json, sys
 from surehand.process.ending import leave
 from surehand.starter import run
-run(json.loads(sys.argv[1]))
+for arguments in json.loads(sys.argv[1]):
+    run(arguments)
 print(json.dumps(sorted(sys.modules)))
 leave(0)
 """
 
 
-def loaded_by(arguments: list[str]) -> set[str]:
-    """Return the modules that a command line loads."""
+def loaded_by(*lines: list[str]) -> set[str]:
+    """Return the modules that command lines load, one after the other."""
     ended = subprocess.run(
-        [sys.executable, "-c", _LOADED, json.dumps(arguments)],
+        [sys.executable, "-c", _LOADED, json.dumps(lines)],
         env={**os.environ, "TEMPORAL_ADDRESS": "127.0.0.1:1"},
         cwd=ROOT,
         capture_output=True,
@@ -55,9 +56,8 @@ def test_a_verb_loads_no_other_ones() -> None:
     assert "temporalio.worker" not in loaded  # a third of the SDK; for plugins only
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_starting_and_steering_runs_imports_nothing_of_the_other_room() -> None:
+    loaded = loaded_by(
         ["start", "--help"],
         ["start", REFUND],
         ["plan", "check", REFUND],
@@ -67,13 +67,7 @@ def test_a_verb_loads_no_other_ones() -> None:
         ["approve", "r/s/1", "--params-hash", "x"],
         ["cancel", "r"],
         ["resolve", "i", "happened"],
-    ],
-    ids=" ".join,
-)
-def test_starting_and_steering_runs_imports_nothing_of_the_other_room(
-    arguments: list[str],
-) -> None:
-    loaded = loaded_by(arguments)
+    )
 
     assert "surehand.workflows" in loaded
     assert not loaded.intersection(HEAVY)

@@ -68,8 +68,11 @@ async def started_with(run: Run) -> Payload:
     raise AssertionError("there is no first event")
 
 
-@pytest.mark.fast
-@pytest.mark.parametrize("keys", ["", KEYS], ids=["plain", "encrypted"], indirect=True)
+@pytest.mark.parametrize(
+    "keys",
+    [pytest.param("", id="plain"), pytest.param(KEYS, id="encrypted", marks=pytest.mark.fast)],
+    indirect=True,
+)
 async def test_a_run_that_was_killed_ends_and_a_stolen_temporal_database_tells_nothing_of_it(
     own_server: DevServer, stage: Stage, tmp_path: Path, keys: str
 ) -> None:

@@ -159,6 +159,7 @@ def test_what_is_recorded_is_recorded_the_same_when_it_is_read_back(output: Any)
     assert to_json(recorded) == recorded
 
 
+@pytest.mark.slow
 def test_a_large_output_is_recorded_by_its_digest() -> None:
     recorded = storable({"text": "x" * LARGEST})
 

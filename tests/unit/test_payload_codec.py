@@ -256,6 +256,7 @@ async def test_a_tenant_that_is_no_folders_name_leads_nowhere_else(
     assert await worker(store, activity(run_id)).decode([payload]) == [LARGE]
 
 
+@pytest.mark.slow
 async def test_what_one_workflow_task_hands_on_stays_below_what_one_message_takes(
     store: Counted,
 ) -> None:

@@ -157,7 +157,12 @@ except KeyError:
 
 @pytest.mark.parametrize(
     ("form", "option"),
-    [("json", ""), ("json", "password"), ("console", "sslpassword"), ("console", "passfile")],
+    [
+        ("json", ""),
+        ("console", "sslpassword"),
+        pytest.param("json", "password", marks=pytest.mark.slow),
+        pytest.param("console", "passfile", marks=pytest.mark.slow),
+    ],
 )
 def test_a_password_of_the_database_shows_in_no_line_however_it_is_written(
     form: str, option: str
