@@ -1,6 +1,6 @@
 """Transactions of plain writes and reads, each as one call of PostgreSQL.
 
-A transaction of the general way takes six to eleven round trips, and most of what it asks is
+A transaction of the general way takes six to ten round trips, and most of what it asks is
 answered with "nothing". The functions of ``migrations/one_call.py`` ask the same, and record the
 same rows and events, where nothing is in the way. Where anything is, they have written nothing:
 the general way finds out what it is. On SQLite there is no way to go.

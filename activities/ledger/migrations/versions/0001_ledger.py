@@ -52,7 +52,7 @@ TABLES: Final = (
 )
 #: Tables that nobody changes of a tenant which has left: runs, each change of which changes its
 #: row, and what people may do.
-LEFT_ALONE: Final = (
+FROZEN_ONCE_LEFT: Final = (
     "runs",
     "grants",
     "principal_changes",
@@ -120,7 +120,7 @@ def _leave_alone() -> None:
             f" RAISE EXCEPTION '{leaves}'; END IF; END IF;"
             " RETURN NEW; END $$"
         )
-        for table in LEFT_ALONE:
+        for table in FROZEN_ONCE_LEFT:
             op.execute(
                 f"CREATE TRIGGER {table}_left BEFORE INSERT OR UPDATE ON {table}"
                 " FOR EACH ROW EXECUTE FUNCTION refuse_left()"
@@ -130,7 +130,7 @@ def _leave_alone() -> None:
         "INSERT": "NEW.parent_run_id IS NULL",
         "UPDATE": "OLD.closed_ms IS NOT NULL AND NEW.closed_ms IS NULL",
     }
-    for table in LEFT_ALONE:
+    for table in FROZEN_ONCE_LEFT:
         for verb, is_begun in begins.items():
             for state, refused in (("gone", left), ("leaving", leaves)):
                 if state == "leaving" and table != "runs":
