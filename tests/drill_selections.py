@@ -12,6 +12,7 @@ from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.drill.points import Interruption, Operation
 from surehand.workflows.plan.durability import Durability
 from tests.e2e.kinds import DEDUPES, LOOKUP, NEITHER, SHOPS
+from tests.e2e.plans import UNGATED
 
 SHOP: Final = "surehand.examples.shop.drill"
 CREDITS: Final = "tests.variants.credits"
@@ -44,7 +45,6 @@ KINDS: Final = {"lookup": LOOKUP, "dedupes": DEDUPES, "human": NEITHER}
 #: The longest that a slow shop takes: below what a call may.
 SLOWEST_S: Final = 2.0
 #: The tools of selections that are played for one thing only.
-UNGATED: Final = "tests.variants.refund_ungated"
 PATIENT: Final = "tests.variants.refund_patient"
 _OWN: Final = {
     **dict.fromkeys(AGENTS, LOOKUP),

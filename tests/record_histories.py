@@ -25,15 +25,14 @@ from surehand.process.dev_server import DevServer
 from surehand.process.ending import leave
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.model_scripts import driven
+from tests.e2e.plans import NEITHER, UNGATED
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
-from tests.e2e.test_model_run import driven
 from tests.ledger_databases import migrate
 from tests.shop_process import ShopProcess
 
 FOLDER: Final = Path(__file__).parent / "e2e" / "histories"
-NEITHER: Final = "tests.variants.refund_human"
-UNGATED: Final = "tests.variants.refund_ungated"
 
 
 async def completed(stage: Stage) -> Run:

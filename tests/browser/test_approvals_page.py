@@ -15,10 +15,11 @@ from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.browser.approver import Approver, Served, ann, served
+from tests.e2e.messages import answered
+from tests.e2e.plans import NEITHER, plan, refund_step
 from tests.e2e.runs import Run, decision_on, example_plan, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_interrupts import ASKING, answered, asks, plan, refund_step
-from tests.e2e.test_interventions import NEITHER
+from tests.e2e.test_interrupts import ASKING, asks
 from tests.ledger.people import key_of, person
 
 __all__ = ["ann", "served"]

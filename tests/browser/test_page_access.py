@@ -13,10 +13,9 @@ from surehand.cli.approvals_server import pages as pages_
 from surehand.workflows.contracts.states import RunState
 from tests.browser.accessibility import violations
 from tests.browser.approver import SMALL, Approver, ann, served
+from tests.e2e.plans import NEITHER, plan
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage
-from tests.e2e.test_interrupts import plan
-from tests.e2e.test_interventions import NEITHER
 
 __all__ = ["ann", "served"]
 

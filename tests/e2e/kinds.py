@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.states import RunState
+from tests.e2e.plans import NEITHER
 from tests.e2e.runs import Run
 from tests.e2e.stage import SHOP_TOOLS, Stage
 
 DEDUPES, LOOKUP = "tests.variants.refund_dedupes", SHOP_TOOLS
-NEITHER = "tests.variants.refund_human"
 #: How the shop treats keys, by what the refund's tool relies on.
 SHOPS: Final[dict[str, dict[str, Any]]] = {
     DEDUPES: {"ignore_lookup": True},

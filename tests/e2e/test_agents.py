@@ -9,10 +9,10 @@ import pytest
 
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import reset_before
 from tests.e2e.runs import decision_on, states, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_cancel import cancelled_by_temporal
-from tests.e2e.test_reset import reset_before
 
 #: By framework: the workflow whose steps its agents make, and the settings of a worker for it.
 FRAMEWORKS: Final[dict[str, tuple[str, dict[str, Any]]]] = {

@@ -9,6 +9,7 @@ import pytest
 
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.plans import mail_step
 from tests.e2e.runs import decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
 
@@ -20,17 +21,6 @@ def plan_of(*steps: dict[str, Any], **rest: Any) -> Plan:
 def refund_step(order_id: str, **rest: Any) -> dict[str, Any]:
     params = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
     return {"id": "refund", "tool": "payments.refund", "params": params, **rest}
-
-
-def mail_step(order_id: str, kind: str, **rest: Any) -> dict[str, Any]:
-    params = {
-        "order_id": order_id,
-        "kind": kind,
-        "to": "ada@example.com",
-        "subject": "Hello",
-        "body": "Hello",
-    }
-    return {"id": kind, "tool": "mail.send", "params": params, **rest}
 
 
 async def test_a_no_fails_the_run_by_default_and_is_not_retried(stage: Stage) -> None:

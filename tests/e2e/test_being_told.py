@@ -17,7 +17,7 @@ from surehand.workflows.identity import run_id_for
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import SHOP_TOOLS, Stage
-from tests.e2e.test_stopped import reconciled, terminated
+from tests.e2e.stopped_runs import reconciled, terminated
 from tests.notifiers.receiver import Receiver, documents, receiving
 
 HANGS = "tests.variants.hangs:notifier"

@@ -15,12 +15,12 @@ from temporalio.exceptions import CancelledError
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState
 from tests.e2e.interceptors import Pause
+from tests.e2e.plans import NEITHER
 from tests.e2e.runs import Run, example_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 
 MODES = ["compensate", "keep", "cleanup"]
-NEITHER = "tests.variants.refund_human"
 
 
 async def cancelled_by_temporal(run: Run) -> RunView:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelMode, PauseRun, ResumeRun
-from tests.e2e.runs import Run, decision_on, step
+from tests.e2e.executions import inside
+from tests.e2e.messages import answered
+from tests.e2e.plans import UNGATED, child, plan, refund_step
+from tests.e2e.runs import decision_on, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_interrupts import answered, plan, refund_step, refused
-
-UNGATED = "tests.variants.refund_ungated"
-
-
-def child(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"id": "pay", "plan": {"name": "pay", "steps": list(steps)}, **more}
-
-
-def inside(stage: Stage, run: Run, step_id: str = "pay") -> Run:
-    """Return the run that does a step of a run."""
-    run_id = f"{run.run_id}~{step_id}"
-    found = Run(run_id, stage.client.get_workflow_handle(run_id))
-    if found not in stage.started:
-        stage.started.append(found)
-    return found
+from tests.e2e.test_interrupts import refused
 
 
 async def test_a_childs_outputs_and_its_effects_are_its_parents(

@@ -35,9 +35,9 @@ from surehand.workflows.contracts.effects import ResolutionOutcome
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e import plugins, runs
+from tests.e2e.plans import NEITHER
 from tests.e2e.runs import EXAMPLES, example_plan, states, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_interventions import NEITHER
 from tests.ledger_databases import DATABASES
 
 pytestmark = pytest.mark.usefixtures("no_settings")

@@ -17,9 +17,9 @@ import surehand
 from surehand import Client, Pending, Run, SeenRequest
 from surehand.workflows.contracts.states import RunState
 from tests.docstrings import OF_A_RUN, play, public_names
+from tests.e2e.plans import NEITHER
 from tests.e2e.runs import EXAMPLES, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_interventions import NEITHER
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

@@ -8,11 +8,11 @@ from typing import Final
 import pytest
 
 from surehand.workflows.contracts.states import RunState
+from tests.e2e.executions import executions
+from tests.e2e.model_scripts import ALL, MODEL, asked, call, driven, refund, said
 from tests.e2e.runs import decision_on, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_code_first import code
-from tests.e2e.test_continuing import executions
-from tests.e2e.test_model_run import ALL, MODEL, asked, call, driven, refund, said
 
 CODE: Final = "tests.e2e.code"
 

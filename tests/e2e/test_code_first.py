@@ -17,10 +17,11 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.messages import answered, event, told
+from tests.e2e.plans import UNGATED
 from tests.e2e.runs import PATIENCE_S, Run, decision_on, states, step, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_controls import UNGATED, event, refusal, told
-from tests.e2e.test_interrupts import answered
+from tests.e2e.test_controls import refusal
 
 CODE: Final = "surehand.examples.late_orders,tests.e2e.code"
 

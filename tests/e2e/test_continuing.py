@@ -6,34 +6,22 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from temporalio.client import WorkflowExecutionStatus, WorkflowHistory
+from temporalio.client import WorkflowExecutionStatus
 
 from surehand.client.resume_token import new_token, read_token
 from surehand.workflows.contracts.controls import TopUp
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.identity import DEFAULT_TENANT
-from tests.e2e.runs import Run, decision_on, states, step, until
+from tests.e2e.executions import executions, reset_before
+from tests.e2e.messages import answered, event, told
+from tests.e2e.plans import UNGATED, plan, read, refund_step
+from tests.e2e.runs import decision_on, states, step, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_controls import UNGATED, event, read, told
-from tests.e2e.test_interrupts import answered, plan, refund_step
 from tests.e2e.test_replay import replayer
-from tests.e2e.test_reset import reset_before
 
 #: Events of history: some steps, so that a run of thirty continues several times.
 SOON = 60
-
-
-async def executions(stage: Stage, run: Run) -> list[WorkflowHistory]:
-    """Return the histories of a run's executions, oldest first."""
-    found, run_id = list[WorkflowHistory](), None
-    while run_id != "":
-        handle = stage.client.get_workflow_handle(run.run_id, run_id=run_id)
-        history = await handle.fetch_history()
-        started = history.events[0].workflow_execution_started_event_attributes
-        found.append(history)
-        run_id = started.continued_execution_run_id
-    return found[::-1]
 
 
 def reads(order_id: str, prefix: str, count: int, **more: Any) -> list[dict[str, Any]]:

@@ -10,23 +10,17 @@ from temporalio.client import WorkflowUpdateFailedError
 from surehand.cli.runs.rerun import outputs_before
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.base import Message
-from surehand.workflows.contracts.controls import Amend, OutsideEvent, TopUp
+from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.starting import Linked
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Pause
+from tests.e2e.messages import answered, event, told
+from tests.e2e.plans import UNGATED, plan, read, refund_step
 from tests.e2e.runs import Run, decision_on, states, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_interrupts import answered, plan, refund_step
-
-UNGATED = "tests.variants.refund_ungated"
-
-
-async def told(run: Run, verb: Verb, message: Message) -> str:
-    answer = await run.handle.execute_update(verb, message)
-    return str(answer["message"])
 
 
 async def refusal(run: Run, verb: Verb, message: Message) -> str:
@@ -35,17 +29,9 @@ async def refusal(run: Run, verb: Verb, message: Message) -> str:
     return str(error.value.cause)
 
 
-def read(order_id: str, name: str = "order", **more: Any) -> dict[str, Any]:
-    return {"id": name, "tool": "orders.read", "params": {"order_id": order_id}, **more}
-
-
 def refusals(view: RunView) -> int:
     """Return how often the plan's first step was refused for its params."""
     return sum("failed: " in line.text and "InvalidParams" in line.text for line in view.timeline)
-
-
-def event(id_: str, payload: Any = None, about: str = "order-7") -> OutsideEvent:
-    return OutsideEvent(actor="dhl", name="returned", about=about, event_id=id_, payload=payload)
 
 
 #: A step's wait has ended, or has begun anew.

@@ -18,7 +18,7 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, step, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_stopped import reconciled, until_found
+from tests.e2e.stopped_runs import reconciled, until_found
 from tests.ledger_databases import DATABASES
 from tests.variants.reports import HEADING, MIDDLE, Report, whole
 

@@ -12,13 +12,13 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests import freezing_worker
+from tests.e2e.executions import reset_before
+from tests.e2e.messages import answered
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, told
+from tests.e2e.plans import mail_step, plan
 from tests.e2e.runs import Run
 from tests.e2e.stage import SHOP_TOOLS, Stage
-from tests.e2e.test_answers import mail_step
-from tests.e2e.test_interrupts import answered, plan
-from tests.e2e.test_reset import reset_before
-from tests.e2e.test_stopped import until_found, unwind
+from tests.e2e.stopped_runs import until_found, unwind
 from tests.ledger_databases import DATABASES
 
 

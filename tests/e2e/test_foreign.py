@@ -13,13 +13,12 @@ from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.starting import Linked
 from surehand.workflows.contracts.states import RunState
 from tests.cli.starter import Starter
+from tests.e2e.executions import executions, inside, reset_before
 from tests.e2e.interceptors import Pause
+from tests.e2e.messages import answered
+from tests.e2e.plans import child, plan
 from tests.e2e.runs import Run, decision_on, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_children import child, inside
-from tests.e2e.test_continuing import executions
-from tests.e2e.test_interrupts import answered, plan
-from tests.e2e.test_reset import reset_before
 from tests.ledger import standing
 from tests.ledger_databases import DATABASES
 from tests.variants import mailbox

@@ -13,9 +13,9 @@ from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.messages import told
 from tests.e2e.runs import Run, decision_on, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_controls import told
 
 PRICES: Final = {"tool_modules": "tests.variants.prices"}
 

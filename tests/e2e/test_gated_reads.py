@@ -11,9 +11,9 @@ from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.plans import plan
 from tests.e2e.runs import Run, decision_on
 from tests.e2e.stage import Stage
-from tests.e2e.test_interrupts import plan
 from tests.ledger.people import granted, person, revoked
 
 TOOLS = "tests.variants.prices_gated"

@@ -14,9 +14,9 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.steps import approval
+from tests.e2e.executions import reset_before
 from tests.e2e.runs import Run, decision_on, example_plan, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_reset import reset_before
 from tests.ledger.people import key_of, person
 
 #: As many levels as the JSON reader of a signal takes, and one too many for that of an activity.

@@ -8,10 +8,10 @@ from typing import Any, Final
 import pytest
 
 from surehand.workflows.contracts.states import RunState
+from tests.e2e.executions import reset_before
+from tests.e2e.model_scripts import ALL, MODEL, call, driven, finish, refund, said
 from tests.e2e.runs import decision_on, states
 from tests.e2e.stage import Stage
-from tests.e2e.test_model_run import ALL, MODEL, call, driven, finish, refund, said
-from tests.e2e.test_reset import reset_before
 from tests.ledger_databases import DATABASES
 
 pytestmark = pytest.mark.guarantee("G3")

@@ -8,31 +8,16 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun
-from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Pause
+from tests.e2e.messages import answered
+from tests.e2e.plans import plan, refund_step
 from tests.e2e.runs import Run, decision_on, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_policies import FULL
 
 ASKING = "tests.variants.refund_asking"
-
-
-def refund_step(order_id: str, **more: Any) -> dict[str, Any]:
-    params = {"order_id": order_id, "amount": FULL, "currency": "EUR"}
-    return {"id": "refund", "tool": "payments.refund", "params": params, **more}
-
-
-def plan(*steps: dict[str, Any], **more: Any) -> Plan:
-    return Plan.model_validate({"steps": list(steps), **more})
-
-
-async def answered(run: Run, **answer: Any) -> str:
-    sent = AnswerInterrupts(**{"actor": "ann", **answer})
-    return str((await run.handle.execute_update("answer", sent))["message"])
 
 
 async def refused(run: Run, **answer: Any) -> str:

@@ -10,13 +10,13 @@ from temporalio.client import WorkflowUpdateFailedError
 from surehand.activities.ledger.effects.resolve import settle
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.states import RunState, Waiting
+from tests.e2e.plans import NEITHER
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 
 pytestmark = pytest.mark.guarantee("G2")
 
-NEITHER = "tests.variants.refund_human"
 RECEIPT = {"refund_id": "refund-by-hand", "amount": "120.00", "currency": "EUR"}
 
 

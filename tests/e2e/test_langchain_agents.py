@@ -9,10 +9,10 @@ import pytest
 
 from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import executions
 from tests.e2e.runs import decision_on, states
 from tests.e2e.stage import Stage
 from tests.e2e.test_agents import driven, settings, turns
-from tests.e2e.test_continuing import executions
 
 LANGCHAIN: Final = "langchain"
 AGENTS: Final = settings(LANGCHAIN)

@@ -19,13 +19,14 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.payload_codec import ENCODING, data_converter, payloads_of
 from surehand.workflows.run import continue_as_new
+from tests.e2e.executions import executions
+from tests.e2e.messages import event, told
+from tests.e2e.model_scripts import MODEL, asked, call, driven, finish, said
+from tests.e2e.plans import plan, refund_step
 from tests.e2e.runs import Run, decision_on, states, step, until
 from tests.e2e.stage import Stage, speaking
-from tests.e2e.test_continuing import SOON, executions
-from tests.e2e.test_controls import event, told
-from tests.e2e.test_interrupts import plan, refund_step
+from tests.e2e.test_continuing import SOON
 from tests.e2e.test_lists import MODES
-from tests.e2e.test_model_run import MODEL, asked, call, driven, finish, said
 from tests.ledger.people import key_of, person
 
 PAGES = {"tool_modules": "tests.variants.pages"}

@@ -13,13 +13,13 @@ from surehand.workflows.contracts.controls import Amend
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import executions
+from tests.e2e.messages import told
+from tests.e2e.plans import UNGATED, mail_step, plan, refund_step
 from tests.e2e.runs import Run, states, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_answers import mail_step
-from tests.e2e.test_continuing import SOON, executions
-from tests.e2e.test_controls import UNGATED, told
+from tests.e2e.test_continuing import SOON
 from tests.e2e.test_durability import called
-from tests.e2e.test_interrupts import plan, refund_step
 
 MODES = ["sync", "async", "exit"]
 ITEMS = 5

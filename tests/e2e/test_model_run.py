@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Budget, Plan
+from tests.e2e.model_scripts import ALL, MODEL, asked, call, driven, finish, refund, said
 from tests.e2e.runs import Run, decision_on, example_plan, states, step, until
 from tests.e2e.stage import Stage
-
-NAME: Final = "tests.variants.model:scripted"
-MODEL: Final = {"agent_modules": "tests.variants.model"}
-ALL: Final = "finish with all"
-
-
-def driven(tmp_path: Path, *script: Any, tools: Any = ("*",)) -> Plan:
-    given = {"count": str(tmp_path / "count"), "script": list(script)}
-    written = {"goal": "Refund it", "model": NAME, "tools": list(tools), "input": given}
-    return Plan.model_validate(written)
-
-
-def call(tool: str, **params: Any) -> dict[str, Any]:
-    return {"do": "call", "tool": tool, "params": params}
-
-
-def finish(output: Any) -> dict[str, Any]:
-    return {"do": "finish", "output": output}
-
-
-def refund(order_id: str) -> dict[str, Any]:
-    return call("payments.refund", order_id=order_id, amount="120.00", currency="EUR")
-
-
-def asked(tmp_path: Path) -> int:
-    return (tmp_path / "count").stat().st_size
-
-
-def said(result: RunResult) -> Any:
-    """Return what the model has said last, as JSON."""
-    assert result.state is RunState.COMPLETED, result.error
-    return json.loads(str(result.output))
 
 
 async def test_a_model_reads_asks_refunds_and_is_told_what_humans_have_made_of_it(

@@ -7,10 +7,10 @@ from typing import Final
 
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import executions
 from tests.e2e.runs import decision_on, states
 from tests.e2e.stage import Stage
 from tests.e2e.test_agents import driven, settings, turns
-from tests.e2e.test_continuing import executions
 
 OPENAI: Final = "openai-agents"
 AGENTS: Final = settings(OPENAI)

@@ -13,9 +13,9 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ReissueToken, ResumeRun, Verb
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.e2e.interceptors import Pause
+from tests.e2e.plans import plan, refund_step
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
-from tests.e2e.test_interrupts import plan, refund_step
 from tests.e2e.test_policies import STRICT, refund
 from tests.ledger.people import person, revoked
 

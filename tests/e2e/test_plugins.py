@@ -9,9 +9,9 @@ import pytest
 from surehand.process.exits import WrongUse
 from surehand.process.plugins import load_plugins
 from surehand.workflows.contracts.states import RunState
+from tests.e2e.plans import UNGATED
 from tests.e2e.stage import Stage
 from tests.e2e.test_code_first import code
-from tests.e2e.test_controls import UNGATED
 
 FOREIGN: Final = {
     "tool_modules": UNGATED,

@@ -16,13 +16,13 @@ from surehand.workflows.contracts.steering import ResumeRun
 from surehand.workflows.identity import DEFAULT_TENANT, digest
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Pause
+from tests.e2e.plans import FULL, LESS
 from tests.e2e.runs import Run, decision_on, example_plan, timeline
 from tests.e2e.stage import Stage
 from tests.ledger.people import granted, key_of, person, revoked
 
 STRICT = "tests.variants.refund_strict"
 #: Of the order that the shop makes.
-FULL, LESS = "120.00", "15.00"
 
 
 def refund(order_id: str, **approval: Any) -> Plan:

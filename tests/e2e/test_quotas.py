@@ -18,10 +18,11 @@ from surehand.process.exits import StartNotTaken
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.steps import quota_waiting
+from tests.e2e.executions import executions
+from tests.e2e.plans import mail_step
 from tests.e2e.runs import Run, states, step, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_answers import mail_step, plan_of
-from tests.e2e.test_continuing import executions
+from tests.e2e.test_answers import plan_of
 from tests.ledger.quotas import limited
 
 

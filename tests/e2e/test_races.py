@@ -20,10 +20,10 @@ from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelMode, CancelRun, PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.durability import Durability
+from tests.e2e.messages import answered, event, told
+from tests.e2e.plans import UNGATED, plan, refund_step
 from tests.e2e.runs import Run, decision_on, step, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_controls import UNGATED, event, told
-from tests.e2e.test_interrupts import answered, plan, refund_step
 
 #: Where a run stands when the messages meet.
 GATED: Final = "its call waits for an approval"

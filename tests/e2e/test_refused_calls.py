@@ -10,9 +10,9 @@ import pytest
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.model_scripts import ALL, MODEL, call, driven, said
 from tests.e2e.runs import Run, states, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_model_run import ALL, MODEL, call, driven, said
 
 AMOUNTS: Final = {"tool_modules": "tests.variants.amounts"}
 CODE: Final = {**AMOUNTS, "workflow_modules": "tests.e2e.code"}

@@ -2,71 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
-from temporalio.api.workflowservice.v1 import ResetActivityRequest, ResetWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import ResetActivityRequest
 
 from surehand.activities.ledger.steps.batches import Holding
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import reset_before
+from tests.e2e.plans import mail_step
 from tests.e2e.runs import Run, example_plan, step, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_answers import mail_step
 from tests.ledger_databases import DATABASES
 
 pytestmark = pytest.mark.guarantee("G1")
-
-
-async def reset_before(
-    stage: Stage,
-    run: Run,
-    activity: str,
-    nth: int,
-    workflow_run_id: str | None = None,
-    *,
-    again: bool = True,
-) -> Run:
-    """Have Temporal begin a run anew right before the n-th call of an activity.
-
-    Args:
-        stage: The stage.
-        run: The run.
-        activity: The activity.
-        nth: Counts from 1.
-        workflow_run_id: Which execution of the run, if not its newest.
-        again: Whether the new execution is sent what the run was sent since, as it usually is.
-    """
-    task, handle = 0, stage.client.get_workflow_handle(run.run_id, run_id=workflow_run_id)
-    async for event in handle.fetch_history_events():
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            task = event.event_id
-        scheduled = event.activity_task_scheduled_event_attributes
-        if scheduled.activity_type.name == activity:
-            nth -= 1
-            if nth == 0:
-                break
-    reset = await stage.client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=stage.client.namespace,
-            workflow_execution=WorkflowExecution(
-                workflow_id=run.run_id, run_id=workflow_run_id or ""
-            ),
-            reason="a drill",
-            request_id=str(uuid.uuid4()),
-            workflow_task_finish_event_id=task,
-            reset_reapply_exclude_types=[]
-            if again
-            else [
-                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
-                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
-            ],
-        ),
-        retry=True,  # it has an id: twice is once
-    )
-    return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=reset.run_id))
 
 
 @pytest.mark.parametrize("database", DATABASES)

@@ -10,13 +10,13 @@ from temporalio.client import WorkflowExecutionStatus
 
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelMode
+from tests.e2e.executions import inside, reset_before
+from tests.e2e.messages import answered
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told, which
+from tests.e2e.plans import child, plan
 from tests.e2e.runs import Run, step, timeline
 from tests.e2e.stage import Stage
-from tests.e2e.test_children import child, inside
-from tests.e2e.test_interrupts import answered, plan
-from tests.e2e.test_reset import reset_before
-from tests.e2e.test_stopped import until_found, unwind
+from tests.e2e.stopped_runs import until_found, unwind
 from tests.variants.papers import LOG
 
 MODES = ["sync", "async", "exit"]

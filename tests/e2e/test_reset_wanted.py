@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from surehand.workflows.contracts.states import RunState
+from tests.e2e.executions import inside, reset_before
+from tests.e2e.messages import answered
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
+from tests.e2e.plans import child, plan
 from tests.e2e.runs import Run, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_children import child, inside
-from tests.e2e.test_interrupts import answered, plan
-from tests.e2e.test_reset import reset_before
 
 
 def either(stage: Stage, meant: Path, first: dict[str, Any], second: dict[str, Any]) -> Any:

@@ -14,12 +14,12 @@ from surehand.activities.ledger.effects import run_tree
 from surehand.activities.runs import lifecycle
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelMode
+from tests.e2e.executions import inside
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
+from tests.e2e.plans import child, plan
 from tests.e2e.runs import Run, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_children import child, inside
-from tests.e2e.test_interrupts import plan
-from tests.e2e.test_stopped import until_found, unwind
+from tests.e2e.stopped_runs import until_found, unwind
 from tests.ledger_databases import DATABASES
 
 #: A child run that has one of its own, between steps of its parent.

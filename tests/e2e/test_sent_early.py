@@ -7,10 +7,10 @@ from temporalio.common import RawValue
 
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from tests.e2e.messages import event, told
+from tests.e2e.plans import plan, refund_step
 from tests.e2e.runs import step
 from tests.e2e.stage import Stage
-from tests.e2e.test_controls import event, told
-from tests.e2e.test_interrupts import plan, refund_step
 
 
 async def test_what_steers_a_run_before_a_worker_has_it_counts_in_its_order(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
 from functools import partial
-from typing import Any
 
 import pytest
 from temporalio.client import WorkflowFailureError
@@ -15,57 +13,18 @@ from surehand.activities.ledger.effects import run_tree
 from surehand.workflows.contracts import maintenance as maintenance_contracts
 from surehand.workflows.contracts.maintenance import (
     CarriedUnwinding,
-    Reconciled,
-    ReconcileLedger,
-    UnwindRun,
     Unwound,
 )
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import unwind_id
-from surehand.workflows.maintenance import Reconcile, Unwind
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import executions, reset_before
 from tests.e2e.papers import TOOLS, WAITS, files, paper, told
+from tests.e2e.plans import plan
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
-from tests.e2e.test_continuing import executions
-from tests.e2e.test_interrupts import plan
-from tests.e2e.test_reset import reset_before
+from tests.e2e.stopped_runs import reconciled, terminated, until_found, unwind
 from tests.ledger_databases import DATABASES
-
-
-async def terminated(stage: Stage, order_id: str) -> Run:
-    """Return a run that was terminated after its refund and restock, before a last approval."""
-    steps = example_plan("refund_fails.yaml", order_id=order_id).model_dump(mode="json")
-    steps["steps"][-1]["approval"] = "required"
-    run = await stage.start(Plan.model_validate(steps))
-    await run.decide(decision_on(await run.asks("refund")))
-    await run.asks("close")
-    await run.handle.terminate("by hand")
-    return run
-
-
-async def reconciled(stage: Stage) -> Reconciled:
-    return await stage.client.execute_workflow(
-        Reconcile.run,
-        ReconcileLedger(tenant="default"),
-        id=f"reconcile-{uuid.uuid4().hex}",
-        task_queue=stage.task_queue,
-    )
-
-
-async def unwind(stage: Stage, run: Run, **how: Any) -> Unwound:
-    asked = UnwindRun(tenant="default", run_id=run.run_id, actor="oscar", **how)
-    return await stage.client.execute_workflow(
-        Unwind.run, asked, id=unwind_id(run.run_id), task_queue=stage.task_queue
-    )
-
-
-async def until_found(stage: Stage, run: Run) -> list[Any]:
-    """Reconcile until the server's list, which lags a little, has shown the terminated run."""
-    while True:
-        found = [one for one in (await reconciled(stage)).stopped if one.run_id == run.run_id]
-        if found:
-            return found
 
 
 @pytest.mark.parametrize("database", DATABASES)

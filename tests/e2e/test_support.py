@@ -10,11 +10,11 @@ import pytest
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.messages import answered
 from tests.e2e.runs import decision_on, example_plan, states, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_drafts import content
 from tests.e2e.test_drafts import written as bytes_written
-from tests.e2e.test_interrupts import answered
 from tests.support_process import SETTINGS, SupportProcess
 
 #: A worker whose script counts its turns.

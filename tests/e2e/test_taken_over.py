@@ -13,10 +13,10 @@ from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.starting import Linked
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.errors import ErrorType
+from tests.e2e.executions import inside
 from tests.e2e.papers import FAILS, TOOLS, files, paper, told
+from tests.e2e.plans import child, plan
 from tests.e2e.stage import Stage
-from tests.e2e.test_children import child, inside
-from tests.e2e.test_interrupts import plan
 
 LAST: dict[str, Any] = {**FAILS, "id": "last"}
 

@@ -16,9 +16,9 @@ from surehand.workflows.contracts.maintenance import ReconcileLedger, UnwindRun
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import RECONCILE, TENANT, UNWIND, WORKFLOW
+from tests.e2e.plans import plan
 from tests.e2e.runs import until
 from tests.e2e.stage import Stage
-from tests.e2e.test_interrupts import plan
 from tests.e2e.test_opening import refusal
 
 ODD = ["a'b", "..", ".", "a b", "t" * 40]

@@ -11,12 +11,13 @@ from temporalio.api.common.v1 import Header, Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 
 from surehand.workflows.contracts.states import RunState
+from tests.e2e.executions import inside
+from tests.e2e.messages import answered
 from tests.e2e.otlp_receiver import Receiver, Seen, receiving
+from tests.e2e.plans import child, plan, refund_step
 from tests.e2e.runs import Run, decision_on, example_plan, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_agents import driven, settings
-from tests.e2e.test_children import child, inside
-from tests.e2e.test_interrupts import answered, plan, refund_step
 from tests.worker_process import WorkerProcess
 
 BEFORE = ["execute_tool orders.read", "execute_tool refunds.calculate"]

@@ -15,10 +15,10 @@ from surehand.workflows.contracts.controls import Amend
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.messages import told
+from tests.e2e.plans import mail_step
 from tests.e2e.runs import Run, example_plan, states
 from tests.e2e.stage import Stage
-from tests.e2e.test_answers import mail_step
-from tests.e2e.test_controls import told
 from tests.e2e.test_durability import restocking
 from tests.ledger_databases import migrate
 

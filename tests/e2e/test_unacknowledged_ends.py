@@ -15,10 +15,10 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.line import Line
+from tests.e2e.messages import told
+from tests.e2e.plans import mail_step
 from tests.e2e.runs import Run, states, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_answers import mail_step
-from tests.e2e.test_controls import told
 from tests.worker_process import WorkerProcess
 
 TOOLS = {"tool_modules": "tests.variants.gates"}

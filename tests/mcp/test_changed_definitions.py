@@ -12,10 +12,10 @@ from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.messages import told
+from tests.e2e.model_scripts import ALL, MODEL, call, driven, said
 from tests.e2e.runs import Run, states, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_controls import told
-from tests.e2e.test_model_run import ALL, MODEL, call, driven, said
 from tests.mcp.conftest import REFUND, McpShop
 from tests.mcp.test_runs import CALL, plan, settings
 

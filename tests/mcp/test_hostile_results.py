@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
+from tests.e2e.model_scripts import ALL, MODEL, call, driven, said
 from tests.e2e.runs import decision_on, states
 from tests.e2e.stage import Stage
-from tests.e2e.test_model_run import ALL, MODEL, call, driven, said
 from tests.mcp.conftest import McpShop
 from tests.mcp.test_runs import settings
 

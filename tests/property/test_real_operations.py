@@ -31,7 +31,7 @@ from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run
 from tests.e2e.stage import Stage
-from tests.e2e.test_stopped import unwind
+from tests.e2e.stopped_runs import unwind
 from tests.property import changing
 from tests.property.search import search
 from tests.property.test_real_runs import FAULTS, POINTS, TOOLS, UNDOING, faulty, truth

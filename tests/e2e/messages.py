@@ -1,0 +1,25 @@
+"""What people and systems send to a run, and what they are answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from surehand.workflows.contracts.base import Message
+from surehand.workflows.contracts.controls import OutsideEvent
+from surehand.workflows.contracts.interrupts import AnswerInterrupts
+from surehand.workflows.contracts.steering import Verb
+from tests.e2e.runs import Run
+
+
+async def answered(run: Run, **answer: Any) -> str:
+    sent = AnswerInterrupts(**{"actor": "ann", **answer})
+    return str((await run.handle.execute_update("answer", sent))["message"])
+
+
+async def told(run: Run, verb: Verb, message: Message) -> str:
+    answer = await run.handle.execute_update(verb, message)
+    return str(answer["message"])
+
+
+def event(id_: str, payload: Any = None, about: str = "order-7") -> OutsideEvent:
+    return OutsideEvent(actor="dhl", name="returned", about=about, event_id=id_, payload=payload)
