@@ -27,8 +27,11 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import (
     Interceptor,
     PollerBehaviorAutoscaling,
+    UnsandboxedWorkflowRunner,
     Worker,
     WorkerDeploymentConfig,
+    WorkflowInstance,
+    WorkflowInstanceDetails,
 )
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -119,9 +122,9 @@ HEARTBEAT_THROTTLE: Final = timedelta(seconds=1)
 
 
 def workflow_runner(passthrough: Sequence[str] = ()) -> SandboxedWorkflowRunner:
-    """Return the sandbox of the workflows; what is passed through is pure, and slow to import.
+    """Return the sandbox of the user's workflows, and of agents; some modules pass through it.
 
-    Our own room, too: each run would load and keep a copy of what is not passed through.
+    They are pure, and slow to import: each run would load and keep a copy of what does not.
 
     Args:
         passthrough: Modules that the user's workflows import.
@@ -132,6 +135,22 @@ def workflow_runner(passthrough: Sequence[str] = ()) -> SandboxedWorkflowRunner:
         *passthrough,
     )
     return SandboxedWorkflowRunner(restrictions=restrictions)
+
+
+class OwnWorkflowRunner(UnsandboxedWorkflowRunner):
+    """Runs our own workflows: the sandbox would check nothing of them, and costs milliseconds."""
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        """Return an instance of which the SDK interrupts no thread.
+
+        Of a workflow task that takes too long, as where the process was frozen meanwhile, it would
+        throw an exception into the thread that ran the last one. That thread may be idle by then,
+        or run another workflow: what it does next is lost, and a worker that stops waits for it
+        without end.
+        """
+        instance = super().create_instance(det)
+        instance.get_thread_id = lambda: None  # type: ignore[method-assign]
+        return instance
 
 
 def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
@@ -270,6 +289,7 @@ def make_worker(
                 *interceptors,
             ],
             workflow_runner=runner,
+            unsandboxed_workflow_runner=OwnWorkflowRunner(),
             max_cached_workflows=settings.max_cached_workflows,
             sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

@@ -36,7 +36,7 @@ def _refuse_unless_possible(tenant: str) -> None:
         raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
 
 
-@workflow.defn(name=names.RECONCILE)
+@workflow.defn(name=names.RECONCILE, sandboxed=False)
 class Reconcile:
     """One round over a tenant's ledger; a Temporal Schedule starts it."""
 
@@ -59,7 +59,7 @@ class Reconcile:
                 return so_far
 
 
-@workflow.defn(name=names.UNWIND)
+@workflow.defn(name=names.UNWIND, sandboxed=False)
 class Unwind:
     """Undoes what a run that was terminated, and its child runs, have committed (G4).
 
@@ -144,7 +144,7 @@ with workflow.unsafe.imports_passed_through():
     from surehand.workflows import names
 
 
-@workflow.defn(name=names.PING)
+@workflow.defn(name=names.PING, sandboxed=False)
 class Ping:
     """Shows that a worker answers on a task queue; does nothing else."""
 

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from surehand.workflows.steps import rules
 
 
-@workflow.defn(name=names.WORKFLOW)
+@workflow.defn(name=names.WORKFLOW, sandboxed=False)
 class AgentRun(Run):
     """One durable execution of a plan."""
 
