@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import temporalio.client
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import DataConverter
+from temporalio.converter import DataConverter, PayloadConverter
 
 from surehand.process.exits import WrongUse
 from surehand.process.named_objects import NotLoaded, load_named
@@ -105,17 +105,19 @@ def _kept(theirs: DataConverter | None, ours: DataConverter) -> DataConverter:
         failures = ours.failure_converter_class  # what failures say is encrypted, too
     return dataclasses.replace(
         theirs,
-        payload_converter_class=_beside(converter),
+        payload_converter_class=_beside(converter, ours.payload_converter_class),
         payload_codec=ours.payload_codec,
         failure_converter_class=failures,
     )
 
 
-def _beside(theirs: type[PydanticPayloadConverter]) -> type[PydanticPayloadConverter]:
+def _beside(
+    theirs: type[PydanticPayloadConverter], own: type[PayloadConverter]
+) -> type[PayloadConverter]:
     """Return a converter that writes our messages as ever, and whatever else as theirs does."""
-    if theirs is PydanticPayloadConverter:
-        return theirs
-    ours = PydanticPayloadConverter()
+    if theirs in (PydanticPayloadConverter, own):
+        return own
+    ours = own()
 
     class Beside(theirs):  # type: ignore[misc, valid-type]
         def to_payloads(self, values: Sequence[Any]) -> list[Payload]:

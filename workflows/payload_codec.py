@@ -21,12 +21,12 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Protocol, Self
 
 from pydantic import Field, ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
-from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
     ActivitySerializationContext,
     DataConverter,
@@ -161,10 +161,31 @@ def data_converter(
         encryption: Encrypts all payloads, and the messages of failures; ``None``: they are plain.
     """
     codec = PayloadKeeper(_Kept(open_store), waits=waits, encryption=encryption)
-    converter = dataclasses.replace(pydantic_data_converter, payload_codec=codec)
+    converter = DataConverter(payload_converter_class=SharedPayloadConverter, payload_codec=codec)
     if encryption is None:
         return converter
     return dataclasses.replace(converter, failure_converter_class=EncryptedFailures)
+
+
+class SharedPayloadConverter(PydanticPayloadConverter):
+    """Pydantic's converter, of which a process has one.
+
+    The SDK makes one for each context: for each activity, and for each payload of a workflow. Each
+    new one would have to make its type adapters anew.
+    """
+
+    _one: ClassVar[Self]
+
+    def __new__(cls) -> Self:
+        """Return the one that there is."""
+        if "_one" not in vars(cls):
+            made = super().__new__(cls)
+            PydanticPayloadConverter.__init__(made)
+            cls._one = made
+        return cls._one
+
+    def __init__(self) -> None:
+        """Do nothing: it has been made."""
 
 
 class _Kept:

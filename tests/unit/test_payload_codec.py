@@ -309,3 +309,11 @@ async def test_many_that_read_at_once_are_each_given_the_content(store: Counted)
     found = await asyncio.gather(*(reader.decode([payload]) for _ in range(20)))
 
     assert found == [[LARGE]] * 20
+
+
+async def test_every_context_has_the_one_converter_of_the_process(store: Counted) -> None:
+    one, other = worker(store, activity("r-1")), worker(store, activity("r-2"))
+    made = one.payload_converter_class()
+    assert one.payload_codec is not other.payload_codec
+    assert made is other.payload_converter_class()
+    assert made.from_payload(made.to_payload(7), int) == 7
