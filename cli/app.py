@@ -94,7 +94,7 @@ _WORKER: Final = "cli.app:_worker"
 _VERBS: Final[dict[str, dict[str, str]]] = {
     "Runs": {
         "start": "cli.runs.start:start",
-        "list": "cli.runs.show:list_runs",
+        "list": "cli.runs.list:list_runs",
         "show": "cli.runs.show:show",
         "checkpoint": "cli.runs.checkpoints:checkpoint",
         "pause": "cli.control.verbs:pause",

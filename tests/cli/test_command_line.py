@@ -12,7 +12,7 @@ import pytest
 
 from surehand.cli import app
 from surehand.cli.operate import doctor
-from surehand.cli.runs import show
+from surehand.cli.runs import list as runs_list
 from surehand.process import VERSION
 from surehand.process.exits import MEANINGS, ExitCode
 from tests.cli.starter import REFUND
@@ -512,7 +512,7 @@ def test_a_mistake_of_ours_is_one_line_and_a_traceback_only_with_debug(
     def broken(*_: object) -> str:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(show, "_condition", broken)
+    monkeypatch.setattr(runs_list, "_condition", broken)
     monkeypatch.setattr("surehand.cli.verb.caller.connect", lambda *_, **__: _nothing())
 
     assert app.run(["list"]) == ExitCode.UNEXPECTED

@@ -17,8 +17,8 @@ from tests.conftest import KEYS
 # The first start builds the Temporal server.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
-#: Runs, of which as many at a time may take steps.
-RUNS, OPEN = 8, 3
+#: Runs; how many of them may take steps at a time, and how many may ask people.
+RUNS, OPEN, ASKING = 8, 3, 2
 #: What each run does to the shop.
 ONCE = {"refunds": 1, "restocks": 1, "mails": 1}
 #: Workers are killed at moments that are the same in each test.
@@ -52,7 +52,14 @@ def test_runs_whose_workers_are_killed_again_and_again_make_each_effect_once(
 ) -> None:
     chance = random.Random(SEED)
     adas, graces = cluster.register("ada"), cluster.register("grace")
-    limits = ["--open-runs", str(OPEN), "--effects-per-hour", "1000", "--pending-approvals", "2"]
+    limits = [
+        "--open-runs",
+        str(OPEN),
+        "--effects-per-hour",
+        "1000",
+        "--pending-approvals",
+        str(ASKING),
+    ]
     limited = cluster.administrator("quota", "set", *limits, "--as", "root")
     assert limited.returncode == 0, limited.stderr
     shop = cluster.compose.environment("worker")["SHOP_URL"]
@@ -63,6 +70,12 @@ def test_runs_whose_workers_are_killed_again_and_again_make_each_effect_once(
         begin += ["--set", f"input.order_id={order}", "--as", "ada", "--key", adas]
         started = cluster.starter(*begin)
         assert started.returncode in (0, 10), started.stdout + started.stderr
+
+    # Nobody has decided yet, so all others wait for the quotas.
+    deadline = time.monotonic() + READY_TIMEOUT
+    held = ["waiting_approval"] * ASKING + ["waiting_quota"] * (RUNS - ASKING)
+    while (found := sorted(states(cluster))) != held:
+        assert time.monotonic() < deadline, found
 
     deadline = time.monotonic() + 4 * READY_TIMEOUT
     for turn in itertools.count():
