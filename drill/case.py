@@ -38,7 +38,7 @@ from surehand.drill.points import Halt, Operation
 from surehand.drill.request import DrillRequest
 from surehand.drill.run_tree import RunTree
 from surehand.drill.workers import Workers
-from surehand.drill.world import Context, comparable, counted, without_turns
+from surehand.drill.world import Context, comparable, own_count, without_turns
 from surehand.process.exits import PlanRefused, SurehandError, WrongUse
 from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.starting import StartRun
@@ -258,7 +258,7 @@ class Case:
         snapshot = await self._request.world(self._context)
         self._played.turns_asked, snapshot = without_turns(snapshot)
         self._played.compared["world"] = comparable(snapshot, self._context, self._fresh)
-        by_world = counted(snapshot)
+        by_world = own_count(snapshot)
         if by_world is not None:
             self._played.counted = by_world
 

@@ -125,7 +125,7 @@ def comparable(snapshot: Any, context: Context, fresh: Mapping[str, Any]) -> Any
     return rewrite(snapshot)
 
 
-def counted(snapshot: Any) -> dict[str, int] | None:
+def own_count(snapshot: Any) -> dict[str, int] | None:
     """Return the world's own count of its effects, if the snapshot has one."""
     counts = snapshot.get(EFFECTS) if isinstance(snapshot, dict) else None
     if not isinstance(counts, dict) or not all(type(n) is int for n in counts.values()):
@@ -147,18 +147,18 @@ def differences(expected: Any, found: Any, where: str = "") -> Iterator[str]:
         for key in [*expected, *(key for key in found if key not in expected)]:
             place = f"{where}.{key}" if where else str(key)
             if key not in found:
-                yield f"{place}: missing, fault-free {_short(expected[key])}"
+                yield f"{place}: missing, expected {_short(expected[key])}"
             elif key not in expected:
-                yield f"{place}: {_short(found[key])}, not there fault-free"
+                yield f"{place}: {_short(found[key])}, not expected"
             else:
                 yield from differences(expected[key], found[key], place)
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for index, (one, other) in enumerate(zip(expected, found, strict=True)):
             yield from differences(one, other, f"{where}[{index}]")
     elif isinstance(expected, list) and isinstance(found, list):
-        yield f"{where}: {len(found)} items, fault-free {len(expected)}: {_short(found)}"
+        yield f"{where}: {len(found)} items, expected {len(expected)}: {_short(found)}"
     elif type(expected) is not type(found) or expected != found:
-        yield f"{where}: {_short(found)}, fault-free {_short(expected)}"
+        yield f"{where}: {_short(found)}, expected {_short(expected)}"
 
 
 def _short(value: Any) -> str:

@@ -38,7 +38,7 @@ def test_a_human_is_asked_about_one_call_and_nothing_else_may_differ(
     [cell] = drilled(settings, tmp_path, "otherwise", "after_call")["cells"]
 
     assert (cell["outcome"], bool(cell["question"])) == ("differs", True)
-    assert cell["differences"] == ['world.notes[0]: "otherwise", fault-free "hello"']
+    assert cell["differences"] == ['world.notes[0]: "otherwise", expected "hello"']
 
 
 def test_a_tool_that_says_that_it_settles_its_outcome_may_not_leave_it_to_a_human(
@@ -56,7 +56,7 @@ def test_what_arrives_when_the_run_is_over_is_counted_too(
     [cell] = drilled(settings, tmp_path, "late", "after_call")["cells"]
 
     assert cell["effects"] == 2
-    assert "world.effects.notes: 2, fault-free 1" in cell["differences"]
+    assert "world.effects.notes: 2, expected 1" in cell["differences"]
 
 
 def test_what_arrived_late_is_not_forgotten_by_a_drill_that_goes_on(
@@ -74,7 +74,7 @@ def test_a_call_that_goes_on_when_its_worker_is_thawed_is_found_out(
 ) -> None:
     [cell] = drilled(settings, tmp_path, "threaded", "freeze")["cells"]
 
-    assert "world.effects.notes: 2, fault-free 1" in cell["differences"]
+    assert "world.effects.notes: 2, expected 1" in cell["differences"]
 
 
 def test_what_is_doubled_in_each_run_is_found_in_the_fault_free_ones(

@@ -97,7 +97,7 @@ def test_a_tool_that_wrongly_says_its_provider_dedupes_is_found_out_and_resume_k
     assert ended.code == 3, ended
     cell = cells(ended)["refund", "after_call"]
     assert cell["outcome"] == "differs"
-    assert "world.effects.refunds: 2, fault-free 1" in cell["differences"]
+    assert "world.effects.refunds: 2, expected 1" in cell["differences"]
     [kept] = tmp_path.glob("surehand-drill-*")
     assert str(kept) in ended.err
 

@@ -81,7 +81,7 @@ def test_a_users_own_test_passes_and_fails_with_the_worlds_it_drills(
 
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "1 failed, 1 passed" in ended.stdout
-    assert "world.effects.mails: 2, fault-free 1" in ended.stdout
+    assert "world.effects.mails: 2, expected 1" in ended.stdout
     assert "FAILED test_own.py::test_a_mail_that_goes_out_twice" in ended.stdout
 
 

@@ -234,7 +234,7 @@ FOUND = report(
         outcome=CellOutcome.DIFFERS,
         effects=2,
         recovery_s=3.25,
-        differences=["world.mail: <script>|*", "world.effects.refunds: 2, fault-free 1"],
+        differences=["world.mail: <script>|*", "world.effects.refunds: 2, expected 1"],
     ),
     cell("after_claim", question="no worker has come to this point"),
 )
@@ -251,7 +251,7 @@ def test_the_matrix_says_of_each_step_and_point_what_was_found() -> None:
 def test_every_report_names_what_differs_and_what_was_not_reached(write: Any) -> None:
     text = write(FOUND)
 
-    for part in ("differs, 2", "not reached", "fault-free 1", "no worker has come to this point"):
+    for part in ("differs, 2", "not reached", "expected 1", "no worker has come to this point"):
         assert part in text.replace("\\", "")
     assert ("3.2 s" in text) or ("3.3 s" in text)
 

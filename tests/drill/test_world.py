@@ -10,7 +10,7 @@ from surehand.drill.world import (
     Context,
     Function,
     comparable,
-    counted,
+    own_count,
     differences,
     without_turns,
 )
@@ -41,12 +41,12 @@ def test_of_two_values_the_longer_one_is_named() -> None:
     ("expected", "found", "lines"),
     [
         ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}, []),
-        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, ["a[1].b: 3, fault-free 2"]),
-        ({"a": [1]}, {"a": [1, 1]}, ["a: 2 items, fault-free 1: [1, 1]"]),
-        ({"a": 1}, {"b": 1}, ["a: missing, fault-free 1", "b: 1, not there fault-free"]),
-        ({"a": 1}, {"a": "1"}, ['a: "1", fault-free 1']),
-        ({"a": 1}, {"a": True}, ["a: true, fault-free 1"]),
-        ({"a": None}, {"a": {}}, ["a: {}, fault-free null"]),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, ["a[1].b: 3, expected 2"]),
+        ({"a": [1]}, {"a": [1, 1]}, ["a: 2 items, expected 1: [1, 1]"]),
+        ({"a": 1}, {"b": 1}, ["a: missing, expected 1", "b: 1, not expected"]),
+        ({"a": 1}, {"a": "1"}, ['a: "1", expected 1']),
+        ({"a": 1}, {"a": True}, ["a: true, expected 1"]),
+        ({"a": None}, {"a": {}}, ["a: {}, expected null"]),
     ],
 )
 def test_every_difference_is_named_with_its_place(
@@ -68,7 +68,7 @@ def test_every_difference_is_named_with_its_place(
 def test_effects_are_counted_by_the_world_if_it_counts_them(
     snapshot: object, counts: dict[str, int] | None
 ) -> None:
-    assert counted(snapshot) == counts
+    assert own_count(snapshot) == counts
 
 
 async def test_a_function_may_be_async_and_what_it_returns_becomes_json() -> None:
