@@ -10,8 +10,8 @@ from surehand.drill.world import (
     Context,
     Function,
     comparable,
-    own_count,
     differences,
+    own_count,
     without_turns,
 )
 from surehand.process.exits import WrongUse
