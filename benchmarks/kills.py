@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks.paired import Place
 from benchmarks.peer_program import KEYED, KILLED
 from benchmarks.peer_systems import require_killed
 from benchmarks.plain import PLAIN_KILLED, READY
 from benchmarks.played import played
+from benchmarks.workers import Place
 from surehand.client.connection import Connection
 from surehand.drill.environment import READY as TAKES_WORK
 from surehand.drill.environment import Environment, worker

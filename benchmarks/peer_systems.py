@@ -16,9 +16,9 @@ import psycopg
 from sqlalchemy import make_url
 
 from benchmarks.concurrent import Turn
-from benchmarks.paired import Place
 from benchmarks.peer_program import KEYED, KILLED, STEPS
 from benchmarks.program import clean
+from benchmarks.workers import Place
 from surehand.drill.environment import Environment
 from surehand.process import ROOT
 from surehand.process.children import Child

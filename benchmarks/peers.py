@@ -25,9 +25,9 @@ from benchmarks.figures import table
 from benchmarks.kills import CALLS, TOOLS, ours_killed, plain_killed
 from benchmarks.ledgers import DATABASES
 from benchmarks.outside import Arrived, arrived
-from benchmarks.paired import Place, at_each
 from benchmarks.peer_systems import PEERS, Peer, peers_python
 from benchmarks.program import Told, parser_of, run
+from benchmarks.workers import Place, at_each
 from surehand.drill.environment import Environment
 from surehand.process.ending import leave
 

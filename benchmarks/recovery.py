@@ -18,8 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.figures import Figures, grouped, table
 from benchmarks.ledgers import DATABASES, makers
-from benchmarks.pair import ANY_MOMENT, WAITING, Kill, Pair
 from benchmarks.program import Told, clean, parser_of, run
+from benchmarks.standby import ANY_MOMENT, WAITING, Kill, Pair
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.connection import Connection
 from surehand.drill.environment import Environment

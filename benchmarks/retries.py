@@ -17,11 +17,11 @@ from rich.console import Console
 
 from benchmarks.figures import Figures, table
 from benchmarks.ledgers import DATABASES
-from benchmarks.paired import Place, at_each
 from benchmarks.plain import PLAIN_QUEUE, PLAIN_REPEATED
 from benchmarks.played import played
 from benchmarks.program import Told, parser_of, run
 from benchmarks.quick_tools import Attempts
+from benchmarks.workers import Place, at_each
 from surehand.drill.environment import Environment
 from surehand.process.ending import leave
 from surehand.workflows.plan.durability import Durability

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from benchmarks.figures import table
 from benchmarks.ledgers import DATABASES
-from benchmarks.paired import Place, at_each
 from benchmarks.program import Told, parser_of, run
 from benchmarks.whole_runs import PLAIN, Measured, Turn, WholeRuns
+from benchmarks.workers import Place, at_each
 from surehand.drill.environment import Environment
 from surehand.process.ending import leave
 from surehand.workflows.plan.durability import Durability

@@ -18,8 +18,8 @@ from benchmarks.concurrent import ConcurrentRuns, Measured, Probe
 from benchmarks.figures import table
 from benchmarks.ledgers import DATABASES
 from benchmarks.long_run import HEAD, LongRun, last
-from benchmarks.paired import Place, at_each
 from benchmarks.program import Told, parser_of, run
+from benchmarks.workers import Place, at_each
 from surehand.drill.environment import Environment
 from surehand.process.ending import leave
 from surehand.workflows.plan.durability import Durability

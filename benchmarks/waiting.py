@@ -22,7 +22,7 @@ from benchmarks.figures import Figures
 from benchmarks.ledgers import DATABASES, makers
 from benchmarks.program import Told, clean, parser_of, run
 from benchmarks.tools import calls
-from benchmarks.waited import Waited, tables
+from benchmarks.waiting_tables import Waited, tables
 from benchmarks.worker_use import WorkerUse
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import approvals

@@ -17,10 +17,10 @@ from temporalio.api.enums.v1 import EventType
 
 from benchmarks import refund_tools
 from benchmarks.ledgers import administration
-from benchmarks.paired import Place
 from benchmarks.plain import APPROVE, PLAIN_QUEUE, PLAIN_REFUND
 from benchmarks.played import played
 from benchmarks.worker_use import process_with, tree_cpu
+from benchmarks.workers import Place
 from surehand.activities.ledger.approvals import standing_grants
 from surehand.client.plan_file import load_plan
 from surehand.process import ROOT

@@ -9,18 +9,28 @@ import pytest
 
 from tests.docs.pages import DOCS, ROOT
 
-ROOMS: Final = ("workflows", "activities", "surehand/agents", "process", "client", "cli", "drill")
+ROOMS: Final = (
+    "workflows",
+    "activities",
+    "surehand/agents",
+    "process",
+    "client",
+    "cli",
+    "drill",
+    "benchmarks",
+)
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
-ai algorithm alive answer app base check child children classify cli clock connect connection
-context control core demo deploy describe dev docstring doctor document end endpoint engine env
-environment error exit file follow graph headers history id identity init interrupt json judge key
-langchain langgraph limit list long mail metric migrate migration model module name new notify one
-open openai operate option output override own pause people plain plugin prepare price process
-processor program progress public pydantic query question read rebuild reconcile render report
-rerun resolve retry rule run schema scope serve server settings show sign signature simulate
-simulation size source start stat state store surehand table temporal text tool undone usage
-validation value version watch webhook word wording worker workflow write yaml
+ai algorithm alive answer app base benchmark check child children classify cli clock concurrent
+connect connection context control core dbos demo deploy describe dev docstring doctor document
+end endpoint engine env environment error exit figure file follow graph headers history id
+identity init interrupt json judge key kill langchain langgraph limit list long mail metric
+migrate migration model module name new notify one open openai operate option output outside
+override own pause people plain plugin prepare price process processor profile program progress
+public pydantic query question quick read rebuild reconcile refund render report rerun resolve
+retry rule run schema scope serve server settings show sign signature simulate simulation size
+source start stat state store surehand system table temporal text tool undone usage validation
+value version watch webhook whole word wording worker workflow write yaml
 """
 KNOWN: Final = frozenset(_KNOWN.split())
 
