@@ -64,21 +64,24 @@ def run(
     """
     console = Console(markup=False, highlight=False, soft_wrap=True)
     end_by_signal_in_order()
-    before, ended_early = os.getloadavg()[0], False
-    problem: SurehandError | PostgresMissing | None = None
+    before, code = os.getloadavg()[0], ExitCode.DONE
     try:
         with prepared(clean(), database=None, say=console.print) as environment:
             try:
                 asyncio.run(play(environment, console))
             except KeyboardInterrupt:
-                ended_early = True
+                code = ExitCode.INTERRUPTED
+                print(f"benchmarks.{name}: ended early", file=sys.stderr)
             except BaseException:
                 environment.keep()
                 console.print(f"Ledgers and logs are kept in {environment.folder}")
                 raise
     except (SurehandError, PostgresMissing) as error:
-        problem = error
+        code = error.code if isinstance(error, SurehandError) else ExitCode.NOT_REACHABLE
+        print(f"benchmarks.{name}: {error}", file=sys.stderr)
     after, told = os.getloadavg()[0], tell()
+    if not told.documents:
+        return code
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{json.dumps(told.documents, indent=1)}\n", encoding="utf-8")
@@ -86,10 +89,6 @@ def run(
     console.print(f"\nLoad average before {before:.1f}, after {after:.1f} (its own included)")
     for line in told.missed:
         console.print(f"MISSED: {line}")
-    if problem is not None:
-        print(f"benchmarks.{name}: {problem}", file=sys.stderr)
-        return problem.code if isinstance(problem, SurehandError) else ExitCode.NOT_REACHABLE
-    if ended_early:
-        print(f"benchmarks.{name}: ended early", file=sys.stderr)
-        return ExitCode.INTERRUPTED
-    return ExitCode.BROKEN if told.missed else ExitCode.DONE
+    if code is ExitCode.DONE and told.missed:
+        return ExitCode.BROKEN
+    return code

@@ -84,10 +84,8 @@ def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
         specs = {spec.name: spec for spec in toolbox.specs() if spec.name in named}
     for index, step in enumerate(plan.steps):
         where = f"steps.{index} ({step.id})"
-        if (
-            step.when is not None
-            and (wrong := expressions.condition_problem(step.when)) is not None
-        ):
+        wrong = None if step.when is None else expressions.condition_problem(step.when)
+        if wrong is not None:
             problems.append(PlanError(where=f"{where}.when", reason=wrong))
         if step.wait is not None:
             continue

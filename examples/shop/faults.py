@@ -61,6 +61,19 @@ class Told:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it is in force no more: what it holds goes on."""
 
+    async def before(self) -> None:
+        """Wait as long as a request is to wait before it is applied."""
+        await self._wait("before", self.fault.delay_before_s)
+
+    async def after(self) -> None:
+        """Wait as long as a request is to wait between its application and the answer."""
+        await self._wait("after", self.fault.delay_after_s)
+
+    async def _wait(self, moment: str, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        if self.fault.hold == moment:
+            await self.over.wait()
+
 
 class Faults:
     """The faults in force, by endpoint. Kept in memory: a restarted shop behaves well."""

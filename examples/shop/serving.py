@@ -47,18 +47,14 @@ class Serving:
         with self._traffic.request(endpoint):
             told = self._faults.take(endpoint)
             fault = told.fault
-            await asyncio.sleep(fault.delay_before_s)
-            if fault.hold == "before":
-                await told.over.wait()
+            await told.before()
             if fault.fail == "drop_before":
                 return None
             if fault.fail == "before":
                 return _failure(fault)
             answer = work(fault)
             self._traffic.changed()
-            await asyncio.sleep(fault.delay_after_s)
-            if fault.hold == "after":
-                await told.over.wait()
+            await told.after()
             if fault.fail == "drop_after":
                 return None
             if fault.fail == "after":

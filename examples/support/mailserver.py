@@ -33,8 +33,9 @@ class MailServer:
     async def handle_DATA(self, server: SMTP, session: Any, envelope: Envelope) -> str:
         """Keep a mail, then say so."""
         with self._traffic.request(MAILS):
-            fault = self._faults.take(MAILS).fault
-            await asyncio.sleep(fault.delay_before_s)
+            told = self._faults.take(MAILS)
+            fault = told.fault
+            await told.before()
             if fault.fail == "before":
                 return f"{fault.status} told to fail"
             mail = message_from_bytes(cast(bytes, envelope.content), policy=policy.default)
@@ -42,7 +43,7 @@ class MailServer:
                 text = "\n".join(mail.get_content().splitlines())
                 add_mail(connection, mail["Message-ID"], envelope.rcpt_tos, mail["Subject"], text)
             self._traffic.changed()
-            await asyncio.sleep(fault.delay_after_s)
+            await told.after()
             if fault.fail == "drop_after" and isinstance(server.transport, asyncio.Transport):
                 server.transport.abort()
             return "250 OK"

@@ -7,7 +7,7 @@ import uuid
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import WorkflowHistory
+from temporalio.client import Client, WorkflowHistory
 
 from tests.e2e.runs import Run
 from tests.e2e.stage import Stage
@@ -53,25 +53,41 @@ async def reset_before(
             nth -= 1
             if nth == 0:
                 break
-    reset = await stage.client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=stage.client.namespace,
-            workflow_execution=WorkflowExecution(
-                workflow_id=run.run_id, run_id=workflow_run_id or ""
-            ),
-            reason="a drill",
-            request_id=str(uuid.uuid4()),
-            workflow_task_finish_event_id=task,
-            reset_reapply_exclude_types=[]
-            if again
-            else [
-                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
-                ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
-            ],
-        ),
-        retry=True,  # it has an id: twice is once
+    begun = await reset_to(stage.client, run.run_id, task, workflow_run_id or "", again=again)
+    return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=begun))
+
+
+async def reset_to(
+    client: Client, run_id: str, task: int, workflow_run_id: str = "", *, again: bool = True
+) -> str:
+    """Have Temporal begin a run anew from a workflow task.
+
+    Args:
+        client: Knows the run.
+        run_id: The run.
+        task: The event with which the task ended.
+        workflow_run_id: As for ``reset_before``.
+        again: As for ``reset_before``.
+
+    Returns:
+        Temporal's Run Id of the new execution.
+    """
+    request = ResetWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_execution=WorkflowExecution(workflow_id=run_id, run_id=workflow_run_id),
+        reason="a test",
+        request_id=str(uuid.uuid4()),
+        workflow_task_finish_event_id=task,
+        reset_reapply_exclude_types=[]
+        if again
+        else [
+            ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
+            ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
+        ],
     )
-    return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=reset.run_id))
+    # It has an id: twice is once.
+    reset = await client.workflow_service.reset_workflow_execution(request, retry=True)
+    return reset.run_id
 
 
 def inside(stage: Stage, run: Run, step_id: str = "pay") -> Run:

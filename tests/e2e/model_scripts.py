@@ -9,6 +9,7 @@ from typing import Any, Final
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.plans import FULL
 
 NAME: Final = "tests.variants.model:scripted"
 MODEL: Final = {"agent_modules": "tests.variants.model"}
@@ -31,7 +32,7 @@ def finish(output: Any) -> dict[str, Any]:
 
 
 def refund(order_id: str) -> dict[str, Any]:
-    return call("payments.refund", order_id=order_id, amount="120.00", currency="EUR")
+    return call("payments.refund", order_id=order_id, amount=FULL, currency="EUR")
 
 
 def asked(tmp_path: Path) -> int:

@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.plan.plan import Plan
-from tests.e2e.plans import mail_step
+from tests.e2e.plans import mail_step, plan
 from tests.e2e.runs import decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
-
-
-def plan_of(*steps: dict[str, Any], **rest: Any) -> Plan:
-    return Plan.model_validate({"steps": list(steps), **rest})
 
 
 def refund_step(order_id: str, **rest: Any) -> dict[str, Any]:
@@ -49,7 +44,7 @@ async def test_a_no_of_a_write_is_recorded_not_retried_and_leaves_nothing_to_und
 ) -> None:
     before = stage.shop.requests("refunds")["received"]
     async with stage.worker_here():
-        run = await stage.start(plan_of(mail_step(order_id, "hello"), refund_step("no-such-order")))
+        run = await stage.start(plan(mail_step(order_id, "hello"), refund_step("no-such-order")))
         await run.approve()
         result = await run.result()
     assert result.state is RunState.FAILED
@@ -71,7 +66,7 @@ async def test_a_no_may_be_gone_on_from_and_later_steps_see_it(stage: Stage, ord
     note = mail_step(order_id, "note")
     note["params"]["body"] = "It says: ${refund.no.code}"
     async with stage.worker_here():
-        run = await stage.start(plan_of(refund_step("no-such-order", on_no="continue"), note))
+        run = await stage.start(plan(refund_step("no-such-order", on_no="continue"), note))
         await run.approve()
         result = await run.result()
     assert result.state is RunState.COMPLETED
@@ -85,7 +80,7 @@ async def test_a_no_may_lead_to_another_step_and_what_lies_between_is_skipped(
 ) -> None:
     async with stage.worker_here():
         run = await stage.start(
-            plan_of(
+            plan(
                 refund_step("no-such-order", on_no={"goto": "sorry"}),
                 mail_step(order_id, "refunded"),
                 mail_step(order_id, "sorry"),
@@ -102,7 +97,7 @@ async def test_a_failed_step_may_be_gone_on_from(stage: Stage, order_id: str) ->
     async with stage.worker_here():
         close = {"tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
         run = await stage.start(
-            plan_of(
+            plan(
                 mail_step(order_id, "hello"),
                 {"id": "close", **close, "on_failure": {"goto": "sorry"}},
                 mail_step(order_id, "closed"),
@@ -121,7 +116,7 @@ async def test_steps_that_wait_for_nothing_run_at_the_same_time(stage: Stage) ->
     before = stage.shop.requests("mails")["received"]
     async with stage.worker_here():
         run = await stage.start(
-            plan_of(*(mail_step(one, f"mail{n}", after=[]) for n, one in enumerate(orders)))
+            plan(*(mail_step(one, f"mail{n}", after=[]) for n, one in enumerate(orders)))
         )
         await asyncio.to_thread(stage.shop.wait_requests, "mails", before + 3)
         assert stage.shop.requests("mails")["in_flight"] == 3
@@ -136,9 +131,7 @@ async def test_a_run_does_not_look_parked_while_another_step_is_running(
 ) -> None:
     stage.shop.fault("mails", hold="before")
     async with stage.worker_here():
-        run = await stage.start(
-            plan_of(refund_step(order_id), mail_step(order_id, "hello", after=[]))
-        )
+        run = await stage.start(plan(refund_step(order_id), mail_step(order_id, "hello", after=[])))
         await run.asks("refund")
         assert (await run.view()).result.state is RunState.RUNNING
         stage.shop.clear_faults()
@@ -156,7 +149,7 @@ async def test_a_run_that_fails_does_not_wait_for_the_approval_of_a_parallel_ste
         close = {"id": "close", "tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
         hello = mail_step(order_id, "hello")
         run = await stage.start(
-            plan_of(refund_step(order_id), {**hello, "after": []}, {**close, "after": ["hello"]}),
+            plan(refund_step(order_id), {**hello, "after": []}, {**close, "after": ["hello"]}),
             durability=mode,
         )
         result = await run.result()
@@ -179,7 +172,7 @@ async def test_parallel_steps_are_undone_in_the_reverse_order_of_their_commits(
     close = {"id": "close", "tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
     async with stage.worker_here():
         run = await stage.start(
-            plan_of(refund_step(order_id), restock, {**close, "after": ["refund", "restock"]})
+            plan(refund_step(order_id), restock, {**close, "after": ["refund", "restock"]})
         )
         await run.in_state(RunState.WAITING_APPROVAL)
         await run.decide(decision_on(await run.asks()))
@@ -203,7 +196,7 @@ async def test_a_shop_that_fails_for_a_moment_is_asked_again_and_refunds_once(
 ) -> None:
     stage.shop.fault("refunds", **fault)
     async with stage.worker_here():
-        run = await stage.start(plan_of(refund_step(order_id)))
+        run = await stage.start(plan(refund_step(order_id)))
         await run.approve()
         result = await run.result()
     assert result.state is RunState.COMPLETED
@@ -216,7 +209,7 @@ async def test_a_run_that_waits_for_a_rate_limit_says_so_and_goes_on(
 ) -> None:
     stage.shop.fault("refunds", retry_after=2, times=1)
     async with stage.worker_here():
-        run = await stage.start(plan_of(refund_step(order_id)))
+        run = await stage.start(plan(refund_step(order_id)))
         await run.approve()
         view = await run.in_state(RunState.WAITING_RATE_LIMIT)
         result = await run.result()
@@ -236,7 +229,7 @@ async def test_a_shop_that_wants_to_be_left_alone_for_too_long_is_not_asked_agai
     own = {"time_limit": "2m"} if limit == "of the step" else {}
     cap = {"retry_after_cap": "1m"} if limit == "of the worker" else {}
     async with stage.worker_here(**cap):
-        run = await stage.start(plan_of(refund_step(order_id, on_failure="pause", **own)))
+        run = await stage.start(plan(refund_step(order_id, on_failure="pause", **own)))
         await run.approve()
         view = await run.in_state(RunState.PAUSED_FAILURE)
         await run.cancel()
@@ -251,7 +244,7 @@ async def test_a_run_that_waits_for_a_rate_limit_can_be_cancelled(
 ) -> None:
     stage.shop.fault("refunds", retry_after=240, times=1)
     async with stage.worker_here():
-        run = await stage.start(plan_of(refund_step(order_id)))
+        run = await stage.start(plan(refund_step(order_id)))
         await run.approve()
         await run.in_state(RunState.WAITING_RATE_LIMIT)
         await run.cancel()
@@ -266,7 +259,7 @@ async def test_a_refund_that_is_made_in_part_is_taken_back_if_a_human_wishes(
     stage.shop.fault("refunds", half=True, times=1)
     async with stage.worker_here():
         run = await stage.start(
-            plan_of(
+            plan(
                 mail_step(order_id, "before"),
                 refund_step(order_id, on_failure="continue"),
                 mail_step(order_id, "after"),
@@ -290,7 +283,7 @@ async def test_a_refund_that_is_made_in_part_is_a_humans_business(
 ) -> None:
     stage.shop.fault("refunds", half=True, times=1)
     async with stage.worker_here():
-        run = await stage.start(plan_of(refund_step(order_id)))
+        run = await stage.start(plan(refund_step(order_id)))
         await run.approve()
         view = await run.in_state(RunState.NEEDS_INTERVENTION)
         [question] = view.result.waiting_for

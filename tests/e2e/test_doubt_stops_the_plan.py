@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ExecuteActivityInput
 
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import reset_to
 from tests.e2e.interceptors import Between, Execute, Pause
 from tests.e2e.runs import Run, decision_on, example_plan, states
 from tests.e2e.stage import Stage
@@ -118,22 +116,9 @@ async def reset(stage: Stage, run: Run, *, forget_decisions: bool) -> Run:
             decided = decided or event.event_id
     # The update came with the task right before its acceptance.
     before = [id_ for id_ in done if id_ < decided - 1]
-    excluded = [
-        ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL,
-        ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE,
-    ]
-    reset = await stage.client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=stage.client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=run.run_id),
-            reason="test",
-            request_id=str(uuid.uuid4()),
-            workflow_task_finish_event_id=max(before if forget_decisions else done),
-            reset_reapply_exclude_types=excluded,
-        ),
-        retry=True,  # it has an id: twice is once
-    )
-    return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=reset.run_id))
+    task = max(before if forget_decisions else done)
+    begun = await reset_to(stage.client, run.run_id, task, again=False)
+    return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=begun))
 
 
 @pytest.mark.parametrize("forget_decisions", [True, False], ids=["before", "after"])

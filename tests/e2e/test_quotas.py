@@ -19,10 +19,9 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.steps import quota_waiting
 from tests.e2e.executions import executions
-from tests.e2e.plans import mail_step
+from tests.e2e.plans import mail_step, plan
 from tests.e2e.runs import Run, states, step, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_answers import plan_of
 from tests.ledger.quotas import limited
 
 
@@ -34,7 +33,7 @@ def endless_hour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mails(order_id: str, *kinds: str, **rest: Any) -> Plan:
-    return plan_of(*(mail_step(order_id, kind) for kind in kinds), **rest)
+    return plan(*(mail_step(order_id, kind) for kind in kinds), **rest)
 
 
 def used(stage: Stage, kind: str) -> int:
@@ -70,7 +69,7 @@ async def test_a_step_over_a_quota_fails_where_what_is_over_is_rejected(
     limited(stage, effects_per_hour=1, over="reject")
     async with stage.worker_here():
         run = await stage.start(
-            plan_of(mail_step(order_id, "one"), mail_step(order_id, "two", on_failure="continue"))
+            plan(mail_step(order_id, "one"), mail_step(order_id, "two", on_failure="continue"))
         )
         result = await run.result()
 
@@ -107,11 +106,11 @@ async def test_a_run_over_the_open_runs_waits_hears_what_is_sent_and_has_its_tur
     stage: Stage, order_id: str
 ) -> None:
     limited(stage, open_runs=1)
-    plan = plan_of({"id": "go", "ask": {"question": "Go?"}}, mail_step(order_id, "one"))
+    asking = plan({"id": "go", "ask": {"question": "Go?"}}, mail_step(order_id, "one"))
     async with stage.worker_here():
-        first = await stage.start(plan)
+        first = await stage.start(asking)
         await first.in_state(RunState.WAITING_INPUT)
-        second, third = await stage.start(plan), await stage.start(plan)
+        second, third = await stage.start(asking), await stage.start(asking)
         view = await second.in_state(RunState.WAITING_QUOTA)
         await third.in_state(RunState.WAITING_QUOTA)
         [waiting] = view.result.waiting_for
@@ -218,7 +217,7 @@ async def test_a_step_waits_while_as_many_requests_of_its_tenant_wait_as_may(
     stage: Stage, order_id: str
 ) -> None:
     limited(stage, pending_approvals=1)
-    plans = [plan_of(mail_step(order_id, kind, approval=True)) for kind in ("one", "two")]
+    plans = [plan(mail_step(order_id, kind, approval=True)) for kind in ("one", "two")]
     async with stage.worker_here():
         first, second = [await stage.start(plan) for plan in plans]
         asking = await asyncio.wait_for(_one_of_each(first, second), 60)
@@ -272,7 +271,7 @@ async def test_the_call_behind_the_one_that_has_used_up_the_days_tokens_waits(
         for name in ("one", "two")
     ]
     async with stage.worker_here(tool_modules="tests.variants.spends", retries_transient="10ms"):
-        run = await stage.start(plan_of(*calls))
+        run = await stage.start(plan(*calls))
         view = await run.in_state(RunState.WAITING_QUOTA)
         assert used(stage, "tokens") == 10 * (1 + fails)
         limited(stage, tokens_per_day=1000)
@@ -325,7 +324,7 @@ async def test_a_call_that_may_have_happened_is_no_quotas_to_settle(
     one = mail_step(order_id, "one", approval={"expires_in": "5s"}, on_failure="continue")
     with stage.worker(crash_at="mail.send:after_call", crash_once=once) as dies:
         dies.wait_ready()
-        run = await stage.start(plan_of(one, mail_step(order_id, "two")))
+        run = await stage.start(plan(one, mail_step(order_id, "two")))
         view = await run.until(lambda view: bool(view.pending))
         await run.approve()
         await asyncio.to_thread(dies.wait_killed)
@@ -362,7 +361,7 @@ async def test_waiting_for_a_quota_takes_no_time_of_a_step(
         monkeypatch.setattr(quota_waiting, name, timedelta(milliseconds=5))
     limited(stage, effects_per_hour=0)
     async with stage.worker_here():
-        run = await stage.start(plan_of(mail_step(order_id, "one", time_limit="1s")))
+        run = await stage.start(plan(mail_step(order_id, "one", time_limit="1s")))
         await until(lambda: _activities(run), lambda begun: begun > 60)
         limited(stage, effects_per_hour=1)
         result = await run.result()

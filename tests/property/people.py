@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
@@ -18,6 +15,7 @@ from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import approval_id, params_hash
+from tests.e2e.executions import reset_to
 from tests.e2e.runs import PATIENCE_S, until
 from tests.property.model_ledger import Question, World, decision, settle
 from tests.property.scenarios import Reset
@@ -75,16 +73,7 @@ class People:
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
                 tasks.append(event.event_id)
         client, place = handle._client, 0 if reset.to == "its first task" else len(tasks) // 2
-        await client.workflow_service.reset_workflow_execution(
-            ResetWorkflowExecutionRequest(
-                namespace=client.namespace,
-                workflow_execution=WorkflowExecution(workflow_id=handle.id),
-                reason="a property",
-                request_id=uuid.uuid4().hex,
-                workflow_task_finish_event_id=tasks[place],
-            ),
-            retry=True,  # it has an id: twice is once
-        )
+        await reset_to(client, handle.id, tasks[place])
 
     def decide(self, world: World, request: ApprovalRequest) -> None:
         """Decide about a request in the manner of its step's approver."""
