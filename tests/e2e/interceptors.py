@@ -17,8 +17,9 @@ class Between(Interceptor, WorkerInterceptor):
     """Hands each activity of a worker to :meth:`around`."""
 
     def client(self, client: Client) -> Client:
-        """Return a client whose workers are intercepted."""
-        return Client(**{**client.config(), "interceptors": [self]})
+        """Return a client whose workers are intercepted by this as well."""
+        config = client.config()
+        return Client(**{**config, "interceptors": [*config["interceptors"], self]})
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         around = self.around

@@ -45,6 +45,11 @@ def sends(
     return {"id": "send", "tool": tool, "params": params, **more}
 
 
+def reading_held() -> Pause:
+    """Hold the read that marks its run."""
+    return Pause("execute_tool", of=lambda call: call.step_id == "read")
+
+
 async def asked_because_of(run: Run, *tools: str) -> ApprovalRequest:
     request = await run.asks()
     assert [content.tool for content in request.foreign] == list(tools)
@@ -97,11 +102,14 @@ async def test_a_policy_asks_in_the_other_modes_as_well(
 async def test_a_call_that_was_let_through_before_the_read_and_is_claimed_behind_it_is_asked_for(
     stage: Stage, folder: Path
 ) -> None:
-    waived = Pause("request_approval", done=True)
+    waived, reading = Pause("request_approval", done=True), reading_held()
     together = [sends(folder, after=[]), reads(folder, after=[])]
-    async with stage.worker_here(client=waived.client(stage.client), tool_modules=TOOLS):
+    client = reading.client(waived.client(stage.client))
+    async with stage.worker_here(client=client, tool_modules=TOOLS):
         run = await stage.start(plan(*together))
         await waived.reached()
+        await reading.reached()
+        reading.go_on()
         await run.until(lambda view: step(view.result, "read").state == "succeeded")
         assert len(await stage.events(run, "approval.waived")) == 1
         waived.go_on()
@@ -265,11 +273,14 @@ async def test_a_standing_vote_is_lost_when_the_run_is_marked_before_the_claim(
 ) -> None:
     spec = {"version": mailbox.forward.version, "schema_hash": mailbox.forward.schema_hash}
     standing.granted(stage, "ann", tool="mail.forward", **spec)
-    voted = Pause("request_approval", done=True)
+    voted, reading = Pause("request_approval", done=True), reading_held()
     together = [sends(folder, "hello", "mail.forward", after=[]), reads(folder, after=[])]
-    async with stage.worker_here(client=voted.client(stage.client), tool_modules=TOOLS):
+    client = reading.client(voted.client(stage.client))
+    async with stage.worker_here(client=client, tool_modules=TOOLS):
         run = await stage.start(plan(*together))
         await voted.reached()
+        await reading.reached()
+        reading.go_on()
         await run.until(lambda view: step(view.result, "read").state == "succeeded")
         assert len(await stage.events(run, "approval.standing_used")) == 1
         voted.go_on()
