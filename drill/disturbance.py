@@ -72,7 +72,9 @@ class Disturbance:
 
         None, where the tool says that it settles the outcome itself: nobody is to be asked then.
         """
-        human = self.target.recovery is Recovery.HUMAN
+        # A repeat that is refused for good does not say what the first call has done.
+        refused = self.target.recovery is Recovery.DEDUPES and not self.target.succeeded
+        human = self.target.recovery is Recovery.HUMAN or refused
         unproven = human or not self.target.absence_provable
         # A call that does not succeed leaves nothing.
         behind = (Halt.AFTER if self.target.succeeded else Halt.BEFORE,) if human else ()

@@ -21,7 +21,7 @@ from surehand.drill.report import Target
 from surehand.drill.world import Function
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.model_turns import MODEL
-from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.contracts.tools import Effect, Recovery
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ITERATION, Plan
 
@@ -178,6 +178,8 @@ def _has(target: Target, point: Point) -> bool:
 def _may_operate(target: Target, what: Operation) -> bool:
     if target.undo or target.asks:
         return False
+    if what is Operation.FREEZE and target.recovery is Recovery.TRANSACTIONAL:
+        return False  # Its transaction holds the lock on an SQLite ledger until it goes on.
     if what.crash_point is not None:
         return target.effect is Effect.WRITE  # A child run's workers die in its own steps' calls.
     if target.effect is Effect.READ and what is not Operation.RESET_STEP:

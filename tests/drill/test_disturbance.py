@@ -13,7 +13,7 @@ from surehand.drill.points import Beforehand, Halt, Interruption, Operation, Poi
 from surehand.drill.report import Target
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
-from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.contracts.tools import Effect, Recovery
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import combine
 
@@ -141,6 +141,28 @@ def test_a_run_is_halted_before_or_behind_the_call(halt: Halt) -> None:
 
     assert found.interrupted(found.step("pay"), "after") == (halt is Halt.AFTER)
     assert found.interrupted(found.step("pay"), "before") == (halt is not Halt.AFTER)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "succeeded", "looks_like"),
+    [
+        ("human", True, {Halt.BEFORE, Halt.AFTER}),
+        ("human", False, {Halt.BEFORE}),
+        ("lookup", True, set()),
+        ("lookup", False, set()),
+        ("dedupes", True, set()),
+        # Its repeat is refused as well, and does not say what the first call has done.
+        ("dedupes", False, {Halt.BEFORE}),
+        ("transactional", False, set()),
+    ],
+)
+@pytest.mark.parametrize("point", [CrashPoint.DURING_CALL, Operation.DEPLOY, Operation.FREEZE])
+def test_a_human_may_be_asked_where_the_tool_cannot_tell_what_the_killed_call_has_done(
+    point: Point, recovery: Recovery, succeeded: bool, looks_like: set[Halt]
+) -> None:
+    target = PAY.model_copy(update={"recovery": Recovery(recovery), "succeeded": succeeded})
+
+    assert set(Disturbance(target, point).doubt) == looks_like
 
 
 def by_code(point: Point, behind: tuple[str, ...] = ()) -> Plan:

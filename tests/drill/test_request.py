@@ -98,6 +98,7 @@ def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
     [
         ({"effect": Effect.WRITE}, set(Operation)),
         ({"effect": Effect.WRITE, "succeeded": False}, {"reset_killed", "deploy", "freeze"}),
+        ({"effect": Effect.WRITE, "recovery": "transactional"}, {*Operation} - {"freeze"}),
         ({"effect": Effect.READ}, {"reset_step"}),
         ({"effect": None, "child": True}, {"reset", "reset_step", "terminate"}),
         ({"effect": None, "asks": True}, set()),
