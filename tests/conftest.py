@@ -5,6 +5,7 @@ fails them. No test passes when its server is missing.
 
 A test's tier follows from what it asks for. One that needs a Temporal server, PostgreSQL or a
 browser, or is marked ``slow``, is in ``make test-all`` only; ``fast`` has it in ``make test``, too.
+So are all tests of some folders, which ``make test`` does not even load.
 """
 
 from __future__ import annotations
@@ -44,11 +45,25 @@ SERVERS: Final = {"temporal_cli", "browser", "mcp_shop"}
 KEYS: Final = "tests=" + base64.b64encode(b"k" * 32).decode()
 #: Marks of what is in ``make test-all`` only.
 FULL: Final = ("slow", "postgres", "property", "cluster", "exhaustive")
+#: Whose tests all are: ``make test`` does not load them.
+FULL_FOLDERS: Final = {
+    Path(__file__).parent / name for name in ("browser", "cluster", "oidc", "property")
+}
 #: When the last test may begin, in seconds since 1970.
 UNTIL: Final = "TESTS_UNTIL"
 TOO_LATE: Final = "not run, for want of time"
 #: All tests that were found, whichever of them are chosen.
 FOUND: Final = pytest.StashKey[list[pytest.Item]]()
+
+# Look for garbage seldom: what is loaded stays, and is much. To freeze it takes less time still;
+# older versions of Hypothesis count references, and do not see those of what is frozen.
+gc.set_threshold(20_000, 10, 10)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Load nothing of what ``make test`` leaves out anyway."""
+    only_small = config.option.markexpr == "not full"
+    return True if only_small and collection_path in FULL_FOLDERS else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before the tests of a tier are chosen
@@ -60,15 +75,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.full)
 
 
-def pytest_collection_finish() -> None:
-    """Look for garbage seldom: what has been loaded stays, and is much.
-
-    To freeze it would take less time still. Older versions of Hypothesis count references, and do
-    not see those of what is frozen.
-    """
-    gc.set_threshold(20_000, 10, 10)
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what would begin too late; whoever set the time says how much was left out."""
     if time.time() > float(os.environ.get(UNTIL, "inf")):
@@ -77,6 +83,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def is_full(item: pytest.Item) -> bool:
     """Return whether a test is in ``make test-all`` only."""
+    if not FULL_FOLDERS.isdisjoint(item.path.parents):
+        return True
     if item.get_closest_marker("fast"):
         return False
     asked_for = item.fixturenames if isinstance(item, pytest.Function) else ()

@@ -12,6 +12,9 @@ import pytest
 
 from tests.conftest import FOUND, TOO_LATE, UNTIL
 
+#: ``make test`` does not load all tests.
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent
 README = (TESTS.parent / "README.md").read_text(encoding="utf-8")
 #: The guarantees that the README gives.
@@ -66,7 +69,6 @@ def asks_for_postgresql(item: pytest.Item) -> bool:
     return "postgres_server" in item.fixturenames or chosen == "postgresql"
 
 
-@pytest.mark.slow
 def test_what_would_begin_too_late_is_not_run_and_ci_is_told_how_much_it_was() -> None:
     told = subprocess.run(
         [sys.executable, "-m", "tests", "tests/unit/test_children.py", "-q", "-n", "0"],

@@ -152,6 +152,7 @@ def test_one_signal_ends_both(both: Both, how: Signals) -> None:
     assert [listens(url) for url in (both.pages, both.codec)] == [False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [SIGINT, SIGTERM], ids=lambda how: how.name)
 def test_a_signal_as_soon_as_the_address_is_said_ends_it_in_good_order(
     settings: dict[str, str], tmp_path: Path, how: Signals

@@ -43,6 +43,7 @@ def test_the_plan_that_is_written_fits_the_tools_that_are_written(
         assert list(literal_problems(tool, step)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [pytest.param("my shop", marks=pytest.mark.slow), "."])
 def test_what_is_written_can_be_gone_on_with_by_pasting(folder: str, tmp_path: Path) -> None:
     _, *terminals = Starter({}, tmp_path)("init", folder).out.split("\n\n")

@@ -462,6 +462,7 @@ def test_no_key_is_made_for_a_name_that_cannot_be_registered(approver: Starter) 
     assert list(approver.folder.glob("ana*")) == []
 
 
+@pytest.mark.slow
 def test_a_public_key_is_read_from_stdin(office: Office) -> None:
     kid, file = office.keys("ana")
     starter = Starter({"SUREHAND_DATABASE_URL": office.url}, office.folder)

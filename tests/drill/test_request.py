@@ -139,6 +139,7 @@ def test_the_steps_of_an_agent_are_known_once_it_has_made_them(tmp_path: Path) -
         chosen("turn-3")
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_code_4(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -305,6 +305,7 @@ async def test_a_missing_token_is_one_clear_refusal(
     assert "SHOP_TOKEN is not set" in offered.silent["shop"]
 
 
+@pytest.mark.slow
 def test_nothing_imports_the_sdk_unless_it_is_asked_for() -> None:
     code = "import sys, surehand.worker, surehand.cli.app; sys.exit('mcp' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -143,6 +143,7 @@ def test_a_taken_port_is_named_in_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_command_runs_beside_the_shop_and_its_exit_code_is_the_shops(tmp_path: Path) -> None:
     command = (
         "import httpx, os, sys; from surehand.examples.shop.drill import fresh;"

@@ -124,6 +124,7 @@ structlog.get_logger("surehand.activities.x").info("done", exc_info=Told())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("level", "made"), [("info", True), ("warning", False)])
 def test_a_line_that_nobody_reads_is_not_made(level: str, made: bool) -> None:
     program = [sys.executable, "-c", UNREAD, level]
@@ -159,7 +160,7 @@ except KeyError:
     ("form", "option"),
     [
         ("json", ""),
-        ("console", "sslpassword"),
+        pytest.param("console", "sslpassword", marks=pytest.mark.slow),
         pytest.param("json", "password", marks=pytest.mark.slow),
         pytest.param("console", "passfile", marks=pytest.mark.slow),
     ],
@@ -199,6 +200,7 @@ def test_a_worker_that_cannot_reach_its_database_does_not_tell_its_password() ->
     assert "geheim" not in ended.stderr + ended.stdout
 
 
+@pytest.mark.slow
 def test_a_check_says_which_module_of_agents_cannot_be_loaded() -> None:
     settings = {
         "SUREHAND_DATABASE_URL": "sqlite:///none.db",
