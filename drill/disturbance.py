@@ -35,6 +35,8 @@ class Disturbance:
     """Steps behind which the run waits for an operator; none: behind the target."""
     by_code: bool = False
     """Whether code or an agent makes the steps: no step can be added to them."""
+    following: Target | None = None
+    """The call after the target's, if there is one."""
 
     @property
     def interruption(self) -> Interruption | None:
@@ -65,6 +67,20 @@ class Disturbance:
     def already_true(self) -> bool:
         """Say whether the world is made as the call would leave it, before the run."""
         return isinstance(self.point, Beforehand) or self.point is Halt.BEFORE_ALREADY_TRUE
+
+    @property
+    def in_doubt(self) -> Disturbance:
+        """Return what is done to the call that may be in doubt then, the target's or the next.
+
+        In ``exit`` a write's outcome may be recorded with the claim of the write after it, which
+        the worker then dies with.
+        """
+        point = self.operation.crash_point if self.operation else self.point
+        recorded = point in (CrashPoint.AFTER_OUTCOME, CrashPoint.BEFORE_REPORT)
+        following = self.following if self.mode is Durability.EXIT else None
+        if recorded and following is not None and following.absence_provable:
+            return Disturbance(following, CrashPoint.AFTER_CLAIM, self.mode)
+        return self
 
     @property
     def doubt(self) -> tuple[Halt, ...]:

@@ -102,6 +102,7 @@ def judged(
     *,
     world: bool,
     halted: Sequence[Mapping[str, Any]] | None = None,
+    in_doubt: str | None = None,
 ) -> Cell:
     """Return a cell with what its case has shown.
 
@@ -111,6 +112,7 @@ def judged(
         played: What came of it.
         world: Whether the world outside was looked at, too.
         halted: What runs have left that were halted at the call, where a human may be asked.
+        in_doubt: The step of that call; ``None``: the cell's own.
     """
     beforehand = cell.point in list(Beforehand)
     lost = int(cell.tool == MODEL and cell.point in _UNRECORDED)
@@ -124,7 +126,8 @@ def judged(
         outcome = CellOutcome.NOT_REACHED
         question = question or _NOT_REACHED[cell.point not in list(CrashPoint)]
     elif question:
-        found = list(_differences_in_doubt(cell, baseline, played, halted))
+        step = in_doubt or cell.step
+        found = list(_differences_in_doubt(cell, step, baseline, played, halted))
         outcome = CellOutcome.DIFFERS if found else CellOutcome.NEEDS_HUMAN
     elif found:
         outcome = CellOutcome.DIFFERS
@@ -169,7 +172,11 @@ def _differences(cell: Cell, baseline: Baseline, played: Played) -> Iterator[str
 
 
 def _differences_in_doubt(
-    cell: Cell, baseline: Baseline, played: Played, halted: Sequence[Mapping[str, Any]] | None
+    cell: Cell,
+    step: str,
+    baseline: Baseline,
+    played: Played,
+    halted: Sequence[Mapping[str, Any]] | None,
 ) -> Iterator[str]:
     """Yield what is otherwise in a run that needs a human than only the call in doubt."""
     if halted is None:
@@ -180,8 +187,8 @@ def _differences_in_doubt(
     for name, count in played.counted.items():
         if count > allowed.get(name, 0):
             yield f"{name}: {counted(count, 'effect')}, fault-free {allowed.get(name, 0)}"
-    found = _around(cell.step, played.compared)
-    unlike = [list(differences(_around(cell.step, one), found)) for one in halted]
+    found = _around(step, played.compared)
+    unlike = [list(differences(_around(step, one), found)) for one in halted]
     yield from min(unlike, key=len, default=[])
 
 

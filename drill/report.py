@@ -52,7 +52,7 @@ class Target(Shape):
     recovery: Recovery | None = None
     """How the tool settles an outcome that a crash has left unknown, as it was recorded."""
     absence_provable: bool = True
-    """Whether its lookup proves that nothing has happened; without ``settle`` it does not."""
+    """Whether a call that was claimed and never made is settled without a human."""
     undo: bool = False
     asks: bool = False
     """A step that asks a human and calls no tool."""

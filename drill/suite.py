@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from surehand.client.connection import Connection
@@ -41,7 +42,7 @@ from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUs
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.contracts.tools import Effect, ToolSpec
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ASKING
 
@@ -255,7 +256,8 @@ class Suite:
         ids = list(states) if by_code else [step.id for step in plan.steps]
         there = (one for one in ids if states[one] == StepState.SUCCEEDED)
         behind = tuple(there) if point is Operation.RESET_STEP else ()
-        return Disturbance(target, point, Durability(mode), behind, by_code)
+        after = (b for a, b in pairwise(baseline.targets) if a == target and not b.undo)
+        return Disturbance(target, point, Durability(mode), behind, by_code, next(after, None))
 
     def _case(
         self,
@@ -315,11 +317,19 @@ class Suite:
                     what = self._disturbance(baseline, target, points[cell.point], cell.mode)
                     case = self._case(connection, what, allowed)
                     played = await case.play()
+                    doubtful = what.in_doubt
                     halted = (
-                        await self._halted(connection, what, allowed) if played.question else None
+                        await self._halted(connection, doubtful, allowed)
+                        if played.question
+                        else None
                     )
-                    world = self._request.world is not None
-                    judge = partial(judged, cell, baseline, played, world=world, halted=halted)
+                    judge = partial(
+                        judged,
+                        *(cell, baseline, played),
+                        world=self._request.world is not None,
+                        halted=halted,
+                        in_doubt=doubtful.target.step,
+                    )
                     cell = judge()
                     if again and what.crash_at and cell.outcome in GOOD:
                         over = time.monotonic() + case.latest_effect.total_seconds()
@@ -379,8 +389,7 @@ def _recovery(spec: ToolSpec | None) -> dict[str, Any]:
     """Return what a tool promises of an outcome that a crash leaves unknown."""
     if spec is None:
         return {}
-    provable = spec.recovery is not Recovery.LOOKUP or spec.settle is not None
-    return {"recovery": spec.recovery, "absence_provable": provable}
+    return {"recovery": spec.recovery, "absence_provable": spec.absence_provable}
 
 
 async def _together(*parts: Coroutine[Any, Any, T]) -> list[T]:

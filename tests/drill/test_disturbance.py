@@ -14,6 +14,7 @@ from surehand.drill.report import Target
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
 from surehand.workflows.contracts.tools import Effect, Recovery
+from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import combine
 
@@ -121,6 +122,9 @@ def asked(kind: InterruptKind, schema: dict[str, Any]) -> Interrupt:
         ({"recovery": "human"}, Operation.RESET, ()),
         ({"recovery": "human", "succeeded": False}, CrashPoint.AFTER_CALL, (Halt.BEFORE,)),
         ({"recovery": "dedupes"}, CrashPoint.AFTER_CALL, ()),
+        # Its repeat is refused as well, and does not say what the first call has done.
+        ({"recovery": "dedupes", "succeeded": False}, CrashPoint.AFTER_CALL, (Halt.BEFORE,)),
+        ({"recovery": "lookup", "succeeded": False}, CrashPoint.AFTER_CALL, ()),
         ({"recovery": "lookup"}, CrashPoint.AFTER_CLAIM, ()),
         ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CLAIM, (Halt.BEFORE,)),
         ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CALL, ()),
@@ -143,26 +147,24 @@ def test_a_run_is_halted_before_or_behind_the_call(halt: Halt) -> None:
     assert found.interrupted(found.step("pay"), "before") == (halt is not Halt.AFTER)
 
 
-@pytest.mark.parametrize(
-    ("recovery", "succeeded", "looks_like"),
-    [
-        ("human", True, {Halt.BEFORE, Halt.AFTER}),
-        ("human", False, {Halt.BEFORE}),
-        ("lookup", True, set()),
-        ("lookup", False, set()),
-        ("dedupes", True, set()),
-        # Its repeat is refused as well, and does not say what the first call has done.
-        ("dedupes", False, {Halt.BEFORE}),
-        ("transactional", False, set()),
-    ],
-)
-@pytest.mark.parametrize("point", [CrashPoint.DURING_CALL, Operation.DEPLOY, Operation.FREEZE])
-def test_a_human_may_be_asked_where_the_tool_cannot_tell_what_the_killed_call_has_done(
-    point: Point, recovery: Recovery, succeeded: bool, looks_like: set[Halt]
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_OUTCOME, Operation.RESET_KILLED])
+def test_behind_an_outcome_it_is_the_next_call_that_is_in_doubt_where_they_are_recorded_together(
+    point: Point,
 ) -> None:
-    target = PAY.model_copy(update={"recovery": Recovery(recovery), "succeeded": succeeded})
+    refused = {"step": "close", "recovery": Recovery.DEDUPES, "succeeded": False}
+    close = PAY.model_copy(update=refused)
 
-    assert set(Disturbance(target, point).doubt) == looks_like
+    def in_doubt(mode: Durability, point: Point, following: Target | None) -> tuple[str, Any]:
+        found = Disturbance(PAY, point, mode, following=following).in_doubt
+        return found.target.step, found.doubt
+
+    assert in_doubt(Durability.EXIT, point, close) == ("close", (Halt.BEFORE,))
+    assert in_doubt(Durability.SYNC, point, close) == ("pay", ())
+    assert in_doubt(Durability.EXIT, CrashPoint.DURING_CALL, close) == ("pay", ())
+    assert in_doubt(Durability.EXIT, point, None) == ("pay", ())
+    # Its claim is not made with another call's outcome.
+    alone = close.model_copy(update={"absence_provable": False})
+    assert in_doubt(Durability.EXIT, point, alone) == ("pay", ())
 
 
 def by_code(point: Point, behind: tuple[str, ...] = ()) -> Plan:

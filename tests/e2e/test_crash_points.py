@@ -5,6 +5,7 @@ The other steps, two workers at once and PostgreSQL are sampled in ``test_crash_
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from tests.e2e.kinds import (
     one_approval_was_enough,
     one_of_each,
 )
+from tests.e2e.plans import plan
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger.test_audit import rechained
@@ -95,6 +97,24 @@ async def test_a_tool_without_recovery_needs_nobody_where_the_crash_left_nothing
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert stage.intervention_rows(run) == []
     await one_approval_was_enough(stage, run)
+
+
+@pytest.mark.parametrize("point", ["after_outcome", "before_report"])
+async def test_nobody_is_asked_about_a_call_that_no_worker_had_begun(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    monkeypatch.setenv("BILLS_FILE", str(paid := tmp_path / "paid"))
+    tools = {"tool_modules": "tests.variants.bills"}
+    bills = [{"id": f"b{n}", "tool": "bills.pay", "params": {"bill": f"{n}"}} for n in range(3)]
+    with stage.worker(crash_at=f"bills.pay:{point}@b1", **tools) as doomed:
+        doomed.wait_ready()
+        run = await stage.start(plan(*bills), durability="exit")
+        doomed.wait_killed()
+    async with stage.worker_here(**tools):
+        result = await run.result()
+
+    assert (result.state, stage.intervention_rows(run)) == (RunState.COMPLETED, [])
+    assert paid.read_text().split() == ["0", "1", "2"]
 
 
 @pytest.mark.guarantee("G2")

@@ -83,6 +83,13 @@ class ToolSpec(Message):
         """Return what one attempt may take: its call, and the looks before and behind it."""
         return self.timeout * (1 + self.lookups)
 
+    @property
+    def absence_provable(self) -> bool:
+        """Whether a call that was claimed and never made is settled without a human."""
+        if self.recovery is Recovery.LOOKUP:
+            return self.settle is not None
+        return self.recovery is not Recovery.HUMAN
+
 
 class ToolDefinition(Message):
     """A tool as a model is told of it.
