@@ -10,6 +10,7 @@ import pytest
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import reset_before
+from tests.e2e.messages import answered
 from tests.e2e.runs import decision_on, states, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_cancel import cancelled_by_temporal
@@ -64,6 +65,26 @@ async def test_an_agents_refund_waits_for_approval_and_happens_once(
     assert list(states(result)) == STEPS
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert turns(count) == 3
+
+
+@EACH
+async def test_a_human_looks_before_and_behind_a_turn_and_it_is_asked_once(
+    stage: Stage, order_id: str, count: Path, framework: str
+) -> None:
+    given = driven(framework, "refunds", order_id, count)
+    looks = given.interrupts.model_copy(update={"before": ("turn-2",), "after": ("turn-2",)})
+    async with stage.worker_here(**settings(framework)):
+        run = await stage.start(given.model_copy(update={"interrupts": looks}))
+        await run.in_state(RunState.WAITING_INPUT)
+        assert turns(count) == 1
+        await answered(run, answer="accept")
+        await until(lambda: turns(count), lambda asked: asked == 2)
+        await run.in_state(RunState.WAITING_INPUT)
+        await answered(run, answer="accept")
+        await run.approve()
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
 
 
 @pytest.mark.crash
