@@ -27,6 +27,7 @@ from surehand.workflows.contracts.states import RunState
 from tests.cli.starter import Verbs
 from tests.ledger.scene import RUN, Scene
 from tests.ledger_databases import DATABASES, OWNER
+from tests.postgres_server import PostgresServer
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
 
@@ -42,13 +43,20 @@ class Office:
     worker: WorkerProcess
     shop: ShopProcess
     folder: Path
+    postgres: PostgresServer | None = None
+    """Whose database the ledger is, if it is no file in the folder."""
 
     def found(self, marker: str | bytes) -> list[str]:
         """Return the files in which somebody who steals them reads a text, or a key."""
         wanted = marker.encode() if isinstance(marker, str) else marker
+        folders = {"": self.folder}
+        if self.postgres is not None:
+            self.postgres.execute("CHECKPOINT")
+            folders["ledger/"] = self.postgres.folder / "data"
         return sorted(
-            str(file.relative_to(self.folder))
-            for file in self.folder.rglob("*")
+            f"{name}{file.relative_to(folder)}"
+            for name, folder in folders.items()
+            for file in folder.rglob("*")
             if file.is_file() and wanted in file.read_bytes()
         )
 
@@ -105,7 +113,13 @@ def office(
     folder, vault = tmp_path / "stolen", tmp_path / "vault"
     (folder / "temporal").mkdir(parents=True)
     vault.mkdir()
-    shutil.copy(sqlite_template, folder / "ledger.db")
+    kind, _, database = request.param.partition(", ")
+    postgres, url = None, f"sqlite:///{folder / 'ledger.db'}"
+    if database == "postgresql":
+        postgres = request.getfixturevalue("postgres_server")
+        url = request.getfixturevalue("postgres_ledgers").create()
+    else:
+        shutil.copy(sqlite_template, folder / "ledger.db")
     server = DevServer.start(
         cli=temporal_cli,
         db_file=folder / "temporal" / "temporal.db",
@@ -114,7 +128,7 @@ def office(
     )
     settings = {
         "TEMPORAL_ADDRESS": server.address,
-        "SUREHAND_DATABASE_URL": f"sqlite:///{folder / 'ledger.db'}",
+        "SUREHAND_DATABASE_URL": url,
         "SUREHAND_ARTIFACTS": str(folder / "artifacts"),
         "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
         "SUREHAND_TASK_QUEUE": f"erase-{uuid.uuid4().hex[:8]}",
@@ -122,13 +136,14 @@ def office(
         "SUREHAND_USER": "root",
         "SHOP_URL": running_shop.url,
     }
-    if request.param == "encrypted":
+    if kind == "encrypted":
         add_to_file(vault / "keys", new_key("first"))
         settings["SUREHAND_KEY_ENCRYPTION_KEYS"] = str(vault / "keys")
     try:
         with WorkerProcess(settings, tmp_path / "worker") as worker:
             worker.wait_ready()
-            yield Office(Verbs(settings, vault, monkeypatch), worker, running_shop, folder)
+            verbs = Verbs(settings, vault, monkeypatch)
+            yield Office(verbs, worker, running_shop, folder, postgres)
     finally:
         server.kill()
 
@@ -139,7 +154,14 @@ def marker() -> str:
 
 
 @pytest.mark.parametrize(
-    "office", ["plain", pytest.param("encrypted", marks=pytest.mark.fast)], indirect=True
+    "office",
+    [
+        "plain",
+        pytest.param("encrypted", marks=pytest.mark.fast),
+        pytest.param("plain, postgresql", marks=pytest.mark.postgres),
+        pytest.param("encrypted, postgresql", marks=pytest.mark.postgres),
+    ],
+    indirect=True,
 )
 def test_whoever_steals_the_databases_and_the_store_finds_no_value_of_a_run(
     office: Office, marker: str, request: pytest.FixtureRequest
