@@ -2,7 +2,7 @@
 
 First a drill for each plan and each kind of refund tool, then rounds of a random call, crash point
 and slow shop until the time is over. What is done is kept in a file, so that it can be ended and
-goes on later. It runs beside the shop:
+goes on later: with what differed, and what was not played. It runs beside the shop:
 ``python -m surehand.examples.shop -- python -m tests.drill_full``.
 """
 
@@ -60,12 +60,16 @@ class FullDrill:
         if file.exists():
             self.kept = Kept.model_validate_json(file.read_text())
             say(f"Going on; to begin anew instead: rm {file}")
+            differed = [name for name, code in self.kept.selections.items() if code != DONE]
+            for name in differed:
+                say(f"It differed, and is played again: {name}")
+                del self.kept.selections[name]
         else:
             self.kept = Kept(seed=random.SystemRandom().randrange(10**6))
         self._before_s = self.kept.seconds
 
     def run(self, soak_s: float) -> int:
-        """Play what is left and return the exit code: 3 if anything differed, ever."""
+        """Play what is left and return the exit code: 3 if anything differed."""
         try:
             code = self._selections() or self._soak(soak_s)
         finally:

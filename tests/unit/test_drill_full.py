@@ -87,7 +87,7 @@ def test_an_agent_of_each_framework_is_killed_at_each_point_in_each_mode() -> No
     assert {*itertools.product(AGENTS, Durability, CrashPoint)} <= killed
 
 
-def test_a_drill_that_was_ended_goes_on_and_remembers_what_differed(
+def test_a_drill_that_was_ended_goes_on_with_what_differed_and_what_was_not_played(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "full.json"
@@ -96,12 +96,14 @@ def test_a_drill_that_was_ended_goes_on_and_remembers_what_differed(
     assert drill(file, first).run(SOAK_S) == INTERRUPTED
     assert first.played == SELECTIONS[:4]
 
-    second = Player()
+    left = [SELECTIONS[1], *SELECTIONS[3:]]
+    second = Player(lambda selection, number: DIFFERS if number == 2 else DONE)
     assert drill(file, second).run(SOAK_S) == DIFFERS
-    assert second.played[: len(SELECTIONS) - 3] == SELECTIONS[3:]
-    assert len(second.played) > len(SELECTIONS) - 3
+    assert second.played[: len(left)] == left
+    assert len(second.played) > len(left)
     said = capsys.readouterr().out
-    assert f"not the same world: {SELECTIONS[1].name}" in said
+    assert f"It differed, and is played again: {SELECTIONS[1].name}\n" in said
+    assert f"not the same world: {SELECTIONS[3].name}\n" in said
     assert "Going on" in said
 
     third = Player()  # all was done, so it begins anew
