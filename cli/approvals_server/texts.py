@@ -92,6 +92,7 @@ class OfPages:
     list_none_found: Final = "No call here is like that."
     list_searched: Final = "More wait, and may be like that: a search reads at a time"
     list_unread: Final = "Calls that are encrypted or secret, and could not be searched:"
+    list_filter_title: Final = "Filter"
     list_filter: Final = "Show"
     choose: Final = "Choose:"
     several_look: Final = "Look at those that are chosen"
@@ -160,7 +161,7 @@ class OfPages:
     hash: Final = "Hash"
     decide: Final = "Decide"
     reason: Final = "Reason"
-    reason_hint: Final = "Recorded with your decision."
+    reason_hint: Final = "Recorded with your decision. Only a rejection needs one."
     approve: Final = "Approve"
     reject: Final = "Reject"
     edit: Final = "Edit…"
@@ -171,6 +172,7 @@ class OfPages:
     )
     edit_changes: Final = "What you change"
     ask_anew: Final = "Ask for these params"
+    what_else: Final = "What else waits"
     web_ui: Final = "This run in Temporal's Web UI"
     you_excluded: Final = (
         "Your own yes does not count: you have asked for this call, edited it, or given"
@@ -291,7 +293,7 @@ OF_SCRIPTS: Final = {
     "on_no": "on no",
     "on_failure": "on failure",
     "on_reject": "on a rejection",
-    "run_is": "The run is {}.",
+    "run_is": "State of the run: {}",
     "bad_link": "The link cannot be used: {}",
     "key_registered": "This browser's key is registered.",
     "key_not_registered": "This browser's key is not registered yet.",

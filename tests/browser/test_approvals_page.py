@@ -654,6 +654,8 @@ async def test_the_list_is_searched_and_one_s_decisions_are_read_on_a_phone_by_t
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
         await ann.signs_in()
+        await ann.page.get_by_text("Filter", exact=True).focus()
+        await ann.page.keyboard.press("Enter")
         search = ann.page.get_by_label("The call says")
         await search.focus()
         await ann.page.keyboard.type(f"eur for {order_id.upper()}")

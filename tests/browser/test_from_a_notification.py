@@ -92,6 +92,10 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
         assert request["params_hash"] == message["params_hash"]
         await phone.presses("Approve")
         await ann.says("counts: approved by ann")
+        # Nothing there still speaks of a decision that is awaited.
+        await expect(ann.page.locator("#left, #expiry-part")).to_have_count(0)
+        await expect(ann.page.locator("#hindrance")).to_be_hidden()
+        await expect(ann.page.get_by_role("link", name="What else waits")).to_be_visible()
         assert (await run.result()).state is RunState.COMPLETED
 
     signs_in = ["opens a link to sign in", "presses Sign in"]

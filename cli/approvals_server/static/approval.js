@@ -31,6 +31,8 @@ let signer = null;
 let form = null;
 /** Whether a decision is on its way. */
 let sending = false;
+/** Whether one of this page's counts. */
+let decided = false;
 
 await draw();
 part("approve")?.addEventListener("click", () => decide("approve"));
@@ -84,6 +86,9 @@ function changed({ state, waits, votes }) {
   }
   if (!waits && waiting) {
     waiting = false;
+    for (const gone of ["left", "expiry-title", "expiry-part"]) {
+      part(gone)?.remove();
+    }
     if (part("approve") !== null) {
       release();
       hinder(say("waits_no_more"));
@@ -167,6 +172,11 @@ async function deliver(decided) {
       const counts = status === 200;
       said.className = counts ? "good" : "alarm";
       showText(said, say(counts ? "accepted" : "refused", answer.verdict.message));
+      if (counts) {
+        decided = true;
+        part("hindrance").hidden = true;
+        part("others").hidden = false;
+      }
       await tell();
       return counts ? undefined : again();
     }
@@ -241,7 +251,7 @@ async function tell() {
  * @param {string} what
  */
 function hinder(what) {
-  part("hindrance").hidden = false;
+  part("hindrance").hidden = decided;
   showText(part("hindrance"), what);
 }
 
