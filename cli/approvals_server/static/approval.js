@@ -32,7 +32,7 @@ let form = null;
 /** Whether a decision is on its way. */
 let sending = false;
 /** Whether one of this page's counts. */
-let decided = false;
+let counted = false;
 
 await draw();
 part("approve")?.addEventListener("click", () => decide("approve"));
@@ -173,7 +173,7 @@ async function deliver(decided) {
       said.className = counts ? "good" : "alarm";
       showText(said, say(counts ? "accepted" : "refused", answer.verdict.message));
       if (counts) {
-        decided = true;
+        counted = true;
         part("hindrance").hidden = true;
         part("others").hidden = false;
       }
@@ -251,7 +251,7 @@ async function tell() {
  * @param {string} what
  */
 function hinder(what) {
-  part("hindrance").hidden = decided;
+  part("hindrance").hidden = counted;
   showText(part("hindrance"), what);
 }
 
