@@ -184,12 +184,10 @@ def _server(
         return own, variables.get("TEMPORAL_UI_URL", ""), False
     try:
         cli = find_cli(log=say)
-        server = DevServer.start(
-            cli=cli, db_file=folder / "temporal.db", log_file=folder / "temporal.log"
-        )
+        # In memory it takes half the processor's time, and nobody needs its state later.
+        server = DevServer.start(cli=cli, log_file=folder / "temporal.log")
     except (CliMissing, DevServerFailed) as error:
         raise NotReachable(str(error)) from error
-    # Its state goes with the folder, so it may end the quick way.
     running.callback(server.kill)
     named = {
         "TEMPORAL_ADDRESS": server.address,

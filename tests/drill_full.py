@@ -178,9 +178,7 @@ def main() -> int:
         settings = {"SHOP_URL": os.environ["SHOP_URL"]}
         if not os.environ.get("TEMPORAL_ADDRESS"):
             own = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="surehand-drill-")))
-            server = DevServer.start(
-                cli=find_cli(log=say), db_file=own / "temporal.db", log_file=own / "temporal.log"
-            )
+            server = DevServer.start(cli=find_cli(log=say), log_file=own / "temporal.log")
             running.callback(server.kill)
             settings["TEMPORAL_ADDRESS"] = server.address
 

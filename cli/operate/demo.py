@@ -111,9 +111,7 @@ def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> En
         migration = running.enter_context(
             Child(migrate, environment=environment, log=folder / "migrate.log")
         )
-        server = DevServer.start(
-            cli=cli, db_file=folder / "temporal.db", log_file=folder / "temporal.log"
-        )
+        server = DevServer.start(cli=cli, log_file=folder / "temporal.log")
         running.callback(server.stop)
     except (CliMissing, DevServerFailed) as error:
         raise NotReachable(str(error)) from error

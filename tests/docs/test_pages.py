@@ -42,11 +42,8 @@ def place(block: Block) -> str:
 @pytest.fixture(scope="session")
 def server(temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     """Temporal for the pages alone: `pending` lists all runs that its server has."""
-    folder = tmp_path_factory.mktemp("temporal")
-    log = folder / "temporal.log"
-    server = DevServer.start(
-        cli=temporal_cli, db_file=folder / "temporal.db", log_file=log, ui_port=None
-    )
+    log = tmp_path_factory.mktemp("temporal") / "log"
+    server = DevServer.start(cli=temporal_cli, log_file=log, ui_port=None)
     yield server
     server.kill()
 
