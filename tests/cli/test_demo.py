@@ -35,12 +35,13 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def running(place: str) -> list[tuple[int, str]]:
-    """Processes that run in a place, or have it in their command."""
+    """Processes that run in a place, write their log there, or have it in their command."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_text().replace("\0", " ")
-            if place in command or str((process / "cwd").readlink()).startswith(place):
+            about = [command, *(str((process / link).readlink()) for link in ("cwd", "fd/1"))]
+            if any(place in one for one in about):
                 found.append((int(process.name), command))
         except OSError:  # it has just ended
             continue
