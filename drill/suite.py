@@ -389,7 +389,8 @@ def _recovery(spec: ToolSpec | None) -> dict[str, Any]:
     """Return what a tool promises of an outcome that a crash leaves unknown."""
     if spec is None:
         return {}
-    return {"recovery": spec.recovery, "absence_provable": spec.absence_provable}
+    provable = spec.recovery.proves_absence(spec.settle)
+    return {"recovery": spec.recovery, "absence_provable": provable}
 
 
 async def _together(*parts: Coroutine[Any, Any, T]) -> list[T]:

@@ -75,9 +75,9 @@ class Ahead:
         # One that is transactional waits for a place: a claim would be held meanwhile.
         if tool.effect is Effect.READ or tool.transactional or prepared.resources:
             return None
-        # A worker that dies with the claim leaves the call in doubt, though nobody has made it. A
-        # human is never asked for that.
-        if not tool.spec().absence_provable:
+        # A worker that dies with the claim leaves the call in doubt, though nobody has made it. No
+        # human is to be asked for that.
+        if not tool.recovery.proves_absence(tool.settle):
             return None
         request = claim_request(self.worker, call, prepared, self.attempt)
         # Whatever a human has a say in is looked at by the write's own claim.

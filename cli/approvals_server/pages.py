@@ -48,7 +48,7 @@ def page(name: str, *, status: int = 200, me: str | None, **values: Any) -> Resp
         me: Who is signed in.
         values: For the template.
     """
-    text = _ENVIRONMENT.get_template(f"{name}.html").render(me=me, **values)
+    text = _ENVIRONMENT.get_template(f"{name}.html").render(me=me, here=name, **values)
     return HTMLResponse(text, status_code=status)
 
 

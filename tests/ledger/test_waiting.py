@@ -130,7 +130,7 @@ def test_a_search_reads_no_more_however_much_waits_and_goes_on_where_it_has_ende
             given = values.values() if isinstance(values, dict) else values
             read.append(len(set(ids).intersection(map(str, given))))
 
-    with administration(scene) as tx:  # which may have the statistics made
+    with scene.tx() as tx:
         listening = (tx.connection, "before_cursor_execute", note)
         event.listen(*listening)
         page = waiting(tx, most=5, search=Search(says="call 7"))

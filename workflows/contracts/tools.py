@@ -37,6 +37,16 @@ class Recovery(StrEnum):
     """Never unknown: effect and outcome commit together in the ledger's own database."""
     HUMAN = "human"
 
+    def proves_absence(self, settle: timedelta | None) -> bool:
+        """Return whether a call that was claimed and never made is settled without a human.
+
+        Args:
+            settle: How long after its deadline a late effect may appear; ``None``: for ever.
+        """
+        if self is Recovery.LOOKUP:
+            return settle is not None
+        return self is not Recovery.HUMAN
+
 
 class RecordRefusal(Message):
     """Records that a step was refused before anything of it began."""
@@ -82,13 +92,6 @@ class ToolSpec(Message):
     def longest_attempt(self) -> timedelta:
         """Return what one attempt may take: its call, and the looks before and behind it."""
         return self.timeout * (1 + self.lookups)
-
-    @property
-    def absence_provable(self) -> bool:
-        """Whether a call that was claimed and never made is settled without a human."""
-        if self.recovery is Recovery.LOOKUP:
-            return self.settle is not None
-        return self.recovery is not Recovery.HUMAN
 
 
 class ToolDefinition(Message):

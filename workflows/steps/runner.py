@@ -195,10 +195,9 @@ class StepRunner:
         if plan.interrupted(step, "before") and not at.accepted:
             question = f"{step.id} is about to start: {step.does}"
             tool = self._data.tools.get(step.tool)  # Neither a child run has one, nor a turn.
-            await self._interrupts.static(
-                *(step.id, InterruptKind.BEFORE, question, params),
-                secret=tool is not None and tool.secret_params,
-            )
+            secret = tool is not None and tool.secret_params
+            kind = InterruptKind.BEFORE
+            await self._interrupts.static(step.id, kind, question, params, secret=secret)
             self._data.set_progress(step.id, accepted=True)
         if step.plan is not None:
             await self._unpaused(step)
