@@ -35,8 +35,10 @@ TAKEN_UP_WITHIN: Final = timedelta(seconds=10)
 #: Memo field that ``list`` shows; what a workflow is called in the Web UI cannot be listed.
 PLAN_MEMO: Final = "plan"
 
-#: The last thing that a run does before its first step.
+#: The first thing that a run does, and the last one before its first step.
 _OPENS: Final = OPEN_RUN.name
+#: What the SDK calls the event of a local activity.
+_LOCAL: Final = "core_local_activity"
 
 
 def start_request(
@@ -160,6 +162,9 @@ async def taken_up(connection: Connection, run_id: str) -> bool:
                         return True
                     if event.event_type in ENDS:
                         await run_result(connection, run_id)
+                        return True
+                    here = event.marker_recorded_event_attributes
+                    if here.marker_name == _LOCAL and not here.HasField("failure"):
                         return True
                     if event.activity_task_scheduled_event_attributes.activity_type.name == _OPENS:
                         opening = event.event_id

@@ -16,9 +16,9 @@ from temporalio.exceptions import (
     RetryState,
 )
 
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.errors import NON_RETRYABLE, ErrorType
 from surehand.workflows.identity import tenant_of_run
-from surehand.workflows.options import fair, ledger_call
+from surehand.workflows.options import fair, ledger_call, ledger_call_here
 from surehand.workflows.ports import In, Out, Port
 from surehand.workflows.state.run_state import RunData
 
@@ -132,16 +132,8 @@ class ActivityClient:
         self.under_way += 1
         try:
             while True:
-                if local is not None:
-                    await self._make_room()
                 try:
-                    result = await call_port(
-                        *(port, message, summary),
-                        options=options,
-                        local=local,
-                        # The ledger says it, not whoever starts the run.
-                        weight=self._data.weight,
-                    )
+                    result = await self._called(port, message, summary, options, local)
                 except ActivityError as error:
                     if (
                         options is None
@@ -163,6 +155,28 @@ class ActivityClient:
         finally:
             self.under_way -= 1
 
+    async def _called(
+        self,
+        port: Port[In, Out],
+        message: In,
+        summary: str,
+        options: workflow.ActivityConfig | None,
+        local: workflow.LocalActivityConfig | None,
+    ) -> Out:
+        here = port.here and options is None
+        if here or local is not None:
+            await self._make_room()
+        if here:
+            try:
+                return await call_port(port, message, summary, local=ledger_call_here(summary))
+            except ActivityError as error:
+                if not _may_be_tried_again(error):
+                    raise
+        # The ledger says the weight, not whoever starts the run.
+        return await call_port(
+            *(port, message, summary), options=options, local=local, weight=self._data.weight
+        )
+
     async def _make_room(self) -> None:
         if self._local >= MOST_LOCAL:
             self._local = 0
@@ -175,6 +189,14 @@ class ActivityClient:
         self._data.lost = lost
         self._data.add_line(workflow.now(), lost or "the ledger knows this run again: going on")
         self._changed()
+
+
+def _may_be_tried_again(error: ActivityError) -> bool:
+    """Return whether a call that was tried once has ended with nothing that it said for good."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        return not cause.non_retryable and cause.type not in NON_RETRYABLE
+    return not isinstance(cause, CancelledError)
 
 
 def _lost(error: ActivityError) -> str | None:

@@ -88,6 +88,21 @@ def ledger_call(summary: str) -> ActivityConfig:
     return _call(LEDGER_TIMEOUT, summary)
 
 
+def ledger_call_here(summary: str) -> LocalActivityConfig:
+    """Return the options of the same in the run's own worker, tried once.
+
+    Each further attempt would add to the run's history: an activity is tried again without.
+    """
+    return LocalActivityConfig(
+        start_to_close_timeout=LEDGER_TIMEOUT,
+        retry_policy=RetryPolicy(
+            maximum_attempts=1, non_retryable_error_types=sorted(NON_RETRYABLE)
+        ),
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=summary,
+    )
+
+
 def fair(tenant: str, *, weight: float | None = None, priority: int | None = None) -> Priority:
     """Return whose turn something waits for: tenants take turns, however much each has queued.
 

@@ -58,34 +58,46 @@ Out = TypeVar("Out", bound=Message)
 
 @dataclass(frozen=True)
 class Port(Generic[In, Out]):
-    """One activity: what goes in and what comes out."""
+    """One activity: what goes in and what comes out.
+
+    Attributes:
+        name: Its type in histories.
+        takes: What goes in.
+        returns: What comes out.
+        here: Whether it is tried in the run's own worker first, without Temporal's queue. That is
+            for short ones that change nothing when a crash makes the run decide anew: they only
+            look, or what they record has an id that the run gives it again.
+    """
 
     name: str
     takes: type[In]
     returns: type[Out]
+    here: bool = False
 
 
 DESCRIBE_TOOLS: Final = Port("describe_tools", DescribeTools, ToolsDescribed)
-OPEN_RUN: Final = Port("open_run", OpenRun, RunOpened)
+OPEN_RUN: Final = Port("open_run", OpenRun, RunOpened, here=True)
 EXECUTE_TOOL: Final = Port("execute_tool", ToolCall, ToolReport)
 TAKE_TURN: Final = Port("take_turn", ToolCall, ToolReport)
 RUN_BATCH: Final = Port("run_batch", Batch, BatchReport)
 COMPENSATE: Final = Port("compensate", Compensate, CompensationReport)
-REQUEST_APPROVAL: Final = Port("request_approval", RequestApproval, ApprovalAsked)
-VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached)
-CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed)
+REQUEST_APPROVAL: Final = Port("request_approval", RequestApproval, ApprovalAsked, here=True)
+VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached, here=True)
+CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed, here=True)
 SETTLE_INTERVENTION: Final = Port("settle_intervention", SettleIntervention, InterventionSettled)
 RECORD_INTERRUPT: Final = Port("record_interrupt", RecordInterrupt, Recorded)
 RECORD_REFUSAL: Final = Port("record_refusal", RecordRefusal, Recorded)
 RECORD_VALUE: Final = Port("record_value", RecordValue, ValueRecorded)
 READ_ARTIFACT: Final = Port("read_artifact", ReadArtifact, ArtifactRead)
-EVALUATE: Final = Port("evaluate", Evaluate, Evaluated)
+EVALUATE: Final = Port("evaluate", Evaluate, Evaluated, here=True)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
-STEER: Final = Port("steer", Steer, Steered)
-FIND_INTERVENTIONS: Final = Port("find_interventions", FindInterventions, InterventionsFound)
-FIND_REMAINING: Final = Port("find_remaining", FindRemaining, RemainingFound)
-LOOK_AT_CHILD: Final = Port("look_at_child", LookAtChild, ChildFound)
-ADMIT_RUN: Final = Port("admit_run", AdmitRun, RunAdmitted)
+STEER: Final = Port("steer", Steer, Steered, here=True)
+FIND_INTERVENTIONS: Final = Port(
+    "find_interventions", FindInterventions, InterventionsFound, here=True
+)
+FIND_REMAINING: Final = Port("find_remaining", FindRemaining, RemainingFound, here=True)
+LOOK_AT_CHILD: Final = Port("look_at_child", LookAtChild, ChildFound, here=True)
+ADMIT_RUN: Final = Port("admit_run", AdmitRun, RunAdmitted, here=True)
 CLOSE_RUN: Final = Port("close_run", CloseRun, RunClosed)
 RECONCILE: Final = Port("reconcile", ReconcileLedger, Reconciled)
 BEGIN_UNWIND: Final = Port("begin_unwind", UnwindRun, Recorded)

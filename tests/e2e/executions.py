@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHistory
 
@@ -48,13 +50,21 @@ async def reset_before(
     async for event in handle.fetch_history_events():
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             task = event.event_id
-        scheduled = event.activity_task_scheduled_event_attributes
-        if scheduled.activity_type.name == activity:
+        if called(event) == activity:
             nth -= 1
             if nth == 0:
                 break
     begun = await reset_to(stage.client, run.run_id, task, workflow_run_id or "", again=again)
     return Run(run.run_id, stage.client.get_workflow_handle(run.run_id, run_id=begun))
+
+
+def called(event: HistoryEvent) -> str:
+    """Return the activity that an event begins, or of which it tells what came of it here."""
+    if event.HasField("activity_task_scheduled_event_attributes"):
+        return event.activity_task_scheduled_event_attributes.activity_type.name
+    for payload in event.marker_recorded_event_attributes.details["data"].payloads:
+        return str(json.loads(payload.data).get("activity_type", ""))
+    return ""
 
 
 async def reset_to(

@@ -233,7 +233,8 @@ async def test_a_run_cancelled_while_its_request_is_written_does_not_wait_for_th
             await cancelled_by_temporal(run)
         assert states((await run.view()).result)["refund"] == "skipped"
     assert set(stage.shop.counts(order_id).values()) == {0}
-    assert [row["state"] for row in stage.approval_rows(run)] == ["void"]
+    # It may not have been written at all.
+    assert {row["state"] for row in stage.approval_rows(run)} <= {"void"}
 
 
 async def test_a_run_cancelled_while_a_human_is_asked_undoes_or_asks_but_never_calls_again(

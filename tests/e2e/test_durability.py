@@ -15,6 +15,7 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.outcome import call_progress
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from tests.e2e import executions
 from tests.e2e.runs import Run, example_plan, states, step, until
 from tests.e2e.stage import Stage
 
@@ -22,14 +23,12 @@ MODES = ["async", "exit"]
 
 
 async def called(run: Run) -> Counter[str]:
-    """Return how often the history has an activity of each name begun; local ones by marker."""
+    """Return how often a run has begun an activity of each name; "local": a tool's, here."""
     found: Counter[str] = Counter()
     async for event in run.handle.fetch_history_events():
-        scheduled = event.activity_task_scheduled_event_attributes
-        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-            found[scheduled.activity_type.name] += 1
-        elif event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
-            found["local"] += 1
+        name = executions.called(event)
+        here = event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED
+        found["local" if here and name == "execute_tool" else name] += 1
     return found
 
 

@@ -33,6 +33,10 @@ async def test_a_tenant_with_few_runs_has_its_turn_before_most_of_what_another_h
     order: list[str] = []
 
     @activity.defn(name=OPEN_RUN.name)
+    async def later(asked: OpenRun) -> NoReturn:
+        raise ApplicationError("the run's own worker cannot: it goes into the queue")
+
+    @activity.defn(name=OPEN_RUN.name)
     async def refuse(asked: OpenRun) -> NoReturn:
         order.append(activity.info().workflow_id or "")
         raise ApplicationError("not today", type="PlanInvalid", non_retryable=True)
@@ -41,7 +45,12 @@ async def test_a_tenant_with_few_runs_has_its_turn_before_most_of_what_another_h
     queue, client = stage.task_queue, stage.client
     runs: list[Run] = []
     async with Worker(
-        client, task_queue=queue, workflows=[AgentRun], workflow_runner=workflow_runner()
+        client,
+        task_queue=queue,
+        workflows=[AgentRun],
+        activities=[later],
+        no_remote_activities=True,
+        workflow_runner=workflow_runner(),
     ):
         for tenant, number in (("acme", MANY), ("default", FEW)):
             started = [await stage.start(plan, tenant=tenant) for _ in range(number)]

@@ -171,7 +171,7 @@ async def test_events_that_are_kept_for_later_go_along_into_the_next_execution(
             await run.handle.signal("event", event(f"e{n}", text, about=f"k{n}"))
         await run.until(lambda view: "w200" in done(view.result), timeout_s=200)
         before = len(await executions(stage, run))
-        for n in range(20):  # some more history
+        for n in range(60):  # some more history
             await run.handle.signal("event", event(f"f{n}", 1, about="nobody"))
         await until(lambda: executions(stage, run), lambda found: len(found) > before)
         await told(run, Verb.EVENT, event("e0", "last", about="k0"))

@@ -112,12 +112,14 @@ async def test_the_same_order_in_another_tenant_is_another_effect(
     assert stage.shop.counts(order_id)["refunds"] == 2
 
 
+#: How a worker is missed that dies in what a run's own worker does for it.
+MOVED_ON: Final = ("workflow task", "TIMEOUT_TYPE_START_TO_CLOSE")
 #: Runs that are opened at once.
 MANY: Final = 24
 
 
 async def deaths(run: Run) -> Counter[tuple[str, str]]:
-    """Return by what the attempts were missed that never ended: activity and kind of time-out."""
+    """Return by what was missed that never ended: activity or workflow task, and time-out."""
     found: Counter[tuple[str, str]] = Counter()
     names = dict[int, str]()
     async for event in run.handle.fetch_history_events():
@@ -130,26 +132,32 @@ async def deaths(run: Run) -> Counter[tuple[str, str]]:
             if last.HasField("timeout_failure_info"):
                 kind = TimeoutType.Name(last.timeout_failure_info.timeout_type)
                 found[names[started.scheduled_event_id], kind] += 1
+        elif event.HasField("workflow_task_timed_out_event_attributes"):
+            timed_out = event.workflow_task_timed_out_event_attributes.timeout_type
+            if timed_out == TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE:
+                found["workflow task", TimeoutType.Name(timed_out)] += 1
     return found
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize(
-    ("activity", "point"),
+    ("activity", "point", "missed"),
     [
-        ("open_run", CrashPoint.BEFORE_CLAIM),
-        ("open_run", CrashPoint.BEFORE_REPORT),
-        ("steer", CrashPoint.BEFORE_REPORT),
-        ("close_run", CrashPoint.BEFORE_CLAIM),
+        ("open_run", CrashPoint.BEFORE_CLAIM, MOVED_ON),
+        ("open_run", CrashPoint.BEFORE_REPORT, MOVED_ON),
+        ("request_approval", CrashPoint.BEFORE_REPORT, MOVED_ON),
+        ("verify_decision", CrashPoint.BEFORE_REPORT, MOVED_ON),
+        ("steer", CrashPoint.BEFORE_REPORT, MOVED_ON),
+        ("close_run", CrashPoint.BEFORE_CLAIM, ("close_run", "TIMEOUT_TYPE_HEARTBEAT")),
     ],
 )
-async def test_a_worker_that_dies_in_an_activity_of_the_ledger_is_missed_by_its_heartbeat(
-    stage: Stage, order_id: str, activity: str, point: CrashPoint
+async def test_a_worker_that_dies_in_an_activity_of_the_ledger_is_missed_once(
+    stage: Stage, order_id: str, activity: str, point: CrashPoint, missed: tuple[str, str]
 ) -> None:
     with stage.worker(crash_at=f"{activity}:{point}") as doomed:
         doomed.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        if activity == "close_run":
+        if activity in ("close_run", "verify_decision"):
             await run.approve()
         elif activity == "steer":
             await run.asks()
@@ -159,18 +167,18 @@ async def test_a_worker_that_dies_in_an_activity_of_the_ledger_is_missed_by_its_
         if activity == "steer":
             await run.in_state(RunState.PAUSED_USER)
             await run.handle.signal(Verb.RESUME, ResumeRun(actor="olga"))
-        if activity != "close_run":
+        if activity not in ("close_run", "verify_decision"):
             await run.approve()
         result = await run.result()
 
     assert result.state is RunState.COMPLETED
-    assert await deaths(run) == {(activity, "TIMEOUT_TYPE_HEARTBEAT"): 1}
+    assert await deaths(run) == {missed: 1}
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["mails"]) == (1, 1)
 
 
 @pytest.mark.crash
-async def test_a_worker_that_dies_while_many_runs_are_opened_is_missed_by_its_heartbeats_only(
+async def test_a_worker_that_dies_while_many_runs_are_opened_is_missed_by_their_workflow_tasks(
     stage: Stage, order_id: str
 ) -> None:
     read = {"id": "read", "tool": "orders.read", "params": {"order_id": order_id}}
@@ -184,6 +192,6 @@ async def test_a_worker_that_dies_while_many_runs_are_opened_is_missed_by_its_he
 
     assert {result.state for result in results} == {RunState.COMPLETED}
     missed = sum([await deaths(run) for run in runs], Counter[tuple[str, str]]())
-    assert {kind for _, kind in missed} == {"TIMEOUT_TYPE_HEARTBEAT"}
+    assert set(missed) == {MOVED_ON}
     for run in runs:
         assert len(await stage.events(run, "run.opened")) == 1

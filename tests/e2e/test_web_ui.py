@@ -41,7 +41,11 @@ async def summaries(run: Run) -> list[str]:
     return [
         converter.from_payload(event.user_metadata.summary, str)
         for event in history.events
-        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+        if event.event_type
+        in (
+            EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED,
+            EventType.EVENT_TYPE_MARKER_RECORDED,
+        )
     ]
 
 

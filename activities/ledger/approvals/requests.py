@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import and_, or_
+
 from surehand.activities.ledger.approvals.standing_grants import apply, give_back
 from surehand.activities.ledger.approvals.votes import (
     asked_of,
@@ -299,3 +301,15 @@ def close(tx: Transaction, run_id: str, approval_id: str, to: str) -> ApprovalSt
     tx.event(run_id, f"approval.{to}", step_id=row["step_id"], approval_id=approval_id)
     give_back(tx, run_id, approval_id=approval_id)
     return ApprovalState(to)
+
+
+def void_all(tx: Transaction, run_id: str) -> None:
+    """Void what a run that ends still asks, and what it was allowed and has not used."""
+    unused = and_(approvals.c.state == "approved", approvals.c.consumed_entry.is_(None))
+    rows = tx.all(
+        rows_of(approvals, approvals.c.approval_id, run_id=run_id)
+        .where(or_(approvals.c.state == "pending", unused))
+        .order_by(approvals.c.approval_id)
+    )
+    for row in rows:
+        close(tx, run_id, row["approval_id"], "void")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from surehand.activities.ledger.approvals.requests import void_all
 from surehand.activities.ledger.approvals.standing_grants import give_back
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
@@ -198,6 +199,9 @@ def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) ->
     )
     if not touched:
         return
+    # Of those that the run has closed there are none: but it may have asked, and have heard of
+    # something else when a crash made it decide anew.
+    void_all(tx, asked.run_id)
     if asked.skipped:
         skipped = {"run_id": asked.run_id, "attempt": 0, "state": "skipped", "ended_ms": tx.now_ms}
         rows = [{**skipped, "step_id": id_, "tool": tool} for id_, tool in asked.skipped.items()]

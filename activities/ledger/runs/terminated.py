@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import and_, func, or_
+from sqlalchemy import func
 
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import approvals, events, runs
+from surehand.activities.ledger.core.tables import events, runs
 from surehand.activities.ledger.effects import run_tree
 
 _STOPPED: Final = "stopped from outside"
@@ -49,8 +49,7 @@ def close(tx: Transaction, run_id: str) -> bool:
         raise RunNotFound(run_id)
     if row["closed_ms"] is not None:
         return False
-    for approval_id in _usable_approvals(tx, run_id):
-        approval_rows.close(tx, run_id, approval_id, "void")
+    approval_rows.void_all(tx, run_id)
     touched = tx.execute(
         update_rows(runs, run_id=run_id, closed_ms=None).values(
             state="failed", error=_STOPPED, closed_ms=tx.now_ms
@@ -72,13 +71,3 @@ def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:
     rows = tx.all(rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(run_ids)))
     found = {row["run_id"] for row in rows}
     return [run_id for run_id in dict.fromkeys(run_ids) if run_id in found]
-
-
-def _usable_approvals(tx: Transaction, run_id: str) -> list[str]:
-    unused = and_(approvals.c.state == "approved", approvals.c.consumed_entry.is_(None))
-    rows = tx.all(
-        rows_of(approvals, approvals.c.approval_id, run_id=run_id)
-        .where(or_(approvals.c.state == "pending", unused))
-        .order_by(approvals.c.approval_id)
-    )
-    return [row["approval_id"] for row in rows]
