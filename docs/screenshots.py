@@ -84,7 +84,7 @@ class Shot:
         return FOLDER / f"{self.name}.png"
 
 
-_WHOLE: Final = "What is shown is what you sign."
+_WHOLE: Final = "You decide on exactly this call."
 SHOTS: Final = (
     Shot("sign-in", "/sign-in", "approvals link --as NAME"),
     Shot("keys", "/keys", "This browser's key is registered."),

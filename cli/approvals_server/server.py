@@ -46,6 +46,7 @@ from surehand.cli.approvals_server.views import (
     own_keys,
     run_document,
     standing,
+    story,
 )
 from surehand.cli.approvals_server.waiting import ON_A_PAGE, Part
 from surehand.cli.verb.ledger_door import translated
@@ -320,11 +321,7 @@ class ApprovalsServer:
         client = await self._way()
         state = await client.run(run_id).state()
         view = await client.connection.view(run_id, ONE_OF_MANY)
-        lines = [
-            {"at": line.at.isoformat(timespec="seconds"), "step": line.step_id, "text": line.text}
-            for line in view.timeline
-        ]
-        return JSONResponse({"state": state, "lines": lines})
+        return JSONResponse({"state": state, "lines": story(view)})
 
     async def _others(self, request: Request, me: str) -> Response:
         """Return the runs that wait for people in another way: they ask, or are in doubt."""

@@ -42,7 +42,7 @@ class OfPages:
     product: Final = "Surehand"
     skip: Final = "To the content"
     nav_list: Final = "What waits"
-    nav_others: Final = "Questions and doubts"
+    nav_others: Final = "Questions"
     nav_mine: Final = "My decisions"
     nav_keys: Final = "My key"
     signed_in_as: Final = "Signed in as"
@@ -116,7 +116,7 @@ class OfPages:
     # one request
     one_title: Final = "Approval"
     call: Final = "What would run"
-    call_drawn: Final = "Your browser draws this part from what you sign."
+    call_drawn: Final = "Drawn and checked by your browser."
     tool: Final = "Tool"
     approval: Final = "Request"
     short_hash: Final = "Short hash"
@@ -238,7 +238,7 @@ OF_PAGES: Final = OfPages()
 
 #: The same for the scripts; `{}` is filled in.
 OF_SCRIPTS: Final = {
-    "whole": "What is shown is what you sign.",
+    "whole": "You decide on exactly this call.",
     "no_params": "The params are encrypted, and this server has no keys: approving is off.",
     "not_exact": "The params cannot be shown exactly ({}): approving is off.",
     "mismatch": "What the server shows is not what it asks you to sign: approving is off. Tell"
@@ -248,7 +248,7 @@ OF_SCRIPTS: Final = {
     "no_passkey": "It takes a passkey of yours that is registered for this page: see “My key”.",
     "passkey_made": "It is made. It counts once it is registered.",
     "no_ed25519": "This browser cannot sign (no Ed25519): {}",
-    "unsigned": "Your decision is not signed here: it is marked as unverified.",
+    "unsigned": "Not signed here: marked as unverified.",
     "waits_no_more": "It waits no more.",
     "expired": "It has expired.",
     "sending": "Sending…",

@@ -17,5 +17,10 @@ def time_left(expires_ms: int, now_ms: int) -> str:
 
 
 def iso(ms: int) -> str:
-    """Return a time as the ledger has it, in words."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    """Return a time of the ledger's, in milliseconds since 1970, as :func:`utc` has it."""
+    return utc(datetime.fromtimestamp(ms / 1000, UTC))
+
+
+def utc(at: datetime) -> str:
+    """Return a time to read, as HTML's ``time`` takes it too: ``2026-10-01 09:00:00Z``."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

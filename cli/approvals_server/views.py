@@ -17,7 +17,7 @@ from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.cli.approvals_server.doubts import doubted
 from surehand.cli.approvals_server.graph import run_graph
 from surehand.cli.approvals_server.texts import OF_PAGES, STATES
-from surehand.cli.approvals_server.times import iso, time_left
+from surehand.cli.approvals_server.times import iso, time_left, utc
 from surehand.cli.verb.params import diff
 from surehand.workflows.contracts.approvals import CANNOT_BE_UNDONE, Assurance
 from surehand.workflows.contracts.foreign import foreign_text
@@ -191,11 +191,13 @@ def run_document(
             for one in view.result.waiting_for
             if one.kind == "intervention"
         ],
-        "story": [
-            {"at": line.at.isoformat(timespec="seconds"), "step": line.step_id, "text": line.text}
-            for line in view.timeline
-        ],
+        "story": story(view),
     }
+
+
+def story(view: RunView) -> list[dict[str, Any]]:
+    """Return what a run has done so far, a line for each thing."""
+    return [{"at": utc(line.at), "step": line.step_id, "text": line.text} for line in view.timeline]
 
 
 def guessed_schema(value: JsonValue) -> dict[str, JsonValue]:

@@ -31,7 +31,7 @@ async def test_a_server_with_the_keys_of_runs_shows_what_is_hashed_with_its_salt
         assert request.salt is not None
         await ann.signs_in()
         await ann.page.get_by_role("link", name=order_id).click()
-        await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+        await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
         assert json.loads(await ann.page.locator("#params").inner_text()) == request.params
         await ann.approve.click()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")

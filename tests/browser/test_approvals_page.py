@@ -40,7 +40,7 @@ async def test_an_approver_comes_by_a_link_makes_a_key_and_approves_what_the_pag
         await ann.page.get_by_role("link", name="What waits").click()
         await ann.page.get_by_role("link", name=f"Refund 120.00 EUR for {order_id}").click()
 
-        await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+        await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
         assert json.loads(await ann.page.locator("#params").inner_text()) == request.params
         await expect(ann.page.locator("#short-hash")).to_have_text(request.params_hash[7:19])
         assert stage.shop.counts(order_id)["refunds"] == 0
@@ -187,7 +187,7 @@ async def test_an_edit_by_the_form_asks_anew_for_the_new_params_and_nothing_else
         await ann.opens(again.approval_id)
         changes = ann.page.get_by_role("region", name="What was edited").get_by_role("listitem")
         await expect(changes).to_have_text(['- "amount": "120.00",', '+ "amount": "50.00",'])
-        await expect(ann.page.locator("#check")).to_contain_text("what you sign")
+        await expect(ann.page.locator("#check")).to_contain_text("You decide on exactly this")
 
     assert again.params == {**request.params, "amount": "50.00"}
     assert stage.shop.counts(order_id)["refunds"] == 0
@@ -298,7 +298,7 @@ async def test_a_question_is_answered_by_its_form_and_signed_in_the_browser(
         await run.in_state(RunState.WAITING_INPUT)
         await ann.signs_in()
         served.register("ann", await ann.makes_a_key())
-        await ann.page.get_by_role("link", name="Questions and doubts").click()
+        await ann.page.get_by_role("link", name="Questions").click()
         await ann.page.get_by_role("link", name=run.run_id).click()
         await expect(ann.page.get_by_text("How many?", exact=True)).to_be_visible()
         await ann.page.locator("#waits input").fill("7")
@@ -461,7 +461,7 @@ async def test_answers_that_the_hash_covers_are_shown_and_signed_with_the_call(
         await run.until(lambda view: asks_anew(view, first.approval_id))
         await ann.signs_in()
         await ann.page.get_by_role("link", name=order_id).click()
-        await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+        await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
         await expect(ann.page.locator("#answers")).to_contain_text("sent twice")
         await ann.approve.click()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
@@ -486,7 +486,7 @@ async def test_several_are_approved_at_once_each_by_a_signature_of_its_own(
         for request in requests:
             await ann.page.get_by_label(f"Choose: {request.description}").check()
         await ann.page.get_by_role("button", name="Look at those").click()
-        await expect(ann.page.get_by_text("What is shown is what you sign.")).to_have_count(2)
+        await expect(ann.page.get_by_text("You decide on exactly this call.")).to_have_count(2)
         await ann.page.get_by_role("button", name="Approve all of these (2)").click()
         await expect(ann.page.locator("#said")).to_have_text("Decisions that count: 2 / 2")
         for run in runs:
@@ -509,7 +509,7 @@ async def test_one_call_that_is_not_as_it_is_asked_keeps_all_of_several_from_bei
         await changed_on_its_way(ann.page, runs[0], {"tool": "payments.charge"})
         await ann.page.goto(f"{served.url}/several?id={quote(ids[0])}&id={quote(ids[1])}")
         await expect(ann.page.get_by_text("approving is off")).to_have_count(1)
-        await expect(ann.page.get_by_text("What is shown is what you sign.")).to_have_count(1)
+        await expect(ann.page.get_by_text("You decide on exactly this call.")).to_have_count(1)
         await expect(ann.page.get_by_role("button", name="Approve all")).to_be_disabled()
     assert [stage.decision_rows(run) for run in runs] == [[], []]
 
@@ -572,7 +572,7 @@ async def test_a_page_needs_no_worker_to_show_a_call_and_says_that_nothing_was_s
         request = await run.asks()
     await ann.signs_in()
     await ann.opens(request.approval_id)
-    await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+    await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
     await ann.approve.click()
     await expect(ann.page.locator("#said")).to_contain_text("Nothing was sent: no worker answers")
     async with stage.worker_here():
@@ -620,7 +620,7 @@ async def test_whoever_opens_a_request_whose_tool_says_its_params_are_secret_is_
         await ann.signs_in()
         assert await stage.events(run, "approval.read") == []
         await ann.opens(request.approval_id)
-        await expect(ann.page.locator("#check")).to_have_text("What is shown is what you sign.")
+        await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
         [read] = await stage.events(run, "approval.read")
         await ann.approve.click()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")

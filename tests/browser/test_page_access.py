@@ -29,6 +29,38 @@ _MARK: Final = """
   return outlineStyle === "none" ? 0 : parseFloat(outlineWidth);
 })()
 """
+#: Whether something else lies over what has the focus.
+_COVERED: Final = """
+(() => {
+  const focused = document.activeElement, { x, y, width, height } = focused.getBoundingClientRect();
+  const top = document.elementFromPoint(x + width / 2, y + height / 2);
+  return top !== null && !focused.contains(top) && !top.contains(focused);
+})()
+"""
+#: What a thumb presses and is smaller than it, and dates that are cut in two by the end of a line.
+_UNHANDY: Final = """
+(() => {
+  const wrong = [];
+  for (const target of document.querySelectorAll("header a, header button, main button, summary")) {
+    const { width, height } = target.getBoundingClientRect();
+    if (width > 0 && (width < 44 || height < 44)) {
+      wrong.push(`${target.textContent.trim()} is ${width} by ${height} pixels`);
+    }
+  }
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    for (const date of texts.currentNode.data.matchAll(/\\d{4}-\\d\\d-\\d\\d[ T][\\d:+Z]+/g)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, date.index);
+      range.setEnd(texts.currentNode, date.index + date[0].length);
+      if (new Set([...range.getClientRects()].map(({ top }) => top)).size > 1) {
+        wrong.push(`${date[0]} stands on two lines`);
+      }
+    }
+  }
+  return wrong;
+})()
+"""
 _FOCUSED: Final = "document.activeElement.id || document.activeElement.textContent.trim()"
 
 
@@ -39,7 +71,7 @@ async def looked_at(page: Page) -> list[str]:
         await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 740})
-            found = await violations(page)
+            found = [*await violations(page), *await page.evaluate(_UNHANDY)]
             if (wider := await page.evaluate(_WIDER)) > 0:
                 found.append(f"it is {wider} pixels wider than its window")
             wrong += [f"{scheme}, {width} px: {one}" for one in found]
@@ -84,7 +116,7 @@ async def test_axe_core_finds_nothing_wrong_with_any_page_light_or_dark_narrow_o
         await ann.signs_in()
         await look("list", "/?of=all", "Refund 120.00 EUR")
         await look("list", "/?of=all&tool=mail.send", "Nothing waits", "of nothing")
-        await look("approval", f"/approval?id={ids[0]}", "What is shown is what you sign.")
+        await look("approval", f"/approval?id={ids[0]}", "You decide on exactly this call.")
         await page.get_by_role("button", name="Edit").click()
         await page.get_by_label("amount").fill("")
         await look("approval", "", "What you change", "with the form")
@@ -130,6 +162,7 @@ async def test_a_call_is_approved_by_the_keyboard_alone_and_the_verdict_gets_the
             await keyboard.press("Tab")
             focused = str(await ann.page.evaluate(_FOCUSED))
             assert await ann.page.evaluate(_MARK) >= 2, f"nobody sees that {focused} has the focus"
+            assert not await ann.page.evaluate(_COVERED), f"something lies over {focused}"
             if reached(focused):
                 return
         raise AssertionError("the keyboard does not get there")
@@ -157,6 +190,37 @@ async def test_a_call_is_approved_by_the_keyboard_alone_and_the_verdict_gets_the
     assert stage.shop.counts(order_id)["refunds"] == 1
     [decision] = stage.decision_rows(run)
     assert (decision["outcome"], decision["reason"]) == ("approve", "it came back")
+
+
+async def test_a_call_and_its_buttons_are_on_a_phone_s_first_screen_where_all_of_the_call_is(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        await ann.opens(request.approval_id)
+        await expect(ann.approve).to_be_enabled()
+        shown = ann.page.locator("#call, #check")
+        for one in (*await shown.all(), ann.approve, ann.reject):
+            await expect(one).to_be_in_viewport(ratio=1)
+        # The buttons lie over nothing of the call.
+        call, bar = await ann.page.locator("#check").bounding_box(), ann.page.locator(".bar")
+        buttons = await bar.bounding_box()
+        assert call is not None and buttons is not None
+        assert call["y"] + call["height"] <= buttons["y"]
+
+        # Where not all of it is, nobody approves before they have come to its end.
+        await ann.page.set_viewport_size({"width": 360, "height": 500})
+        await expect(ann.page.locator("#check")).not_to_be_in_viewport()
+        await expect(ann.approve).not_to_be_in_viewport()
+        await ann.page.locator("#reason").focus()
+        await expect(ann.approve).to_be_in_viewport(ratio=1)
+        assert not await ann.page.evaluate(_COVERED)
+        await ann.approve.click()
+        await ann.says("counts: approved by ann")
+        assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 async def test_an_answer_and_a_list_of_approvals_give_the_focus_to_what_is_said_of_them(

@@ -35,9 +35,9 @@ def test_the_evidence_is_told_in_words_with_what_each_of_it_is() -> None:
     evidence = dict(told["evidence"])
     assert evidence["Key of the effect"] == "refund:order-7 (generation 2)"
     assert evidence["Key that the outside system was given"] == "sh-abc"
-    assert evidence["Calls"] == "3, the first one at 1970-01-01T00:00:00+00:00"
+    assert evidence["Calls"] == "3, the first one at 1970-01-01 00:00:00Z"
     assert evidence["What the newest call has ended with"] == "connection lost"
-    said = evidence["1970-01-01T00:00:01+00:00"]
+    said = evidence["1970-01-01 00:00:01Z"]
     assert said == "It came to be in doubt (lease_over): its lease ran out"
     assert (told["text"], told["elsewhere"]) == ("Did it happen?", None)
     assert told["outcomes"] == ("happened", "call_off")

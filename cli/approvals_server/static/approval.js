@@ -11,6 +11,7 @@ import { differences, showDifferences } from "./differences.js";
 import { makeForm } from "./forms.js";
 import { fetchText, follow, part, say, send } from "./page.js";
 import { signed, signerFor } from "./signing.js";
+import { tellStory } from "./story.js";
 import { showText } from "./text.js";
 
 const id = part("call").dataset.id;
@@ -230,16 +231,7 @@ async function tell() {
     const run = encodeURIComponent(part("run").textContent);
     const { state, lines } = JSON.parse(await fetchText(`/story.json?run=${run}`));
     showText(part("run-state"), say("run_is", state));
-    story.replaceChildren(
-      ...lines.map((/** @type {any} */ line) => {
-        const item = document.createElement("li");
-        showText(item, `${line.at}  ${line.step ?? ""}  ${line.text}`);
-        return item;
-      }),
-    );
-    if (!lines.length) {
-      story.replaceChildren(say("empty_story"));
-    }
+    tellStory(story, lines);
   } catch (error) {
     showText(story, say("no_story", message(error)));
   }

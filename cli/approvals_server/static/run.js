@@ -6,6 +6,7 @@ import { drawSteps, listSteps } from "./graph.js";
 import { fetchText, follow, part, say, send } from "./page.js";
 import { isHere, keyHere } from "./signing.js";
 import { gesturedMessage, message, signedMessage } from "./steering.js";
+import { tellStory } from "./story.js";
 import { showJson, showText } from "./text.js";
 
 const id = part("run").dataset.id;
@@ -28,10 +29,7 @@ async function draw() {
   showText(part("state"), say("run_is", told.error ? `${told.state}: ${told.error}` : told.state));
   listSteps(part("steps"), told.graph.steps);
   drawSteps(part("drawing"), told.graph.drawing);
-  const story = told.story.map((/** @type {any} */ line) =>
-    [line.at, line.step, line.text].filter(Boolean).join("  "),
-  );
-  list(part("story"), story.length ? story : [say("empty_story")]);
+  tellStory(part("story"), told.story);
   drawWaiting([
     ...told.approvals.map((/** @type {any} */ one) => ({ one, make: approval })),
     ...told.questions.map((/** @type {any} */ one) => ({ one, make: question })),
@@ -286,20 +284,6 @@ function button(text, press) {
     made.disabled = false;
   });
   return made;
-}
-
-/**
- * @param {Element} element
- * @param {string[]} lines
- */
-function list(element, lines) {
-  element.replaceChildren(
-    ...lines.map((line) => {
-      const item = document.createElement("li");
-      showText(item, line);
-      return item;
-    }),
-  );
 }
 
 /** @param {unknown} error */
