@@ -66,13 +66,18 @@ class Cluster:
     def __enter__(self) -> Cluster:
         self.postgres = PostgresServer.start()
         try:
-            ports = free_ports(11)
+            ports = free_ports(13)
             self._temporal_ports = ports[:9]
             self.compose.here = {
                 "postgres:5432": f"127.0.0.1:{self.postgres.port}",
                 "temporal:7233": f"127.0.0.1:{ports[0]}",
                 "shop:8090": f"127.0.0.1:{ports[9]}",
                 HEALTH: f"127.0.0.1:{ports[10]}",
+                # Where the service `approvals` listens for each, asks itself, and is reached.
+                "0.0.0.0:8081": f"127.0.0.1:{ports[11]}",
+                "0.0.0.0:8082": f"127.0.0.1:{ports[12]}",
+                "127.0.0.1:8082": f"127.0.0.1:{ports[12]}",
+                "localhost:8082": f"localhost:{ports[12]}",
                 "postgres": "127.0.0.1",
                 "0.0.0.0": "127.0.0.1",
                 "5432": str(self.postgres.port),
@@ -120,11 +125,16 @@ class Cluster:
 
     def starter(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the command line in a worker's container, as `docker compose exec worker` does."""
-        return self.run("worker", self.compose.here["python"], "starter.py", *words)
+        return self.run_starter("worker", *words)
 
     def administrator(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run it as `docker compose run ledger-migrations`: with the URL of the ledger's owner."""
-        return self.run("ledger-migrations", self.compose.here["python"], "starter.py", *words)
+        return self.run_starter("ledger-migrations", *words)
+
+    def run_starter(self, service: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line as in a service's container, with the container's paths."""
+        here = [self.compose.translate(service, word) for word in words]
+        return self.run(service, self.compose.here["python"], "starter.py", *here)
 
     def register(self, name: str) -> str:
         """Register somebody, and return the file of their key."""
@@ -170,7 +180,7 @@ class Cluster:
     def _start(self, service: str) -> None:
         for dependency, how in self.compose.depends_on(service).items():
             if how["condition"] == "service_healthy":
-                self._wait_until_healthy(dependency)
+                self.wait_until_healthy(dependency)
         began = time.monotonic()
         if service == "postgres":
             self._fill_postgres()
@@ -215,7 +225,8 @@ class Cluster:
         serve = ["temporal-server", "--root", str(self.folder), "--env", "docker", "start"]
         self.spawn("temporal", [str(self.folder / "bin" / serve[0]), *serve[1:]])
 
-    def _wait_until_healthy(self, service: str) -> None:
+    def wait_until_healthy(self, service: str) -> None:
+        """Wait until a service's own health check finds it well."""
         deadline = time.monotonic() + READY_TIMEOUT
         check = self.compose.health_check(service)
         while not self._healthy(service, check):

@@ -12,9 +12,8 @@ from typing import Any, cast
 from tests.cluster.programs import ROOT, go
 
 #: Only a browser talks to the first, and it is a Go program that is not to be had as a module; of a
-#: new cluster there is no previous version; two only look on. Where nothing is encrypted there
-#: is no codec server. The approvers' pages have tests of their own, in a browser.
-LEFT_OUT = {"temporal-ui", "worker-previous", "prometheus", "grafana", "approvals"}
+#: new cluster there is no previous version; two only look on.
+LEFT_OUT = {"temporal-ui", "worker-previous", "prometheus", "grafana"}
 
 
 class Compose:

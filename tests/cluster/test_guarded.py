@@ -10,7 +10,11 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from google.protobuf import json_format
+from temporalio.api.common.v1 import Payloads
+from temporalio.client import Client
 
+from surehand.workflows.identity import params_hash
 from tests.cluster.cluster import READY_TIMEOUT, Cluster
 from tests.conftest import KEYS
 
@@ -44,6 +48,16 @@ def states(cluster: Cluster) -> list[str]:
     runs = document(cluster, "list")["runs"]
     assert isinstance(runs, list)
     return [run["state"] for run in runs]
+
+
+def ledger_rows(cluster: Cluster, sql: str) -> list[str]:
+    """Return what the ledger's owner reads, a line for each row."""
+    owner = cluster.compose.environment("ledger-migrations")["SUREHAND_DATABASE_URL"]
+    tenant = "SELECT set_config('surehand.tenant', 'default', false)"
+    ask = ["psql", "-X", "-Atq", "-v", "ON_ERROR_STOP=1", owner, "-c", tenant, "-c", sql]
+    read = cluster.run("ledger-grants", *ask)
+    assert read.returncode == 0, read.stderr
+    return read.stdout.splitlines()[1:]  # without the tenant
 
 
 @pytest.mark.crash
@@ -102,12 +116,72 @@ def test_runs_whose_workers_are_killed_again_and_again_make_each_effect_once(
     assert used["effects_per_hour"] == str(RUNS * len(ONCE))
 
 
+async def test_the_service_of_approvals_shows_forwards_and_decrypts_from_one_process(
+    cluster: Cluster,
+) -> None:
+    asas, gails = cluster.register("asa"), cluster.register("gail")
+    shop = cluster.compose.environment("worker")["SHOP_URL"]
+    order = {"order_id": "order-guarded-page"}
+    httpx.post(f"{shop}/admin/orders", json=order).raise_for_status()
+    begin = ["start", "examples/refund.yaml", "--run-id", "paged", "--wait", "--as", "asa"]
+    begin += ["--set", f"input.order_id={order['order_id']}", "--key", asas]
+    assert cluster.starter(*begin).returncode == 10
+    cluster.wait_until_healthy("approvals")
+
+    # Given somebody who has signed in by a link that the service has made
+    link = ["approvals", "link", "--state", "/data/approvals", "--as", "gail", "--json"]
+    linked = cluster.run_starter("approvals", *link)
+    assert linked.returncode == 0, linked.stderr
+    page, _, token = json.loads(linked.stdout)["link"].partition("#")
+    origin = page.removesuffix("/sign-in")
+    with httpx.Client(base_url=origin, headers={"origin": origin}) as browser:
+        assert browser.get("/approval.json?id=paged/refund/1").status_code == 401
+        browser.post("/sign-in", json={"token": token}).raise_for_status()
+
+        # When they sign what the page shows, by the hash of what it shows
+        told = browser.get("/approval.json", params={"id": "paged/refund/1"}).json()
+        call = {name: told[name] for name in ("tool", "version", "params", "salt")}
+        assert call["params"]["order_id"] == order["order_id"]
+        seen = params_hash(**call)
+        assert (told["waits"], told["params_hash"]) == (True, seen)
+        unsigned = {"approval_id": told["approval_id"], "params_hash": seen, "approver": "gail"}
+        refused = browser.post("/decide", json={**unsigned, "outcome": "approve"})
+        assert (refused.status_code, "signed" in refused.text) == (409, True)
+        sign = ["sign", told["approval_id"], "--params-hash", seen, "--as", "gail"]
+        decision = json.loads(cluster.starter(*sign, "--key", gails).stdout)
+        accepted = browser.post("/decide", json=decision)
+        assert accepted.status_code == 200, accepted.text
+
+    # Then it counts: in the shop, in the ledger and for an auditor
+    ended = cluster.starter(*begin)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    counts = httpx.get(f"{shop}/admin/counts", params=order).json()
+    assert {name: n for name, n in counts.items() if n} == ONCE
+    said = "SELECT approver, verdict, verified FROM decisions WHERE run_id = 'paged' ORDER BY at_ms"
+    assert ledger_rows(cluster, said) == ["gail|unsigned|f", "gail|accepted|t"]
+    audited = cluster.starter("audit", "paged")
+    assert audited.returncode == 0, audited.stdout
+
+    # And the same process decrypts what Temporal has, for whoever holds a token
+    made = cluster.run_starter("approvals", *["codec", "token", "/data/codec-tokens", "--json"])
+    assert made.returncode == 0, made.stderr
+    compose = cluster.compose
+    temporal = await Client.connect(compose.here["temporal:7233"], namespace="surehand")
+    first = (await temporal.get_workflow_handle("paged").fetch_history()).events[0]
+    payloads = first.workflow_execution_started_event_attributes.input
+    assert order["order_id"].encode() not in payloads.SerializeToString()
+    decoded = httpx.post(
+        f"http://{compose.here['0.0.0.0:8081']}/decode",
+        json=json_format.MessageToDict(payloads),
+        headers={"authorization": f"Bearer {json.loads(made.stdout)['token']}"},
+    )
+    [read] = json_format.ParseDict(decoded.json(), Payloads()).payloads
+    assert order["order_id"].encode() in read.data
+
+
 def test_whoever_reads_the_ledgers_tables_finds_no_value(cluster: Cluster) -> None:
     sql = "SELECT string_agg(t::text, '') FROM (SELECT params, receipt FROM effects) AS t"
-    owner = cluster.compose.environment("ledger-migrations")["SUREHAND_DATABASE_URL"]
-    tenant = "SELECT set_config('surehand.tenant', 'default', false)"
-    read = cluster.run("ledger-grants", "psql", "-X", "-At", owner, "-c", tenant, "-c", sql)
+    [read] = ledger_rows(cluster, sql)
 
-    assert read.returncode == 0, read.stderr
-    assert "$sealed" in read.stdout
-    assert "order-guarded" not in read.stdout
+    assert "$sealed" in read
+    assert "order-guarded" not in read
