@@ -114,7 +114,6 @@ class OfPages:
     list_you_asked: Final = "you have asked for it"
     list_sealed: Final = "This call is encrypted, and this server has no keys."
     # one request
-    one_title: Final = "Approval"
     call: Final = "What would run"
     call_drawn: Final = "Drawn and checked by your browser."
     tool: Final = "Tool"

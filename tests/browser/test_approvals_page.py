@@ -65,7 +65,7 @@ async def test_a_call_that_is_rejected_on_the_page_is_not_made_and_its_reason_is
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await ann.signs_in()
         await ann.opens((await run.asks()).approval_id)
-        await expect(ann.page.locator("#hindrance")).to_contain_text("not signed")
+        await expect(ann.page.locator("#hindrance")).to_contain_text("Not signed here")
         await ann.reject.click()
         await expect(ann.page.locator("#said")).to_have_text("Say why you reject it.")
         await ann.page.get_by_label("Reason", exact=True).fill("sent twice")

@@ -9,8 +9,8 @@ import { doubt, drawCall } from "./call.js";
 import { parseExact } from "./canonical.js";
 import { differences, showDifferences } from "./differences.js";
 import { makeForm } from "./forms.js";
-import { fetchText, follow, part, say, send } from "./page.js";
-import { signed, signerFor } from "./signing.js";
+import { fetchText, follow, part, say, words } from "./page.js";
+import { deliver, signed, signerFor } from "./signing.js";
 import { tellStory } from "./story.js";
 import { showText } from "./text.js";
 
@@ -56,7 +56,7 @@ async function draw() {
       check: part("check"),
     });
   } catch (error) {
-    doubt(part("check"), say("not_exact", message(error)));
+    doubt(part("check"), say("not_exact", words(error)));
   }
   return findSigner();
 }
@@ -147,7 +147,7 @@ async function decide(outcome, params) {
   }
   sending = true;
   part("approve").disabled = part("reject").disabled = part("edit").disabled = true;
-  await deliver({ request: outcome === "reject" ? asked : shown, outcome, reason, params });
+  await decideOn({ request: outcome === "reject" ? asked : shown, outcome, reason, params });
   said.focus(); // the button that had it is off, or was
 }
 
@@ -156,39 +156,29 @@ async function decide(outcome, params) {
  *
  * @param {Parameters<typeof signed>[1][number]} decided
  */
-async function deliver(decided) {
+async function decideOn(decided) {
   const said = part("said");
   let sent;
   try {
     said.textContent = say("signing");
     [sent] = await signed(signer ?? {}, [decided]);
   } catch (error) {
-    said.textContent = say("failed", message(error));
+    said.textContent = say("failed", words(error));
     return again();
   }
-  try {
-    said.textContent = say("sending");
-    const { status, answer } = await send("/decide", sent);
-    if (answer.verdict) {
-      const counts = status === 200;
-      said.className = counts ? "good" : "alarm";
-      showText(said, say(counts ? "accepted" : "refused", answer.verdict.message));
-      if (counts) {
-        counted = true;
-        part("hindrance").hidden = true;
-        part("others").hidden = false;
-      }
-      await tell();
-      return counts ? undefined : again();
-    }
-    const how = { 202: "left", 409: "not_taken" }[status] ?? "failed";
-    showText(said, say(how, answer.error));
-    return status === 202 ? undefined : again();
-  } catch (error) {
-    // It may have arrived. One request takes one yes of a person, so asking again doubles nothing.
-    showText(said, say("lost", message(error)));
-    return again();
+  said.textContent = say("sending");
+  const come = await deliver(sent);
+  counted = come.how === "accepted";
+  said.className = counted ? "good" : "alarm";
+  showText(said, come.said);
+  if (counted) {
+    part("hindrance").hidden = true;
+    part("others").hidden = false;
   }
+  if (counted || come.how === "refused") {
+    await tell();
+  }
+  return counted || come.how === "left" ? undefined : again();
 }
 
 function again() {
@@ -233,7 +223,7 @@ async function tell() {
     showText(part("run-state"), say("run_is", state));
     tellStory(story, lines);
   } catch (error) {
-    showText(story, say("no_story", message(error)));
+    showText(story, say("no_story", words(error)));
   }
 }
 
@@ -245,9 +235,4 @@ async function tell() {
 function hinder(what) {
   part("hindrance").hidden = counted;
   showText(part("hindrance"), what);
-}
-
-/** @param {unknown} error */
-function message(error) {
-  return error instanceof Error ? error.message : String(error);
 }

@@ -56,7 +56,6 @@ export async function digest(value) {
  */
 export async function paramsHash({ tool, version, params, answers = [], salt = null }) {
   refuseLostDigits([params, answers]);
-  /** @type {{[name: string]: Json}} */
   const material = { tool, version, params };
   if (answers.length > 0) {
     material.answers = answers;
@@ -100,19 +99,10 @@ export function parseExact(text) {
   return new Reader(text).whole();
 }
 
-/**
- * @param {string} hex
- * @param {number} byte
- */
 function withHex(hex, byte) {
   return hex + byte.toString(16).padStart(2, "0");
 }
 
-/**
- * @param {unknown} value
- * @param {number} depth
- * @returns {string}
- */
 function written(value, depth) {
   if (depth > DEEPEST) {
     throw new NotExact(WORDING.notCanonical(WORDING.tooDeep));
@@ -138,16 +128,11 @@ function written(value, depth) {
   throw new NotExact(WORDING.notCanonical(String(value)));
 }
 
-/**
- * @param {object} value
- * @returns {value is {[name: string]: unknown}}
- */
 function isPlain(value) {
   const prototype = Object.getPrototypeOf(value);
   return prototype === null || prototype === Object.prototype;
 }
 
-/** @param {string} text */
 function quoted(text) {
   if (!text.isWellFormed()) {
     throw new NotExact(WORDING.notCanonical(WORDING.half));
@@ -157,13 +142,11 @@ function quoted(text) {
 
 /** One pass over JSON text. */
 class Reader {
-  /** @param {string} text */
   constructor(text) {
     this.text = text;
     this.at = 0;
   }
 
-  /** @returns {Json} */
   whole() {
     const value = this.value(0);
     if (this.next() !== undefined) {
@@ -172,10 +155,6 @@ class Reader {
     return value;
   }
 
-  /**
-   * @param {number} depth
-   * @returns {Json}
-   */
   value(depth) {
     if (depth > DEEPEST) {
       throw new NotExact(WORDING.tooDeep);
@@ -198,10 +177,6 @@ class Reader {
     }
   }
 
-  /**
-   * @param {number} depth
-   * @returns {{[name: string]: Json}}
-   */
   object(depth) {
     const members = new Map();
     this.at += 1;
@@ -222,12 +197,7 @@ class Reader {
     return Object.fromEntries(members); // `__proto__` becomes a member like any other
   }
 
-  /**
-   * @param {number} depth
-   * @returns {Json[]}
-   */
   array(depth) {
-    /** @type {Json[]} */
     const items = [];
     this.at += 1;
     if (!this.takes("]")) {
@@ -239,7 +209,6 @@ class Reader {
     return items;
   }
 
-  /** @returns {string} */
   string() {
     const start = this.at;
     let end = start + 1;
@@ -257,10 +226,6 @@ class Reader {
     return value;
   }
 
-  /**
-   * @param {number} start
-   * @returns {string}
-   */
   parsed(start) {
     try {
       return JSON.parse(this.text.slice(start, this.at));
@@ -270,7 +235,6 @@ class Reader {
     }
   }
 
-  /** @returns {number} */
   number() {
     const form = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/y;
     form.lastIndex = this.at;
@@ -290,12 +254,6 @@ class Reader {
     return value;
   }
 
-  /**
-   * @template T
-   * @param {string} word
-   * @param {T} value
-   * @returns {T}
-   */
   word(word, value) {
     if (!this.text.startsWith(word, this.at)) {
       throw this.unread();
@@ -326,7 +284,6 @@ class Reader {
     return found;
   }
 
-  /** @param {string} mark */
   expect(mark) {
     if (!this.takes(mark)) {
       throw this.unread();

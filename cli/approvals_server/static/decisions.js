@@ -20,32 +20,9 @@ import { WORDING } from "./wording.js";
  * @property {string | null} [salt]
  */
 
-/**
- * @typedef {object} Claims
- * @property {string} aud
- * @property {string} sub
- * @property {number} iat
- * @property {number} exp
- * @property {string} jti
- * @property {string} approval_id
- * @property {string} run_id
- * @property {string} params_hash
- * @property {Outcome} outcome
- * @property {string} [edited]
- */
-
 /** @typedef {"approve" | "reject" | "edit"} Outcome */
-
-/**
- * @typedef {object} Decision
- * @property {string} approval_id
- * @property {string} params_hash
- * @property {Outcome} outcome
- * @property {string} approver
- * @property {string} reason
- * @property {Params} [params] of an edit: all params to ask for instead
- * @property {string} [signature]
- */
+/** @typedef {{[name: string]: any}} Claims as `workflows/contracts/signing.py` has them */
+/** @typedef {{[name: string]: any}} Decision as `workflows/contracts/approvals.py` has it */
 
 /** What a signature of a decision is called in its header. */
 export const DECISION = "surehand-decision+jws";
@@ -70,7 +47,25 @@ export async function refuseOtherParams(request) {
 }
 
 /**
- * Return what is to be signed for a decision, with a nonce that was never used.
+ * Return what all claims begin with, and a nonce that was never used.
+ *
+ * @param {string} tenant
+ * @param {string} principal who signs
+ * @param {number} [now] whole seconds since 1970
+ * @returns {Claims}
+ */
+export function freshClaims(tenant, principal, now = Math.floor(Date.now() / 1000)) {
+  return {
+    aud: `surehand:${tenant}`,
+    sub: principal,
+    iat: now,
+    exp: now + LASTS,
+    jti: base64url(randomBytes(NONCE)),
+  };
+}
+
+/**
+ * Return what is to be signed for a decision.
  *
  * @param {object} decided
  * @param {string} decided.tenant
@@ -82,36 +77,11 @@ export async function refuseOtherParams(request) {
  * @returns {Claims}
  * @throws {Error} The approval is another tenant's.
  */
-export function decisionClaims({ tenant, principal, request, outcome, edited, now = seconds() }) {
-  const claims = {
-    aud: `surehand:${tenant}`,
-    sub: principal,
-    iat: now,
-    exp: now + LASTS,
-    jti: base64url(randomBytes(NONCE)),
-    approval_id: request.approval_id,
-    run_id: runOf(request.approval_id, tenant),
-    params_hash: request.params_hash,
-    outcome,
-  };
-  return edited === undefined ? claims : { ...claims, edited };
-}
-
-/**
- * Return a decision as it is sent, not signed yet.
- *
- * @param {object} decided
- * @param {string} decided.principal who decides
- * @param {Pick<Request, "approval_id" | "params_hash">} decided.request
- * @param {Outcome} decided.outcome
- * @param {string} [decided.reason] recorded with it
- * @param {Params} [decided.params] of an edit: all params to ask for instead
- * @returns {Decision}
- */
-export function decision({ principal, request, outcome, reason = "", params }) {
+export function decisionClaims({ tenant, principal, request, outcome, edited, now }) {
   const { approval_id, params_hash } = request;
-  const sent = { approval_id, params_hash, outcome, approver: principal, reason };
-  return params === undefined ? sent : { ...sent, params };
+  const run_id = runOf(approval_id, tenant);
+  const claims = { approval_id, run_id, params_hash, outcome, ...(edited && { edited }) };
+  return { ...freshClaims(tenant, principal, now), ...claims };
 }
 
 /**
@@ -129,29 +99,18 @@ export function decision({ principal, request, outcome, reason = "", params }) {
  * @throws {Error} Other params are shown than are asked for, an edit changes nothing, or the
  *   approval is another tenant's.
  */
-export async function preparedDecision({
-  tenant,
-  principal,
-  request,
-  outcome,
-  reason,
-  params,
-  now,
-}) {
+export async function preparedDecision(decided) {
+  const { principal, request, outcome, reason = "", params } = decided;
   if (outcome !== "reject") {
     await refuseOtherParams(request);
   }
-  const edited = outcome === "edit" ? await editedDigest(request, params) : undefined;
-  return {
-    claims: decisionClaims({ tenant, principal, request, outcome, edited, now }),
-    decision: decision({
-      principal,
-      request,
-      outcome,
-      reason,
-      params: outcome === "edit" ? params : undefined,
-    }),
-  };
+  const { approval_id, params_hash } = request;
+  const decision = { approval_id, params_hash, outcome, approver: principal, reason };
+  if (outcome !== "edit") {
+    return { claims: decisionClaims(decided), decision };
+  }
+  const edited = await editedDigest(request, params);
+  return { claims: decisionClaims({ ...decided, edited }), decision: { ...decision, params } };
 }
 
 /**
@@ -166,10 +125,6 @@ export async function signedDecision({ key, ...decided }) {
   return { ...unsigned, signature: await key.sign({ ...claims }, DECISION) };
 }
 
-/**
- * @param {Request} request
- * @param {Params} [params]
- */
 async function editedDigest(request, params) {
   if (params === undefined || canonical(params) === canonical(request.params)) {
     throw new Error(WORDING.unchanged);
@@ -194,8 +149,4 @@ function runOf(approvalId, tenant) {
     throw new Error(WORDING.otherTenant);
   }
   return run;
-}
-
-function seconds() {
-  return Math.floor(Date.now() / 1000);
 }

@@ -1,7 +1,9 @@
 // Two JSON values side by side: what was added, removed and changed, and where.
 
 import { canonical } from "./canonical.js";
-import { showText } from "./text.js";
+import { made } from "./elements.js";
+import { isObject } from "./schemas.js";
+import { shown } from "./text.js";
 import { WORDING } from "./wording.js";
 
 /** @typedef {import("./canonical.js").Json} Json */
@@ -36,35 +38,17 @@ export function showDifferences(found, element) {
     element.replaceChildren(WORDING.differences.none);
     return;
   }
-  const list = document.createElement("ul");
-  list.className = "differences";
-  for (const one of found) {
-    const line = document.createElement("li");
-    line.className = one.kind;
-    const path = document.createElement("code");
-    showText(path, one.path || WORDING.differences.whole);
-    line.append(`${WORDING.differences[one.kind]} `, path);
-    for (const [name, text] of [
-      ["del", one.before],
-      ["ins", one.after],
-    ]) {
-      if (name !== undefined && text !== undefined) {
-        const shown = document.createElement(name);
-        showText(shown, text);
-        line.append(" ", shown);
-      }
+  const lines = found.map(({ kind, path, before, after }) => {
+    const where = made("code", {}, shown(path || WORDING.differences.whole));
+    const line = made("li", { className: kind }, `${WORDING.differences[kind]} `, where);
+    for (const [name, text] of Object.entries({ del: before, ins: after })) {
+      line.append(...(text === undefined ? [] : [" ", made(name, {}, shown(text))]));
     }
-    list.append(line);
-  }
-  element.replaceChildren(list);
+    return line;
+  });
+  element.replaceChildren(made("ul", { className: "differences" }, ...lines));
 }
 
-/**
- * @param {Json} before
- * @param {Json} after
- * @param {string} path
- * @returns {Generator<Difference>}
- */
 function* between(before, after, path) {
   if (Array.isArray(before) && Array.isArray(after)) {
     yield* betweenLists(before, after, path);
@@ -120,14 +104,6 @@ function* betweenLists(before, after, path) {
       yield* between(before[at], after[at], inside);
     }
   }
-}
-
-/**
- * @param {Json} value
- * @returns {value is {[name: string]: Json}}
- */
-function isObject(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 /**

@@ -5,7 +5,8 @@
 // worker validates.
 
 import { NotExact, parseExact } from "./canonical.js";
-import { countProblem, valueProblem } from "./limits.js";
+import { made } from "./elements.js";
+import { problemOf } from "./limits.js";
 import { alternatives, choicesOf, fits, isObject, isOfType, membersOf } from "./schemas.js";
 import { jsonText, plain } from "./text.js";
 import { WORDING } from "./wording.js";
@@ -69,17 +70,11 @@ export function makeForm(schema, value, element, name = "") {
       if (first !== undefined) {
         throw new Error(first.path === "" ? first.message : `${first.path}: ${first.message}`);
       }
-      return /** @type {Json} */ (field.value()); // the whole is never left out
+      return field.value(); // the whole is never left out
     },
   };
 }
 
-/**
- * @param {Json | undefined} schema
- * @param {Json | Absent} value
- * @param {Place} place
- * @returns {Field}
- */
 function anyField(schema, value, place) {
   const found = alternatives(schema, place.root);
   const deep = found.length > 1;
@@ -136,15 +131,14 @@ function kindField({ kind, schema }, value, place) {
  * @returns {Field}
  */
 function choiceField(choices, chosen, value, place, usual) {
-  const select = document.createElement("select");
   const options = place.optional || chosen === undefined ? [undefined, ...choices] : choices;
-  select.append(...options.map((one) => option(one === undefined ? WORDS.absent : titleOf(one))));
+  const titles = options.map((one) => option(one === undefined ? WORDS.absent : titleOf(one)));
+  const select = made("select", {}, ...titles);
   select.selectedIndex = options.indexOf(chosen);
   const label = labelOf(select, WORDS.choice(plain(place.name)), place);
-  const element = div("choice", label, select);
+  const element = made("div", { className: "choice" }, label, select);
   const inside = { ...place, optional: false };
 
-  /** @param {number} at @returns {Field} */
   const fieldOf = (at) => {
     const one = options[at];
     if (one === undefined) {
@@ -180,32 +174,18 @@ function choiceField(choices, chosen, value, place, usual) {
  */
 function emptyField(value, needed) {
   return {
-    element: div("empty"),
+    element: made("div", { className: "empty" }),
     rename() {},
     value: () => value,
     problems: () => (needed ? [{ path: needed.path(), message: WORDS.problem.choose }] : []),
   };
 }
 
-/**
- * @param {Schema} schema
- * @param {boolean} value
- * @param {Place} place
- * @returns {Field}
- */
 function checkbox(schema, value, place) {
-  const input = document.createElement("input");
-  input.type = "checkbox";
-  input.checked = value;
+  const input = made("input", { type: "checkbox", checked: value });
   return controlField(input, schema, place, () => input.checked);
 }
 
-/**
- * @param {Schema} schema
- * @param {Json | Absent} value
- * @param {Place} place
- * @returns {Field}
- */
 function stringField(schema, value, place) {
   const text = typeof value === "string" ? value : "";
   if (plain(text.replaceAll("\n", "")) !== text.replaceAll("\n", "")) {
@@ -214,8 +194,7 @@ function stringField(schema, value, place) {
   }
   const oneLine = schema.pattern !== undefined || schema.format !== undefined || schema.spelling;
   const lines = text.includes("\n") || text.length > LONG || !oneLine;
-  const input = document.createElement(lines ? "textarea" : "input");
-  input.value = text;
+  const input = made(lines ? "textarea" : "input", { value: text });
   return controlField(input, schema, place, () => {
     if (!input.value.isWellFormed()) {
       throw new NotExact(WORDS.problem.half);
@@ -234,9 +213,10 @@ function stringField(schema, value, place) {
  * @returns {Field}
  */
 function numberField(kind, schema, value, place) {
-  const input = document.createElement("input");
-  input.inputMode = kind === "integer" ? "numeric" : "decimal";
-  input.value = typeof value === "number" ? JSON.stringify(value) : "";
+  const input = made("input", {
+    inputMode: kind === "integer" ? "numeric" : "decimal",
+    value: typeof value === "number" ? JSON.stringify(value) : "",
+  });
   const form = kind === "integer" ? /^-?(?:0|[1-9][0-9]*)$/ : /^-?(?:0|[1-9])[0-9.eE+-]*$/;
   return controlField(input, schema, place, () => {
     const text = input.value.trim();
@@ -247,17 +227,11 @@ function numberField(kind, schema, value, place) {
   });
 }
 
-/**
- * @param {Schema} schema
- * @param {Json | Absent} value
- * @param {Place} place
- * @returns {Field}
- */
 function enumField(schema, value, place) {
   const choices = choicesOf(schema);
-  const select = document.createElement("select");
-  select.append(...choices.map((one) => option(typeof one === "string" ? one : jsonText(one))));
-  const known = (/** @type {Json} */ one) => value !== ABSENT && jsonText(one) === jsonText(value);
+  const texts = choices.map((one) => option(typeof one === "string" ? one : jsonText(one)));
+  const select = made("select", {}, ...texts);
+  const known = (one) => value !== ABSENT && jsonText(one) === jsonText(value);
   select.selectedIndex = choices.findIndex(known);
   return controlField(select, schema, place, () => {
     const chosen = choices[select.selectedIndex];
@@ -268,46 +242,25 @@ function enumField(schema, value, place) {
   });
 }
 
-/**
- * @param {Schema} schema
- * @param {Json | Absent} value
- * @param {Place} place
- * @param {(found: Json) => boolean} takes
- * @returns {Field}
- */
 function jsonField(schema, value, place, takes) {
-  const input = document.createElement("textarea");
-  input.className = "json";
-  input.spellcheck = false;
-  input.value = value === ABSENT ? "" : jsonText(value);
-  return controlField(
-    input,
-    schema,
-    place,
-    () => {
-      const found = parseExact(input.value);
-      if (!takes(found)) {
-        throw new NotExact(WORDS.problem.otherType);
-      }
-      return found;
-    },
-    WORDS.asJson,
-  );
+  const text = value === ABSENT ? "" : jsonText(value);
+  const input = made("textarea", { className: "json", spellcheck: false, value: text });
+  const read = () => {
+    const found = parseExact(input.value);
+    if (!takes(found)) {
+      throw new NotExact(WORDS.problem.otherType);
+    }
+    return found;
+  };
+  return controlField(input, schema, place, read, WORDS.asJson);
 }
 
-/**
- * @param {Schema} schema
- * @param {Json[]} values
- * @param {Place} place
- * @returns {Field}
- */
 function listField(schema, values, place) {
-  /** @type {{field: Field, line: HTMLLIElement, remove: HTMLButtonElement}[]} */
   const items = [];
   const { element, legend, hint } = group(schema, place);
   const problem = paragraph("problem", "", place);
   element.setAttribute("aria-describedby", [...hint, problem].map(({ id }) => id).join(" "));
-  const list = document.createElement("ol");
+  const list = made("ol", {});
   const add = button(WORDS.add(plain(place.name)));
   let name = place.name;
 
@@ -317,9 +270,8 @@ function listField(schema, values, place) {
       item.remove.textContent = WORDS.remove(plain(`${name}[${at}]`));
     });
   };
-  /** @param {Json | Absent} value */
   const append = (value) => {
-    const line = document.createElement("li");
+    const line = made("li", {});
     const item = { line, remove: button(""), field: emptyField(null) };
     item.field = anyField(schema.items, value, {
       ...place,
@@ -339,7 +291,7 @@ function listField(schema, values, place) {
     return line;
   };
   const check = () => {
-    const message = countProblem(schema, items.length);
+    const message = problemOf(schema, items);
     problem.textContent = message ?? "";
     return message === undefined ? [] : [{ path: place.path(), message }];
   };
@@ -349,7 +301,6 @@ function listField(schema, values, place) {
     const line = append(ABSENT);
     number();
     check();
-    /** @type {HTMLElement | null} */
     const first = line.querySelector("input, textarea, select, button");
     first?.focus();
   });
@@ -362,42 +313,33 @@ function listField(schema, values, place) {
       add.textContent = WORDS.add(plain(to));
       number();
     },
-    value: () => items.map((item) => /** @type {Json} */ (item.field.value())),
+    value: () => items.map((item) => item.field.value()),
     problems: () => [...check(), ...items.flatMap((item) => item.field.problems())],
   };
 }
 
-/**
- * @param {Schema} schema
- * @param {{[name: string]: Json}} value
- * @param {Place} place
- * @returns {Field}
- */
 function objectField(schema, value, place) {
   const { element, legend, hint } = group(schema, place);
   const members = membersOf(schema);
   const known = new Set(members.map(([name]) => name));
-  /** @param {string} name */
   const pathOf = (name) => () => (place.path() === "" ? name : `${place.path()}.${name}`);
   const fields = members.map(([name, one, needed]) => {
     const path = pathOf(name);
     const own = Object.hasOwn(value, name) ? (value[name] ?? null) : ABSENT;
     return { name, field: anyField(one, own, { ...place, name, path, optional: !needed }) };
   });
-  element.append(...hint, ...fields.map(({ field }) => field.element));
-
   const further = Object.entries(value).filter(([name]) => !known.has(name));
   const open = schema.additionalProperties === true || isObject(schema.additionalProperties);
-  /** @type {Field | undefined} */
-  let rest;
+  const rest = [];
   if (open || further.length > 0) {
     const [name, path] = [WORDS.further, pathOf(WORDS.further)];
     const own = { ...place, name, path, optional: false };
-    rest = jsonField({}, Object.fromEntries(further), own, (found) => {
-      return isObject(found) && Object.keys(found).every((name) => !known.has(name));
-    });
-    element.append(rest.element);
+    const takes = (found) =>
+      isObject(found) && Object.keys(found).every((name) => !known.has(name));
+    rest.push(jsonField({}, Object.fromEntries(further), own, takes));
   }
+  const all = [...fields.map(({ field }) => field), ...rest];
+  element.append(...hint, ...all.map((field) => field.element));
   return {
     element,
     rename(name) {
@@ -405,13 +347,10 @@ function objectField(schema, value, place) {
     },
     value() {
       const given = fields.map(({ name, field }) => [name, field.value()]);
-      const more = rest === undefined ? [] : Object.entries(/** @type {Schema} */ (rest.value()));
+      const more = rest.flatMap((field) => Object.entries(field.value()));
       return Object.fromEntries([...given.filter(([, one]) => one !== ABSENT), ...more]);
     },
-    problems: () =>
-      [...fields.map(({ field }) => field), ...(rest ? [rest] : [])].flatMap((field) =>
-        field.problems(),
-      ),
+    problems: () => all.flatMap((field) => field.problems()),
   };
 }
 
@@ -440,7 +379,7 @@ function controlField(control, schema, place, read, more) {
   };
   control.addEventListener("change", check);
   return {
-    element: div("field", label, ...hint, control, problem),
+    element: made("div", { className: "field" }, label, ...hint, control, problem),
     rename(name) {
       label.textContent = plain(name);
     },
@@ -456,7 +395,7 @@ function controlField(control, schema, place, read, more) {
  */
 function broken(schema, read) {
   try {
-    return valueProblem(schema, read());
+    return problemOf(schema, read());
   } catch (error) {
     if (error instanceof NotExact) {
       return error.message;
@@ -465,84 +404,40 @@ function broken(schema, read) {
   }
 }
 
-/** @param {Alternative} alternative */
 function titleOf({ kind, schema }) {
   const title = schema.title;
   return kind === "object" && typeof title === "string" ? title : WORDS[kind];
 }
 
-/**
- * @param {Schema} schema
- * @param {Place} place
- */
 function group(schema, place) {
-  const element = document.createElement("fieldset");
-  const legend = document.createElement("legend");
-  legend.textContent = plain(place.name);
-  element.append(legend);
-  const description = schema.description;
-  const hint =
-    typeof description === "string" ? [paragraph("hint", plain(description), place)] : [];
-  if (hint[0] !== undefined) {
+  const legend = made("legend", {}, plain(place.name));
+  const text = schema.description;
+  const hint = typeof text === "string" ? [paragraph("hint", plain(text), place)] : [];
+  const element = made("fieldset", {}, legend);
+  if (hint.length > 0) {
     element.setAttribute("aria-describedby", hint[0].id);
   }
   return { element, legend, hint };
 }
 
-/**
- * @param {HTMLElement} control
- * @param {string} text
- * @param {Place} place
- */
 function labelOf(control, text, place) {
-  const label = document.createElement("label");
   control.id = newId(place);
-  label.htmlFor = control.id;
-  label.textContent = text;
-  return label;
+  return made("label", { htmlFor: control.id }, text);
 }
 
-/**
- * @param {string} className
- * @param {string} text
- * @param {Place} place
- */
 function paragraph(className, text, place) {
-  const made = document.createElement("p");
-  made.className = className;
-  made.id = newId(place);
-  made.textContent = text;
-  return made;
+  return made("p", { className, id: newId(place) }, text);
 }
 
-/** @param {Place} place */
 function newId({ ids }) {
   ids.last += 1;
   return `${ids.prefix}-${ids.last}`;
 }
 
-/**
- * @param {string} className
- * @param {...HTMLElement} inside
- */
-function div(className, ...inside) {
-  const made = document.createElement("div");
-  made.className = className;
-  made.append(...inside);
-  return made;
-}
-
-/** @param {string} text */
 function option(text) {
-  const made = document.createElement("option");
-  made.textContent = plain(text);
-  return made;
+  return made("option", {}, plain(text));
 }
 
-/** @param {string} text */
 function button(text) {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.textContent = text;
-  return made;
+  return made("button", { type: "button" }, text);
 }

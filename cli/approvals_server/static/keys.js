@@ -92,17 +92,14 @@ export async function compactJws(privateKey, kid, claims, typ) {
   const given = Object.entries(claims).filter(([, value]) => value !== undefined && value !== null);
   const parts = [{ alg: "EdDSA", kid, typ }, Object.fromEntries(given)];
   const signed = parts
-    .map((part) => base64url(utf8(canonical(/** @type {Json} */ (part)))))
+    .map((part) => base64url(utf8(canonical(part))))
     .join(".");
   return `${signed}.${base64url(await subtle().sign(ALGORITHM, privateKey, utf8(signed)))}`;
 }
 
-/** @returns {Promise<CryptoKeyPair>} */
 async function newPair() {
   try {
-    return /** @type {CryptoKeyPair} */ (
-      await subtle().generateKey(ALGORITHM, false, ["sign", "verify"])
-    );
+    return await subtle().generateKey(ALGORITHM, false, ["sign", "verify"]);
   } catch (error) {
     if (error instanceof DOMException && error.name === "NotSupportedError") {
       throw new Error(WORDING.noEd25519, { cause: error });
@@ -111,10 +108,6 @@ async function newPair() {
   }
 }
 
-/**
- * @param {CryptoKeyPair} pair
- * @returns {Promise<OwnKey>}
- */
 async function asOwnKey(pair) {
   const { crv = "", kty = "", x = "" } = await subtle().exportKey("jwk", pair.publicKey);
   const kid = await thumbprint({ crv, kty, x });
@@ -125,10 +118,6 @@ async function asOwnKey(pair) {
   };
 }
 
-/**
- * @param {string} tenant
- * @param {string} principal
- */
 function nameOf(tenant, principal) {
   if (!tenant || !principal) {
     throw new TypeError(WORDING.noOwner);
@@ -158,7 +147,6 @@ async function inStore(mode, ask) {
   }
 }
 
-/** @returns {Promise<IDBDatabase>} */
 function opened() {
   return new Promise((resolve, reject) => {
     const request = indexedDB.open(DATABASE, 1);

@@ -2,7 +2,6 @@
 
 import { follow, part } from "./page.js";
 
-/** @type {string | null} */
 let first = null;
 follow(part("changed").dataset.follow, (told) => {
   const now = JSON.stringify(told);

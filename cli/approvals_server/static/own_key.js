@@ -1,7 +1,7 @@
 // The key that this browser signs with: made here, shown, forgotten.
 
 import { forgetKey, makeKey, ownKey } from "./keys.js";
-import { part, say } from "./page.js";
+import { part, say, words } from "./page.js";
 import { register } from "./passkeys.js";
 import { showText } from "./text.js";
 
@@ -13,16 +13,14 @@ part("forget").addEventListener("click", forget);
 part("make-passkey").addEventListener("click", makePasskey);
 await trying(() => ownKey(told.tenant, told.principal));
 
-/** @param {() => Promise<import("./keys.js").OwnKey | null>} get */
 async function trying(get) {
   try {
     show(await get());
   } catch (error) {
-    showText(part("said"), say("no_ed25519", /** @type {Error} */ (error).message));
+    showText(part("said"), say("no_ed25519", words(error)));
   }
 }
 
-/** @param {import("./keys.js").OwnKey | null} key */
 function show(key) {
   part("without-key").hidden = key !== null;
   part("with-key").hidden = key === null;
@@ -46,7 +44,7 @@ async function forget() {
 }
 
 async function makePasskey() {
-  const known = told.passkeys.map((/** @type {any} */ one) => one.credential_id);
+  const known = told.passkeys.map((one) => one.credential_id);
   const asked = { rpId: location.hostname, rpName: "Surehand", principal: told.principal, known };
   try {
     const made = await register(asked);
@@ -54,6 +52,6 @@ async function makePasskey() {
     part("new-passkey").hidden = false;
     part("said").textContent = say("passkey_made");
   } catch (error) {
-    showText(part("said"), say("failed", /** @type {Error} */ (error).message));
+    showText(part("said"), say("failed", words(error)));
   }
 }

@@ -1,7 +1,7 @@
 // What all pages share: their texts, what is sent to the server, and signing out.
 
 /** The texts of the scripts, as the server has them in one file. */
-export const SAY = JSON.parse(/** @type {Element} */ (document.getElementById("say")).textContent);
+export const SAY = JSON.parse(document.getElementById("say").textContent);
 
 /**
  * Return a text with something in the place of its gap.
@@ -21,7 +21,7 @@ export function say(name, filling = "") {
  * @returns {any}
  */
 export function part(id) {
-  return /** @type {HTMLElement} */ (document.getElementById(id));
+  return document.getElementById(id);
 }
 
 /**
@@ -71,6 +71,11 @@ export async function fetchText(path) {
  */
 export function follow(path, follow) {
   new EventSource(path).addEventListener("message", (event) => follow(JSON.parse(event.data)));
+}
+
+/** @param {unknown} error whose message is told */
+export function words(error) {
+  return error instanceof Error ? error.message : String(error);
 }
 
 document.getElementById("sign-out")?.addEventListener("click", async () => {

@@ -65,7 +65,7 @@ export async function register({ rpId, rpName, principal, known = [], algorithms
   if (!(credential instanceof PublicKeyCredential)) {
     throw new Error(WORDING.noPasskeyChosen);
   }
-  const response = /** @type {AuthenticatorAttestationResponse} */ (credential.response);
+  const response = credential.response;
   const flags = new Uint8Array(response.getAuthenticatorData())[FLAGS] ?? 0;
   return {
     kind: "webauthn",
@@ -119,7 +119,7 @@ export async function signByPasskey({ claimsList, keys, rpId, typ = DECISION }) 
   if (key === undefined) {
     throw new Error(WORDING.otherPasskey);
   }
-  const response = /** @type {AuthenticatorAssertionResponse} */ (credential.response);
+  const response = credential.response;
   const header = {
     alg: key.public_key.kty === "EC" ? "ES256" : "EdDSA",
     kid: await thumbprint(key.public_key),
@@ -135,7 +135,6 @@ export async function signByPasskey({ claimsList, keys, rpId, typ = DECISION }) 
   return payloads.map((payload) => `${protectedHeader}.${payload}.${signature}`);
 }
 
-/** @returns {CredentialsContainer} */
 function container() {
   subtle(); // says so where the page is not secure
   if (globalThis.PublicKeyCredential === undefined) {
@@ -144,18 +143,10 @@ function container() {
   return navigator.credentials;
 }
 
-/**
- * @param {string} id
- * @returns {PublicKeyCredentialDescriptor}
- */
 function descriptor(id) {
   return { type: "public-key", id: fromBase64url(id) };
 }
 
-/**
- * @param {AuthenticatorAttestationResponse} response
- * @returns {Promise<{[name: string]: string}>}
- */
 async function publicJwk(response) {
   const algorithm = ALGORITHMS.get(response.getPublicKeyAlgorithm());
   const spki = response.getPublicKey();

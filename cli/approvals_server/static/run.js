@@ -1,17 +1,17 @@
 // One run: where it stands, what it asks, its story; and what people say to it.
 
 import { parseExact } from "./canonical.js";
+import { made } from "./elements.js";
 import { makeForm } from "./forms.js";
 import { drawSteps, listSteps } from "./graph.js";
-import { fetchText, follow, part, say, send } from "./page.js";
+import { fetchText, follow, part, say, send, words } from "./page.js";
 import { isHere, keyHere } from "./signing.js";
 import { gesturedMessage, message, signedMessage } from "./steering.js";
 import { tellStory } from "./story.js";
-import { showJson, showText } from "./text.js";
+import { showJson, shown, showText } from "./text.js";
 
 const id = part("run").dataset.id;
 const query = `?id=${encodeURIComponent(id)}`;
-/** @type {any} */
 let told = null;
 /** @type {Map<string, HTMLElement>} What waits on this page, by all that is told of it. */
 const drawn = new Map();
@@ -31,12 +31,12 @@ async function draw() {
   drawSteps(part("drawing"), told.graph.drawing);
   tellStory(part("story"), told.story);
   drawWaiting([
-    ...told.approvals.map((/** @type {any} */ one) => ({ one, make: approval })),
-    ...told.questions.map((/** @type {any} */ one) => ({ one, make: question })),
+    ...told.approvals.map((one) => ({ one, make: approval })),
+    ...told.questions.map((one) => ({ one, make: question })),
     ...told.doubts.map(({ evidence, part, later, ...one }) => ({
       one,
       make: () => doubt(one, later),
-      renew: (/** @type {HTMLElement} */ section) => showEvidence(section, evidence, part),
+      renew: (section) => showEvidence(section, evidence, part),
     })),
   ]);
 }
@@ -70,30 +70,25 @@ function drawWaiting(waiting) {
   }
 }
 
-/** @param {any} one */
 function approval(one) {
-  const link = document.createElement("a");
-  link.href = `/approval?id=${encodeURIComponent(one.id)}`;
-  showText(link, one.text);
-  return paragraph(`${say("approval_waits")} `, link);
+  return made("p", {}, `${say("approval_waits")} `, link("/approval?id=", one.id, one.text));
 }
 
-/** @param {any} one */
 function question(one) {
-  const { section, add } = sectionOf(say("question", one.step_id), one.question);
+  const section = sectionOf(say("question", one.step_id), one.question);
   if (one.value !== null) {
-    const about = document.createElement("pre");
+    const about = made("pre", {});
     showJson(about, one.value);
-    add(document.createTextNode(say("question_about")), about);
+    section.append(say("question_about"), about);
   }
-  const place = document.createElement("div");
+  const place = made("div", {});
   const form = makeForm(one.answer_schema, undefined, place, say("your_answer"));
   const answer = button(say("answer"), async () => {
     if (!form.problems().length) {
       await tell("answer", { answers: { [one.interrupt_id]: form.value() } }, "answered");
     }
   });
-  add(place, answer);
+  section.append(place, answer);
   return section;
 }
 
@@ -102,32 +97,26 @@ function question(one) {
  * @param {{outcomes: string[], left_ms: number} | null} later what cannot be said yet
  */
 function doubt(one, later) {
-  const { section, add } = sectionOf(say("doubt", one.step), one.text);
-  const known = document.createElement("div");
-  known.className = "known";
-  add(known);
+  const section = sectionOf(say("doubt", one.step), one.text);
+  section.append(made("div", { className: "known" }));
   if (one.elsewhere !== null) {
-    const link = document.createElement("a");
-    link.href = `/run?id=${encodeURIComponent(one.elsewhere)}`;
-    showText(link, one.elsewhere);
-    add(paragraph(`${say("doubt_elsewhere")} `, link));
+    const own = link("/run?id=", one.elsewhere, one.elsewhere);
+    section.append(made("p", {}, `${say("doubt_elsewhere")} `, own));
     return section;
   }
   if (!one.outcomes.length) {
-    add(paragraph(say("doubt_closed")));
+    section.append(made("p", {}, say("doubt_closed")));
     return section;
   }
-  const outcome = document.createElement("select");
-  outcome.append(...one.outcomes.map((/** @type {string} */ name) => new Option(say(name), name)));
+  const outcome = made("select", {}, ...one.outcomes.map((name) => new Option(say(name), name)));
   outcome.selectedIndex = -1; // nobody settles a doubt by leaving it as it is
-  const evidence = document.createElement("textarea");
-  const receipt = document.createElement("textarea");
+  const [evidence, receipt] = [made("textarea", {}), made("textarea", {})];
   if (later !== null) {
-    add(notYet(outcome, later));
+    section.append(notYet(outcome, later));
   }
-  add(labelled(say("outcome"), outcome), labelled(say("evidence"), evidence));
+  section.append(labelled(say("outcome"), outcome), labelled(say("evidence"), evidence));
   if (one.outcomes.includes("happened")) {
-    add(labelled(say("receipt"), receipt));
+    section.append(labelled(say("receipt"), receipt));
   }
   const settle = button(say("settle"), async () => {
     if (!outcome.value) {
@@ -143,7 +132,7 @@ function doubt(one, later) {
     };
     await tell("resolve", values, "settled");
   });
-  add(settle);
+  section.append(settle);
   return section;
 }
 
@@ -155,23 +144,20 @@ function doubt(one, later) {
  * @param {string | null} done what is recorded of an effect that happened in part, as JSON
  */
 function showEvidence(section, evidence, done) {
-  const heading = document.createElement("h3");
-  heading.textContent = say("doubt_known");
-  const list = document.createElement("dl");
+  const list = made("dl", {});
   for (const [name, text] of evidence) {
-    list.append(term("dt", name), term("dd", text));
+    list.append(made("dt", {}, shown(name)), made("dd", {}, shown(text)));
   }
   if (done !== null) {
-    const value = document.createElement("pre");
+    const value = made("pre", {});
     try {
       showJson(value, parseExact(done));
     } catch {
       showText(value, done);
     }
-    const around = document.createElement("dd");
-    around.append(value);
-    list.append(term("dt", say("doubt_part")), around);
+    list.append(made("dt", {}, say("doubt_part")), made("dd", {}, value));
   }
+  const heading = made("h3", {}, say("doubt_known"));
   section.querySelector(".known")?.replaceChildren(...(evidence.length ? [heading, list] : []));
 }
 
@@ -184,8 +170,7 @@ function showEvidence(section, evidence, done) {
 function notYet(outcome, later) {
   const off = [...outcome.options].filter(({ value }) => later.outcomes.includes(value));
   const end = new Date(Date.now() + later.left_ms);
-  const line = paragraph(say("doubt_later", end.toLocaleTimeString()));
-  line.className = "note";
+  const line = made("p", { className: "note" }, say("doubt_later", end.toLocaleTimeString()));
   off.forEach((option) => (option.disabled = true));
   setTimeout(() => {
     off.forEach((option) => (option.disabled = false));
@@ -218,75 +203,31 @@ async function tell(verb, values, done) {
   await draw();
 }
 
-/** @param {(string | Node)[]} content */
-function paragraph(...content) {
-  const made = document.createElement("p");
-  made.append(...content);
-  return made;
+function link(path, id, text) {
+  return made("a", { href: path + encodeURIComponent(id) }, shown(text));
 }
 
-/**
- * @param {"dt" | "dd"} name
- * @param {string} text
- */
-function term(name, text) {
-  const made = document.createElement(name);
-  showText(made, text);
-  return made;
-}
-
-/**
- * @param {string} title
- * @param {string} text
- */
 function sectionOf(title, text) {
-  const section = document.createElement("section");
-  const heading = document.createElement("h2");
-  showText(heading, title);
-  const asked = document.createElement("p");
-  showText(asked, text);
-  section.append(heading, asked);
-  const add = (/** @type {Node[]} */ ...nodes) => section.append(...nodes);
-  return { section, add };
+  return made("section", {}, made("h2", {}, shown(title)), made("p", {}, shown(text)));
 }
 
-/**
- * @param {string} text
- * @param {HTMLElement} field
- */
 function labelled(text, field) {
   labels += 1;
   field.id = `field-${labels}`;
-  const label = document.createElement("label");
-  label.htmlFor = field.id;
-  label.textContent = text;
-  const around = document.createElement("p");
-  around.append(label, document.createElement("br"), field);
-  return around;
+  const label = made("label", { htmlFor: field.id }, text);
+  return made("p", {}, label, made("br", {}), field);
 }
 
-/**
- * @param {string} text
- * @param {() => Promise<void>} press
- */
 function button(text, press) {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.className = "main";
-  made.textContent = text;
-  made.addEventListener("click", async () => {
-    made.disabled = true;
+  const pressed = made("button", { type: "button", className: "main" }, text);
+  pressed.addEventListener("click", async () => {
+    pressed.disabled = true;
     try {
       await press();
     } catch (error) {
       showText(part("said"), say("failed", words(error)));
     }
-    made.disabled = false;
+    pressed.disabled = false;
   });
-  return made;
-}
-
-/** @param {unknown} error */
-function words(error) {
-  return error instanceof Error ? error.message : String(error);
+  return pressed;
 }

@@ -141,16 +141,12 @@ function withoutSpellings(found) {
   return [{ kind: "string", schema: { ...text.schema, spelling: true } }, number];
 }
 
-/**
- * @param {Schema} schema
- * @returns {Kind}
- */
 function kindOf(schema) {
   if (Array.isArray(schema.enum) || schema.const !== undefined) {
     return "enum";
   }
   if (SCALARS.includes(String(schema.type))) {
-    return /** @type {Kind} */ (schema.type);
+    return schema.type;
   }
   if (schema.type === "array" && isObject(schema.items) && schema.prefixItems === undefined) {
     return "array";
@@ -159,16 +155,10 @@ function kindOf(schema) {
   return schema.type === "object" && named && schema.allOf === undefined ? "object" : "json";
 }
 
-/**
- * @param {string} reference
- * @param {Schema} root
- * @returns {Json | undefined}
- */
 function referred(reference, root) {
   if (!reference.startsWith("#")) {
     return undefined;
   }
-  /** @type {Json | undefined} */
   let found = root;
   for (const part of reference.split("/").slice(1)) {
     const name = part.replaceAll("~1", "/").replaceAll("~0", "~");
@@ -177,28 +167,14 @@ function referred(reference, root) {
   return found;
 }
 
-/**
- * @param {Json | undefined} schema
- * @param {Json} value
- * @param {Schema} root
- */
 function fitsOne(schema, value, root) {
   return alternatives(schema, root).some((one) => fits(one, value, root, true));
 }
 
-/**
- * @param {Schema} schema
- * @param {{[name: string]: Json}} value
- */
 function hasNeeded(schema, value) {
   return membersOf(schema).every(([name, , needed]) => !needed || Object.hasOwn(value, name));
 }
 
-/**
- * @param {Schema} schema
- * @param {{[name: string]: Json}} value
- * @param {Schema} root
- */
 function hasFitting(schema, value, root) {
   const members = membersOf(schema);
   const known = members.map(([name]) => name);

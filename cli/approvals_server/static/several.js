@@ -3,17 +3,15 @@
 
 import { doubt, drawCall } from "./call.js";
 import { parseExact } from "./canonical.js";
-import { fetchText, part, say, send } from "./page.js";
-import { signed, signerFor } from "./signing.js";
+import { fetchText, part, say, words } from "./page.js";
+import { deliver, signed, signerFor } from "./signing.js";
 import { showText } from "./text.js";
 
-/** @type {{told: any, whole: boolean, check: Element}[]} */
 const calls = [];
-/** @type {import("./signing.js").Signer | null} */
 let signer = null;
 
 for (const place of document.querySelectorAll("[data-call]")) {
-  await draw(/** @type {HTMLElement} */ (place));
+  await draw(place);
 }
 if (calls.length && calls.every(({ told }) => told !== null)) {
   const found = await signerFor(calls.map(({ told }) => told));
@@ -26,17 +24,13 @@ if (calls.length && calls.every(({ told }) => told !== null)) {
 part("approve").disabled = signer === null || !calls.every(({ whole, told }) => whole && told.waits);
 part("approve").addEventListener("click", approve);
 
-/** @param {HTMLElement} place */
 async function draw(place) {
-  const id = /** @type {string} */ (place.dataset.call);
-  const find = (/** @type {string} */ name) =>
-    /** @type {HTMLElement} */ (place.querySelector(`.${name}`));
+  const id = place.dataset.call;
+  const find = (name) => place.querySelector(`.${name}`);
   const call = { told: null, whole: false, check: find("check") };
   calls.push(call);
   try {
-    call.told = /** @type {any} */ (
-      parseExact(await fetchText(`/approval.json?id=${encodeURIComponent(id)}`))
-    );
+    call.told = parseExact(await fetchText(`/approval.json?id=${encodeURIComponent(id)}`));
     call.whole = await drawCall(call.told, id, {
       tool: find("tool"),
       params: find("params"),
@@ -57,7 +51,7 @@ async function approve() {
   try {
     part("said").textContent = say("signing");
     const asked = calls.map(({ told }) => ({ request: told, outcome: "approve", reason }));
-    sent = await signed(/** @type {any} */ (signer), /** @type {any} */ (asked));
+    sent = await signed(signer, asked);
   } catch (error) {
     showText(part("said"), say("failed", words(error)));
     part("approve").disabled = false;
@@ -72,31 +66,10 @@ async function approve() {
   part("said").focus();
 }
 
-/**
- * Send one decision, and say beside its call what has come of it.
- *
- * @param {unknown} decision
- * @param {Element} check
- */
+/** Send one decision, and say beside its call what has come of it. */
 async function decided(decision, check) {
-  check.className = "alarm";
-  try {
-    const { status, answer } = await send("/decide", decision);
-    const said = answer.verdict?.message ?? answer.error;
-    if (status === 200) {
-      check.className = "good";
-      showText(check, say("accepted", said));
-      return true;
-    }
-    const how = { 202: "left", 409: answer.verdict ? "refused" : "not_taken" }[status] ?? "failed";
-    showText(check, say(how, said));
-  } catch (error) {
-    showText(check, say("lost", words(error)));
-  }
-  return false;
-}
-
-/** @param {unknown} error */
-function words(error) {
-  return error instanceof Error ? error.message : String(error);
+  const { how, said } = await deliver(decision);
+  check.className = how === "accepted" ? "good" : "alarm";
+  showText(check, said);
+  return how === "accepted";
 }

@@ -1,7 +1,7 @@
 // Signs in with the token of a link, once its reader wants that.
 
 import { fromBase64url } from "./bytes.js";
-import { part, say, send } from "./page.js";
+import { part, say, send, words } from "./page.js";
 import { showText } from "./text.js";
 
 const WANTED = "wanted-page";
@@ -65,7 +65,7 @@ async function signIn() {
     }
     part("told").textContent = say("bad_link", answer.error);
   } catch (error) {
-    part("told").textContent = say("failed", /** @type {Error} */ (error).message);
+    part("told").textContent = say("failed", words(error));
     part("sign-in").disabled = false;
   }
 }

@@ -2,6 +2,7 @@
 
 import { preparedDecision, signedDecision } from "./decisions.js";
 import { ownKey } from "./keys.js";
+import { say, send, words } from "./page.js";
 import { signByPasskey } from "./passkeys.js";
 
 const BY_PASSKEY = ["passkey", "device_passkey"];
@@ -22,7 +23,7 @@ const BY_PASSKEY = ["passkey", "device_passkey"];
 export async function signerFor(requests) {
   const [{ tenant, principal, keys }] = requests;
   const { key, detail } = await keyHere(tenant, principal);
-  const passkeys = requests[0].passkeys.filter((/** @type {any} */ one) => fits(one, requests));
+  const passkeys = requests[0].passkeys.filter((one) => fits(one, requests));
   if (requests.some(({ proof }) => BY_PASSKEY.includes(proof))) {
     return passkeys.length ? { signer: { passkeys } } : { signer: null, why: "no_passkey" };
   }
@@ -53,7 +54,7 @@ export async function keyHere(tenant, principal) {
   try {
     return { key: await ownKey(tenant, principal) };
   } catch (error) {
-    return { key: null, detail: error instanceof Error ? error.message : String(error) };
+    return { key: null, detail: words(error) };
   }
 }
 
@@ -85,6 +86,25 @@ export async function signed(signer, asked) {
     rpId,
   });
   return prepared.map(({ decision }, at) => ({ ...decision, signature: signatures[at] }));
+}
+
+/**
+ * Send a decision, and return what has come of it.
+ *
+ * @param {import("./decisions.js").Decision} sent
+ * @returns {Promise<{how: string, said: string}>} `how`: `accepted`, `refused` by the run, `left` for
+ *   a worker that is back later, `not_taken`, `failed`, or `lost`: nobody knows
+ */
+export async function deliver(sent) {
+  try {
+    const { status, answer } = await send("/decide", sent);
+    const taken = answer.verdict ? "refused" : "not_taken";
+    const how = { 200: "accepted", 202: "left", 409: taken }[status] ?? "failed";
+    return { how, said: say(how, answer.verdict?.message ?? answer.error) };
+  } catch (error) {
+    // It may have arrived. One request takes one yes of a person, so asking again doubles nothing.
+    return { how: "lost", said: say("lost", words(error)) };
+  }
 }
 
 /**

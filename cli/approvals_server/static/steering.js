@@ -2,12 +2,11 @@
 
 import { base64url, randomBytes } from "./bytes.js";
 import { digest } from "./canonical.js";
+import { freshClaims } from "./decisions.js";
 import { signByPasskey, STEERING } from "./passkeys.js";
 
 /** What such a signature is called in its header. */
 const SIGNED = "surehand-steering+jws";
-/** Seconds from signing to expiry: it is sent at once. */
-const LASTS = 300;
 const NONCE = 24;
 
 /**
@@ -63,17 +62,7 @@ export async function gesturedMessage({ passkeys, ...sent }) {
   return { ...sent.message, signature };
 }
 
-/** @param {Sent} sent */
 async function claimsOf({ tenant, run, verb, message }) {
-  const now = Math.floor(Date.now() / 1000);
-  return {
-    aud: `surehand:${tenant}`,
-    sub: message.actor,
-    iat: now,
-    exp: now + LASTS,
-    jti: base64url(randomBytes(NONCE)),
-    run_id: run,
-    verb,
-    content: await digest(message),
-  };
+  const content = await digest(message);
+  return { ...freshClaims(tenant, message.actor), run_id: run, verb, content };
 }

@@ -1,7 +1,8 @@
 // A run's story: a line for each thing that has happened.
 
+import { made } from "./elements.js";
 import { say } from "./page.js";
-import { showText } from "./text.js";
+import { shown } from "./text.js";
 
 /**
  * Tell a story.
@@ -11,13 +12,8 @@ import { showText } from "./text.js";
  */
 export function tellStory(place, lines) {
   const items = lines.map(({ at, step, text }) => {
-    const [item, time, what] = ["li", "time", "span"].map((name) => document.createElement(name));
-    time.textContent = at;
-    showText(what, [step, text].filter(Boolean).join("  "));
-    item.append(time, "  ", what);
-    return item;
+    const what = [step, text].filter(Boolean).join("  ");
+    return made("li", {}, made("time", {}, at), "  ", shown(what));
   });
-  const nothing = document.createElement("li");
-  nothing.textContent = say("empty_story");
-  place.replaceChildren(...(items.length ? items : [nothing]));
+  place.replaceChildren(...(items.length ? items : [made("li", {}, say("empty_story"))]));
 }

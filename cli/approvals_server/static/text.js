@@ -4,6 +4,8 @@
 // width), lone surrogates, the separators that break a line, and whatever else nobody sees
 // (variation selectors, fillers), are written as `\u202e`.
 
+import { made } from "./elements.js";
+
 /** @typedef {import("./canonical.js").Json} Json */
 
 const UNSEEN =
@@ -20,13 +22,32 @@ export function plain(text) {
 }
 
 /**
- * Show text in an element; what would not be seen is set apart, so nobody can write it by hand.
+ * Show text in an element, as `shown` has it.
  *
  * @param {Element} element
  * @param {string} text
  */
 export function showText(element, text) {
-  element.replaceChildren(isolated(text));
+  element.replaceChildren(shown(text));
+}
+
+/**
+ * Return text to show; what would not be seen is set apart, so nobody can write it by hand.
+ *
+ * @param {string} text
+ * @returns {HTMLElement}
+ */
+export function shown(text) {
+  // `bdi`: text that runs from right to left ends with the element.
+  const around = made("bdi", {});
+  let done = 0;
+  for (const found of text.matchAll(UNSEEN)) {
+    const unseen = made("span", { className: "unseen" }, named(found[0]));
+    around.append(text.slice(done, found.index), unseen);
+    done = found.index + found[0].length;
+  }
+  around.append(text.slice(done));
+  return around;
 }
 
 /**
@@ -47,29 +68,12 @@ export function jsonText(value) {
  */
 export function showJson(element, value) {
   element.replaceChildren(
-    ...Array.from(tokens(value, "\n"), ([text, strange]) => (strange ? isolated(text) : text)),
+    ...Array.from(tokens(value, "\n"), ([text, strange]) => (strange ? shown(text) : text)),
   );
 }
 
-/** @param {string} character */
 function named(character) {
-  return `\\u${/** @type {number} */ (character.codePointAt(0)).toString(16).padStart(4, "0")}`;
-}
-
-/** @param {string} text */
-function isolated(text) {
-  // `bdi`: text that runs from right to left ends with the element.
-  const around = document.createElement("bdi");
-  let shown = 0;
-  for (const found of text.matchAll(UNSEEN)) {
-    const unseen = document.createElement("span");
-    unseen.className = "unseen";
-    unseen.textContent = named(found[0]);
-    around.append(text.slice(shown, found.index), unseen);
-    shown = found.index + found[0].length;
-  }
-  around.append(text.slice(shown));
-  return around;
+  return `\\u${character.codePointAt(0).toString(16).padStart(4, "0")}`;
 }
 
 /**
@@ -100,7 +104,6 @@ function* tokens(value, line) {
   yield [`${line}${closing}`, false];
 }
 
-/** @param {string} text */
 function quoted(text) {
   // By UTF-16 units, as JSON escapes them: what is shown is also what is read back.
   return JSON.stringify(text).replace(UNSEEN, (character) =>

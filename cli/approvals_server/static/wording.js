@@ -13,22 +13,22 @@ export const WORDING = Object.freeze({
   noPasskeyChosen: "No passkey was chosen.",
   otherPasskey: "The browser has signed with a passkey that is not on record.",
   passkeyKind: "This passkey is neither ES256 nor EdDSA, or the browser does not show its key.",
-  listLength: (/** @type {Told} */ most) =>
+  listLength: (most) =>
     `One gesture signs 1 to ${most} decisions, each of them once.`,
   otherParams:
     "The params that are shown are not those that are asked for: their hash is another one.",
   otherTenant: "This approval belongs to another tenant.",
   noApprovalId: "This is not the id of an approval.",
   unchanged: "The params are so already.",
-  notCanonical: (/** @type {Told} */ why) => `this value has no exact JSON form: ${why}`,
+  notCanonical: (why) => `this value has no exact JSON form: ${why}`,
   lostDigits:
     "numbers from 2^53, or of more digits than a double has, lose digits; write them in quotes",
   half: "a text has half of a character",
-  notJson: (/** @type {Told} */ place) => `this is not JSON, from character ${place} on`,
-  twice: (/** @type {Told} */ name) => `the name ${JSON.stringify(name)} stands there twice`,
+  notJson: (place) => `this is not JSON, from character ${place} on`,
+  twice: (name) => `the name ${JSON.stringify(name)} stands there twice`,
   tooDeep: "lists and objects are nested too deeply",
   form: {
-    choice: (/** @type {Told} */ name) => `${name}: what it is`,
+    choice: (name) => `${name}: what it is`,
     absent: "left out",
     null: "nothing (null)",
     string: "text",
@@ -41,16 +41,15 @@ export const WORDING = Object.freeze({
     json: "JSON",
     asJson: "Written as JSON.",
     further: "further members",
-    add: (/** @type {Told} */ name) => `Add to ${name}`,
-    remove: (/** @type {Told} */ name) => `Remove ${name}`,
+    add: (name) => `Add to ${name}`,
+    remove: (name) => `Remove ${name}`,
     problem: {
       choose: "Choose one.",
       integer: "Write a whole number, with digits only.",
       number: "Write a number such as 12 or 12.5.",
       half: "This text has half of a character.",
       otherType: "This is JSON of another kind than is asked for.",
-      pattern: (/** @type {Told} */ pattern) => `It has to have the form ${pattern}`,
-      /** @type {{[limit: string]: (limit: Told) => string}} */
+      pattern: (pattern) => `It has to have the form ${pattern}`,
       limits: {
         minimum: (limit) => `At least ${limit}.`,
         maximum: (limit) => `At most ${limit}.`,
