@@ -281,6 +281,9 @@ async def test_half_a_character_is_refused_wherever_it_stands(modules: Modules) 
     for broken in ('"\\ud800"', '["a\\udfffb"]', '{"\\ud800":1}', "'\ud800'.at(0)"):
         told = await modules.refused("canonical", "canonical", f"return [canonical({broken})]")
         assert "half of a character" in told
+    for broken in ('"\\ud800"', '["a\\udfffb"]', '{"\\ud800":1}'):
+        told = await modules.refused("canonical", "parseExact", "parseExact(given)", broken)
+        assert "half of a character" in told
 
 
 async def test_what_is_no_json_has_no_canonical_form(modules: Modules) -> None:
@@ -309,7 +312,7 @@ async def test_a_megabyte_is_read_and_hashed_and_a_million_brackets_are_refused(
         "canonical",
         "digest, parseExact",
         """
-        try { parseExact("[".repeat(1e6)); } catch (error) {
+        try { parseExact("[".repeat(1e6) + "]".repeat(1e6)); } catch (error) {
           return [await digest(parseExact(given)), error.message];
         }
         """,

@@ -96,7 +96,14 @@ export function refuseLostDigits(value) {
  *   or a text has half of a character.
  */
 export function parseExact(text) {
-  return new Reader(text).whole();
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    throw new NotExact(WORDING.notJson(error.message));
+  }
+  refuseInexact(text);
+  return value;
 }
 
 function withHex(hex, byte) {
@@ -140,159 +147,50 @@ function quoted(text) {
   return JSON.stringify(text);
 }
 
-/** One pass over JSON text. */
-class Reader {
-  constructor(text) {
-    this.text = text;
-    this.at = 0;
-  }
+/** Brackets, texts (with what makes them names) and numbers: all of JSON that may not be exact. */
+const TOKENS = /([[{])|[\]}]|("(?:[^"\\]+|\\.)*")(?:[ \t\n\r]*(:))?|(-?[0-9][0-9.eE+-]*)/g;
 
-  whole() {
-    const value = this.value(0);
-    if (this.next() !== undefined) {
-      throw this.unread();
-    }
-    return value;
-  }
-
-  value(depth) {
-    if (depth > DEEPEST) {
-      throw new NotExact(WORDING.tooDeep);
-    }
-    switch (this.next()) {
-      case "{":
-        return this.object(depth);
-      case "[":
-        return this.array(depth);
-      case '"':
-        return this.string();
-      case "t":
-        return this.word("true", true);
-      case "f":
-        return this.word("false", false);
-      case "n":
-        return this.word("null", null);
-      default:
-        return this.number();
-    }
-  }
-
-  object(depth) {
-    const members = new Map();
-    this.at += 1;
-    if (!this.takes("}")) {
-      do {
-        if (this.next() !== '"') {
-          throw this.unread();
-        }
-        const name = this.string();
-        if (members.has(name)) {
-          throw new NotExact(WORDING.twice(name));
-        }
-        this.expect(":");
-        members.set(name, this.value(depth + 1));
-      } while (this.takes(","));
-      this.expect("}");
-    }
-    return Object.fromEntries(members); // `__proto__` becomes a member like any other
-  }
-
-  array(depth) {
-    const items = [];
-    this.at += 1;
-    if (!this.takes("]")) {
-      do {
-        items.push(this.value(depth + 1));
-      } while (this.takes(","));
-      this.expect("]");
-    }
-    return items;
-  }
-
-  string() {
-    const start = this.at;
-    let end = start + 1;
-    while (this.text[end] !== '"') {
-      if (end >= this.text.length) {
-        throw this.unread();
+/**
+ * Refuse what the browser's parser passes over in silence.
+ *
+ * @param {string} text which that parser has taken
+ * @throws {NotExact}
+ */
+function refuseInexact(text) {
+  const names = []; // so far in each list and object that is open
+  for (const [, opens, string, colon, number] of text.matchAll(TOKENS)) {
+    if (opens) {
+      names.push(new Set());
+      refuseIf(names.length > DEEPEST, WORDING.tooDeep);
+    } else if (string) {
+      const value = JSON.parse(string);
+      refuseIf(!value.isWellFormed(), WORDING.half);
+      if (colon) {
+        refuseIf(names.at(-1).has(value), WORDING.twice(value));
+        names.at(-1).add(value);
       }
-      end += this.text[end] === "\\" ? 2 : 1;
+    } else if (number) {
+      refuseIf(losesDigits(number), WORDING.lostDigits);
+    } else {
+      names.pop();
     }
-    this.at = end + 1;
-    const value = this.parsed(start);
-    if (!value.isWellFormed()) {
-      throw new NotExact(WORDING.half);
-    }
-    return value;
   }
+}
 
-  parsed(start) {
-    try {
-      return JSON.parse(this.text.slice(start, this.at));
-    } catch {
-      this.at = start;
-      throw this.unread();
-    }
+function refuseIf(inexact, why) {
+  if (inexact) {
+    throw new NotExact(why);
   }
+}
 
-  number() {
-    const form = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?/y;
-    form.lastIndex = this.at;
-    const found = form.exec(this.text)?.[0];
-    if (found === undefined) {
-      throw this.unread();
-    }
-    this.at += found.length;
-    const value = Number(found);
-    if (
-      found.length > LONGEST_NUMBER ||
-      Math.abs(value) >= UNSAFE ||
-      significant(found) !== significant(String(value))
-    ) {
-      throw new NotExact(WORDING.lostDigits);
-    }
-    return value;
-  }
-
-  word(word, value) {
-    if (!this.text.startsWith(word, this.at)) {
-      throw this.unread();
-    }
-    this.at += word.length;
-    return value;
-  }
-
-  /**
-   * Return the next character that is no blank.
-   *
-   * @returns {string | undefined}
-   */
-  next() {
-    while (" \t\n\r".includes(this.text[this.at] ?? "no blank")) {
-      this.at += 1;
-    }
-    return this.text[this.at];
-  }
-
-  /**
-   * @param {string} mark
-   * @returns {boolean} whether it stood there
-   */
-  takes(mark) {
-    const found = this.next() === mark;
-    this.at += found ? 1 : 0;
-    return found;
-  }
-
-  expect(mark) {
-    if (!this.takes(mark)) {
-      throw this.unread();
-    }
-  }
-
-  unread() {
-    return new NotExact(WORDING.notJson(this.at + 1));
-  }
+/** Whether a double is another number than stands there. */
+function losesDigits(number) {
+  const value = Number(number);
+  return (
+    number.length > LONGEST_NUMBER ||
+    Math.abs(value) >= UNSAFE ||
+    significant(number) !== significant(String(value))
+  );
 }
 
 /**

@@ -292,7 +292,7 @@ function listField(schema, values, place) {
   };
   const check = () => {
     const message = problemOf(schema, items);
-    problem.textContent = message ?? "";
+    problem.textContent = plain(message ?? "");
     return message === undefined ? [] : [{ path: place.path(), message }];
   };
   values.forEach(append);
@@ -373,7 +373,7 @@ function controlField(control, schema, place, read, more) {
 
   const check = () => {
     const message = broken(schema, read);
-    problem.textContent = message ?? "";
+    problem.textContent = plain(message ?? "");
     control.setAttribute("aria-invalid", String(message !== undefined));
     return message === undefined ? [] : [{ path: place.path(), message }];
   };

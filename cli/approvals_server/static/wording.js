@@ -1,7 +1,5 @@
 // What the page's scripts say to people, all of it.
 
-/** @typedef {string | number} Told */
-
 export const WORDING = Object.freeze({
   notSecure: "This page cannot sign here: open it by https, or on localhost.",
   noEd25519:
@@ -24,7 +22,7 @@ export const WORDING = Object.freeze({
   lostDigits:
     "numbers from 2^53, or of more digits than a double has, lose digits; write them in quotes",
   half: "a text has half of a character",
-  notJson: (place) => `this is not JSON, from character ${place} on`,
+  notJson: (why) => `this is not JSON: ${why}`,
   twice: (name) => `the name ${JSON.stringify(name)} stands there twice`,
   tooDeep: "lists and objects are nested too deeply",
   form: {
