@@ -108,7 +108,7 @@ reference: venv ## Write docs/reference/ and the demo's picture anew from the co
 	@"$(PY)" -m docs.reference
 	@"$(PY)" -m docs.pictures
 
-screenshots: venv ## Take the pictures of the approvers' pages anew (needs Chromium)
+screenshots: venv ## Have browser tests take the pictures of the approvers' pages anew (needs Chromium)
 	@"$(PY)" -m docs.screenshots
 
 $(DOCS_INSTALLED): requirements-docs.lock

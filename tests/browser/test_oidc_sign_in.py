@@ -12,6 +12,7 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
+from docs.screenshots import take, wanted
 from surehand.workflows.contracts.states import RunState
 from tests.browser.accessibility import violations
 from tests.browser.approver import Approver, Served, ann, serving
@@ -114,5 +115,7 @@ async def test_whoever_is_no_principal_here_gets_one_page_that_all_can_read_and_
     await expect(ann.page.get_by_role("heading", name="Nobody here is you")).to_be_visible()
     await expect(ann.page.get_by_text("s-nobody")).to_be_visible()
     assert await violations(ann.page) == []
+    if wanted():
+        await take(ann.page, "no-principal")
     await ann.page.goto(f"{served.url}/")
     await expect(ann.page.get_by_role("link", name="Sign in with")).to_be_visible()

@@ -9,13 +9,15 @@ from urllib.parse import quote
 
 from playwright.async_api import Page, expect
 
+from docs.screenshots import take, wanted
 from surehand.cli.approvals_server import pages as pages_
 from surehand.workflows.contracts.states import RunState
 from tests.browser.accessibility import violations
 from tests.browser.approver import SMALL, Approver, ann, served
 from tests.e2e.plans import NEITHER, plan
-from tests.e2e.runs import example_plan
+from tests.e2e.runs import Run, example_plan
 from tests.e2e.stage import Stage
+from tests.ledger.people import person
 
 __all__ = ["ann", "served"]
 
@@ -86,55 +88,77 @@ async def test_axe_core_finds_nothing_wrong_with_any_page_light_or_dark_narrow_o
     wrong: dict[str, list[str]] = {}
     seen: set[str] = set()
 
-    async def look(template: str, path: str, ready: str, *more: str) -> None:
-        """Open a page, and look at it once it shows something."""
+    async def look(
+        template: str, path: str, ready: str, *more: str, pictured: bool = False
+    ) -> None:
+        """Open a page, and look at it once it shows something; the docs show some as they are."""
         if path:
             await page.goto(f"{url}{path}")
         await expect(page.get_by_text(ready).first).to_be_visible()
         seen.add(template)
+        if pictured and wanted():
+            await take(page, template.replace("_", "-"))
         if found := await looked_at(page):
             wrong[" ".join((template, *more))] = found
 
+    async def refund(order: str) -> Run:
+        """Start a refund, under names to read if there is a picture of it."""
+        name = order.replace("order", "refund") if wanted() else None
+        order = order if wanted() else stage.shop.new_order()
+        return await stage.start(example_plan("refund.yaml", order_id=order), name=name)
+
     fault = {"ignore_keys": True, "ignore_lookup": True, "fail": "drop_before", "times": 1}
-    asks = plan({"id": "why", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
-    async with stage.worker_here(tool_modules=NEITHER):
+    vouchers = {"question": "How many vouchers?", "answer": {"type": "integer"}}
+    report = {"tool": "report.read", "params": {"stops": False}}
+    person(stage, "ann")
+    async with stage.worker_here(tool_modules=f"{NEITHER},tests.variants.reports"):
         stage.shop.fault("refunds", **fault)
         doubtful = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await doubtful.approve()
         await doubtful.in_state(RunState.NEEDS_INTERVENTION)
-        asking = await stage.start(asks)
+        asking = await stage.start(plan({"id": "gift", "ask": vouchers}))
         await asking.in_state(RunState.WAITING_INPUT)
-        waiting = [
-            await stage.start(example_plan("refund.yaml", order_id=stage.shop.new_order()))
-            for _ in range(2)
-        ]
+        written = await stage.start(plan({"id": "report", **report}))
+        await written.result()
+        waiting = [await refund(f"order-100{number}") for number in (1, 4, 5, 6)]
         ids = [quote((await run.asks()).approval_id) for run in waiting]
 
-        await look("sign_in", "/sign-in", "approvals link --as NAME")
+        await look("sign_in", "/sign-in", "approvals link --as NAME", pictured=True)
         await page.goto(ann.served.link("ann"))
         await look("sign_in", "", "You have opened a link", "with a link")
         await ann.signs_in()
-        await look("list", "/?of=all", "Refund 120.00 EUR")
+        await look("keys", "/keys", "This browser has no key")
+        public = await ann.makes_a_key()
+        await look("keys", "", "This browser's key is not registered yet.", "with one")
+        await look("approval", f"/approval?id={ids[0]}", "Not signed here", "without a key")
+        ann.served.register("ann", public)
+        await look("keys", "/keys", "This browser's key is registered.", pictured=True)
         await look("list", "/?of=all&tool=mail.send", "Nothing waits", "of nothing")
-        await look("approval", f"/approval?id={ids[0]}", "You decide on exactly this call.")
+        one = f"/approval?id={ids[0]}"
+        await look("approval", one, "You decide on exactly this call.", pictured=True)
         await page.get_by_role("button", name="Edit").click()
         await page.get_by_label("amount").fill("")
         await look("approval", "", "What you change", "with the form")
         await page.get_by_label("amount").fill("7.00")
         await look("approval", "", "7.00", "with a change")
+        await page.goto(f"{url}/approval?id={ids[3]}")
         await ann.reject.click()
         await look("approval", "", "Say why you reject it.", "with what is said")
+        await page.get_by_label("Reason", exact=True).fill("wrong amount")
+        await ann.reject.click()
+        await ann.says("counts: rejected by ann")
+        await look("list", "/", "Refund 120.00 EUR", pictured=True)
         several = f"/several?id={ids[0]}&id={ids[1]}"
-        await look("several", several, "Approve all of these (2)")
-        await look("others", "/others", asking.run_id)
-        await look("mine", "/mine", "It counts")
+        await look("several", several, "Approve all of these (2)", pictured=True)
+        await look("others", "/others", asking.run_id, pictured=True)
+        await look("mine", "/mine", "wrong amount", pictured=True)
         await look("artifacts", f"/artifacts?id={doubtful.run_id}", "This run has kept nothing.")
-        await look("run", f"/run?id={asking.run_id}", "How many?", "that asks")
+        kept = f"/artifacts?id={written.run_id}"
+        await look("artifacts", kept, "text/markdown", "with one", pictured=True)
+        await look("run", f"/run?id={asking.run_id}", "How many vouchers?", "that asks")
         await look("run", f"/run?id={doubtful.run_id}", "Settle it", "in doubt")
-        await look("keys", "/keys", "This browser has no key")
-        await page.get_by_role("button", name="Make a key").click()
-        await look("keys", "", "An administrator registers it", "with one")
-        await look("error", "/approval?id=run-404/refund/1", "That did not work")
+        await look("run", f"/run?id={waiting[0].run_id}", "Waits for an approval", pictured=True)
+        await look("error", "/approval?id=run-404/refund/1", "That did not work", pictured=True)
         await page.goto("about:blank")  # or it goes on to follow
 
         await stage.no_call_may_arrive(doubtful)
