@@ -44,7 +44,7 @@ from surehand.activities.effects.resource_leases import keep_freeing
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.engine import require_fit, without_passwords
 from surehand.activities.ledger.core.migrate import DatabaseBehind, require_head
-from surehand.activities.ledger.core.standbys import losing_standbys
+from surehand.activities.ledger.core.standbys import standbys_of
 from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
 from surehand.activities.ledger.effects.epochs import MEANING, current
 from surehand.activities.maintenance import MaintenanceActivities
@@ -71,6 +71,7 @@ from surehand.activities.worker.alive import KeepAlive
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash, CrashInterceptor
 from surehand.activities.worker.endpoint import answering
+from surehand.activities.worker.gauges import keep_measuring
 from surehand.activities.worker.guard import LedgerGuard
 from surehand.activities.worker.metrics import Metrics
 from surehand.activities.worker.processes import supervise
@@ -389,7 +390,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                 meaning="it names no module: no tool is loaded, so every plan is refused",
             )
         # Before anything is claimed: whoever starts it may still think better of it.
-        losing = await asyncio.to_thread(losing_standbys, ledger.engine)
+        losing = (await asyncio.to_thread(standbys_of, ledger.engine)).losing()
         if losing is not None:
             log.warning("worker.standby_asynchronous", meaning=losing)
         epoch = await ledger.transact(DEFAULT_TENANT, current)
@@ -432,6 +433,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                 beside = asyncio.gather(
                     keep_freeing(ledger, settings.resource_free_every, stopping),
                     keep_learning(client, ledger, stopping),
+                    keep_measuring(ledger, metrics, stopping),
                     outbox.run(stopping),
                 )
                 await stopping.wait()

@@ -225,6 +225,11 @@ LABELS: Final[Mapping[str, str]] = {
     "surehand_quota_refusals": "`quota`; `over`: `queue`, `reject`",
     "surehand_notifications": "`notifier`; `outcome`: `sent`, `failed`, `given_up`, `dropped`,"
     " `unrecorded`",
+    "surehand_ledger_epoch": "",
+    "surehand_ledger_standbys": "`follows`: `synchronous`, `asynchronous`, `missing`",
+    "surehand_ledger_standby_behind": "",
+    "surehand_retention_age": "",
+    "surehand_retention_failing": "",
 }
 
 #: What a row of each table is.
@@ -251,6 +256,7 @@ TABLES: Final[Mapping[str, str]] = {
     "quotas": "What a tenant may use.",
     "run_keys": "The key of one run and its child runs, wrapped by a key-encryption key.",
     "replays": "One run that relies on an effect which another run has made.",
+    "retention_rounds": "When a tenant's rounds of retention were.",
     "retentions": "One kind of a run's data that is hidden, going or deleted.",
     "runs": "One run.",
     "standing_approvals": "One vote given in advance.",

@@ -407,8 +407,8 @@ def events_page() -> str:
     )
 
 
-def metrics_page() -> str:
-    """Return the page of the metrics."""
+def instruments() -> list[tuple[str, str, str]]:
+    """Return our metrics: their names in the code, those at the endpoint, what they measure."""
     made: list[tuple[str, str, str]] = []
 
     class Meter:
@@ -418,7 +418,16 @@ def metrics_page() -> str:
         def create_histogram_float(self, name: str, meaning: str, unit: str) -> None:
             made.append((name, f"{name}_{unit}", meaning))
 
+        def create_gauge(self, name: str, meaning: str, unit: str | None) -> None:
+            made.append((name, f"{name}_{unit}" if unit else name, meaning))
+
     module("surehand.activities.worker.metrics").Metrics(Meter())
+    return made
+
+
+def metrics_page() -> str:
+    """Return the page of the metrics."""
+    made = instruments()
     same_names("metrics", meanings.LABELS, [name for name, _, _ in made])
     rows = [(code(shown), meanings.LABELS[name], text) for name, shown, text in made]
     return (

@@ -53,6 +53,10 @@ class Replicated:
             assert time.monotonic() < until, f"{sql}: {found}"
             time.sleep(0.02)
 
+    def wait_level(self) -> None:
+        """Wait until the standby has all that the primary has."""
+        self.wait("SELECT pg_current_wal_flush_lsn() <= replay_lsn FROM pg_stat_replication", "t")
+
     def make_synchronous(self) -> None:
         """Have each commit wait until the standby has it."""
         self.commit_on(STANDBY)

@@ -16,7 +16,7 @@ from typing import Final
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.engine import forget_log
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.retention import deletion, hiding
+from surehand.activities.ledger.retention import deletion, hiding, rounds
 from surehand.activities.ledger.retention.deletion import Going, Moved
 from surehand.activities.ledger.retention.policy import Policy
 from surehand.activities.ledger.steps import drafts as draft_rows
@@ -132,6 +132,8 @@ class Retention:
         done.checkpoints = await self.ledger.transact(self.tenant, deletion.sweep_checkpoints)
         done.files = await self._collect()
         await asyncio.to_thread(forget_log, self.ledger.engine)
+        failed = any(one.failed is not None for one in done.kept)
+        await self.ledger.transact(self.tenant, rounds.record, failed=failed)
         return done
 
     @asynccontextmanager

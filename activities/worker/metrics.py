@@ -6,11 +6,14 @@ agree. Labels are of few values: tool, class, outcome; never a run, a key or a t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from temporalio.common import MetricCounter, MetricHistogramFloat, MetricMeter
+from temporalio.common import MetricCounter, MetricGauge, MetricHistogramFloat, MetricMeter
+
+from surehand.activities.ledger.core.standbys import Standbys
+from surehand.activities.ledger.retention.rounds import LastRound
 
 #: Seconds; a claim or an outcome takes 2 ms, and a transaction that hangs is given up after 10 s.
 TRANSACTION_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -82,11 +85,34 @@ class Metrics:
             "surehand_notifications", "Notifications, by notifier and what became of them"
         )
 
+        self._epoch = self._gauge(
+            "surehand_ledger_epoch", "Number of the epoch that is open after a restore; 0: none is"
+        )
+        self._standbys = self._gauge(
+            "surehand_ledger_standbys", "Standbys of the ledger's PostgreSQL, by how they follow"
+        )
+        self._behind = self._gauge(
+            "surehand_ledger_standby_behind",
+            "Log that the slowest standby has not on its disk; none where the role may not see it",
+            "bytes",
+        )
+        self._age = self._gauge(
+            "surehand_retention_age",
+            "Time since a round of retention did all it should, of the tenant longest without one",
+            "seconds",
+        )
+        self._failing = self._gauge(
+            "surehand_retention_failing", "Tenants whose newest round of retention failed in part"
+        )
+
     def _seconds(self, name: str, meaning: str) -> MetricHistogramFloat:
         return self._meter.create_histogram_float(name, meaning, "seconds")
 
     def _count(self, name: str, meaning: str) -> MetricCounter:
         return self._meter.create_counter(name, meaning)
+
+    def _gauge(self, name: str, meaning: str, unit: str | None = None) -> MetricGauge:
+        return self._meter.create_gauge(name, meaning, unit)
 
     def transaction(self, outcome: str, seconds: float) -> None:
         """Measure a transaction: ``committed``, ``rolled_back`` or ``unavailable``."""
@@ -157,3 +183,24 @@ class Metrics:
     def stale(self, tool: str, outcome: str) -> None:
         """Count a stale entry that was looked at, as ``Reconciled`` names its outcome."""
         self._stale.add(1, {"tool": tool, "outcome": outcome})
+
+    def epoch(self, number: int) -> None:
+        """Say which epoch is open; 0: none is."""
+        self._epoch.set(number)
+
+    def standbys(self, found: Standbys) -> None:
+        """Say how many standbys the ledger's server has, and how far the slowest one is behind."""
+        self._standbys.set(found.synchronous, {"follows": "synchronous"})
+        self._standbys.set(len(found.asynchronous), {"follows": "asynchronous"})
+        self._standbys.set(found.missing, {"follows": "missing"})
+        if found.behind_bytes is not None:
+            self._behind.set(found.behind_bytes)
+
+    def retention(self, rounds: Sequence[LastRound]) -> None:
+        """Say how the tenants' last rounds of retention were; nothing, where there were none."""
+        if not rounds:
+            return
+        self._failing.set(sum(one.failed for one in rounds))
+        ages = [one.age for one in rounds if one.age is not None]
+        if ages:
+            self._age.set(max(ages) // timedelta(seconds=1))

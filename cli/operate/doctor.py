@@ -375,7 +375,7 @@ def _locked_database(settings: Settings, detail: str) -> Check:
 
 async def _database(caller: Caller, settings: Settings) -> list[Check]:
     from surehand.activities.ledger.core.engine import without_passwords
-    from surehand.activities.ledger.core.standbys import losing_standbys
+    from surehand.activities.ledger.core.standbys import standbys_of
     from surehand.activities.ledger.effects.epochs import MEANING, current
 
     try:
@@ -384,7 +384,7 @@ async def _database(caller: Caller, settings: Settings) -> list[Check]:
             with ledger.transaction(caller.tenant) as transaction:
                 difference = timedelta(seconds=transaction.now_ms / 1000 - before)
                 epoch = current(transaction)
-            losing = losing_standbys(ledger.engine)
+            losing = standbys_of(ledger.engine).losing()
             shown = without_passwords(ledger.engine.url)
     except SurehandError as error:
         return [_wrong_database(settings, error)]

@@ -27,13 +27,14 @@ REVOKE UPDATE ON run_keys FROM surehand_worker;
 -- Only migrations say which migration the database is at.
 REVOKE INSERT, UPDATE ON alembic_version FROM surehand_worker;
 -- What is hidden and deleted is retention's to say.
-REVOKE INSERT, UPDATE ON retentions, holds FROM surehand_worker;
+REVOKE INSERT, UPDATE ON retentions, retention_rounds, holds FROM surehand_worker;
 
 -- What retention may: it hides and holds runs, and deletes what goes, which triggers look after.
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM surehand_retention;
 GRANT USAGE ON SCHEMA public TO surehand_retention;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO surehand_retention;
 GRANT INSERT, UPDATE, DELETE ON retentions TO surehand_retention;
+GRANT INSERT, UPDATE ON retention_rounds TO surehand_retention;
 GRANT INSERT, DELETE ON holds TO surehand_retention;
 GRANT DELETE ON artifacts, checkpoints, decisions, drafts, events, interventions, notifications,
     plans, replays, steerings, steps TO surehand_retention;

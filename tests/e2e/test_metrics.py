@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from surehand.activities.ledger.history.stats import Scope, stats
+from surehand.activities.ledger.retention import rounds
 from surehand.process.children import clean_environment
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
@@ -65,10 +66,15 @@ async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.approve()
         doomed.wait_killed()
+    with stage.ledger.transaction(DEFAULT_TENANT) as tx:
+        rounds.record(tx, failed=True)
+        rounds.record(tx, failed=False)
     with stage.worker(metrics=address) as worker:
         result = await run.result()
         worker.wait_ready()
-        text = await asyncio.to_thread(scraped, address)
+        text = await until(
+            lambda: scraped(address), lambda said: "surehand_retention_failing" in said
+        )
 
     assert result.state is RunState.COMPLETED
     assert value(text, "surehand_effects_total", REFUND, 'outcome="committed"') == 1
@@ -77,6 +83,10 @@ async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger
     assert value(text, "surehand_ledger_transaction_seconds_count", 'outcome="committed"') > 5
     assert value(text, "surehand_ledger_transaction_seconds_count", 'outcome="unavailable"') == 0
     assert value(text, "temporal_request_total") > 0
+    assert value(text, "surehand_ledger_epoch") == 0
+    assert value(text, "surehand_ledger_standbys") == 0
+    assert 0 <= value(text, "surehand_retention_age_seconds") < 600
+    assert value(text, "surehand_retention_failing") == 0
     # What dashboard and alerts ask for of the SDK; of ours, tests/docs/test_alerts.py looks at all.
     shown = {whole(name) for name in re.findall(r"^(\w+)", text, re.MULTILINE)}
     assert {one for one in metrics_asked_for() if one.startswith("temporal_")} - shown == set()

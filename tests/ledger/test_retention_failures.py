@@ -15,8 +15,9 @@ import pytest
 from surehand.activities.ledger.core.statements import delete_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import events
-from surehand.activities.ledger.retention import deletion
+from surehand.activities.ledger.retention import deletion, rounds
 from surehand.activities.ledger.retention.policy import Policy
+from surehand.activities.ledger.retention.rounds import LastRound
 from surehand.activities.ledger.steps import drafts
 from surehand.activities.retention.rounds import Kept, Round
 from surehand.cli.operate.retention import _reply, _serve
@@ -71,8 +72,12 @@ async def test_a_run_that_cannot_be_exported_is_named_and_the_others_go(
     first, second = await failing.round(), await failing.round()
 
     assert gone(first) == [OTHER_RUN] and first.files.aside == 1
+    ended = await office.retention.ledger.transact(office.scene.tenant, rounds.last)
+    assert ended == LastRound(age=None, failed=True)
     assert first.kept == second.kept == [Kept(RUN, str(error), error.code)]
     assert gone(await office.round()) == [RUN]
+    ended = await office.retention.ledger.transact(office.scene.tenant, rounds.last)
+    assert ended is not None and ended.age is not None and not ended.failed
 
 
 async def test_a_run_whose_drafts_cannot_be_removed_is_named_and_the_others_go(
@@ -127,6 +132,8 @@ async def test_what_concerns_all_runs_ends_the_round(office: Office, error: Sure
 
     with pytest.raises(type(error)):
         await replace(office, retention=replace(office.retention, export=fails)).round()
+
+    assert await office.retention.ledger.transact(office.scene.tenant, rounds.last) is None
 
 
 async def test_a_store_that_answers_nothing_ends_the_round(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from surehand.activities.ledger.core.engine import make_engine
-from surehand.activities.ledger.core.standbys import losing_standbys
+from surehand.activities.ledger.core.standbys import Standbys, standbys_of
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import effects
 from surehand.process.dev_server import DevServer
@@ -85,9 +85,7 @@ def test_without_a_synchronous_standby_what_was_acknowledged_can_be_lost(
 ) -> None:
     ledger = Ledger(make_engine(asynchronous.url(WORKER)))
     scene = Scene.begin(ledger, "default")
-    asynchronous.wait(
-        "SELECT pg_current_wal_flush_lsn() <= replay_lsn FROM pg_stat_replication", "t"
-    )
+    asynchronous.wait_level()
     asynchronous.cut_off()
     scene.committed(scene.call())
     asynchronous.fail_over()
@@ -102,13 +100,13 @@ def test_a_standby_that_follows_asynchronously_is_told_of_until_it_is_synchronou
     asynchronous: Replicated, user: str
 ) -> None:
     engine = make_engine(asynchronous.url(user))
-    told = losing_standbys(engine)
+    told = standbys_of(engine).losing()
 
     assert told is not None and "can lose entries that were acknowledged" in told
     assert "\n" not in told
     assert STANDBY in told
     asynchronous.make_synchronous()
-    assert losing_standbys(engine) is None
+    assert standbys_of(engine).losing() is None
     engine.dispose()
 
 
@@ -121,10 +119,10 @@ def test_a_standby_that_is_the_next_in_line_is_told_of_until_commits_wait_for_it
     try:
         synchronous.commit_on("FIRST 1 (standby_1, standby_2)")
         synchronous.wait(kinds, "sync potential")
-        told = losing_standbys(engine)
+        told = standbys_of(engine).losing()
         synchronous.commit_on("FIRST 2 (standby_1, standby_2)")
         synchronous.wait(kinds, "sync sync")
-        assert losing_standbys(engine) is None
+        assert standbys_of(engine).losing() is None
     finally:
         engine.dispose()
         second.remove()
@@ -132,8 +130,47 @@ def test_a_standby_that_is_the_next_in_line_is_told_of_until_commits_wait_for_it
     assert told is not None and "asynchronously: 1 (standby_2): " in told
 
 
+def test_how_far_a_standby_is_behind_is_told_to_who_may_see_it(asynchronous: Replicated) -> None:
+    ledger = Ledger(make_engine(asynchronous.url(WORKER)))
+    scene = Scene.begin(ledger, "default")
+    engine = make_engine(asynchronous.url(SUPERUSER))
+    asynchronous.wait_level()
+    asynchronous.cut_off()
+    before = standbys_of(engine).behind_bytes
+    scene.committed(scene.call())
+
+    after = standbys_of(engine)
+    assert (after.asynchronous, after.synchronous, after.missing) == ((STANDBY,), 0, 0)
+    assert before is not None and after.behind_bytes is not None
+    assert after.behind_bytes > before
+    assert standbys_of(ledger.engine).behind_bytes is None
+    engine.dispose()
+    ledger.close()
+
+
+def test_a_standby_that_is_configured_and_not_there_is_told_of(synchronous: Replicated) -> None:
+    engine = make_engine(synchronous.url(WORKER))
+    assert standbys_of(engine) == Standbys(synchronous=1)
+
+    synchronous.standby.kill()
+    synchronous.wait("SELECT count(*) FROM pg_stat_replication", "0")
+    awaited = standbys_of(engine)
+    synchronous.commit_on("")
+    synchronous.wait("SHOW synchronous_standby_names", "")
+    nobody = standbys_of(engine)
+    synchronous.primary.execute("SELECT pg_create_physical_replication_slot('standby_1')")
+    kept_log_for = standbys_of(engine)
+
+    assert (awaited, nobody, kept_log_for) == (
+        Standbys(missing=1),
+        Standbys(),
+        Standbys(missing=1),
+    )
+    engine.dispose()
+
+
 async def test_a_server_without_standbys_is_not_warned_of(ledger: Ledger) -> None:
-    assert losing_standbys(ledger.engine) is None
+    assert standbys_of(ledger.engine) == Standbys()
 
 
 async def test_a_worker_and_doctor_warn_of_an_asynchronous_standby_in_one_line(

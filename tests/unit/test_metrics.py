@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 
+from surehand.activities.ledger.core.standbys import Standbys
+from surehand.activities.ledger.retention.rounds import LastRound
 from surehand.activities.worker.metrics import BUCKETS, Metrics
 
 TOOL = {"tool": "payments.refund"}
@@ -134,3 +136,24 @@ def test_what_is_measured_as_it_happens(measured: Measured) -> None:
         "surehand_notifications": (3, {"notifier": "webhook", "outcome": "sent"}),
     }
     assert seen.keys() - {"surehand_stale_entries", "surehand_notifications"} <= BUCKETS.keys()
+
+
+def test_an_epoch_standbys_and_rounds_of_retention_are_told_as_they_are(measured: Measured) -> None:
+    measured.metrics.epoch(2)
+    measured.metrics.standbys(Standbys(synchronous=1, missing=3, behind_bytes=7))
+    hour = timedelta(hours=1)
+    measured.metrics.retention([LastRound(hour, failed=True), LastRound(None, failed=True)])
+    found = measured.seen()
+
+    assert found["surehand_ledger_epoch"] == (2, {})
+    assert found["surehand_ledger_standbys"] == (3, {"follows": "missing"})
+    assert found["surehand_ledger_standby_behind"] == (7, {})
+    assert found["surehand_retention_age"] == (3600, {})
+    assert found["surehand_retention_failing"] == (2, {})
+
+
+def test_where_nobody_has_retention_nothing_is_told_of_it(measured: Measured) -> None:
+    measured.metrics.retention([])
+    measured.metrics.standbys(Standbys())
+
+    assert measured.seen().keys() == {"surehand_ledger_standbys"}

@@ -62,3 +62,14 @@ holds = Table(
     Column("kept_ms", BigInteger, nullable=False),
     run_reference(),
 )
+
+# One row for a tenant, so that somebody notices if rounds come no more.
+retention_rounds = Table(
+    "retention_rounds",
+    metadata,
+    Column("tenant_id", String(80), primary_key=True),
+    # When a round has last done all that was to be done, and when one has last failed in part.
+    Column("whole_ms", BigInteger),
+    Column("failed_ms", BigInteger),
+    CheckConstraint("whole_ms IS NOT NULL OR failed_ms IS NOT NULL", name="ended"),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Engine, text
@@ -15,40 +16,78 @@ from surehand.activities.ledger.core.engine import (
 
 #: Of a role that may not read statistics, a sender's state is hidden; that it is there is not.
 #: A backup under way is no standby.
-_STANDBYS: Final = text(
+_FOLLOWING: Final = text(
     "SELECT coalesce(application_name, '') AS name, coalesce(sync_state, '') AS sync,"
-    " current_setting('synchronous_standby_names') <> '' AS waits"
+    " pg_wal_lsn_diff(pg_current_wal_flush_lsn(), flush_lsn)::bigint AS behind"
     " FROM pg_stat_replication WHERE state IS NULL OR state <> 'backup' ORDER BY 1"
+)
+#: Whether commits wait for a standby, and how many are kept log for that do not fetch it.
+_EXPECTED: Final = text(
+    "SELECT current_setting('synchronous_standby_names') <> '' AS awaited,"
+    " (SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'physical' AND NOT active)"
+    " AS unused"
 )
 #: Standbys that no commit waits for. A potential one takes the place of a synchronous one that has
 #: gone, and follows asynchronously until then.
 _BEHIND: Final = ("async", "potential")
 
 
-def losing_standbys(engine: Engine) -> str | None:
-    """Return in one line what a failover may lose, or ``None``: nothing that was acknowledged.
+@dataclass(frozen=True)
+class Standbys:
+    """Those of a server, by how they follow it."""
 
-    Each transaction of ours waits for a synchronous standby, if the server has one.
+    synchronous: int = 0
+    asynchronous: tuple[str, ...] = ()
+    """Their names; empty of one that has none."""
+    missing: int = 0
+    """How many are expected and not there: commits wait for one, or the server keeps log for it."""
+    behind_bytes: int | None = None
+    """How much of the log the slowest one has not on its disk; ``None``: nobody follows, or this
+    role may not see it."""
+
+    def losing(self) -> str | None:
+        """Return in one line what a failover may lose, or ``None``: nothing that was acknowledged.
+
+        Each transaction of ours waits for a synchronous standby, if the server has one.
+        """
+        if not self.asynchronous:
+            return None
+        names = ", ".join(sorted({*self.asynchronous} - {""}))
+        return (
+            "standbys of the ledger's PostgreSQL that follow asynchronously:"
+            f" {len(self.asynchronous)}{f' ({names})' if names else ''}: a failover to it can lose"
+            " entries that were acknowledged, and their effects would be made again; have commits"
+            " wait for it (synchronous_standby_names), or say `ledger restored` after each failover"
+            " to it"
+        )
+
+
+def standbys_of(engine: Engine) -> Standbys:
+    """Return the standbys of a ledger's server; SQLite has none.
 
     Raises:
         LedgerUnavailable: The database cannot be reached.
     """
     if engine.dialect.name == "sqlite":
-        return None
+        return Standbys()
     try:
         with engine.connect() as connection:
-            found = connection.execute(_STANDBYS).mappings().all()
+            following = connection.execute(_FOLLOWING).mappings().all()
+            expected = connection.execute(_EXPECTED).mappings().one()
     except (DBAPIError, OSError) as error:
         raise LedgerUnavailable(
             f"{without_passwords(engine.url)} (SUREHAND_DATABASE_URL): {first_line(error)}"
         ) from error
-    behind = [row for row in found if not row["waits"] or row["sync"] in _BEHIND]
-    if not behind:
-        return None
-    names = ", ".join(sorted({row["name"] for row in behind} - {""}))
-    return (
-        f"standbys of the ledger's PostgreSQL that follow asynchronously: {len(behind)}"
-        f"{f' ({names})' if names else ''}: a failover to it can lose entries that were"
-        " acknowledged, and their effects would be made again; have commits wait for it"
-        " (synchronous_standby_names), or say `ledger restored` after each failover to it"
+    awaited = expected["awaited"]
+    behind = [row["name"] for row in following if not awaited or row["sync"] in _BEHIND]
+    synchronous = len(following) - len(behind)
+    return Standbys(
+        synchronous=synchronous,
+        asynchronous=tuple(behind),
+        missing=expected["unused"] + (awaited and not synchronous),
+        behind_bytes=max(
+            # It may have fetched more since the server's own place in the log was read.
+            (max(row["behind"], 0) for row in following if row["behind"] is not None),
+            default=None,
+        ),
     )

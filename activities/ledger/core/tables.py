@@ -527,6 +527,7 @@ epochs: Final = epoch_table.epochs
 quotas: Final = quota_tables.quotas
 quota_usage: Final = quota_tables.quota_usage
 retentions: Final = retention_tables.retentions
+retention_rounds: Final = retention_tables.retention_rounds
 holds: Final = retention_tables.holds
 tenants: Final = cell_tables.tenants
 #: Tables whose rows are written once and never changed; triggers refuse UPDATE, and DELETE but for

@@ -43,6 +43,7 @@ TABLES: Final = (
     "quota_usage",
     "quotas",
     "replays",
+    "retention_rounds",
     "retentions",
     "run_keys",
     "steerings",
@@ -965,6 +966,16 @@ def _tables() -> None:
             ["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"], name=op.f("fk_holds_runs")
         ),
         sa.PrimaryKeyConstraint("tenant_id", "run_id", name=op.f("pk_holds")),
+    )
+    op.create_table(
+        "retention_rounds",
+        sa.Column("tenant_id", sa.String(length=80), nullable=False),
+        sa.Column("whole_ms", sa.BigInteger(), nullable=True),
+        sa.Column("failed_ms", sa.BigInteger(), nullable=True),
+        sa.CheckConstraint(
+            "whole_ms IS NOT NULL OR failed_ms IS NOT NULL", name=op.f("ck_retention_rounds_ended")
+        ),
+        sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_retention_rounds")),
     )
     op.create_table(
         "run_keys",
