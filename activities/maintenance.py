@@ -21,7 +21,6 @@ from surehand.activities.ledger.core.store import (
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.outbox import notifications
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
-from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs import terminated as stopped_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.worker.context import WorkerContext
@@ -104,7 +103,6 @@ async def reconcile_part(
         )
         if so_far.next is not None:
             return so_far
-        await worker.ledger.transact(asked.tenant, checkpoints.remove_expired)
         over = await worker.ledger.transact(asked.tenant, draft_rows.over)
         await worker.artifacts.remove_drafts(asked.tenant, over)
     found: list[StoppedRun] = []

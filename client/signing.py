@@ -55,19 +55,24 @@ def new_key(path: Path) -> str:
         NoEncryption,
         PrivateFormat,
     )
-    from joserfc.jwk import OKPKey
 
     key = Ed25519PrivateKey.generate()
-    public = OKPKey.import_key(key.public_key())
-    kid = public.thumbprint()
-    document = {**public.as_dict(), "alg": ALGORITHM, "kid": kid, "use": "sig"}
+    document = public_jwk(key)
     _create(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
     try:
         _create(_public_half(path), json.dumps(document, sort_keys=True).encode() + b"\n", 0o644)
     except WrongUse:
         path.unlink()  # nobody knows its public half, and the next attempt needs the name
         raise
-    return kid
+    return str(document["kid"])
+
+
+def public_jwk(key: Ed25519PrivateKey) -> dict[str, Any]:
+    """Return the public half of a key, as a JWK."""
+    from joserfc.jwk import OKPKey
+
+    public = OKPKey.import_key(key.public_key())
+    return {**public.as_dict(), "alg": ALGORITHM, "kid": public.thumbprint(), "use": "sig"}
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:

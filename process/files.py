@@ -5,15 +5,33 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
-    """Write a file: whoever reads it meanwhile finds all of it, old or new.
+    """Write a file, as ``replacing`` does, with a text of which there is enough memory.
 
     Args:
         file: The file; its folder is there.
         text: What it says from now on.
+        mode: Who may read and write it.
+
+    Raises:
+        OSError: It cannot be written; it is as it was.
+    """
+    with replacing(file, mode=mode) as written:
+        written.write(text.encode())
+
+
+@contextmanager
+def replacing(file: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
+    """Write a file part by part: whoever reads it meanwhile finds all of it, old or new.
+
+    Args:
+        file: The file; its folder is there.
         mode: Who may read and write it; ``None``: who may already, and of a new one whoever the
             process's own mask lets.
 
@@ -26,10 +44,10 @@ def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
     created = 0o666 if mode is None else 0o600
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, created)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as written:
+        with os.fdopen(descriptor, "wb") as written:
             if mode is not None:
                 os.fchmod(descriptor, mode)
-            written.write(text)
+            yield written
             written.flush()
             os.fsync(descriptor)
         os.replace(fresh, file)

@@ -1,8 +1,8 @@
 """One round of retention: hide what is old, delete what was hidden, collect what nobody refers to.
 
 A round may be broken off anywhere, and done again. Of what is deleted, first a row says that it is
-going, then its events are exported, then its files go, then its rows. A run of which that fails is
-kept and named, and the round goes on with the others.
+going, then it is exported, then its files go, then its rows. A run of which that fails is kept and
+named, and the round goes on with the others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.engine import forget_log
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.retention import deletion, hiding, rounds
+from surehand.activities.ledger.retention.content import (
+    CHECKPOINTS,
+    Content,
+    Exported,
+    content_of,
+)
 from surehand.activities.ledger.retention.deletion import Going, Moved
 from surehand.activities.ledger.retention.policy import Policy
 from surehand.activities.ledger.steps import drafts as draft_rows
@@ -24,8 +30,7 @@ from surehand.activities.ledger.tenants.moves import require_here
 from surehand.process import set_aside
 from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.set_aside import Collected
-from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.payload_codec import StoreUnavailable, payloads_of
+from surehand.workflows.payload_codec import NotKept, StoreUnavailable, path_of, payloads_of
 
 #: Runs that are looked at in one transaction.
 PAGE: Final = 200
@@ -35,8 +40,10 @@ _OF_ONE_RUN: Final = (ExitCode.BROKEN, ExitCode.OUTPUT_LOST)
 
 #: Says whether the Temporal server still has a run's history.
 KnownToTemporal = Callable[[str], Awaitable[bool]]
-#: Writes a run's events to where they outlive it, and returns where, and how the chain ends there.
-Export = Callable[[str], Awaitable[tuple[str, ChainHead]]]
+#: Content of the artifact store, by its path; ``None``: the store has lost it.
+Files = AsyncIterator[tuple[str, bytes | None]]
+#: Writes what goes of a run to where it outlives it, and returns where.
+Export = Callable[[Content, Files], Awaitable[Exported]]
 
 
 @dataclass(frozen=True)
@@ -65,8 +72,6 @@ class Round:
     hidden: list[Part] = field(default_factory=list)
     deleted: list[Part] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
-    checkpoints: int = 0
-    """Rows of checkpoints whose own time was over, and of what they referred to."""
     files: Collected = field(default_factory=Collected)
 
 
@@ -82,7 +87,7 @@ class Retention:
     known: KnownToTemporal
     export: Export | None = None
     unexported: bool = False
-    """Whether events go that were not exported."""
+    """Whether data goes that was not exported."""
 
     async def look(self) -> Round:
         """Return what a round would do, and do nothing."""
@@ -99,6 +104,10 @@ class Retention:
                 found.hidden.append(Part(candidate.run_id, candidate.kinds))
             else:
                 found.kept.append(Kept(candidate.run_id, why))
+        for run_id in await self.ledger.transact(self.tenant, deletion.over_checkpoints):
+            found.deleted.append(Part(run_id, (CHECKPOINTS,)))
+        for run_id in await self.ledger.transact(self.tenant, hiding.due_checkpoints):
+            found.hidden.append(Part(run_id, (CHECKPOINTS,)))
         return found
 
     async def round(self) -> Round:
@@ -129,12 +138,24 @@ class Retention:
         for root, kind in await self._over():
             async with self._apart(done, root):
                 await self._delete(done, root, kind)
-        done.checkpoints = await self.ledger.transact(self.tenant, deletion.sweep_checkpoints)
+        await self._round_of_checkpoints(done)
         done.files = await self._collect()
         await asyncio.to_thread(forget_log, self.ledger.engine)
         failed = any(one.failed is not None for one in done.kept)
         await self.ledger.transact(self.tenant, rounds.record, failed=failed)
         return done
+
+    async def _round_of_checkpoints(self, done: Round) -> None:
+        grace = self.policy.grace
+        for run_id in await self.ledger.transact(self.tenant, hiding.due_checkpoints):
+            async with self._apart(done, run_id):
+                await self.ledger.transact(
+                    self.tenant, hiding.hide_checkpoints, run_id, grace=grace
+                )
+                done.hidden.append(Part(run_id, (CHECKPOINTS,)))
+        for run_id in await self.ledger.transact(self.tenant, deletion.over_checkpoints):
+            async with self._apart(done, run_id):
+                await self._delete_checkpoints(done, run_id)
 
     @asynccontextmanager
     async def _apart(self, done: Round, run_id: str) -> AsyncIterator[None]:
@@ -188,8 +209,7 @@ class Retention:
         return None
 
     async def _delete(self, done: Round, root: str, kind: str) -> None:
-        if kind == "runs" and self.export is None and not self.unexported:
-            done.kept.append(Kept(root, "its events are not exported"))
+        if self._must_stay(done, root, kind):
             return
         if (has := await self._temporal_has(root)) is not None:
             why = f"Temporal has the history of {has} until its own retention is over"
@@ -203,21 +223,62 @@ class Retention:
         if isinstance(going, str):
             done.kept.append(Kept(root, going))
             return
-        heads, exports = dict[str, ChainHead](), dict[str, str]()
-        if kind == "runs" and self.export is not None:
-            for run_id in going.runs:
-                exports[run_id], heads[run_id] = await self.export(run_id)
+        found = {run_id: await self._exported(run_id, kind, root) for run_id in going.runs}
+        exports = {run_id: one for run_id, one in found.items() if one is not None}
         await self._remove_files(going)
 
         def delete(tx: Transaction) -> object:
-            return deletion.delete(tx, going, by=self.by, heads=heads, exports=exports)
+            return deletion.delete(tx, going, by=self.by, exports=exports)
 
+        files = tuple(file for one in exports.values() for file in one.files)
+        await self._gone(done, Part(root, (kind,), files), delete)
+
+    async def _delete_checkpoints(self, done: Round, run_id: str) -> None:
+        if self._must_stay(done, run_id, CHECKPOINTS):
+            return
+        exported = await self._exported(run_id, CHECKPOINTS, run_id)
+
+        def delete(tx: Transaction) -> object:
+            return deletion.delete_checkpoints(tx, run_id, exported)
+
+        files = () if exported is None else exported.files
+        await self._gone(done, Part(run_id, (CHECKPOINTS,), files), delete)
+
+    async def _gone(self, done: Round, part: Part, delete: Callable[[Transaction], object]) -> None:
         try:
             await self.ledger.transact(self.tenant, delete)
         except Moved as moved:
-            done.kept.append(Kept(root, f"{moved}: the next round goes on"))
+            done.kept.append(Kept(part.run_id, f"{moved}: the next round goes on"))
             return
-        done.deleted.append(Part(root, (kind,), tuple(exports.values())))
+        done.deleted.append(part)
+
+    def _must_stay(self, done: Round, run_id: str, kind: str) -> bool:
+        """Return whether something stays because nobody exports it, and name it."""
+        if self.export is not None or self.unexported:
+            return False
+        done.kept.append(Kept(run_id, f"{kind} are not exported"))
+        return True
+
+    async def _exported(self, run_id: str, kind: str, root: str) -> Exported | None:
+        """Export what goes of a run; ``None``: nobody wants it."""
+        if self.export is None:
+            return None
+        content = await self.ledger.transact(self.tenant, content_of, run_id, kind)
+        return await self.export(content, self._files_of(content, root))
+
+    async def _files_of(self, content: Content, root: str) -> Files:
+        """Yield what the artifact store has of what goes."""
+        blobs = self.artifacts.blobs
+        for sha256 in content.artifacts:
+            path = path_of(self.tenant, sha256)
+            try:
+                yield path, await set_aside.get(blobs, path)
+            except NotKept:
+                yield path, None
+        if content.kind in ("runs", "messages") and content.run_id == root:
+            # All of the tree's are in one folder, by the run at its top.
+            async for path in blobs.kept_in(payloads_of(root)):
+                yield path, await blobs.get(path)
 
     async def _remove_files(self, going: Going) -> None:
         """Remove what is only these runs'; artifacts may be others', too: they are collected."""
@@ -228,7 +289,6 @@ class Retention:
                 if await self.ledger.transact(self.tenant, draft_rows.over, run_id):
                     raise StoreUnavailable(f"drafts of run {run_id} cannot be removed now")
         if going.kind in ("runs", "messages"):
-            # All of the tree's are in one folder, by the run at its top.
             await self.artifacts.blobs.remove(payloads_of(going.root))
 
     async def _collect(self) -> Collected:

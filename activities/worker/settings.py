@@ -219,9 +219,9 @@ class Settings(BaseSettings):
     stream_turns: bool = False
     """Whether models are asked to stream what they say, for `show --follow --tokens`."""
     checkpoint_ttl: Duration = timedelta(days=7)
-    """How long a checkpoint that was saved under a name is kept."""
+    """How long a checkpoint that was saved under a name is shown, before `retention` hides it."""
     checkpoints_kept: int = Field(default=10, ge=1)
-    """Most checkpoints of a run that are kept; a further one removes the oldest."""
+    """Most checkpoints of a run that are shown; a further one hides the oldest."""
     retention: str = ""
     """How long `retention` keeps what of ended runs, such as ``runs=365d,outputs=90d,grace=7d``;
     kinds are runs, steps, outputs, artifacts and messages. Empty: nothing of runs is deleted."""

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.service import RPCError, RPCStatusCode
 
+from surehand.cli.operate.content_export import has_content, read_content, why_unproven
 from surehand.cli.operate.signed_export import shown_signature, signature_text
 from surehand.cli.people.principal import read_public_key
 from surehand.cli.verb import options
@@ -25,6 +26,7 @@ from surehand.client.history import every_event
 from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.signing import ContentClaims, ExportClaims
 from surehand.workflows.encryption import NotDecrypted
 
 if TYPE_CHECKING:
@@ -51,7 +53,10 @@ async def audit(
     if run is None and file is None:
         raise WrongUse("name a RUN, or an exported file (--file), or both")
     if file is not None:
-        head = None if run is None else await _recorded_head(caller, caller.run_id(run))
+        run_id = None if run is None else caller.run_id(run)
+        if _is_content(file):
+            return _reply(caller.settings, _audit_content(file, signer, run_id))
+        head = None if run_id is None else await _recorded_head(caller, run_id)
         return _reply(caller.settings, _audit_file(caller.settings, file, signer, head))
     if signer is not None:
         raise WrongUse("--signer is for an exported file (--file)")
@@ -99,9 +104,40 @@ def _audit_file(
     if recorded is not None:
         with_what = f"the head in the ledger's row of the run, and {with_what}"
     report = _shape(str(events[0]["run_id"]), events, found, with_what)
-    shown = None if token is None else shown_signature(token, verified=key is not None)
+    shown = (
+        None if token is None else shown_signature(token, ExportClaims, verified=key is not None)
+    )
     # Of a signature that does not count nothing is told but why.
     return report.model_copy(update={"signature": None if found else shown})
+
+
+def _is_content(file: Path) -> bool:
+    try:
+        return has_content(file)
+    except OSError:
+        return False  # Whoever reads it next says why.
+
+
+def _audit_content(file: Path, signer: Path | None, run_id: str | None) -> AuditReport:
+    """Prove an export of what was deleted: by its signature, because its rows are in no chain."""
+    from surehand.activities.ledger.history.signatures import claims_to_be
+
+    key, found = None if signer is None else _signer(signer), read_content(file)
+    why, signature, content = why_unproven(found, run_id, None, key), None, None
+    if why is None and found.token is not None:
+        claims = claims_to_be(found.token, ContentClaims)[1]
+        run_id, content = claims.run_id, f"{claims.kind}: {found.told()}"
+        signature = shown_signature(found.token, ContentClaims, verified=key is not None)
+    with_what = "the digest in the file's last line"
+    return AuditReport(
+        run_id=run_id or "",
+        ok=why is None,
+        events=0,
+        compared_with=with_what if key else f"{with_what}, not verified: name the key (--signer)",
+        first_break=why,
+        content=content,
+        signature=signature,
+    )
 
 
 def _signer(file: Path) -> dict[str, str]:
@@ -168,9 +204,7 @@ async def _audit_deleted(ledger: Ledger, tenant: str, gone: Hidden) -> AuditRepo
     from surehand.activities.ledger.history.reads import chain_of
 
     _, _, head = await ledger.transact(tenant, chain_of, gone.run_id)
-    where = (
-        f", its events exported to {gone.export}" if gone.export else ", its events not exported"
-    )
+    where = f", it was exported to {gone.export}" if gone.export else ", it was not exported"
     return AuditReport(
         run_id=gone.run_id,
         ok=True,
@@ -258,6 +292,10 @@ def _reply(settings: ClientSettings, report: AuditReport) -> Reply:
 def _lines(settings: ClientSettings, report: AuditReport) -> Lines:
     if not report.ok:
         yield f"Run {report.run_id}: BROKEN at {report.first_break}"
+        return
+    if report.content is not None and report.signature is not None:
+        yield f"Run {report.run_id}, {report.content}: as they were signed."
+        yield signature_text(report.signature)
         return
     if report.deleted is not None:
         yield f"{report.deleted[0].upper()}{report.deleted[1:]}"

@@ -12,28 +12,23 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import quote
 
 import typer
 from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.cli.operate.signed_export import signed_head
+from surehand.cli.operate.content_export import Exports
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import ledger_of, open_artifacts, read_settings, translated
 from surehand.cli.verb.printer import Lines, Reply
 from surehand.cli.verb.shapes import RetentionPart, RetentionReport, RetentionSwitched, RunKept
 from surehand.cli.verb.text import counted
-from surehand.client.signing import read_key
 from surehand.process.exits import (
     ExitCode,
     NotReachable,
-    OutputLost,
     WrongUse,
 )
-from surehand.process.files import replace_whole
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.base import ChainHead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,14 +53,14 @@ async def retention(
     ] = None,
     export: Annotated[
         Path | None,
-        typer.Option("--export", metavar="DIR", help="Export the events of runs that go, signed."),
+        typer.Option("--export", metavar="DIR", help="Export what goes before it goes, signed."),
     ] = None,
     signing_key: Annotated[
         Path | None,
         typer.Option("--key", help="Sign the exports with it; default SUREHAND_KEY."),
     ] = None,
     no_export: Annotated[
-        bool, typer.Option("--no-export", help="Let events go that were not exported.")
+        bool, typer.Option("--no-export", help="Delete without an export.")
     ] = False,
     keep: Annotated[
         str | None, typer.Option("--keep", metavar="RUN", help="Hold a run: show and keep it.")
@@ -97,9 +92,9 @@ async def retention(
             made = replace(made, unexported=no_export)
             if not acts:
                 return _reply(caller.settings, made.policy, await made.look(), applied=False)
-            if "runs" in made.policy.kept and export is None and not no_export:
+            if made.policy.kept and export is None and not no_export:
                 raise WrongUse(
-                    "runs would lose their events: export them first (--export DIR --key KEY), or"
+                    "data would be deleted for good: export it first (--export DIR --key KEY), or"
                     " say --no-export"
                 )
             if every is None:
@@ -109,7 +104,7 @@ async def retention(
 
 
 async def _retention(
-    caller: Caller, settings: Settings, ledger: Ledger, export: _Exports | None
+    caller: Caller, settings: Settings, ledger: Ledger, export: Exports | None
 ) -> Retention:
     from surehand.activities.ledger.retention import policy
     from surehand.activities.retention.rounds import Retention
@@ -132,7 +127,7 @@ async def _retention(
         policy=policy.parse(settings.retention),
         by=caller.settings.user,
         known=known,
-        export=None if export is None else export.of(ledger).write,
+        export=None if export is None else export.write,
     )
 
 
@@ -177,61 +172,14 @@ async def _switch(
     return Reply(switched, f"Run {found[0]}{more} {told}")
 
 
-class _Exports:
-    """Writes signed exports into a folder, and reads each again."""
-
-    def __init__(self, settings: ClientSettings, folder: Path) -> None:
-        self._settings = settings
-        self._folder = folder
-        self._ledger: Ledger | None = None
-
-    def of(self, ledger: Ledger) -> _Exports:
-        self._ledger = ledger
-        return self
-
-    async def write(self, run_id: str) -> tuple[str, ChainHead]:
-        """Export a run; returns the file, and the head that is signed in it."""
-        from surehand.activities.ledger.history.audit import to_lines
-        from surehand.activities.ledger.history.reads import chain_of
-
-        assert self._ledger is not None
-        chain, _, head = await self._ledger.transact(self._settings.tenant, chain_of, run_id)
-        file = self._folder / f"{quote(run_id, safe='~')}.jsonl"
-        signed = signed_head(self._settings, chain, head)
-        await asyncio.to_thread(_write, file, to_lines(chain) + signed)
-        await asyncio.to_thread(_verify, file, head)
-        return str(file), head
-
-
-def _export_to(caller: Caller, folder: Path | None, key: Path | None) -> _Exports | None:
+def _export_to(caller: Caller, folder: Path | None, key: Path | None) -> Exports | None:
     if folder is None:
         return None
     signing = key or caller.settings.key
     if signing is None:
         raise WrongUse("exports are signed: name your key (--key, or SUREHAND_KEY)")
-    read_key(signing)  # A run is on its way out before its export is signed.
-    return _Exports(caller.settings.model_copy(update={"key": signing}), folder.absolute())
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_whole(file, text)
-    except OSError as error:
-        raise OutputLost(f"{file}: cannot be written: {error.strerror}") from error
-
-
-def _verify(file: Path, head: ChainHead) -> None:
-    from surehand.activities.ledger.history.audit import NotAnExport, verify_chain
-    from surehand.activities.ledger.history.signatures import read_export, verify_signature
-
-    try:
-        events, token = read_export(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, NotAnExport) as error:
-        raise OutputLost(f"{file}: what was written cannot be read again: {error}") from error
-    found = verify_chain(events, [head]) or verify_signature(events, token, None)
-    if found is not None or token is None:
-        raise OutputLost(f"{file}: what was written is not what was to be: {found}")
+    settings = caller.settings.model_copy(update={"key": signing})
+    return Exports(settings, folder.absolute())
 
 
 @contextmanager
@@ -254,7 +202,6 @@ def _reply(settings: ClientSettings, policy: Policy, done: Round, *, applied: bo
             RunKept(run_id=one.run_id, why=one.why, failed=one.failed is not None)
             for one in done.kept
         ],
-        checkpoints=done.checkpoints,
         files_set_aside=done.files.aside,
         files_back=done.files.back,
         files_removed=done.files.removed,
@@ -269,7 +216,7 @@ def _part(part: Part) -> RetentionPart:
 
 
 def _lines(settings: ClientSettings, report: RetentionReport, *, anything: bool) -> Lines:
-    if anything:
+    if anything or report.hidden or report.deleted or report.kept:
         yield from _lines_of_runs(report)
     else:
         yield "SUREHAND_RETENTION is not set: nothing is hidden, and nothing deleted"

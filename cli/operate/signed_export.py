@@ -13,7 +13,7 @@ from surehand.client.signing import read_key, sign
 from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.signing import ExportClaims, audience
+from surehand.workflows.contracts.signing import ExportClaims, Signed, audience
 
 
 def signed_head(
@@ -55,16 +55,17 @@ def signed_head(
     return signature_line(sign(key, claims))
 
 
-def shown_signature(token: str, *, verified: bool) -> ExportSignature:
+def shown_signature(token: str, claims_of: type[Signed], *, verified: bool) -> ExportSignature:
     """Return what a signature of the right form says.
 
     Args:
         token: The compact JWS.
+        claims_of: What it is a signature of.
         verified: Whether it was made with the key of the signer who was named.
     """
     from surehand.activities.ledger.history.signatures import claims_to_be
 
-    kid, claims = claims_to_be(token)
+    kid, claims = claims_to_be(token, claims_of)
     return ExportSignature(
         signer=claims.sub,
         kid=kid,

@@ -134,6 +134,7 @@ async def _past(caller: Caller, run_id: str, seq: int) -> dict[str, Any]:
 async def _save(
     caller: Caller, run_id: str, name: str, document: dict[str, Any], ttl: timedelta | None
 ) -> Reply:
+    from surehand.activities.ledger.retention import policy
     from surehand.activities.ledger.runs import checkpoints
 
     settings = read_settings()
@@ -158,15 +159,16 @@ async def _save(
             saved_by=caller.settings.user,
             ttl=lasts,
             most=settings.checkpoints_kept,
+            grace=policy.parse(settings.retention).grace,
         )
     lines = [
         f"Saved {name}: run {run_id} at event {seq}, kept until {shown_time(saved.expires_at)}"
     ]
     if surplus:
         kept_of_each = counted(settings.checkpoints_kept, "checkpoint")
-        lines.append(f"Removed {', '.join(surplus)}: a run keeps {kept_of_each}")
+        lines.append(f"Hidden {', '.join(surplus)}: of a run {kept_of_each} are shown")
     made = NamedCheckpoint.model_validate(asdict(saved))
-    return Reply(CheckpointSaved(run_id=run_id, saved=made, removed=surplus), lines)
+    return Reply(CheckpointSaved(run_id=run_id, saved=made, hidden=surplus), lines)
 
 
 async def _list(caller: Caller, run_id: str) -> Reply:

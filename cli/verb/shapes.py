@@ -299,7 +299,9 @@ class AuditReport(Shape):
     forgotten: int = 0
     """Hashes that Temporal's history has and the ledger does not: it was restored meanwhile."""
     deleted: str | None = None
-    """Of a run that was deleted: by whom, when, and where its events were exported to."""
+    """Of a run that was deleted: by whom, when, and where it was exported to."""
+    content: str | None = None
+    """Of an exported file with what was deleted: what it has."""
 
 
 class RunBehind(Shape):
@@ -380,7 +382,7 @@ class RetentionPart(Shape):
     run_id: str
     kinds: list[str]
     exports: list[str] = []
-    """The files of their events."""
+    """The files of what was deleted."""
 
 
 class RunKept(Shape):
@@ -399,8 +401,6 @@ class RetentionReport(Shape):
     hidden: list[RetentionPart]
     deleted: list[RetentionPart]
     kept: list[RunKept]
-    checkpoints: int
-    """Rows of saved checkpoints whose own time was over, and of what they referred to."""
     files_set_aside: int
     """Artifacts to which nothing refers: a day later they are removed."""
     files_back: int
@@ -687,7 +687,7 @@ class CheckpointSaved(Shape):
 
     run_id: str
     saved: NamedCheckpoint
-    removed: list[str]
+    hidden: list[str]
     """Older ones that made room, by name."""
 
 

@@ -52,12 +52,12 @@ def test_those_that_are_kept_are_listed_the_newest_first_and_the_oldest_makes_ro
         verbs("checkpoint", run.name, "--list", "--json", **NOWHERE).document()
     )
     assert saved.saved.expires_at - saved.saved.saved_at == timedelta(days=30)
-    assert "Removed early" in third.out
+    assert "Hidden early" in third.out
     assert [one.name for one in listed.checkpoints] == ["third", "second"]
     assert {one.saved_by for one in listed.checkpoints} == {"ana"}
     gone = verbs("checkpoint", run.name, "--named", "early")
     assert gone.code == 2
-    assert "has no checkpoint early; it has: third, second" in gone.line()
+    assert f"checkpoint early of run {run.name} is hidden since" in gone.line()
     again = verbs("checkpoint", run.name, "--save", "third")
     assert again.code == 2
     assert "has a checkpoint third already" in again.line()

@@ -26,7 +26,7 @@ def save(
     kept = document if isinstance(document, Kept) else Kept(document or {"run_id": run_id})
     with scene.tx(after) as tx:
         _, removed = checkpoints.save(
-            tx, run_id, name, kept, seq=3, size=10, saved_by="ann", ttl=WEEK, most=10
+            tx, run_id, name, kept, seq=3, size=10, saved_by="ann", ttl=WEEK, most=10, grace=WEEK
         )
     return removed
 
@@ -77,23 +77,32 @@ def test_the_oldest_makes_room_for_the_eleventh_and_its_name_is_free_again(
     assert save(scene, "c0") == ["c1"]
 
 
-def test_one_whose_time_is_over_is_gone_and_its_row_says_that_it_was_there(
+def test_what_makes_room_is_hidden_for_its_grace_and_says_how_it_is_shown_again(
     scene: Scene,
 ) -> None:
+    for number in range(11):
+        save(scene, f"c{number}")
+
+    hidden = "checkpoint c0 of run run-1 is hidden since .* `.* --keep run-1` shows it again"
+    with pytest.raises(CheckpointError, match=hidden):
+        named(scene, "c0")
+    first = scene.row(checkpoints.checkpoints, name="c0")
+    assert first["document"] == {"run_id": RUN}
+    assert first["delete_after_ms"] - first["hidden_ms"] == WEEK // timedelta(milliseconds=1)
+
+
+def test_one_whose_time_is_over_leaves_its_name_and_its_place_to_the_next(scene: Scene) -> None:
     save(scene, "old", {"run_id": RUN})
     save(scene, "young", after=WEEK - timedelta(days=1))
 
-    assert names(scene, OVER) == ["young"]
-    with pytest.raises(CheckpointError, match="no checkpoint old"):
-        named(scene, "old", OVER)
-    with scene.tx(OVER) as tx:
-        assert checkpoints.remove_expired(tx) == 1
-        assert checkpoints.remove_expired(tx) == 0
-
-    old, young = scene.rows(checkpoints.checkpoints)
-    assert (old["name"], old["document"], old["removed_ms"] is None) == ("old", None, False)
-    assert (young["name"], young["removed_ms"]) == ("young", None)
     assert save(scene, "old", after=OVER) == []
+
+    assert names(scene, OVER) == ["old", "young"]
+    assert [row["hidden_ms"] is None for row in scene.rows(checkpoints.checkpoints)] == [
+        False,
+        True,
+        True,
+    ]
 
 
 async def test_a_large_one_is_kept_by_reference_and_listed_with_the_runs_artifacts(
@@ -118,4 +127,3 @@ def test_another_tenants_run_has_no_checkpoints_and_gets_none(scene: Scene, othe
         save(other, "after", run_id="theirs")
     with other.tx(OVER) as tx:
         assert checkpoints.saved(tx, "theirs") == []
-        assert checkpoints.remove_expired(tx) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import shutil
 import signal
@@ -21,7 +23,9 @@ from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.people_tables import standing_uses
-from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.core.schema import metadata
+from surehand.activities.ledger.core.statements import delete_rows, update_rows
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, open_ledger
 from surehand.activities.ledger.core.tables import (
     approvals,
     artifacts,
@@ -38,32 +42,37 @@ from surehand.activities.ledger.core.tables import (
     steerings,
     steps,
 )
-from surehand.activities.ledger.history.audit import to_lines
-from surehand.activities.ledger.history.reads import artifacts_of, chain_of, effects_of
+from surehand.activities.ledger.history.reads import artifacts_of, effects_of
 from surehand.activities.ledger.history.stats import Scope, stats
 from surehand.activities.ledger.outbox import notifications as outbox
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.people.starts import StartRefused
-from surehand.activities.ledger.retention import hiding
+from surehand.activities.ledger.retention import deletion, hiding
+from surehand.activities.ledger.retention.content import Content, Exported
 from surehand.activities.ledger.retention.hiding import NotKept, RunHidden
 from surehand.activities.ledger.retention.policy import Policy, parse
+from surehand.activities.ledger.runs import checkpoints as saved_checkpoints
 from surehand.activities.ledger.runs import lifecycle, steering
 from surehand.activities.ledger.runs.lifecycle import RunIdTaken
 from surehand.activities.ledger.steps import artifacts as artifact_rows
+from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Claimed, Committed, Mismatch
-from surehand.activities.retention.rounds import Retention, Round
+from surehand.activities.retention.rounds import Files, Part, Retention, Round
+from surehand.cli.operate.content_export import Exports, read_content, why_unproven
+from surehand.client.signing import new_key
 from surehand.process import set_aside
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.starting import Linked, Parent
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun
+from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.payload_codec import payloads_of
 from tests.ledger.people import person
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger.standing import ask, granted
-from tests.ledger.test_checkpoints import save
+from tests.ledger.test_checkpoints import WEEK, save
 from tests.ledger.test_steering import sent
 from tests.ledger_databases import DATABASES
 
@@ -91,6 +100,13 @@ class Office:
             with self.scene.tx() as tx:
                 lifecycle.close_run(tx, asked)
 
+    def exported(self, name: str) -> list[dict[str, Any]]:
+        """Return what a signed export has, line by line, once it is proven."""
+        file = self.folder / "exports" / f"{name}.jsonl"
+        jwk = json.loads((self.folder / "rita.pem.pub").read_text())
+        assert why_unproven(read_content(file), None, None, jwk) is None
+        return [json.loads(line) for line in file.read_text().splitlines()[:-1]]
+
     def files(self) -> list[str]:
         return sorted(
             str(path.relative_to(self.folder / "store"))
@@ -105,12 +121,18 @@ def office_of(scene: Scene, keeper: Ledger, folder: Path) -> Office:
     async def known(run_id: str) -> bool:
         return False
 
-    async def export(run_id: str) -> tuple[str, ChainHead]:
-        chain, _, head = await keeper.transact(scene.tenant, chain_of, run_id)
-        file = folder / f"{run_id}.jsonl"
-        file.write_text(to_lines(chain))
-        return str(file), head
-
+    key = folder / "rita.pem"
+    if not key.exists():
+        new_key(key)
+    # As the ids of these runs say.
+    settings = ClientSettings(
+        tenant=DEFAULT_TENANT,
+        user="rita",
+        key=key,
+        task_queue="surehand",
+        ui_url="http://localhost",
+    )
+    export = Exports(settings, folder / "exports").write
     return Office(
         scene, Retention(keeper, store, scene.tenant, AT_ONCE, "rita", known, export), folder
     )
@@ -180,9 +202,8 @@ async def test_a_run_is_hidden_first_and_its_rows_and_files_are_deleted_after_it
     with pytest.raises(RunHidden, match=f"run {RUN} was deleted by rita on "), scene.tx() as tx:
         effects_of(tx, RUN)
     assert not (office.folder / "store" / payloads_of(RUN)).exists()
-    assert (office.folder / f"{RUN}.jsonl").read_text().count("\n") == scene.row(runs, run_id=RUN)[
-        "seq"
-    ]
+    events_and_signature = (office.folder / "exports" / f"{RUN}.jsonl").read_text().count("\n")
+    assert events_and_signature == scene.row(runs, run_id=RUN)["seq"] + 1
 
 
 def hold_and_release(office: Office) -> None:
@@ -453,8 +474,6 @@ async def test_the_workers_role_hides_deletes_and_shortens_nothing(
 
 
 async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) -> None:
-    from surehand.activities.ledger.retention import deletion
-
     await lived(office)
     await office.round(replace(AT_ONCE, grace=DAY))
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
@@ -472,23 +491,195 @@ async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) 
     assert {row["run_id"] for row in office.scene.rows(bars)} == {RUN, CHILD}
 
 
-async def test_what_saved_checkpoints_referred_to_goes_when_their_own_time_is_over(
-    office: Office,
-) -> None:
+def names(office: Office) -> list[str]:
+    with office.scene.tx() as tx:
+        return [one.name for one in saved_checkpoints.saved(tx, RUN)]
+
+
+async def checkpoints_of(office: Office) -> Kept:
+    """One whose time is over, of a run that is open, and one that is still there."""
     scene = office.scene
     kept = await office.retention.artifacts.keep(scene.tenant, RUN, {"document": MARKER * 900})
-    save(scene, "over", kept)
     save(scene, "still-there", kept)
-    row = update(checkpoints).where(checkpoints.c.tenant_id == scene.tenant)
-    with scene.ledger.transaction(scene.tenant) as tx:
-        over = row.where(checkpoints.c.name == "over")
-        tx.connection.execute(over.values(document=None, removed_ms=1))
+    save(scene, "over", kept, after=-2 * WEEK)
+    return kept
 
-    assert (await office.round(parse("runs=9999d"))).checkpoints == 2
 
+async def test_a_checkpoint_whose_time_is_over_is_hidden_exported_and_deleted_after_its_grace(
+    office: Office,
+) -> None:
+    scene, kept = office.scene, await checkpoints_of(office)
+    assert kept.artifact is not None
+    gone = [Part(RUN, ("checkpoints",))]
+
+    first = await office.round(Policy(grace=DAY))
+    assert (first.hidden, first.deleted, names(office)) == (gone, [], ["still-there"])
+    assert (await office.round(Policy(grace=DAY))).hidden == []
+    with refused(office.retention.ledger, scene.tenant, "until their run is being deleted") as tx:
+        tx.execute(delete_rows(checkpoints, name="over"))
+    with refused(office.retention.ledger, scene.tenant, "its grace is not shortened") as tx:
+        hidden = update_rows(checkpoints, name="over")
+        tx.execute(hidden.values(delete_after_ms=checkpoints.c.hidden_ms))
+    with office.retention.ledger.transaction(scene.tenant) as tx:
+        hiding.keep(tx, RUN, by="rita", reason="")
+    assert names(office) == ["over", "still-there"]
+    assert (await office.round(Policy(grace=timedelta(0)))).hidden == []
+    with office.retention.ledger.transaction(scene.tenant) as tx:
+        hiding.release(tx, RUN, by="rita")
+
+    second = await office.round(Policy(grace=timedelta(0)))
+
+    [part] = second.deleted
+    assert part.exports == (str(office.folder / "exports" / f"{RUN}+checkpoints.jsonl"),)
+    exported = office.exported(f"{RUN}+checkpoints")
+    assert [one["row"]["name"] for one in exported if one.get("table") == "checkpoints"] == ["over"]
+    assert [MARKER.encode() in base64.b64decode(o["base64"]) for o in exported if "file" in o] == [
+        True
+    ]
     assert [one["name"] for one in scene.rows(checkpoints)] == ["still-there"]
     assert [one["step_id"] for one in scene.rows(artifacts)] == ["checkpoint:still-there"]
-    assert office.files() == [kept.artifact.uri if kept.artifact else ""]
+    assert office.files() == [kept.artifact.uri]
+
+
+async def test_the_next_checkpoints_that_go_do_not_write_over_the_export_of_the_last_ones(
+    office: Office,
+) -> None:
+    at_once = Policy(grace=timedelta(0))
+    for name in ("first", "second"):
+        save(office.scene, name, after=-2 * WEEK)
+        await office.round(at_once)
+
+    [first] = office.exported(f"{RUN}+checkpoints")
+    [second] = office.exported(f"{RUN}+checkpoints+2")
+    assert (first["row"]["name"], second["row"]["name"]) == ("first", "second")
+
+
+async def test_a_checkpoint_of_a_held_run_stays_and_so_does_one_that_nobody_exports(
+    office: Office,
+) -> None:
+    at_once, scene = Policy(grace=timedelta(0)), office.scene
+    save(scene, "over", after=-2 * WEEK)
+    with office.retention.ledger.transaction(scene.tenant) as tx:
+        hiding.keep(tx, RUN, by="rita", reason="")
+    assert (await office.round(at_once)) == Round()
+    with office.retention.ledger.transaction(scene.tenant) as tx:
+        hiding.release(tx, RUN, by="rita")
+
+    silent = replace(office, retention=replace(office.retention, export=None))
+    done = await silent.round(at_once)
+
+    assert (done.deleted, len(scene.rows(checkpoints))) == ([], 1)
+    assert [(one.run_id, one.why) for one in done.kept] == [(RUN, "checkpoints are not exported")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "said"),
+    [
+        ("runs", "steps", "output"),
+        ("runs", "approvals", "params"),
+        ("runs", "effects", "receipt"),
+        ("steps", "steps", "output"),
+        ("outputs", "effects", "receipt"),
+        ("outputs", "effects", "params"),
+        ("messages", "notifications", "facts"),
+    ],
+)
+async def test_what_a_kind_deletes_is_in_its_signed_export_before(
+    office: Office, kind: str, table: str, said: str
+) -> None:
+    await lived(office)
+    before = [row for row in rows_by_name(office, table) if row["run_id"] == RUN]
+
+    done = await office.round(parse(f"{kind}=0s,grace=0s"))
+
+    [part] = done.deleted
+    assert str(office.folder / "exports" / f"{RUN}+{kind}.jsonl") in part.exports
+    found = [one["row"] for one in office.exported(f"{RUN}+{kind}") if one.get("table") == table]
+    assert [row[said] for row in found] == [row[said] for row in before]
+    assert MARKER in json.dumps([row[said] for row in found])
+    after = [row for row in rows_by_name(office, table) if row["run_id"] == RUN]
+    assert MARKER not in str([row[said] for row in after])
+
+
+@pytest.mark.parametrize("kind", ["artifacts", "messages", "runs"])
+async def test_what_the_store_has_of_it_is_in_its_export_too(office: Office, kind: str) -> None:
+    await lived(office)
+
+    await office.round(parse(f"{kind}=0s,grace=0s"))
+
+    files = [one for one in office.exported(f"{RUN}+{kind}") if "file" in one]
+    assert all(MARKER.encode() in base64.b64decode(one["base64"]) for one in files)
+    payloads = [one for one in files if one["file"].startswith(payloads_of(RUN))]
+    assert (len(payloads), len(files) - len(payloads)) == {
+        "artifacts": (0, 1),
+        "messages": (1, 0),
+        "runs": (1, 1),
+    }[kind]
+
+
+async def test_what_the_store_has_lost_is_named_in_the_export_and_keeps_nothing(
+    office: Office,
+) -> None:
+    await lived(office)
+    for path in (office.folder / "store").rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+    done = await office.round(parse("artifacts=0s,grace=0s"))
+
+    assert [one.kinds for one in done.deleted] == [("artifacts",)]
+    [lost] = [one for one in office.exported(f"{RUN}+artifacts") if "file" in one]
+    assert lost["lost"] is True
+
+
+async def test_a_round_that_was_broken_off_after_its_files_keeps_the_export_that_has_them(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lived(office)
+    policy = parse("messages=0s,grace=0s")
+
+    def dies(*_: Any, **__: Any) -> Any:
+        raise LedgerUnavailable("the process is gone")
+
+    with monkeypatch.context() as patched, pytest.raises(LedgerUnavailable):
+        patched.setattr(deletion, "delete", dies)
+        await office.round(policy)
+    assert not (office.folder / "store" / payloads_of(RUN)).exists()
+
+    done = await office.round(policy)
+
+    [part] = done.deleted
+    assert part.exports == (str(office.folder / "exports" / f"{RUN}+messages.jsonl"),)
+    assert [one["file"] for one in office.exported(f"{RUN}+messages") if "file" in one]
+
+
+async def test_what_has_changed_since_it_was_exported_is_exported_once_more(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lived(office)
+    policy, write = parse("messages=0s,grace=0s"), office.retention.export
+    assert write is not None
+
+    async def late(content: Content, files: Files) -> Exported:
+        made = await write(content, files)
+        with office.scene.tx() as tx:
+            tx.execute(update_rows(notifications, run_id=content.run_id).values(attempts=7))
+        return made
+
+    slow = replace(office, retention=replace(office.retention, export=late))
+    done = await slow.round(policy)
+
+    assert [one.why for one in done.kept] == [
+        f"messages of run {RUN} have changed since they were exported: the next round goes on"
+    ]
+    assert len(office.scene.rows(notifications)) == 1
+    assert (await office.round(policy)).deleted
+    rows = [one["row"] for one in office.exported(f"{RUN}+messages+2") if "row" in one]
+    assert [row["attempts"] for row in rows] == [7]
+
+
+def rows_by_name(office: Office, table: str) -> list[dict[str, Any]]:
+    return office.scene.rows(metadata.tables[table])
 
 
 _KILLED: Final = """

@@ -16,15 +16,15 @@ from surehand.activities.ledger.core.statements import delete_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import events
 from surehand.activities.ledger.retention import deletion, rounds
+from surehand.activities.ledger.retention.content import Content, Exported
 from surehand.activities.ledger.retention.policy import Policy
 from surehand.activities.ledger.retention.rounds import LastRound
 from surehand.activities.ledger.steps import drafts
-from surehand.activities.retention.rounds import Kept, Round
+from surehand.activities.retention.rounds import Files, Kept, Round
 from surehand.cli.operate.retention import _reply, _serve
 from surehand.cli.verb.shapes import RetentionReport
 from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger.test_retention import AT_ONCE, Office, office_of
@@ -62,10 +62,10 @@ async def test_a_run_that_cannot_be_exported_is_named_and_the_others_go(
     export = office.retention.export
     assert export is not None
 
-    async def fails(run_id: str) -> tuple[str, ChainHead]:
-        if run_id == RUN:
+    async def fails(content: Content, files: Files) -> Exported:
+        if content.run_id == RUN:
             raise error
-        return await export(run_id)
+        return await export(content, files)
 
     failing = replace(office, retention=replace(office.retention, export=fails))
 
@@ -127,7 +127,7 @@ async def test_a_run_that_the_database_refuses_to_delete_is_named_and_the_others
     "error", [WrongUse("rita.pem: no such file"), NotReachable("the Temporal server")]
 )
 async def test_what_concerns_all_runs_ends_the_round(office: Office, error: SurehandError) -> None:
-    async def fails(run_id: str) -> tuple[str, ChainHead]:
+    async def fails(content: Content, files: Files) -> Exported:
         raise error
 
     with pytest.raises(type(error)):

@@ -43,7 +43,7 @@ from surehand.activities.ledger.core.schema import (
 )
 from surehand.activities.ledger.core.sealed import Sealed, SealedEvent, SealedText
 
-_KEPT = text("document IS NOT NULL")
+_SHOWN = text("hidden_ms IS NULL")
 
 checkpoints = Table(
     "checkpoints",
@@ -54,32 +54,36 @@ checkpoints = Table(
     Column("name", String(64), nullable=False),
     # The run's newest event when the document was made.
     Column("seq", BigInteger, nullable=False),
-    # As `checkpoint RUN` prints it, or a reference to an artifact; NULL: removed, this row is left.
+    # As `checkpoint RUN` prints it, or a reference to an artifact; NULL: its run was erased.
     Column("document", Sealed("checkpoints.document")),
     Column("bytes", BigInteger, nullable=False),
     Column("saved_by", String(200), nullable=False),
     Column("saved_ms", BigInteger, nullable=False),
     Column("expires_ms", BigInteger, nullable=False),
-    Column("removed_ms", BigInteger),
+    # When its time was over, or it made room for a newer one; and the end of its grace.
+    Column("hidden_ms", BigInteger),
+    Column("delete_after_ms", BigInteger),
     CheckConstraint("number >= 1 AND seq >= 0", name="counts"),
     CheckConstraint("expires_ms > saved_ms", name="lives"),
-    CheckConstraint("(document IS NULL) = (removed_ms IS NOT NULL)", name="removed_at_a_time"),
-    # A name is free again once its checkpoint is removed.
+    CheckConstraint("(hidden_ms IS NULL) = (delete_after_ms IS NULL)", name="hidden_for_a_grace"),
+    CheckConstraint("delete_after_ms >= hidden_ms", name="grace"),
+    CheckConstraint("document IS NOT NULL OR hidden_ms IS NOT NULL", name="erased_is_hidden"),
+    # A name is free again once its checkpoint is hidden.
     Index(
         "uq_checkpoints_name",
         "tenant_id",
         "run_id",
         "name",
         unique=True,
-        sqlite_where=_KEPT,
-        postgresql_where=_KEPT,
+        sqlite_where=_SHOWN,
+        postgresql_where=_SHOWN,
     ),
     Index(
         "ix_checkpoints_expires",
         "tenant_id",
         "expires_ms",
-        sqlite_where=_KEPT,
-        postgresql_where=_KEPT,
+        sqlite_where=_SHOWN,
+        postgresql_where=_SHOWN,
     ),
     run_reference(),
 )

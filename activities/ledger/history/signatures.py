@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from surehand.activities.ledger.approvals import standing
 from surehand.activities.ledger.approvals.votes import is_of
@@ -36,7 +36,7 @@ from surehand.activities.ledger.people.signatures import (
 )
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.signing import ExportClaims, audience
+from surehand.workflows.contracts.signing import ExportClaims, Signed, audience
 from surehand.workflows.identity import tenant_of_run
 
 
@@ -152,6 +152,7 @@ def _given(tx: Transaction, row: Mapping[str, Any], asked: Assurance) -> str | N
     return None if standing.is_within(tx, found) else "more was used than was granted"
 
 
+S = TypeVar("S", bound=Signed)
 #: The one field of the last line.
 _SIGNATURE: Final = "signature"
 #: Of the year 9999: what follows is no date.
@@ -179,13 +180,13 @@ def read_export(text: str) -> tuple[list[dict[str, Any]], str | None]:
     return from_lines(text), None
 
 
-def claims_to_be(token: str) -> tuple[str, ExportClaims]:
+def claims_to_be(token: str, claims_of: type[S]) -> tuple[str, S]:
     """Return the key id and the claims of a signature that nobody has verified.
 
     Raises:
         BadSignature: It has not the form of one.
     """
-    return header_kid(token, ExportClaims.typ), claimed(token, ExportClaims)
+    return header_kid(token, claims_of.typ), claimed(token, claims_of)
 
 
 def verify_signature(
@@ -201,7 +202,7 @@ def verify_signature(
     if token is None:
         return None if public_jwk is None else Break(0, "the export is not signed")
     try:
-        claims = claims_to_be(token)[1]
+        claims = claims_to_be(token, ExportClaims)[1]
         if public_jwk is not None:
             claims = authentic(token, public_jwk, ExportClaims)
     except BadSignature as error:

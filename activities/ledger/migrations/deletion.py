@@ -49,17 +49,23 @@ _GOING: Final = (
     f"EXISTS (SELECT 1 FROM retentions WHERE {_RUN.format(row='OLD')}"
     " AND going_ms IS NOT NULL AND deleted_ms IS NULL AND kind {of_kinds})"
 )
-#: Besides: what is over already.
+_HELD_RUN: Final = f"EXISTS (SELECT 1 FROM holds WHERE {_RUN})"
+#: Besides: saved checkpoints, each of which has a time and a grace of its own.
 _OVER: Final = {
-    "checkpoints": "OLD.document IS NULL",
+    "checkpoints": f"(OLD.delete_after_ms <= {{now}} AND NOT {_HELD_RUN.format(row='OLD')})",
     "artifacts": "(substr(OLD.step_id, 1, 11) = 'checkpoint:' AND NOT EXISTS (SELECT 1 FROM"
-    f" checkpoints WHERE {_RUN.format(row='OLD')} AND 'checkpoint:' || name = OLD.step_id"
-    " AND document IS NOT NULL))",
+    f" checkpoints WHERE {_RUN.format(row='OLD')} AND 'checkpoint:' || name = OLD.step_id))",
 }
+#: A checkpoint is hidden as of now, and shown again; its grace is neither shortened nor dated back.
+_MAY_HIDE_CHECKPOINT: Final = (
+    "NEW.hidden_ms IS NULL"
+    f" OR (OLD.hidden_ms IS NULL AND NEW.hidden_ms >= {{now}} - {_AGO})"
+    " OR (NEW.hidden_ms = OLD.hidden_ms AND NEW.delete_after_ms = OLD.delete_after_ms)"
+)
 _CLOSED: Final = (
     f"EXISTS (SELECT 1 FROM runs WHERE {_RUN.format(row='NEW')} AND closed_ms IS NOT NULL)"
 )
-_HELD: Final = f"EXISTS (SELECT 1 FROM holds WHERE {_RUN.format(row='NEW')})"
+_HELD: Final = _HELD_RUN.format(row="NEW")
 _MAY_HIDE: Final = (
     "NEW.going_ms IS NULL AND NEW.deleted_ms IS NULL"
     f" AND NEW.hidden_ms >= {{now}} - {_AGO} AND {_CLOSED} AND NOT {_HELD}"
@@ -80,13 +86,14 @@ _MAY_GO: Final = (
 
 def guard() -> None:
     """Have all deletions refused that retention does not do."""
+    now = _POSTGRES_NOW if on_postgresql() else _SQLITE_NOW
     for table in _NEVER:
         _refuse_unless(table, "no_delete", "DELETE", "1 = 0", f"{table} are never deleted")
     for table, kinds in _GO_WITH.items():
         if table in _WRITTEN_ONCE:
             _refuse_unless(table, "no_update", "UPDATE", "1 = 0", f"{table} are append-only")
         kept = "append-only" if table in _WRITTEN_ONCE else "kept"
-        over = f" OR {_OVER[table]}" if table in _OVER else ""
+        over = f" OR {_OVER[table].format(now=now)}" if table in _OVER else ""
         why = f"{table} are {kept} until their run is being deleted"
         _refuse_unless(table, "no_delete", "DELETE", f"{_going(kinds)}{over}", why)
     for (table, columns), kinds in _EMPTIED.items():
@@ -96,7 +103,9 @@ def guard() -> None:
             allowed = f"NEW.content_deleted_ms IS NULL OR {allowed}"
         why = "what was recorded is not changed until its run is being deleted"
         _refuse_unless(table, "emptied", f"UPDATE OF {columns}", allowed, why)
-    now = _POSTGRES_NOW if on_postgresql() else _SQLITE_NOW
+    grace = "a checkpoint is hidden as of now, and its grace is not shortened"
+    may = _MAY_HIDE_CHECKPOINT.format(now=now)
+    _refuse_unless("checkpoints", "hidden", "UPDATE OF hidden_ms, delete_after_ms", may, grace)
     # On PostgreSQL row-level security sees to the tenant, and says so.
     same_tenant = "1 = 1" if on_postgresql() else "NEW.tenant_id = OLD.tenant_id"
     hide, go = _MAY_HIDE.format(now=now), _MAY_GO.format(now=now, same_tenant=same_tenant)

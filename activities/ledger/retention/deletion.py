@@ -1,8 +1,8 @@
 """Deleting what was hidden for as long as its grace.
 
-In three parts, each of which may be done again: a row says that it is going, then files go, then
-the rows. What stays of a run protects its effects: the run's row with the head of its chain, and
-its effects by their business keys. Its id is never free again, nor is a key.
+In parts, each of which may be done again: a row says that it is going, then it is exported, then
+files go, then the rows. What stays of a run protects its effects: the run's row with the head of
+its chain, and its effects by their business keys. Its id is never free again, nor is a key.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from surehand.activities.ledger.core.tables import (
     drafts,
     effects,
     events,
+    holds,
     interventions,
     notifications,
     plans,
@@ -33,10 +34,15 @@ from surehand.activities.ledger.core.tables import (
     steerings,
     steps,
 )
+from surehand.activities.ledger.retention.content import (
+    CHECKPOINTS,
+    Exported,
+    content_of,
+    goes_alone,
+)
 from surehand.activities.ledger.retention.hiding import tree, why_kept
 from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
-from surehand.workflows.contracts.base import ChainHead
 
 #: By kind: the tables whose rows go with it.
 _ROWS: Final[Mapping[str, tuple[Table, ...]]] = {
@@ -71,7 +77,7 @@ _OF_EFFECTS: Final = {
 
 
 class Moved(Exception):
-    """The chain of a run has grown since it was exported: it is exported once more."""
+    """A run has changed since it was exported: it is exported once more."""
 
 
 @dataclass(frozen=True)
@@ -125,31 +131,22 @@ def go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
     return Going(root, kind, tuple(found))
 
 
-def delete(
-    tx: Transaction,
-    going: Going,
-    *,
-    by: str,
-    heads: Mapping[str, ChainHead],
-    exports: Mapping[str, str],
-) -> Deleted:
+def delete(tx: Transaction, going: Going, *, by: str, exports: Mapping[str, Exported]) -> Deleted:
     """Delete the rows of what is going, and say so; its files are gone.
 
     Args:
         tx: The transaction.
         going: What.
         by: Who deletes it.
-        heads: Where each run's chain ended when it was exported; empty: it was not.
-        exports: Where each run's events were exported to.
+        exports: What was exported of each run; empty: nothing was.
 
     Raises:
-        Moved: An export does not have the whole chain.
+        Moved: An export does not have all of it.
     """
     for run_id in going.runs:
         tx.lock_run(run_id)
-    for run_id, head in sorted(heads.items()):
-        if tx.lock_chain(run_id) != head:
-            raise Moved(f"the chain of run {run_id} has grown since event {head.seq}")
+    for run_id, exported in sorted(exports.items()):
+        _require_same(tx, run_id, going.kind, exported)
     rows = sum(tx.execute(_rows(table, going)) for table in _ROWS[going.kind])
     kept = 0
     if going.kind in ("runs", "outputs"):
@@ -165,9 +162,17 @@ def delete(
         _leave_tombstones(tx, going, by)
     for run_id in going.runs:
         row = update_rows(retentions, run_id=run_id, kind=going.kind, deleted_ms=None)
-        export = exports.get(run_id)
-        tx.execute(row.values(deleted_ms=tx.now_ms, deleted_by=by, export=export))
+        files = ", ".join(exports[run_id].files) if run_id in exports else ""
+        tx.execute(row.values(deleted_ms=tx.now_ms, deleted_by=by, export=files or None))
     return Deleted(rows, kept)
+
+
+def _require_same(tx: Transaction, run_id: str, kind: str, exported: Exported) -> None:
+    found = content_of(tx, run_id, kind)
+    if exported.head is not None and found.head != exported.head:
+        raise Moved(f"the chain of run {run_id} has grown since event {exported.head.seq}")
+    if found.digest != exported.digest:
+        raise Moved(f"{kind} of run {run_id} have changed since they were exported")
 
 
 def _rows(table: Table, going: Going) -> object:
@@ -206,14 +211,33 @@ def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
     )
 
 
-def sweep_checkpoints(tx: Transaction) -> int:
-    """Delete rows of checkpoints whose own time is over, and what they referred to."""
-    gone = tx.execute(delete_rows(checkpoints).where(checkpoints.c.document.is_(None)))
-    kept = rows_of(checkpoints, literal_column("1"), run_id=artifacts.c.run_id).where(
-        artifacts.c.step_id == literal_column("'checkpoint:'") + checkpoints.c.name
+def over_checkpoints(tx: Transaction) -> list[str]:
+    """Return the runs that have checkpoints whose grace is over, and that nobody holds."""
+    held = rows_of(holds, run_id=checkpoints.c.run_id).exists()
+    rows = tx.all(
+        rows_of(checkpoints, checkpoints.c.run_id)
+        .where(goes_alone(tx, checkpoints), ~held)
+        .distinct()
+        .order_by(checkpoints.c.run_id)
     )
-    over_ = artifacts.c.step_id.startswith("checkpoint:"), ~kept.exists()
-    return gone + tx.execute(delete_rows(artifacts).where(*over_))
+    return [row["run_id"] for row in rows]
+
+
+def delete_checkpoints(tx: Transaction, run_id: str, exported: Exported | None) -> int:
+    """Delete a run's checkpoints whose grace is over, and what they referred to.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        Moved: The export does not have all of them.
+    """
+    if exported is not None:
+        _require_same(tx, run_id, CHECKPOINTS, exported)
+    return sum(
+        tx.execute(delete_rows(table, run_id=run_id).where(goes_alone(tx, table)))
+        for table in (checkpoints, artifacts)
+    )
 
 
 def referred_to(tx: Transaction) -> set[str]:

@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, null, or_, select
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import first_line
-from surehand.activities.ledger.core.statements import delete_rows, insert_row, ours, rows_of
+from surehand.activities.ledger.core.statements import (
+    delete_rows,
+    insert_row,
+    ours,
+    rows_of,
+    update_rows,
+)
 from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
+    checkpoints,
     effects,
     holds,
     interventions,
@@ -110,16 +117,21 @@ class Hidden:
             return f"{what} {was} deleted by {self.deleted_by} on {day(self.deleted_ms)}"
         if self.going_ms is not None:
             return f"{what} {is_} being deleted since {day(self.going_ms)}"
-        keep = command("retention", "--keep", self.run_id)
         return (
             f"{what} {is_} hidden since {day(self.hidden_ms)}, and deleted after"
-            f" {day(self.delete_after_ms)}: `{keep}` keeps {'it' if whole else 'them'}"
+            f" {day(self.delete_after_ms)}: {to_keep(self.run_id)} keeps"
+            f" {'it' if whole else 'them'}"
         )
 
 
 def day(ms: int) -> str:
     """Return a time as people read it."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def to_keep(run_id: str) -> str:
+    """Return the command that holds a run, as it stands in a sentence."""
+    return f"`{command('retention', '--keep', run_id)}`"
 
 
 def tree(tx: Transaction, root: str) -> list[str]:
@@ -305,6 +317,38 @@ def hide(tx: Transaction, candidate: Candidate, *, by: str, grace: timedelta) ->
     return None
 
 
+def due_checkpoints(tx: Transaction) -> list[str]:
+    """Return the runs that have saved checkpoints whose time is over, and that nobody holds."""
+    held = rows_of(holds, run_id=checkpoints.c.run_id).exists()
+    found = rows_of(checkpoints, checkpoints.c.run_id, hidden_ms=None)
+    over = checkpoints.c.expires_ms <= tx.now_ms
+    rows = tx.all(found.where(over, ~held).distinct().order_by(checkpoints.c.run_id))
+    return [row["run_id"] for row in rows]
+
+
+def hide_checkpoints(tx: Transaction, run_id: str, *, grace: timedelta) -> None:
+    """Hide the saved checkpoints of a run whose time is over."""
+    until_ms = tx.now_ms + grace // _MILLISECOND
+    tx.execute(
+        update_rows(checkpoints, run_id=run_id, hidden_ms=None)
+        .where(checkpoints.c.expires_ms <= tx.now_ms)
+        .values(hidden_ms=tx.now_ms, delete_after_ms=until_ms)
+    )
+
+
+def _show_checkpoints(tx: Transaction, run_id: str) -> None:
+    """Show a run's checkpoints again, the newest of each name."""
+    which = checkpoints.c.number, checkpoints.c.name, checkpoints.c.hidden_ms
+    rows = tx.all(rows_of(checkpoints, *which, run_id=run_id).order_by(checkpoints.c.number.desc()))
+    taken = {row["name"] for row in rows if row["hidden_ms"] is None}
+    for row in rows:
+        if row["name"] not in taken:
+            taken.add(row["name"])
+            again = update_rows(checkpoints, run_id=run_id, number=row["number"])
+            again = again.where(checkpoints.c.document.is_not(None))
+            tx.execute(again.values(hidden_ms=null(), delete_after_ms=null()))
+
+
 def keep(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[str]:
     """Hold a run and its child runs: what is hidden is shown again, and nothing of it goes.
 
@@ -325,6 +369,7 @@ def keep(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[str]
         )
     )
     for one in found:
+        _show_checkpoints(tx, one)
         if tx.one(rows_of(holds, run_id=one)) is None:
             tx.execute(insert_row(holds, run_id=one, kept_by=by, reason=reason, kept_ms=tx.now_ms))
             tx.event(one, "run.held", actor=by, because=reason or None)

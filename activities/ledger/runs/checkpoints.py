@@ -1,7 +1,8 @@
 """Checkpoints under a name: saved by hand, the newest of each run kept for some days.
 
-What is over is removed, and its row stays: workers delete nothing. A checkpoint can be made anew
-from the events at any time (``rebuilding.py``), as far as they tell it.
+One whose time is over is hidden by a round of retention, and one that makes room at once; both are
+deleted after their grace. A checkpoint can be made anew from the events at any time
+(``rebuilding.py``), as far as they tell it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, null
+from sqlalchemy import func, or_
 
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import checkpoints, runs
+from surehand.activities.ledger.retention.hiding import day, to_keep
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 
@@ -49,6 +51,7 @@ def save(
     saved_by: str,
     ttl: timedelta,
     most: int,
+    grace: timedelta,
 ) -> tuple[Saved, list[str]]:
     """Keep a run's checkpoint; returns it, and the names of older ones that made room.
 
@@ -61,7 +64,8 @@ def save(
         size: Of the document, in bytes.
         saved_by: Who saves it.
         ttl: How long it is kept.
-        most: How many of the run are kept, with this one.
+        most: How many of the run are shown, with this one.
+        grace: How long those that make room may be taken back.
 
     Raises:
         RunNotFound: No such run in this tenant.
@@ -71,16 +75,20 @@ def save(
     run = rows_of(runs, runs.c.run_id, run_id=run_id)
     if tx.one(run.with_for_update(key_share=True)) is None:
         raise RunNotFound(run_id)
-    before = saved(tx, run_id)
+    before = [one for one in saved(tx, run_id) if _ms(one.expires_at) > tx.now_ms]
     same = next((one for one in before if one.name == name), None)
     if same is not None:
         raise CheckpointError(
             f"run {run_id} has a checkpoint {name} already, of event {same.seq}, kept until"
             f" {same.expires_at:%Y-%m-%d %H:%M} UTC: take another name"
         )
-    _remove(tx, checkpoints.c.run_id == run_id, checkpoints.c.expires_ms <= tx.now_ms)
     surplus = [one.name for one in before[most - 1 :]]
-    _remove(tx, checkpoints.c.run_id == run_id, checkpoints.c.name.in_(surplus))
+    until_ms = tx.now_ms + grace // timedelta(milliseconds=1)
+    tx.execute(
+        update_rows(checkpoints, run_id=run_id, hidden_ms=None)
+        .where(or_(checkpoints.c.name.in_(surplus), checkpoints.c.expires_ms <= tx.now_ms))
+        .values(hidden_ms=tx.now_ms, delete_after_ms=until_ms)
+    )
     artifact_rows.record(tx, run_id, f"checkpoint:{name}", kept)
     newest = func.max(checkpoints.c.number).label("number")
     last = tx.one(rows_of(checkpoints, newest, run_id=run_id))
@@ -100,11 +108,9 @@ def save(
 
 
 def saved(tx: Transaction, run_id: str) -> list[Saved]:
-    """Return a run's checkpoints that are still kept, the newest first."""
+    """Return a run's checkpoints that are not hidden, the newest first."""
     rows = tx.all(
-        rows_of(checkpoints, run_id=run_id)
-        .where(checkpoints.c.document.is_not(None), checkpoints.c.expires_ms > tx.now_ms)
-        .order_by(checkpoints.c.number.desc())
+        rows_of(checkpoints, run_id=run_id, hidden_ms=None).order_by(checkpoints.c.number.desc())
     )
     return [_saved(row) for row in rows]
 
@@ -113,27 +119,25 @@ def named(tx: Transaction, run_id: str, name: str) -> Saved:
     """Return a run's checkpoint of a name.
 
     Raises:
-        CheckpointError: There is none, or none any more.
+        CheckpointError: There is none, or it is hidden.
     """
     there = saved(tx, run_id)
     for one in there:
         if one.name == name:
             return one
+    newest = checkpoints.c.number.desc()
+    gone = tx.one(rows_of(checkpoints, run_id=run_id, name=name).order_by(newest).limit(1))
+    if gone is not None:
+        raise CheckpointError(
+            f"checkpoint {name} of run {run_id} is hidden since {day(gone['hidden_ms'])}, and"
+            f" deleted after {day(gone['delete_after_ms'])}: {to_keep(run_id)} shows it again"
+        )
     names = ", ".join(one.name for one in there) or "none"
     raise CheckpointError(f"run {run_id} has no checkpoint {name}; it has: {names}")
 
 
-def remove_expired(tx: Transaction) -> int:
-    """Remove the tenant's checkpoints whose time is over, and return how many these were."""
-    return _remove(tx, checkpoints.c.expires_ms <= tx.now_ms)
-
-
-def _remove(tx: Transaction, *which: ColumnElement[bool]) -> int:
-    return tx.execute(
-        update_rows(checkpoints)
-        .where(checkpoints.c.document.is_not(None), *which)
-        .values(document=null(), removed_ms=tx.now_ms)
-    )
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
 
 
 def _saved(row: dict[str, Any]) -> Saved:

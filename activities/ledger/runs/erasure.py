@@ -121,7 +121,11 @@ def _drop_copies(tx: Transaction, found: tuple[str, ...]) -> None:
     tx.execute(
         update_rows(checkpoints)
         .where(checkpoints.c.run_id.in_(found), checkpoints.c.document.is_not(None))
-        .values(document=null(), removed_ms=tx.now_ms)
+        .values(
+            document=null(),
+            hidden_ms=func.coalesce(checkpoints.c.hidden_ms, tx.now_ms),
+            delete_after_ms=func.coalesce(checkpoints.c.delete_after_ms, tx.now_ms),
+        )
     )
     tx.execute(
         update_rows(notifications, state="pending")

@@ -464,10 +464,16 @@ def _tables() -> None:
         sa.Column("saved_by", sa.String(length=200), nullable=False),
         sa.Column("saved_ms", sa.BigInteger(), nullable=False),
         sa.Column("expires_ms", sa.BigInteger(), nullable=False),
-        sa.Column("removed_ms", sa.BigInteger(), nullable=True),
+        sa.Column("hidden_ms", sa.BigInteger(), nullable=True),
+        sa.Column("delete_after_ms", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
-            "(document IS NULL) = (removed_ms IS NOT NULL)",
-            name=op.f("ck_checkpoints_removed_at_a_time"),
+            "(hidden_ms IS NULL) = (delete_after_ms IS NULL)",
+            name=op.f("ck_checkpoints_hidden_for_a_grace"),
+        ),
+        sa.CheckConstraint("delete_after_ms >= hidden_ms", name=op.f("ck_checkpoints_grace")),
+        sa.CheckConstraint(
+            "document IS NOT NULL OR hidden_ms IS NOT NULL",
+            name=op.f("ck_checkpoints_erased_is_hidden"),
         ),
         sa.CheckConstraint("expires_ms > saved_ms", name=op.f("ck_checkpoints_lives")),
         sa.CheckConstraint("number >= 1 AND seq >= 0", name=op.f("ck_checkpoints_counts")),
@@ -482,16 +488,16 @@ def _tables() -> None:
         "ix_checkpoints_expires",
         "checkpoints",
         ["tenant_id", "expires_ms"],
-        sqlite_where=sa.text("document IS NOT NULL"),
-        postgresql_where=sa.text("document IS NOT NULL"),
+        sqlite_where=sa.text("hidden_ms IS NULL"),
+        postgresql_where=sa.text("hidden_ms IS NULL"),
     )
     op.create_index(
         "uq_checkpoints_name",
         "checkpoints",
         ["tenant_id", "run_id", "name"],
         unique=True,
-        sqlite_where=sa.text("document IS NOT NULL"),
-        postgresql_where=sa.text("document IS NOT NULL"),
+        sqlite_where=sa.text("hidden_ms IS NULL"),
+        postgresql_where=sa.text("hidden_ms IS NULL"),
     )
     op.create_table(
         "decisions",
