@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.engine import forget_log
 from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.retention import deletion, hiding, rounds
 from surehand.activities.ledger.retention.content import (
     CHECKPOINTS,
@@ -264,6 +265,9 @@ class Retention:
         if self.export is None:
             return None
         content = await self.ledger.transact(self.tenant, content_of, run_id, kind)
+        if kind == "runs":
+            chain, _, head = await self.ledger.transact(self.tenant, chain_of, run_id)
+            content = replace(content, chain=tuple(chain), head=head)
         return await self.export(content, self._files_of(content, root))
 
     async def _files_of(self, content: Content, root: str) -> Files:

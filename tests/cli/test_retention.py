@@ -53,6 +53,24 @@ def approve(verbs: Verbs, run: Run) -> None:
     assert verbs(*run.start, "--wait").code == 0
 
 
+def content_is_proven(verbs: Verbs, run: Run, file: Path, key: Path) -> None:
+    """By its signature alone, in each byte."""
+    proven = verbs("audit", run.name, "--file", str(file), "--signer", f"{key}.pub", "--json")
+    report = shapes.AuditReport.model_validate(proven.document())
+    assert (proven.code, report.run_id, report.events) == (0, run.name, 0)
+    assert report.content is not None and report.content.startswith("runs: ")
+    assert report.signature is not None and report.signature.verified
+    unnamed = verbs("audit", "--file", str(file))
+    assert f"Run {run.name}, runs: " in unnamed.out and "NOT verified" in unnamed.out
+    assert verbs("audit", "another-run", "--file", str(file)).code == 3
+    lines = file.read_text().splitlines(keepends=True)
+    for changed in (lines[:-2] + lines[-1:], lines[:-1], lines[1:]):
+        forged = file.with_name("forged.jsonl")
+        forged.write_text("".join(changed))
+        refused = verbs("audit", "--file", str(forged), "--signer", f"{key}.pub")
+        assert refused.code == 3, refused.out
+
+
 @pytest.mark.full
 def test_a_deleted_run_is_proven_by_its_export_and_protects_its_effects(
     verbs: Verbs, new_run: NewRun, settings: dict[str, str], shop: ShopProcess, tmp_path: Path
@@ -90,7 +108,11 @@ def test_a_deleted_run_is_proven_by_its_export_and_protects_its_effects(
 
     report = shapes.RetentionReport.model_validate(done.document())
     [part] = [one for one in report.deleted if one.run_id == run.name]
-    assert part.exports == [str(exports / f"{run.name}.jsonl")]
+    assert part.exports == [
+        str(exports / f"{run.name}.jsonl"),
+        str(exports / f"{run.name}+runs.jsonl"),
+    ]
+    content_is_proven(verbs, run, Path(part.exports[1]), key)
     told = verbs("audit", run.name).out
     assert f"Run {run.name} was deleted by ana on " in told and part.exports[0] in told
     proven = verbs("audit", run.name, "--file", part.exports[0], "--signer", f"{key}.pub", "--json")
@@ -117,7 +139,7 @@ def test_what_serves_ends_by_a_signal_between_two_rounds(
 ) -> None:
     starter = Starter({**settings, "SUREHAND_RETENTION": "outputs=9999d"}, tmp_path)
 
-    with starter.popen("retention", "--every", "1h", "--json") as process:
+    with starter.popen("retention", "--every", "1h", "--no-export", "--json") as process:
         assert process.stdout is not None
         assert '"applied": true' in process.stdout.readline()
         process.send_signal(signal.SIGTERM)

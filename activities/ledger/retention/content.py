@@ -31,7 +31,6 @@ from surehand.activities.ledger.core.tables import (
     steerings,
     steps,
 )
-from surehand.activities.ledger.history.reads import chain_of
 from surehand.workflows.contracts.base import ChainHead
 
 #: Saved checkpoints, each of which has a time of its own: as a kind it is in no policy.
@@ -74,7 +73,7 @@ class Content:
     artifacts: tuple[str, ...]
     """Digests of artifacts whose content is in the store."""
     chain: tuple[dict[str, Any], ...] = ()
-    """The run's events, where they go, too."""
+    """The run's events, where they go, too: ``chain_of`` has them."""
     head: ChainHead | None = None
     """Where they end; ``None``: they stay."""
 
@@ -96,11 +95,7 @@ class Exported:
 
 
 def content_of(tx: Transaction, run_id: str, kind: str) -> Content:
-    """Return the rows of a run of which something goes with a kind.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-    """
+    """Return the rows of a run of which something goes with a kind; events are not among them."""
     lines, files = list[bytes](), dict[str, None]()
     for table in _TABLES[kind]:
         stored = _STORED[table.name]
@@ -111,10 +106,7 @@ def content_of(tx: Transaction, run_id: str, kind: str) -> Content:
             lines.append(_line({"row": row, "table": table.name}))
             if table is artifacts and row["content"] is None:
                 files[row["sha256"]] = None
-    chain, head = list[dict[str, Any]](), None
-    if kind == "runs":
-        chain, _, head = chain_of(tx, run_id)
-    return Content(run_id, kind, tuple(lines), tuple(files), tuple(chain), head)
+    return Content(run_id, kind, tuple(lines), tuple(files))
 
 
 def digest_of(lines: Iterable[bytes]) -> str:

@@ -168,10 +168,10 @@ def delete(tx: Transaction, going: Going, *, by: str, exports: Mapping[str, Expo
 
 
 def _require_same(tx: Transaction, run_id: str, kind: str, exported: Exported) -> None:
-    found = content_of(tx, run_id, kind)
-    if exported.head is not None and found.head != exported.head:
-        raise Moved(f"the chain of run {run_id} has grown since event {exported.head.seq}")
-    if found.digest != exported.digest:
+    head = exported.head
+    if head is not None and tx.lock_chain(run_id) != head:
+        raise Moved(f"the chain of run {run_id} has grown since event {head.seq}")
+    if content_of(tx, run_id, kind).digest != exported.digest:
         raise Moved(f"{kind} of run {run_id} have changed since they were exported")
 
 
