@@ -20,6 +20,7 @@ from surehand.activities.ledger.effects.resolve import settle
 from surehand.activities.ledger.effects.undone import must_be_told, tell_replayers
 from surehand.activities.ledger.history.audit import erasure, verify_chain
 from surehand.activities.ledger.history.reads import chain_of, interventions_of
+from surehand.activities.ledger.retention.content import content_of
 from surehand.activities.ledger.retention.hiding import keep
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.erasure import NotErasable, erase
@@ -254,6 +255,27 @@ async def test_nobody_guesses_the_params_of_an_erased_run_by_the_keys_that_stay(
     # The tenant's key is still there: so the guess can be made, and meets nothing.
     assert before == [known_by[0]] == [hashes.of_identity(TENANT, "pay", INPUT)[0]]
     assert await sealed.transact(TENANT, kept) == [NO_IDENTITY]
+
+
+@pytest.mark.parametrize("kind", ["runs", "steps", "outputs"])
+async def test_an_export_needs_no_key_and_tells_nothing_without_the_runs(
+    sealed: Ledger, ledger_url: str, kind: str
+) -> None:
+    request = replace(call(TENANT, params=INPUT), identity_hash="sha256:by-the-tenants-key")
+    await sealed.transact(TENANT, committed, request)
+
+    def step(tx: Transaction) -> None:
+        values = {"step_id": "s", "attempt": 1, "tool": "t", "state": "succeeded"}
+        tx.execute(insert_row(steps, run_id=RUN, **values, input=INPUT, output=INPUT))
+
+    await sealed.transact(TENANT, step)
+    async with open_ledger(ledger_url) as without_keys:
+        found = await without_keys.transact(TENANT, content_of, RUN, kind)
+    await erased(sealed)
+
+    exported = b"".join(found.lines).decode()
+    assert "$sealed" in exported
+    assert MARKER not in exported and "by-the-tenants-key" not in exported
 
 
 async def test_the_key_of_an_erased_runs_effect_makes_no_second_one(sealed: Ledger) -> None:
