@@ -42,13 +42,16 @@ async def reset(client: Client, run_id: str, how: Operation, step: str) -> None:
         WrongUse: The run has not come to the step.
         RPCError: The server does not do it.
     """
-    first = last = before = 0
+    first = last = before = begun = 0
     async for event in client.get_workflow_handle(run_id).fetch_history_events():
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             last, first = event.event_id, first or event.event_id
+        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
+            begun = begun or event.event_id
         elif not before and await _begins(client, run_id, event, step):
             before = last
-    task = {Operation.RESET: first, Operation.RESET_STEP: before}.get(how, last)
+    # A worker may have died in the run's first task.
+    task = {Operation.RESET: first, Operation.RESET_STEP: before}.get(how, last or begun)
     if not task:
         raise WrongUse(f"run {run_id} has not come to {step}")
     await client.workflow_service.reset_workflow_execution(

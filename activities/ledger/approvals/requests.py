@@ -303,12 +303,19 @@ def close(tx: Transaction, run_id: str, approval_id: str, to: str) -> ApprovalSt
     return ApprovalState(to)
 
 
-def void_all(tx: Transaction, run_id: str) -> None:
-    """Void what a run that ends still asks, and what it was allowed and has not used."""
+def void_all(tx: Transaction, run_id: str, *, approved: bool) -> None:
+    """Void what a run that ends still asks.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        approved: Also what it was allowed and has not used. A read uses nothing up.
+    """
+    waits = approvals.c.state == "pending"
     unused = and_(approvals.c.state == "approved", approvals.c.consumed_entry.is_(None))
     rows = tx.all(
         rows_of(approvals, approvals.c.approval_id, run_id=run_id)
-        .where(or_(approvals.c.state == "pending", unused))
+        .where(or_(waits, unused) if approved else waits)
         .order_by(approvals.c.approval_id)
     )
     for row in rows:

@@ -201,7 +201,7 @@ def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) ->
         return
     # Of those that the run has closed there are none: but it may have asked, and have heard of
     # something else when a crash made it decide anew.
-    void_all(tx, asked.run_id)
+    void_all(tx, asked.run_id, approved=False)
     if asked.skipped:
         skipped = {"run_id": asked.run_id, "attempt": 0, "state": "skipped", "ended_ms": tx.now_ms}
         rows = [{**skipped, "step_id": id_, "tool": tool} for id_, tool in asked.skipped.items()]

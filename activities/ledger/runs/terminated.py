@@ -49,7 +49,7 @@ def close(tx: Transaction, run_id: str) -> bool:
         raise RunNotFound(run_id)
     if row["closed_ms"] is not None:
         return False
-    approval_rows.void_all(tx, run_id)
+    approval_rows.void_all(tx, run_id, approved=True)
     touched = tx.execute(
         update_rows(runs, run_id=run_id, closed_ms=None).values(
             state="failed", error=_STOPPED, closed_ms=tx.now_ms
