@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
+from surehand.activities.ledger.core.tables import quota_usage
 from surehand.activities.ledger.quotas.limits import Limits, change_limits
+from surehand.activities.ledger.quotas.usage import DAY_MS, HOUR_MS
 from tests.ledger.people import ADMINISTRATOR, Place, administration
 
 #: What says who has set the others.
@@ -17,3 +21,30 @@ def limited(scene: Place, **limits: Any) -> None:
     with administration(scene) as tx:
         none = {field.name: field.default for field in fields(Limits) if field.name not in SET}
         change_limits(tx, ADMINISTRATOR, **none | limits)
+
+
+def used(scene: Place, **counts: int) -> None:
+    """Count that so much is used, by kind; and of the next hour or day, should that begin soon."""
+    with scene.ledger.transaction(scene.tenant) as tx:
+        for kind, count in counts.items():
+            length = HOUR_MS if kind == "effects" else DAY_MS
+            start = tx.now_ms - tx.now_ms % length
+            mine = {"kind": kind, "used": count}
+            windows = ({**mine, "window_start_ms": at} for at in (start, start + length))
+            tx.insert_new(quota_usage, *windows)
+
+
+@contextmanager
+def in_one_hour(scene: Place) -> Iterator[None]:
+    """Judge what happens within, unless an hour ends meanwhile: the next one begins anew."""
+    began = _hour(scene)
+    try:
+        yield
+    except AssertionError:
+        if _hour(scene) == began:
+            raise
+
+
+def _hour(scene: Place) -> int:
+    with scene.ledger.transaction(scene.tenant) as tx:
+        return tx.now_ms // HOUR_MS

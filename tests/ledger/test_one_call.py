@@ -5,6 +5,7 @@ Each of these plays twice: for a tenant whose ledger has the call, and for one w
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import re
@@ -22,7 +23,7 @@ from structlog.testing import capture_logs
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.ledger.core.store import Ledger, TenantAway, Transaction, open_ledger
-from surehand.activities.ledger.core.tables import effects, runs, steps
+from surehand.activities.ledger.core.tables import effects, quota_usage, runs, steps
 from surehand.activities.ledger.effects import (
     claim_entry,
     claims,
@@ -34,6 +35,7 @@ from surehand.activities.ledger.effects import (
 from surehand.activities.ledger.effects.claim_entry import Seen
 from surehand.activities.ledger.effects.one_call import Outcome
 from surehand.activities.ledger.migrations import one_call as functions
+from surehand.activities.ledger.quotas.limits import take_turn
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import batches, executions, foreign
 from surehand.activities.ledger.steps.artifacts import Kept
@@ -43,15 +45,16 @@ from surehand.activities.ledger.steps.executions import ActsElsewhere
 from surehand.activities.ledger.tenants import moves
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.quotas import Quota
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import NotCanonical, params_hash
 from tests.ledger import databases
-from tests.ledger.databases import Database
+from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.one_call import call, check_chains, claim, commit, outcome, recorder, said, told
 from tests.ledger.people import administration
-from tests.ledger.quotas import limited
+from tests.ledger.quotas import in_one_hour, limited, used
 from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, STEP, WINDOW, Scene
 from tests.ledger_databases import PostgresLedgers
 from tests.postgres_server import SUPERUSER, PostgresServer
@@ -207,8 +210,17 @@ _scripts = st.lists(_writes, min_size=1, max_size=4)
 _runs = st.sampled_from([RUN, ODD_RUN])
 
 
-async def play(scene: Scene, run_id: str, script: list[Write]) -> list[Any]:
-    """Claim and commit as a script says, and return what was found and recorded."""
+async def play(
+    scene: Scene, run_id: str, script: list[Write], most: int | None = None
+) -> list[Any]:
+    """Claim and commit as a script says, and return what was found and recorded.
+
+    Args:
+        scene: The tenant's part.
+        run_id: The run of all writes.
+        script: The writes.
+        most: How many effects an hour the tenant's quota allows.
+    """
     found, before = list[Any](), None
     with scene.tx() as tx:
         batches.begin(tx, run_id, BATCH)
@@ -217,10 +229,9 @@ async def play(scene: Scene, run_id: str, script: list[Write]) -> list[Any]:
         if before is not None and not write.joins:
             found.append(await recorded(scene, before, None))
             before = None
-        if before is not None:
-            claimed = await recorded(scene, before, request)
-        else:
-            claimed = await begun(scene, request)
+        claimed = None if before is None else await recorded(scene, before, request)
+        if claimed is None:
+            claimed = await begun(scene, request, most)
         found.append(said(scene, claimed))
         before = None
         if isinstance(claimed, Claimed) and write.ends:
@@ -230,12 +241,13 @@ async def play(scene: Scene, run_id: str, script: list[Write]) -> list[Any]:
     return found
 
 
-async def begun(scene: Scene, request: ClaimRequest) -> Any:
-    """Claim in one call, if nobody has had the key; in any case, find what is there."""
+async def begun(scene: Scene, request: ClaimRequest, most: int | None) -> Any:
+    """Claim in one call, if nobody has had the key and the quota leaves room; else find out."""
     if scene.ledger.one_call:
-        fresh = not scene.rows(effects, tool=request.tool, key=request.key)
+        there = scene.rows(effects)
+        fresh = (request.tool, request.key) not in {(row["tool"], row["key"]) for row in there}
         made = await call(scene, request.run_id, None, request)
-        assert (made is not None) is fresh
+        assert (made is not None) is (fresh and (most is None or len(there) < most))
         if made is not None:
             assert made.commit_no is None
             return checked(scene, made.claimed)
@@ -276,6 +288,26 @@ async def test_random_writes_leave_the_same_rows_and_whole_chains_on_both_ways(
 
     assert found[0] == found[1]
     twins.alike()
+
+
+@search(20, functions=True)
+@given(script=_scripts, most=st.integers(0, 4))
+async def test_as_many_random_writes_begin_as_a_quota_allows_and_count_alike_on_both_ways(
+    ledgers: tuple[Ledger, Ledger], script: list[Write], most: int
+) -> None:
+    twins = born(ledgers)
+    for scene in twins.both():
+        limited(scene, effects_per_hour=most)
+
+    with in_one_hour(twins.quick):
+        found = [await play(scene, RUN, script, most) for scene in twins.both()]
+
+        assert found[0] == found[1]
+        twins.alike()
+        for scene in twins.both():
+            begun_ = len(scene.rows(effects))
+            assert begun_ <= most
+            assert [row["used"] for row in scene.rows(quota_usage)] == [begun_] * bool(begun_)
 
 
 @search(10, functions=True)
@@ -362,6 +394,25 @@ async def test_a_plain_write_is_two_statements_and_in_a_batch_it_is_one(
     assert [statement.partition("(")[0] for statement in statements] == [
         "SELECT * FROM record_write"
     ] * 3
+
+
+async def test_where_a_quota_counts_it_a_plain_write_is_two_statements_and_in_a_batch_too(
+    quick: Scene, statements: list[str]
+) -> None:
+    limited(quick, effects_per_hour=5, tokens_per_day=5, money_per_day="5")
+    first, second = quick.call(), quick.call(step_id="next", key="next")
+    statements.clear()
+
+    one = await claim(quick, first)
+    assert isinstance(one, Claimed)
+    assert await commit(quick, first, one.entry, following=second) is None
+    two = await claim(quick, second)
+    assert isinstance(two, Claimed)
+    await commit(quick, second, two.entry)
+
+    assert [statement.partition("(")[0] for statement in statements] == [
+        "SELECT * FROM record_write"
+    ] * 4
 
 
 @pytest.fixture
@@ -487,6 +538,16 @@ def limit(**limits: Any) -> Prepare:
     return prepare
 
 
+def counted(used_: dict[str, int], **limits: Any) -> Prepare:
+    """Quotas of which something is used already."""
+
+    def prepare(scene: Scene) -> None:
+        limited(scene, **limits)
+        used(scene, **used_)
+
+    return prepare
+
+
 def restored(scene: Scene) -> None:
     with administration(scene) as tx:
         if epochs.current(tx) is None:
@@ -507,11 +568,13 @@ IN_THE_WAY: Final[dict[str, dict[str, Prepare]]] = {
     "untold": {"": untold},
     "fresh": {state: known(state) for state in STATES},
     "limited": {
-        "effects": limit(effects_per_hour=5),
         "no effects": limit(effects_per_hour=0),
-        "tokens": limit(tokens_per_day=10),
+        "no effects left": counted({"effects": 2}, effects_per_hour=2),
+        "more than all effects": counted({"effects": 3}, effects_per_hour=2),
         "no tokens": limit(tokens_per_day=0),
-        "money": limit(money_per_day="1.50"),
+        "no tokens left": counted({"tokens": 10}, tokens_per_day=10, effects_per_hour=5),
+        "no money": limit(money_per_day="0"),
+        "no money left": counted({"money": 1_500_000_000}, money_per_day="1.50"),
     },
     "epoch": {"": restored},
     # Of content from outside only what asks for more then; that is no plain request.
@@ -679,6 +742,17 @@ BESIDE: Final[dict[str, Prepare]] = {
     "another question": unknown_elsewhere,
     "somebody has taken note": taken_note,
     "other quotas": limit(open_runs=1, pending_approvals=0, weight=2.0),
+    "an effect is left": limit(effects_per_hour=1),
+    "an effect more is left": counted({"effects": 4}, effects_per_hour=5),
+    "a token is left": counted({"tokens": 9}, tokens_per_day=10),
+    "least money is left": counted({"money": 1_499_999_999}, money_per_day="1.50"),
+    "of all quotas something is left": counted(
+        {"effects": 4, "tokens": 9, "money": 0},
+        effects_per_hour=5,
+        tokens_per_day=10,
+        money_per_day="0.000000001",
+    ),
+    "what is not limited is used": counted({"tokens": 9, "money": 9}, effects_per_hour=1),
     "an epoch is over": closed_epoch,
     "the key of another tool": lambda scene: scene.committed(scene.call(tool="mail.send")) and None,
 }
@@ -838,6 +912,60 @@ async def test_what_somebody_has_locked_is_not_waited_for(
     twins.general.commit(*claimed[1])
 
     assert [name for name, _ in await same_is_said(twins, requests)] == ["Claimed"] * 2
+
+
+async def test_a_claim_waits_for_its_tenants_turn_and_counts_after_those_before_it(
+    quick: Scene, other: Ledger
+) -> None:
+    limited(quick, effects_per_hour=2)
+    with in_one_hour(quick):
+        with other.transaction(quick.tenant) as tx:
+            take_turn(tx, Quota.EFFECTS)
+            late = asyncio.create_task(call(quick, RUN, None, quick.call()))
+            await until_one_waits(tx)
+            first = quick.call(step_id="first", key="first")
+            assert isinstance(claims.claim(tx, first), Claimed)
+
+        made = await late
+        assert made is not None
+        assert checked(quick, made.claimed) is not None
+        assert [row["used"] for row in quick.rows(quota_usage)] == [2]
+
+
+async def test_the_last_effect_of_an_hour_is_that_of_whoever_has_the_turn_first(
+    quick: Scene, other: Ledger
+) -> None:
+    limited(quick, effects_per_hour=1)
+    with in_one_hour(quick):
+        with other.transaction(quick.tenant) as tx:
+            take_turn(tx, Quota.EFFECTS)
+            late = asyncio.create_task(call(quick, RUN, None, quick.call()))
+            await until_one_waits(tx)
+            first = quick.call(step_id="first", key="first")
+            assert isinstance(claims.claim(tx, first), Claimed)
+
+        assert await late is None
+        assert [row["step_id"] for row in quick.rows(effects)] == ["first"]
+
+
+async def test_a_quota_that_changes_counts_from_the_next_call_on(quick: Scene) -> None:
+    numbers = itertools.count(1)
+
+    async def begins() -> bool:
+        name = f"step-{next(numbers)}"
+        return await call(quick, RUN, None, quick.call(step_id=name, key=name)) is not None
+
+    with in_one_hour(quick):
+        assert await begins()
+        limited(quick, effects_per_hour=1)
+        assert [await begins(), await begins()] == [True, False]
+        limited(quick, effects_per_hour=2)
+        assert [await begins(), await begins()] == [True, False]
+        limited(quick, open_runs=1)
+        assert await begins()
+        limited(quick, effects_per_hour=1)
+        assert not await begins()
+        assert [row["used"] for row in quick.rows(quota_usage)] == [2]
 
 
 #: What a transaction may have locked beside a call.

@@ -1,6 +1,7 @@
 """G1 and G2 with many writers at once, of which some record in one call and some do not.
 
-Each writer plays a script of its own, over keys, steps and runs that all of them want.
+Each writer plays a script of its own, over keys, steps and runs that all of them want. Where the
+tenant has a quota, it is counted by both ways at once, and changes meanwhile.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.activities.ledger.core.tables import effects, steps
+from surehand.activities.ledger.core.tables import effects, quota_usage, steps
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
+from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.quotas.usage import HOUR_MS
 from surehand.activities.ledger.steps import batches, executions
 from surehand.activities.ledger.steps.batches import Holding
 from surehand.activities.ledger.steps.entries import (
@@ -34,6 +37,7 @@ from surehand.activities.ledger.steps.entries import (
 )
 from surehand.activities.ledger.steps.executions import ActsElsewhere
 from tests.ledger.one_call import check_chains, claim, commit
+from tests.ledger.quotas import limited
 from tests.ledger.scene import Scene
 from tests.ledger_databases import PostgresLedgers
 from tests.property.search import search
@@ -66,6 +70,13 @@ class Want:
 
 
 @dataclass(frozen=True)
+class Change:
+    """Another quota of effects an hour."""
+
+    most: int
+
+
+@dataclass(frozen=True)
 class Stop:
     """Something that keeps writes from being made."""
 
@@ -81,11 +92,17 @@ _wants = st.builds(
     st.booleans(),
 )
 _stops = st.builds(Stop, st.sampled_from(RUNS), st.sampled_from(["b", "batch", "execution"]))
-_scripts = st.lists(
-    st.lists(st.one_of(_wants, _wants, _wants, _wants, _stops), min_size=2, max_size=7),
-    min_size=WRITERS,
-    max_size=WRITERS,
-)
+#: Fewer effects than there are keys.
+_mosts = st.integers(0, 3)
+
+
+def _scripts_of(*elements: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[Any]]]:
+    one = st.lists(st.one_of(*elements), min_size=2, max_size=7)
+    return st.lists(one, min_size=WRITERS, max_size=WRITERS)
+
+
+_scripts = _scripts_of(_wants, _wants, _wants, _wants, _stops)
+_counted_scripts = _scripts_of(*[_wants] * 6, _stops, st.builds(Change, _mosts))
 #: Ends the holder of what is made in the first batch, and for the first execution.
 _IN_BATCH: Final = "in batch"
 #: What all runs are made in, as long as nobody has begun another.
@@ -124,12 +141,15 @@ class Writer:
     in_hand: tuple[ClaimRequest, Entry] | None = None
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
-    async def play(self, script: list[Want | Stop]) -> None:
+    async def play(self, script: list[Want | Stop | Change]) -> None:
         for one in script:
-            if isinstance(one, Stop):
-                await self._stop(one)
-            else:
-                await self._want(one)
+            match one:
+                case Want():
+                    await self._want(one)
+                case Stop():
+                    await self._stop(one)
+                case Change(most):
+                    await asyncio.to_thread(limited, self.scene, effects_per_hour=most)
         await self._commit()
 
     async def _want(self, want: Want) -> None:
@@ -168,6 +188,8 @@ class Writer:
                 assert self.scene.rows(effects, tool=want.tool, key=want.key)
             case Barred():
                 assert want.step_id == "b"
+            case OverQuota(wait):
+                assert int(wait.used) >= int(wait.limit)
             case _:
                 pytest.fail(f"nothing can come to this: {found}")
 
@@ -221,17 +243,59 @@ async def ledgers(
 @search(60, functions=True)
 @given(scripts=_scripts)
 async def test_writers_at_once_make_each_effect_once_on_whichever_way(
-    ledgers: tuple[Ledger, Ledger], ends: Ends, scripts: list[list[Want | Stop]]
+    ledgers: tuple[Ledger, Ledger], ends: Ends, scripts: list[list[Want | Stop | Change]]
 ) -> None:
-    ends.counted.clear()
-    tenant, heard = f"writers-{next(_numbers)}", Heard()
-    scene = Scene(ledgers[0], tenant)
+    scene, heard = opened(ledgers[0])
+
+    await written(ledgers, ends, scene, heard, scripts)
+
+    assert heard.refused["OverQuota"] == 0
+    assert scene.rows(quota_usage) == []
+
+
+@search(60, functions=True)
+@given(scripts=_counted_scripts, most=_mosts)
+async def test_writers_at_once_make_no_more_effects_an_hour_than_a_quota_allows(
+    ledgers: tuple[Ledger, Ledger],
+    ends: Ends,
+    scripts: list[list[Want | Stop | Change]],
+    most: int,
+) -> None:
+    scene, heard = opened(ledgers[0])
+    limited(scene, effects_per_hour=most)
+
+    await written(ledgers, ends, scene, heard, scripts)
+
+    changes = {one.most for script in scripts for one in script if isinstance(one, Change)}
+    begun = Counter(row["claimed_ms"] // HOUR_MS for row in scene.rows(effects))
+    counted = {row["window_start_ms"]: row["used"] for row in scene.rows(quota_usage)}
+    assert counted == {hour * HOUR_MS: count for hour, count in begun.items()}
+    assert max(begun.values(), default=0) <= max({most, *changes})
+    if heard.refused["OverQuota"]:
+        assert max(begun.values(), default=0) >= min({most, *changes})
+
+
+def opened(ledger: Ledger) -> tuple[Scene, Heard]:
+    """Return a tenant that nobody else has, with its runs and their first batches."""
+    scene = Scene(ledger, f"writers-{next(_numbers)}")
     for run_id in RUNS:
         scene.open_run(run_id)
         with scene.tx() as tx:
             batches.begin(tx, run_id, FIRST)
+    return scene, Heard()
+
+
+async def written(
+    ledgers: tuple[Ledger, Ledger],
+    ends: Ends,
+    scene: Scene,
+    heard: Heard,
+    scripts: list[list[Want | Stop | Change]],
+) -> None:
+    """Have all scripts played at once, and make sure that each effect is made once."""
+    ends.counted.clear()
     writers = [
-        Writer(f"writer {number}", Scene(ledgers[number % 2], tenant), heard)
+        Writer(f"writer {number}", Scene(ledgers[number % 2], scene.tenant), heard)
         for number in range(WRITERS)
     ]
 

@@ -68,10 +68,53 @@ _IN_THE_WAY: Final = """
     OR EXISTS (SELECT FROM interventions WHERE tenant_id = of_tenant AND run_id = of_run
         AND rule = 'undone' AND state = 'open')
     OR EXISTS (SELECT FROM effects WHERE tenant_id = of_tenant AND tool = of_tool AND key = of_key)
-    OR EXISTS (SELECT FROM quotas WHERE tenant_id = of_tenant
+    OR EXISTS (SELECT FROM epochs WHERE closed_ms IS NULL)
+    OR done_entry IS NOT NULL AND EXISTS (SELECT FROM quotas WHERE tenant_id = of_tenant
         AND (effects_per_hour IS NOT NULL OR tokens_per_day IS NOT NULL
             OR money_per_day IS NOT NULL))
-    OR EXISTS (SELECT FROM epochs WHERE closed_ms IS NULL)
+"""
+
+#: Whether the day's tokens or money of a tenant are used up, as ``quotas/usage.py`` counts them.
+_SPENT: Final = """
+    EXISTS (SELECT FROM quotas AS may WHERE may.tenant_id = of_tenant AND (
+        coalesce((SELECT used FROM quota_usage WHERE tenant_id = of_tenant AND kind = 'tokens'
+            AND window_start_ms = at_time - at_time % 86400000), 0) >= may.tokens_per_day
+        OR coalesce((SELECT used FROM quota_usage WHERE tenant_id = of_tenant AND kind = 'money'
+            AND window_start_ms = at_time - at_time % 86400000), 0)
+            >= may.money_per_day::numeric * 1000000000))
+"""
+
+#: Counts one effect more, if the tenant's quotas leave room for it; as ``room_for_effect`` does.
+#: It waits for the tenant's turn, under which what others have counted is read. Nothing that others
+#: wait for while they have it is locked by then: a claim alone has written nothing.
+_COUNT_EFFECT: Final = f"""
+CREATE FUNCTION count_effect(of_tenant text, INOUT at_time bigint, OUT has_room boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    is_limited boolean;
+BEGIN
+    SELECT effects_per_hour IS NOT NULL INTO is_limited FROM quotas WHERE tenant_id = of_tenant;
+    has_room := true;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF is_limited THEN
+        PERFORM pg_advisory_xact_lock(
+            hashtextextended('quota:' || of_tenant || ':' || 'effects_per_hour', 0));
+        at_time := greatest(at_time, {_NOW});
+    END IF;
+    IF {_SPENT} THEN
+        has_room := false;
+    ELSIF is_limited THEN
+        INSERT INTO quota_usage AS counted (tenant_id, kind, window_start_ms, used)
+            SELECT of_tenant, 'effects', at_time - at_time % 3600000, 1 FROM quotas
+                WHERE tenant_id = of_tenant AND effects_per_hour > 0
+            ON CONFLICT (tenant_id, kind, window_start_ms) DO UPDATE SET used = counted.used + 1
+                WHERE counted.used < (SELECT effects_per_hour FROM quotas
+                    WHERE tenant_id = of_tenant);
+        has_room := FOUND;
+    END IF;
+END $$
 """
 
 _LOCKED: Final = """
@@ -122,6 +165,10 @@ BEGIN
     IF of_key IS NOT NULL AND {_LOCKED} THEN
         is_claimed := NOT ({_IN_THE_WAY});
     END IF;
+    IF is_claimed AND done_entry IS NULL THEN
+        SELECT q.at_time, q.has_room INTO at_time, is_claimed
+            FROM count_effect(of_tenant, at_time) AS q;
+    END IF;
     IF is_claimed THEN
         new_effect := json_populate_record(NULL::effects, the_effect);
         new_effect.params := the_params;
@@ -159,8 +206,7 @@ DECLARE
     new_attempt steps;
 BEGIN
     {_BEGIN}
-    IF EXISTS (SELECT FROM quotas WHERE tenant_id = of_tenant
-            AND (tokens_per_day IS NOT NULL OR money_per_day IS NOT NULL)) THEN
+    IF {_SPENT} THEN
         at_time := NULL;
         RETURN;
     END IF;
@@ -203,5 +249,5 @@ END $$
 
 def make_functions() -> None:
     """Make the functions: PostgreSQL's alone."""
-    for function in (_APPEND_EVENTS, _RECORD_WRITE, _BEGIN_READ, _RECORD_READ):
+    for function in (_APPEND_EVENTS, _COUNT_EFFECT, _RECORD_WRITE, _BEGIN_READ, _RECORD_READ):
         op.execute(function)
