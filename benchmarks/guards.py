@@ -21,11 +21,10 @@ from rich.console import Console
 
 from benchmarks.concurrent import ConcurrentRuns, Probe
 from benchmarks.figures import table
-from benchmarks.ledgers import DATABASES, administration, makers
+from benchmarks.ledgers import DATABASES, limit, makers
 from benchmarks.program import Told, clean, parser_of, run
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.quotas.limits import change_limits
 from surehand.activities.run_keys import LedgerKeys
 from surehand.client.connection import Connection
 from surehand.drill.environment import READY, Environment, worker
@@ -46,14 +45,6 @@ GUARDS: Final = ("nothing", "keys", "quotas", "both")
 _MODES: Final = tuple(mode.value for mode in Durability)
 ROUNDS: Final = 5
 STEPS: Final = 50
-#: Far above what is used: it is counted, and nothing waits.
-LIMITS: Final[dict[str, Any]] = {
-    "open_runs": 1000,
-    "effects_per_hour": 10**6,
-    "pending_approvals": 1000,
-    "tokens_per_day": 10**9,
-    "money_per_day": "1000000",
-}
 
 
 @dataclass(frozen=True)
@@ -123,7 +114,7 @@ async def _by_guard(
         folder = environment.case_folder(queue)
         settings, converter = {"database_url": url, "task_queue": queue}, None
         if guard in ("quotas", "both"):
-            _limit(url)
+            limit(url)
         if guard in ("keys", "both"):
             key = new_key("benchmark")
             settings["key_encryption_keys"] = f"{key.id}={base64.b64encode(key.secret).decode()}"
@@ -145,11 +136,6 @@ async def _by_guard(
 
 def _same(value: T) -> T:
     return value
-
-
-def _limit(url: str) -> None:
-    with administration(url) as tx:
-        change_limits(tx, "benchmark", **LIMITS)
 
 
 def told(found: Sequence[Measured]) -> Told:

@@ -6,19 +6,28 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import make_url
 
 from benchmarks.tools import TABLE
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.quotas.limits import change_limits
 from surehand.drill.environment import Environment
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.ledger_databases import OWNER, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
 
 DATABASES: Final = ("sqlite", "postgresql")
+#: All quotas of a tenant, far above what is used: it is counted, and nothing waits.
+LIMITS: Final[dict[str, Any]] = {
+    "open_runs": 1000,
+    "effects_per_hour": 10**6,
+    "pending_approvals": 1000,
+    "tokens_per_day": 10**9,
+    "money_per_day": "1000000",
+}
 #: Makes a ledger for the pair of this name, and returns its URL.
 MakeLedger = Callable[[str], str]
 
@@ -69,3 +78,9 @@ def administration(url: str) -> Iterator[Transaction]:
     text = owner.render_as_string(hide_password=False)
     with closing(Ledger(make_engine(text))) as ledger, ledger.transaction(DEFAULT_TENANT) as tx:
         yield tx
+
+
+def limit(url: str) -> None:
+    """Set all quotas of the tenant whose runs are measured."""
+    with administration(url) as tx:
+        change_limits(tx, "benchmark", **LIMITS)

@@ -25,7 +25,7 @@ from surehand.activities.worker.context import Attempt
 from tests.ledger.attempts import read_once
 from tests.ledger.databases import Database
 from tests.ledger.one_call import check_chains, told
-from tests.ledger.quotas import limited
+from tests.ledger.quotas import limited, used
 from tests.ledger.scene import LARGEST_INLINE, RUN, STEP, Scene
 from tests.ledger.test_one_call import ODD
 from tests.run_keys import AllKnown, encrypted
@@ -137,8 +137,13 @@ async def test_a_plain_read_leaves_the_same_rows_on_both_ways(twins: list[Reads]
     alike(twins)
 
 
-async def test_a_plain_read_is_two_statements(twins: list[Reads]) -> None:
+@pytest.mark.parametrize("limits", [{}, {"tokens_per_day": 10, "money_per_day": "0.01"}])
+async def test_a_plain_read_is_two_statements_also_where_its_spending_is_limited(
+    twins: list[Reads], limits: dict[str, Any]
+) -> None:
     quick, made = twins[0], list[str]()
+    limited(quick.scene, **limits)
+    used(quick.scene, tokens=9, money=9_999_999)
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         made.append(statement.partition("(")[0])
@@ -158,8 +163,15 @@ BEFORE: Final[dict[str, tuple[Callable[[Scene], object], int, bool]]] = {
     "an attempt that does not end": (lambda scene: done(scene, begun), 2, True),
     "money that is used up": (lambda scene: limited(scene, money_per_day="0"), 1, False),
     "tokens that are used up": (lambda scene: limited(scene, tokens_per_day=0), 1, False),
+    "money of which nothing is left": (lambda scene: spent(scene, money_per_day="0.01"), 1, False),
+    "tokens of which none are left": (lambda scene: spent(scene, tokens_per_day=10), 1, False),
     "effects that are limited": (lambda scene: limited(scene, effects_per_hour=0), 1, True),
 }
+
+
+def spent(scene: Scene, **limits: Any) -> None:
+    limited(scene, **limits)
+    used(scene, tokens=10, money=10_000_000)
 
 
 def done(scene: Scene, work: Callable[[Transaction], object]) -> None:
