@@ -181,8 +181,8 @@ async def _play(measure: _Measure, first: int, count: int) -> None:
         await measure.make("outcome, one call", over, one_call=True)
     claimed = await scene.ledger.transact(scene.tenant, _claim(requests[count]))
     for request, following in pairwise(requests[count:]):
-        name, over = "outcome and next claim, one call", (request, claimed)
-        recorded = await measure.make(name, _in_one(over, following), one_call=True)
+        name, both = "outcome and next claim, one call", _in_one((request, claimed), following)
+        recorded = await measure.make(name, both, one_call=True)
         if recorded.claimed is None:
             claim = _in_one(None, following)
             recorded = await measure.make(name, claim, one_call=True, more=True)
