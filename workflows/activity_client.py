@@ -103,6 +103,7 @@ class ActivityClient:
         """Calls that have not ended."""
         self._local = 0
         """Local activities since the workflow task was last ended for them."""
+        self._making_room = False
 
     async def __call__(
         self,
@@ -113,6 +114,7 @@ class ActivityClient:
         options: workflow.ActivityConfig | None = None,
         local: workflow.LocalActivityConfig | None = None,
         again: In | None = None,
+        here: bool = True,
     ) -> Out:
         """Call an activity by its port, as soon as the ledger knows the run.
 
@@ -123,6 +125,7 @@ class ActivityClient:
             options: As in ``call_port``.
             local: As in ``call_port``.
             again: What it takes after the ledger had lost the run; by default the same.
+            here: ``False``: what it is called for has to be in history before it is called.
 
         Raises:
             ActivityError: As the activity ended.
@@ -133,7 +136,7 @@ class ActivityClient:
         try:
             while True:
                 try:
-                    result = await self._called(port, message, summary, options, local)
+                    result = await self._called(port, message, summary, options, local, here)
                 except ActivityError as error:
                     if (
                         options is None
@@ -162,8 +165,9 @@ class ActivityClient:
         summary: str,
         options: workflow.ActivityConfig | None,
         local: workflow.LocalActivityConfig | None,
+        here: bool,
     ) -> Out:
-        here = port.here and options is None
+        here = here and port.here and options is None
         if here or local is not None:
             await self._make_room()
         if here:
@@ -178,9 +182,16 @@ class ActivityClient:
         )
 
     async def _make_room(self) -> None:
-        if self._local >= MOST_LOCAL:
-            self._local = 0
-            await workflow.sleep(_NEXT_TASK)
+        while self._local >= MOST_LOCAL:
+            if self._making_room:
+                await workflow.wait_condition(lambda: not self._making_room)
+                continue
+            self._making_room = True
+            try:
+                await workflow.sleep(_NEXT_TASK)
+                self._local = 0
+            finally:
+                self._making_room = False
         self._local += 1
 
     def _set_lost(self, lost: str | None) -> None:

@@ -161,6 +161,9 @@ class Delivery(Message):
     """Why it cannot count, where the run knows that already."""
     forwarded: Forwarded | None = None
     """As this run's parent has taken it."""
+    update: bool = False
+    """Whether it was sent as an update: history has those only once their workflow task has ended,
+    and signals that arrive meanwhile come before them."""
     verified: bool = False
     """Whether it is proven who has sent it; known once it is judged."""
     answers: list[GivenAnswer] = []
@@ -229,8 +232,13 @@ class Inbox(Record):
         """The newest verdicts, by the id of the delivery."""
         return {id_: one.verdict for id_, one in self.answers.items() if one.verdict is not None}
 
-    def receive(self, verb: Verb, payload: Any) -> str:
+    def receive(self, verb: Verb, payload: Any, *, update: bool = False) -> str:
         """Take in what was sent and return the id of its delivery.
+
+        Args:
+            verb: What it is for.
+            payload: What was sent.
+            update: Whether as an update.
 
         Raises:
             Malformed: It is not what the verb takes, and why. A decision is taken in all the same:
@@ -242,12 +250,12 @@ class Inbox(Record):
         except Malformed as error:
             if verb is not Verb.DECIDE:
                 raise
-            return self._add(verb, None, refused=str(error))
+            return self._add(verb, None, refused=str(error), update=update)
         content = _digest(verb, message)
         if content is None:
-            return self._add(verb, message)
+            return self._add(verb, message, update=update)
         if content not in self.by_content:
-            self.by_content[content] = self._add(verb, message)
+            self.by_content[content] = self._add(verb, message, update=update)
         return self.by_content[content]
 
     def receive_forwarded(self, payload: Any, step_id: str | None) -> None:

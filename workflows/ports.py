@@ -65,8 +65,9 @@ class Port(Generic[In, Out]):
         takes: What goes in.
         returns: What comes out.
         here: Whether it is tried in the run's own worker first, without Temporal's queue. That is
-            for short ones that change nothing when a crash makes the run decide anew: they only
-            look, or what they record has an id that the run gives it again.
+            for short ones whose result may be lost in a crash, so that the run decides anew: they
+            look, or bar what ends in any case, or record something under an id that the run gives
+            it again. What ``steer`` judges depends on where the run stands: it is none of them.
     """
 
     name: str
@@ -91,7 +92,7 @@ RECORD_VALUE: Final = Port("record_value", RecordValue, ValueRecorded)
 READ_ARTIFACT: Final = Port("read_artifact", ReadArtifact, ArtifactRead)
 EVALUATE: Final = Port("evaluate", Evaluate, Evaluated, here=True)
 AMEND_RUN: Final = Port("amend_run", AmendRun, Amended)
-STEER: Final = Port("steer", Steer, Steered, here=True)
+STEER: Final = Port("steer", Steer, Steered)
 FIND_INTERVENTIONS: Final = Port(
     "find_interventions", FindInterventions, InterventionsFound, here=True
 )

@@ -228,8 +228,10 @@ async def history_heads(connection: Connection, run_id: str) -> list[RecordedHea
     try:
         async for event in every_event(connection.client, run_id):
             result = event.activity_task_completed_event_attributes.result
+            # Of a local activity; other markers have none.
+            here = event.marker_recorded_event_attributes.details["result"]
             # What is kept elsewhere and cannot be fetched has no head that could be read.
-            for payload in await _fetched(connection, result.payloads):
+            for payload in await _fetched(connection, (*result.payloads, *here.payloads)):
                 head = head_in(payload.data)
                 if head is not None:
                     heads.append(RecordedHead(head, event.event_time.ToMilliseconds()))

@@ -115,7 +115,10 @@ class Run:
         # Where it was started: some tests have a server of their own.
         client = self.handle._client
         async for event in every_event(client, self.run_id):
-            payloads = event.activity_task_completed_event_attributes.result.payloads
+            payloads = (
+                *event.activity_task_completed_event_attributes.result.payloads,
+                *event.marker_recorded_event_attributes.details["result"].payloads,
+            )
             for result in await client.data_converter.decode(payloads):
                 if isinstance(result, dict) and result.get("head"):
                     heads.append(ChainHead.model_validate(result["head"]))

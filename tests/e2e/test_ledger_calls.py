@@ -12,10 +12,14 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import ExecuteActivityInput
 
 from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun, Verb
+from tests.e2e.executions import inside
 from tests.e2e.interceptors import Between, Execute
-from tests.e2e.runs import Run, example_plan
+from tests.e2e.messages import event
+from tests.e2e.plans import child, plan
+from tests.e2e.runs import Run, decision_on, example_plan, step
 from tests.e2e.stage import Stage
 
 
@@ -36,12 +40,12 @@ class FailsForNow(Between):
 async def calls(run: Run) -> dict[str, int]:
     """Return the attempts of each activity of a history, by name."""
     names, found = dict[int, str](), dict[str, int]()
-    async for event in run.handle.fetch_history_events():
-        if event.HasField("activity_task_scheduled_event_attributes"):
-            name = event.activity_task_scheduled_event_attributes.activity_type.name
-            names[event.event_id] = name
-        elif event.HasField("activity_task_started_event_attributes"):
-            started = event.activity_task_started_event_attributes
+    async for one in run.handle.fetch_history_events():
+        if one.HasField("activity_task_scheduled_event_attributes"):
+            name = one.activity_task_scheduled_event_attributes.activity_type.name
+            names[one.event_id] = name
+        elif one.HasField("activity_task_started_event_attributes"):
+            started = one.activity_task_started_event_attributes
             found[names[started.scheduled_event_id]] = started.attempt
     return found
 
@@ -83,3 +87,75 @@ async def test_what_a_run_asked_before_a_crash_waits_for_nobody_once_it_has_ende
 
     assert [row["state"] for row in stage.approval_rows(run)] == ["void"]
     assert set(stage.shop.counts(order_id).values()) == {0}
+
+
+@pytest.mark.crash
+async def test_a_decision_by_update_lends_its_verdict_to_no_other_after_a_crash(
+    stage: Stage, order_id: str
+) -> None:
+    with stage.worker(crash_at=f"verify_decision:{CrashPoint.BEFORE_REPORT}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        deciding = asyncio.create_task(run.decide(decision_on(request, approver="ann")))
+        await asyncio.to_thread(doomed.wait_killed)
+    # It comes before an update that is in no history.
+    await run.send(decision_on(request, approver="bob", outcome="reject"))
+    async with stage.worker_here():
+        assert (await deciding).code == "accepted"
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    decided = [(row["approver"], row["verdict"]) for row in stage.decision_rows(run)]
+    assert decided == [("ann", "accepted"), ("bob", "already_decided")]
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+@pytest.mark.crash
+async def test_an_answer_by_update_lends_its_verdict_to_no_other_after_a_crash(
+    stage: Stage,
+) -> None:
+    asks = {"question": "How many?", "answer": {"type": "integer"}}
+    with stage.worker(crash_at=f"steer:{CrashPoint.BEFORE_REPORT}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(plan({"id": "end", "ask": asks}))
+        await run.until(lambda view: bool(view.interrupts))
+        good = AnswerInterrupts(actor="ann", answers={"end.1": 1})
+        answering = asyncio.create_task(run.handle.execute_update(Verb.ANSWER, good))
+        await asyncio.to_thread(doomed.wait_killed)
+    bad = AnswerInterrupts(actor="bob", answers={"end.1": "a lot"})
+    await run.handle.signal(Verb.ANSWER, bad)
+    async with stage.worker_here():
+        await answering
+        result = await run.result()
+
+    assert step(result, "end").output == 1
+    assert {row["actor"] for row in stage.steering_rows(run) if row["code"] == "accepted"} == {
+        "ann"
+    }
+
+
+@pytest.mark.crash
+async def test_an_answer_without_a_name_is_to_what_waited_before_a_crash(stage: Stage) -> None:
+    wait = {"id": "w", "wait": {"event": "returned", "about": "order-7"}}
+    inner = child(wait, {"id": "many", "ask": "How many?"})
+    with stage.worker(crash_at=f"steer:{CrashPoint.BEFORE_REPORT}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(plan({"id": "end", "ask": "Done?"}, {**inner, "after": []}))
+        await run.until(lambda view: bool(view.interrupts) and bool(step(view.result, "pay").child))
+        below = inside(stage, run)
+        await below.in_state(RunState.WAITING_EVENT)
+        await run.handle.signal(Verb.ANSWER, AnswerInterrupts(actor="ann", answer="yes"))
+        await asyncio.to_thread(doomed.wait_killed)
+    async with stage.worker_here():
+        # One more question waits meanwhile.
+        await below.handle.signal(Verb.EVENT, event("e1"))
+        view = await run.until(
+            lambda view: (
+                [one.id for one in view.result.waiting_for] == ["pay/many.1"]
+                or bool(view.refused_signals)
+            )
+        )
+        assert step(view.result, "end").output == "yes"
+        await run.cancel()
+        await run.result()

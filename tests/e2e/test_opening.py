@@ -147,7 +147,7 @@ async def deaths(run: Run) -> Counter[tuple[str, str]]:
         ("open_run", CrashPoint.BEFORE_REPORT, MOVED_ON),
         ("request_approval", CrashPoint.BEFORE_REPORT, MOVED_ON),
         ("verify_decision", CrashPoint.BEFORE_REPORT, MOVED_ON),
-        ("steer", CrashPoint.BEFORE_REPORT, MOVED_ON),
+        ("steer", CrashPoint.BEFORE_REPORT, ("steer", "TIMEOUT_TYPE_HEARTBEAT")),
         ("close_run", CrashPoint.BEFORE_CLAIM, ("close_run", "TIMEOUT_TYPE_HEARTBEAT")),
     ],
 )

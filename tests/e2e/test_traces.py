@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,11 @@ async def test_a_wait_is_no_open_span_and_links_join_the_traces_over_a_kill_and_
 
     assert result.state is RunState.COMPLETED
     first, second = receiver.stretches(run.run_id)
-    assert (receiver.inside(first), receiver.inside(second)) == (BEFORE, AFTER)
-    assert len({span.id for span in receiver.spans}) == 2 + len(BEFORE) + len(AFTER)
+    inside = receiver.inside(second)
+    assert receiver.inside(first) == BEFORE
+    # Its lease may last a little longer than its workflow task: then the call is tried again.
+    assert [name for name, _ in groupby(inside)] == AFTER
+    assert len({span.id for span in receiver.spans}) == 2 + len(BEFORE) + len(inside)
     assert (first.links, second.links) == ((), (first.id,))
     assert {span.trace for span in receiver.spans} == {first.trace, second.trace}
     assert (first.parent, second.parent, first.trace != second.trace) == ("", "", True)

@@ -185,5 +185,5 @@ def take_the_tests_clock(ledger_url: str) -> None:
         assert made
         assert not any("clock_timestamp" in function for function in made)
         for function in made:
-            connection.exec_driver_sql(function)
+            connection.exec_driver_sql(function.replace("%", "%%"))
     owner.dispose()

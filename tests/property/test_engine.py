@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 import pytest
@@ -186,7 +187,8 @@ def ended(world: World, result: RunResult) -> dict[str, Any]:
             "result": result.model_dump(mode="json", exclude={"run_id"}),
             "applied": world.applied,
             "undone": world.undone,
-            "asked": world.log,
+            # A message that arrives while a run continues as new has its last task made anew.
+            "asked": [one for one, _ in groupby(world.log)],
         }
     )
     found: dict[str, Any] = json.loads(text.replace(world.run_id, "the run"))

@@ -31,7 +31,9 @@ class Decisions:
             decision=delivery.decision,
             refused=delivery.refused,
         )
-        reached = await self._call(ports.VERIFY_DECISION, asked, "verify a decision")
+        reached = await self._call(
+            ports.VERIFY_DECISION, asked, "verify a decision", here=not delivery.update
+        )
         data.keep_head(reached.head)
         data.gate.settle(delivery, reached.verdict, reached.params)
         return answer_of(reached.verdict)

@@ -160,7 +160,7 @@ class Control:
     async def _answered(self, verb: Verb, payload: Any) -> Answer:
         inbox = self._data.inbox
         try:
-            id_ = inbox.receive(verb, payload)
+            id_ = inbox.receive(verb, payload, update=True)
         except Malformed as error:
             raise ApplicationError(str(error), type="Malformed", non_retryable=True) from error
         await workflow.wait_condition(lambda: id_ in inbox.answers)

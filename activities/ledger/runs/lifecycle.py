@@ -192,6 +192,9 @@ def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) ->
     if row is not None and row["parent_run_id"] is not None:
         # Before its end is told: what it returns, and why it has failed, is its parent's then.
         foreign.hand_on(tx, asked.run_id, row["parent_run_id"])
+    # The run has closed those that it knows of. But it may have asked, and have heard of something
+    # else when a crash made it decide anew.
+    void_all(tx, asked.run_id, approved=False)
     touched = tx.execute(
         update_rows(runs, run_id=asked.run_id, closed_ms=None).values(
             state=asked.state.value, error=asked.error, closed_ms=tx.now_ms
@@ -199,9 +202,6 @@ def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) ->
     )
     if not touched:
         return
-    # Of those that the run has closed there are none: but it may have asked, and have heard of
-    # something else when a crash made it decide anew.
-    void_all(tx, asked.run_id, approved=False)
     if asked.skipped:
         skipped = {"run_id": asked.run_id, "attempt": 0, "state": "skipped", "ended_ms": tx.now_ms}
         rows = [{**skipped, "step_id": id_, "tool": tool} for id_, tool in asked.skipped.items()]
