@@ -1,7 +1,7 @@
 """One round of retention: hide what is old, delete what was hidden, collect what nobody refers to.
 
-A round may be broken off anywhere, and done again. Of what is deleted, first a row says that it is
-going, then it is exported, then its files go, then its rows. A run of which that fails is kept and
+A round may be broken off anywhere, and done again. What is deleted is exported first. Then a row
+says that it is going, then its files go, then its rows. A run of which that fails is kept and
 named, and the round goes on with the others.
 """
 
@@ -217,6 +217,15 @@ class Retention:
             done.kept.append(Kept(root, why))
             return
 
+        why = await self.ledger.transact(self.tenant, deletion.why_stays, root, kind)
+        if why is not None:
+            done.kept.append(Kept(root, why))
+            return
+        exports = dict[str, Exported]()
+        # That a run goes is an event of its own, which its export has, too.
+        if kind != "runs":
+            exports = await self._exports(root, kind)
+
         def go(tx: Transaction) -> Going | str:
             return deletion.go(tx, root, kind, by=self.by)
 
@@ -224,8 +233,8 @@ class Retention:
         if isinstance(going, str):
             done.kept.append(Kept(root, going))
             return
-        found = {run_id: await self._exported(run_id, kind, root) for run_id in going.runs}
-        exports = {run_id: one for run_id, one in found.items() if one is not None}
+        if kind == "runs":
+            exports = await self._exports(root, kind)
         await self._remove_files(going)
 
         def delete(tx: Transaction) -> object:
@@ -259,6 +268,12 @@ class Retention:
             return False
         done.kept.append(Kept(run_id, f"{kind} are not exported"))
         return True
+
+    async def _exports(self, root: str, kind: str) -> dict[str, Exported]:
+        """Export what goes of a run and its child runs."""
+        tree = await self.ledger.transact(self.tenant, hiding.tree, root)
+        found = {run_id: await self._exported(run_id, kind, root) for run_id in tree}
+        return {run_id: one for run_id, one in found.items() if one is not None}
 
     async def _exported(self, run_id: str, kind: str, root: str) -> Exported | None:
         """Export what goes of a run; ``None``: nobody wants it."""

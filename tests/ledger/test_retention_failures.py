@@ -14,10 +14,11 @@ import pytest
 
 from surehand.activities.ledger.core.statements import delete_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
-from surehand.activities.ledger.core.tables import events
-from surehand.activities.ledger.retention import deletion, rounds
+from surehand.activities.ledger.core.tables import events, holds, steps
+from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.retention import deletion, hiding, rounds
 from surehand.activities.ledger.retention.content import Content, Exported
-from surehand.activities.ledger.retention.policy import Policy
+from surehand.activities.ledger.retention.policy import Policy, parse
 from surehand.activities.ledger.retention.rounds import LastRound
 from surehand.activities.ledger.steps import drafts
 from surehand.activities.retention.rounds import Files, Kept, Round
@@ -27,7 +28,7 @@ from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandE
 from surehand.process.settings import ClientSettings
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
-from tests.ledger.test_retention import AT_ONCE, Office, office_of
+from tests.ledger.test_retention import AT_ONCE, Office, lived, office_of
 
 SETTINGS: Final = ClientSettings(
     tenant="acme", user="rita", task_queue="surehand", ui_url="http://localhost:8233"
@@ -43,6 +44,14 @@ async def office(scene: Scene, keeper: Ledger, tmp_path: Path) -> Office:
     made.end(OTHER_RUN)
     await made.retention.artifacts.keep(scene.tenant, RUN, "x" * 9000)
     return made
+
+
+def switched(office: Office, *, hold: bool) -> None:
+    with office.retention.ledger.transaction(office.scene.tenant) as tx:
+        if hold:
+            hiding.keep(tx, RUN, by="rita", reason="a lawsuit")
+        else:
+            hiding.release(tx, RUN, by="rita")
 
 
 def gone(done: Round) -> list[str]:
@@ -202,3 +211,76 @@ async def test_what_serves_waits_for_the_next_round_while_something_is_away(
 
     assert (ended, rounds) == (ExitCode.DONE, 2)
     assert len(told) == 1 and str(error) in told[0] and "the next round is in" in told[0]
+
+
+@pytest.mark.parametrize("hold", [True, False])
+async def test_a_deleted_run_is_neither_held_nor_released_and_its_chain_stays_as_exported(
+    scene: Scene, keeper: Ledger, tmp_path: Path, hold: bool
+) -> None:
+    office = office_of(scene, keeper, tmp_path)
+    await lived(office)
+    await office.round(parse("outputs=0s,grace=0s"))
+    await office.round()
+    with scene.tx() as tx:
+        _, _, before = chain_of(tx, RUN)
+
+    with pytest.raises(hiding.NotKept, match=f"run {RUN} was deleted by rita on "):
+        switched(office, hold=hold)
+
+    with scene.tx() as tx:
+        assert chain_of(tx, RUN)[2] == before
+    assert scene.rows(holds) == []
+
+
+async def test_a_run_that_was_not_exported_can_be_held_and_then_loses_nothing(
+    scene: Scene, keeper: Ledger, tmp_path: Path
+) -> None:
+    office, policy = office_of(scene, keeper, tmp_path), parse("steps=0s,grace=0s")
+    await lived(office)
+
+    async def full(content: Content, files: Files) -> Exported:
+        raise OutputLost("No space left on device")
+
+    await replace(office, retention=replace(office.retention, export=full)).round(policy)
+    switched(office, hold=True)
+
+    assert gone(await office.round(policy)) == []
+    assert len(scene.rows(steps)) == 2
+
+
+async def test_a_kind_that_is_going_cannot_be_held_and_is_named(
+    scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    await lived(office)
+
+    async def fails(folder: str) -> None:
+        raise StoreUnavailable("Permission denied")
+
+    monkeypatch.setattr(office.retention.artifacts.blobs, "remove", fails)
+    await office.round(policy)
+
+    with pytest.raises(hiding.NotKept, match=f"messages of run {RUN} are being deleted since"):
+        switched(office, hold=True)
+
+    assert scene.rows(holds) == []
+
+
+async def test_a_run_that_is_held_after_a_round_has_listed_it_loses_no_file(
+    scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    await lived(office)
+    files = office.files()
+
+    async def listed(made: Any) -> Any:
+        found = await keeper.transact(scene.tenant, deletion.over)
+        switched(office, hold=True)
+        return found
+
+    monkeypatch.setattr(type(office.retention), "_over", listed)
+
+    done = await office.round(policy)
+
+    assert done.kept == [Kept(RUN, f"messages of run {RUN} are shown again")]
+    assert office.files() == files

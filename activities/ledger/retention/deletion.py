@@ -1,7 +1,7 @@
 """Deleting what was hidden for as long as its grace.
 
-In parts, each of which may be done again: a row says that it is going, then it is exported, then
-files go, then the rows. What stays of a run protects its effects: the run's row with the head of
+In parts, each of which may be done again: it is exported, then a row says that it is going, then
+files go, then the rows. Only of a whole run its events are exported last: that it goes is one. What stays of a run protects its effects: the run's row with the head of
 its chain, and its effects by their business keys. Its id is never free again, nor is a key.
 """
 
@@ -40,7 +40,7 @@ from surehand.activities.ledger.retention.content import (
     content_of,
     goes_alone,
 )
-from surehand.activities.ledger.retention.hiding import tree, why_kept
+from surehand.activities.ledger.retention.hiding import hidden, tree, why_kept
 from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 
@@ -108,6 +108,16 @@ def over(tx: Transaction) -> list[tuple[str, str]]:
     return [(row["run_id"], row["kind"]) for row in rows]
 
 
+def why_stays(tx: Transaction, root: str, kind: str) -> str | None:
+    """Return why a kind of data of a run does not go now; ``None``: it goes, or is going."""
+    found = hidden(tx, root, kind)
+    if found is None:
+        return f"{kind} of run {root} are shown again"
+    if found.deleted_ms is not None:
+        return found.told()
+    return why_kept(tx, root) if found.going_ms is None else None
+
+
 def go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
     """Let a kind of data of a run and its child runs go; returns why not, where it is kept.
 
@@ -116,14 +126,12 @@ def go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
     found = tree(tx, root)
     for run_id in found:
         tx.lock_run(run_id)
+    kept = why_stays(tx, root, kind)
+    if kept is not None:
+        return kept
     of_kind = retentions.c.run_id.in_(found), retentions.c.kind == kind
-    waiting = rows_of(retentions, retentions.c.run_id, going_ms=None).where(*of_kind)
-    if tx.all(waiting):
-        kept = why_kept(tx, root)
-        if kept is not None:
-            return kept
-        going = update_rows(retentions, going_ms=None, deleted_ms=None).where(*of_kind)
-        tx.execute(going.values(going_ms=tx.now_ms))
+    going = update_rows(retentions, going_ms=None, deleted_ms=None).where(*of_kind)
+    if tx.execute(going.values(going_ms=tx.now_ms)):
         for run_id in found:
             if kind == "runs":
                 bar_name(tx, run_id, EVERY_STEP)

@@ -42,6 +42,8 @@ _DENIED: Final = "42501"
 _MILLISECOND: Final = timedelta(milliseconds=1)
 #: Of an effect whose outcome is not settled for good.
 UNSETTLED: Final = ("claimed", "in_doubt", "partial", "compensating")
+#: Of a row of ``retentions``: that it is of a whole run, which is deleted.
+_DELETED: Final = (retentions.c.kind == "runs") & retentions.c.deleted_ms.is_not(None)
 #: Ends of a run after which an effect that stands should have been undone.
 _UNDOES: Final = ("failed", "cancelled")
 
@@ -211,8 +213,7 @@ def _kinds(
 
 def is_deleted() -> ColumnElement[bool]:
     """Return the condition that a row of ``runs`` is what is left of a deleted run."""
-    gone = rows_of(retentions, run_id=runs.c.run_id, kind="runs")
-    return gone.where(retentions.c.deleted_ms.is_not(None)).exists()
+    return rows_of(retentions, run_id=runs.c.run_id).where(_DELETED).exists()
 
 
 def why_kept(tx: Transaction, root: str) -> str | None:
@@ -359,10 +360,7 @@ def keep(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[str]
     root = root_run_id(run_id)
     tx.lock_run(root)
     found = tree(tx, root)
-    rows = tx.all(rows_of(retentions).where(retentions.c.run_id.in_(found)))
-    going = next((row for row in rows if row["going_ms"] is not None), None)
-    if going is not None and going["kind"] == "runs":
-        raise NotKept(_hidden(going).told())
+    _require_whole(tx, found)
     tx.execute(
         delete_rows(retentions).where(
             retentions.c.run_id.in_(found), retentions.c.going_ms.is_(None)
@@ -376,16 +374,30 @@ def keep(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[str]
     return found
 
 
+def _require_whole(tx: Transaction, found: Collection[str]) -> None:
+    """See that nothing of these runs is going, and that there is more of them than tombstones."""
+    goes = retentions.c.going_ms.is_not(None) & retentions.c.deleted_ms.is_(None)
+    row = tx.one(
+        rows_of(retentions)
+        .where(retentions.c.run_id.in_(found), goes | _DELETED)
+        .order_by(retentions.c.run_id, retentions.c.kind)
+        .limit(1)
+    )
+    if row is not None:
+        raise NotKept(_hidden(row).told())
+
+
 def release(tx: Transaction, run_id: str, *, by: str) -> Sequence[str]:
     """Hold a run and its child runs no more.
 
     Raises:
         RunNotFound: No such run in this tenant.
-        NotKept: Nobody holds it.
+        NotKept: Nobody holds it, or it is deleted.
     """
     root = root_run_id(run_id)
     tx.lock_run(root)
     found = tree(tx, root)
+    _require_whole(tx, found)
     if not tx.execute(delete_rows(holds).where(holds.c.run_id.in_(found))):
         raise NotKept(f"nobody holds run {root}")
     for one in found:
