@@ -27,15 +27,17 @@ def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
 
 
 @contextmanager
-def replacing(file: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
+def replacing(file: Path, *, mode: int | None = None, new: bool = False) -> Iterator[BinaryIO]:
     """Write a file part by part: whoever reads it meanwhile finds all of it, old or new.
 
     Args:
         file: The file; its folder is there.
         mode: Who may read and write it; ``None``: who may already, and of a new one whoever the
             process's own mask lets.
+        new: Whether nothing is written over: the folder has to know hard links.
 
     Raises:
+        FileExistsError: Somebody else has made the new file meanwhile.
         OSError: It cannot be written; it is as it was.
     """
     fresh = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
@@ -50,7 +52,11 @@ def replacing(file: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
             yield written
             written.flush()
             os.fsync(descriptor)
-        os.replace(fresh, file)
+        if new:
+            os.link(fresh, file)
+            fresh.unlink()
+        else:
+            os.replace(fresh, file)
         to_disk(file.parent)
     except BaseException:
         fresh.unlink(missing_ok=True)

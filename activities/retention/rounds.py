@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from sqlalchemy.exc import DBAPIError
+
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.engine import forget_log
-from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.retention import deletion, hiding, rounds
 from surehand.activities.ledger.retention.content import (
@@ -74,6 +76,8 @@ class Round:
     deleted: list[Part] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     files: Collected = field(default_factory=Collected)
+    lost: int = 0
+    """Files of what was exported that the artifact store has lost."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,8 @@ class Retention:
                 found.hidden.append(Part(candidate.run_id, candidate.kinds))
             else:
                 found.kept.append(Kept(candidate.run_id, why))
-        for run_id in await self.ledger.transact(self.tenant, deletion.over_checkpoints):
+        grace = self.policy.grace
+        for run_id in await self.ledger.transact(self.tenant, deletion.over_checkpoints, grace):
             found.deleted.append(Part(run_id, (CHECKPOINTS,)))
         for run_id in await self.ledger.transact(self.tenant, hiding.due_checkpoints):
             found.hidden.append(Part(run_id, (CHECKPOINTS,)))
@@ -125,6 +130,20 @@ class Retention:
         done = Round()
         # Another cell's ledger refers to its files then.
         await self.ledger.transact(self.tenant, require_here)
+        try:
+            await self._go_on(done)
+        except LedgerUnavailable:
+            raise
+        except Exception:
+            # A role that may not delete may not record it, either.
+            with suppress(LedgerUnavailable, DBAPIError):
+                await self.ledger.transact(self.tenant, rounds.record, failed=True)
+            raise
+        failed = any(one.failed is not None for one in done.kept)
+        await self.ledger.transact(self.tenant, rounds.record, failed=failed)
+        return done
+
+    async def _go_on(self, done: Round) -> None:
         async for candidate in self._due(done):
 
             def hide(tx: Transaction, one: hiding.Candidate = candidate) -> str | None:
@@ -142,9 +161,6 @@ class Retention:
         await self._round_of_checkpoints(done)
         done.files = await self._collect()
         await asyncio.to_thread(forget_log, self.ledger.engine)
-        failed = any(one.failed is not None for one in done.kept)
-        await self.ledger.transact(self.tenant, rounds.record, failed=failed)
-        return done
 
     async def _round_of_checkpoints(self, done: Round) -> None:
         grace = self.policy.grace
@@ -154,7 +170,7 @@ class Retention:
                     self.tenant, hiding.hide_checkpoints, run_id, grace=grace
                 )
                 done.hidden.append(Part(run_id, (CHECKPOINTS,)))
-        for run_id in await self.ledger.transact(self.tenant, deletion.over_checkpoints):
+        for run_id in await self.ledger.transact(self.tenant, deletion.over_checkpoints, grace):
             async with self._apart(done, run_id):
                 await self._delete_checkpoints(done, run_id)
 
@@ -210,21 +226,21 @@ class Retention:
         return None
 
     async def _delete(self, done: Round, root: str, kind: str) -> None:
-        if self._must_stay(done, root, kind):
+        if await self._must_stay(done, root, kind):
             return
         if (has := await self._temporal_has(root)) is not None:
             why = f"Temporal has the history of {has} until its own retention is over"
             done.kept.append(Kept(root, why))
             return
 
-        why = await self.ledger.transact(self.tenant, deletion.why_stays, root, kind)
-        if why is not None:
-            done.kept.append(Kept(root, why))
+        stays = await self.ledger.transact(self.tenant, deletion.why_stays, root, kind)
+        if stays is not None:
+            done.kept.append(Kept(root, stays))
             return
         exports = dict[str, Exported]()
         # That a run goes is an event of its own, which its export has, too.
         if kind != "runs":
-            exports = await self._exports(root, kind)
+            exports = await self._exports(done, root, kind)
 
         def go(tx: Transaction) -> Going | str:
             return deletion.go(tx, root, kind, by=self.by)
@@ -234,58 +250,72 @@ class Retention:
             done.kept.append(Kept(root, going))
             return
         if kind == "runs":
-            exports = await self._exports(root, kind)
-        await self._remove_files(going)
+            exports = await self._exports(done, root, kind)
+
+        def look(tx: Transaction) -> None:
+            deletion.require_same(tx, kind, exports)
 
         def delete(tx: Transaction) -> object:
             return deletion.delete(tx, going, by=self.by, exports=exports)
 
         files = tuple(file for one in exports.values() for file in one.files)
-        await self._gone(done, Part(root, (kind,), files), delete)
+        async with self._unmoved(done, Part(root, (kind,), files)):
+            # What the next export is to have, too, is not removed.
+            await self.ledger.transact(self.tenant, look)
+            await self._remove_files(going)
+            await self.ledger.transact(self.tenant, delete)
 
     async def _delete_checkpoints(self, done: Round, run_id: str) -> None:
-        if self._must_stay(done, run_id, CHECKPOINTS):
+        if await self._must_stay(done, run_id, CHECKPOINTS):
             return
-        exported = await self._exported(run_id, CHECKPOINTS, run_id)
+        exported = await self._exported(done, run_id, CHECKPOINTS, run_id)
 
         def delete(tx: Transaction) -> object:
-            return deletion.delete_checkpoints(tx, run_id, exported)
+            return deletion.delete_checkpoints(tx, run_id, exported, self.policy.grace)
 
         files = () if exported is None else exported.files
-        await self._gone(done, Part(run_id, (CHECKPOINTS,), files), delete)
-
-    async def _gone(self, done: Round, part: Part, delete: Callable[[Transaction], object]) -> None:
-        try:
+        async with self._unmoved(done, Part(run_id, (CHECKPOINTS,), files)):
             await self.ledger.transact(self.tenant, delete)
+
+    @asynccontextmanager
+    async def _unmoved(self, done: Round, part: Part) -> AsyncIterator[None]:
+        """Have a part deleted, or kept if it has changed since it was exported."""
+        try:
+            yield
         except Moved as moved:
             done.kept.append(Kept(part.run_id, f"{moved}: the next round goes on"))
             return
         done.deleted.append(part)
 
-    def _must_stay(self, done: Round, run_id: str, kind: str) -> bool:
-        """Return whether something stays because nobody exports it, and name it."""
-        if self.export is not None or self.unexported:
-            return False
-        done.kept.append(Kept(run_id, f"{kind} are not exported"))
-        return True
+    async def _must_stay(self, done: Round, run_id: str, kind: str) -> bool:
+        """Return whether something stays: nobody exports it, or its files are not in this store."""
+        if self.export is None and not self.unexported:
+            done.kept.append(Kept(run_id, f"{kind} are not exported"))
+            return True
+        if why := await self.artifacts.blobs.elsewhere(run_id):
+            done.kept.append(Kept(run_id, why, ExitCode.NOT_REACHABLE))
+            return True
+        return False
 
-    async def _exports(self, root: str, kind: str) -> dict[str, Exported]:
+    async def _exports(self, done: Round, root: str, kind: str) -> dict[str, Exported]:
         """Export what goes of a run and its child runs."""
         tree = await self.ledger.transact(self.tenant, hiding.tree, root)
-        found = {run_id: await self._exported(run_id, kind, root) for run_id in tree}
+        found = {run_id: await self._exported(done, run_id, kind, root) for run_id in tree}
         return {run_id: one for run_id, one in found.items() if one is not None}
 
-    async def _exported(self, run_id: str, kind: str, root: str) -> Exported | None:
+    async def _exported(self, done: Round, run_id: str, kind: str, root: str) -> Exported | None:
         """Export what goes of a run; ``None``: nobody wants it."""
         if self.export is None:
             return None
-        content = await self.ledger.transact(self.tenant, content_of, run_id, kind)
+        content = await self.ledger.transact(
+            self.tenant, content_of, run_id, kind, self.policy.grace
+        )
         if kind == "runs":
             chain, _, head = await self.ledger.transact(self.tenant, chain_of, run_id)
             content = replace(content, chain=tuple(chain), head=head)
-        return await self.export(content, self._files_of(content, root))
+        return await self.export(content, self._files_of(done, content, root))
 
-    async def _files_of(self, content: Content, root: str) -> Files:
+    async def _files_of(self, done: Round, content: Content, root: str) -> Files:
         """Yield what the artifact store has of what goes."""
         blobs = self.artifacts.blobs
         for sha256 in content.artifacts:
@@ -293,6 +323,7 @@ class Retention:
             try:
                 yield path, await set_aside.get(blobs, path)
             except NotKept:
+                done.lost += 1
                 yield path, None
         if content.kind in ("runs", "messages") and content.run_id == root:
             # All of the tree's are in one folder, by the run at its top.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Bytes that are encoded at once: a multiple of 3, so that the parts are one Base64 text.
 _PART: Final = 3 * 256 * 1024
+#: Who may read an export: it has what people were not to keep.
+_MODE: Final = 0o600
 _ROW: Final = b'{"row": '
 _FILE: Final = b'{"file": '
 _SIGNATURE: Final = b'{"signature": '
@@ -72,13 +75,20 @@ class Exports:
         from surehand.activities.ledger.retention.content import Exported
 
         made = list[Path]()
-        if content.head is not None:
-            made.append(await self._write_events(content, content.head))
-        file = await self._file_for(content)
-        if not file.exists():
-            await self._write_content(file, content, files)
-        if file.exists():
-            made.append(file)
+        try:
+            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
+            if content.head is not None:
+                made.append(await self._write_events(content, content.head))
+            file = await self._file_for(content)
+            if not file.exists():
+                file = await self._write_content(file, content, files)
+            if content.kind != "checkpoints":
+                made += await asyncio.to_thread(self._proven, content)
+            elif file.exists():
+                made.append(file)
+        except OSError as error:
+            where = error.filename or self._folder
+            raise OutputLost(f"{where}: cannot be exported: {error.strerror}") from error
         return Exported(tuple(map(str, made)), content.digest, content.head)
 
     async def _write_events(self, content: Content, head: ChainHead) -> Path:
@@ -86,35 +96,45 @@ class Exports:
 
         file = self._folder / f"{quote(content.run_id, safe='~')}.jsonl"
         signed = signed_head(self._settings, content.chain, head)
-        await asyncio.to_thread(_write_text, file, to_lines(content.chain) + signed)
+        text = to_lines(content.chain) + signed
+        await asyncio.to_thread(replace_whole, file, text, mode=_MODE)
         await asyncio.to_thread(_verify_events, file, head)
         return file
 
     async def _file_for(self, content: Content) -> Path:
         """Return the file that has these rows already, or one that is not there yet."""
-        # No run's name has a "+" once it is quoted.
-        name, number = f"{quote(content.run_id, safe='~')}+{content.kind}", 1
-        while True:
-            more = "" if number == 1 else f"+{number}"
-            file = self._folder / f"{name}{more}.jsonl"
+        for file in self._names(content):
             if not file.exists() or await asyncio.to_thread(self._has, file, content):
                 return file
-            number += 1
+        raise AssertionError("names do not end")
+
+    def _names(self, content: Content) -> Iterator[Path]:
+        # No run's name has a "+" once it is quoted.
+        name = f"{quote(content.run_id, safe='~')}+{content.kind}"
+        yield self._folder / f"{name}.jsonl"
+        for number in itertools.count(2):
+            yield self._folder / f"{name}+{number}.jsonl"
+
+    def _proven(self, content: Content) -> list[Path]:
+        """Return all exports of a kind: one of before a row changed may be the one with files."""
+        there = itertools.takewhile(Path.exists, self._names(content))
+        return [file for file in there if self._why_unproven(read_content(file), content) is None]
 
     def _has(self, file: Path, content: Content) -> bool:
         found = read_content(file)
-        return (
-            found.digest_of_rows == content.digest
-            and why_unproven(found, content.run_id, content.kind, public_jwk(self._key)) is None
-        )
+        same = found.digest_of_rows == content.digest
+        return same and self._why_unproven(found, content) is None
 
-    async def _write_content(self, file: Path, content: Content, files: Files) -> None:
+    def _why_unproven(self, found: Found, content: Content) -> str | None:
+        return why_unproven(found, content.run_id, content.kind, public_jwk(self._key))
+
+    async def _write_content(self, file: Path, content: Content, files: Files) -> Path:
+        """Write an export; returns where it is, or was to be: nothing is written of nothing."""
         first = await anext(files, None)
         if first is None and not content.lines:
-            return
+            return file
         try:
-            await asyncio.to_thread(file.parent.mkdir, parents=True, exist_ok=True)
-            with replacing(file) as written:
+            with replacing(file, mode=_MODE, new=True) as written:
                 hashed = _Hashed(written)
                 for line in content.lines:
                     hashed.write(line)
@@ -123,10 +143,12 @@ class Exports:
                 async for path, data in files:
                     await asyncio.to_thread(_write_file, hashed, path, data)
                 written.write(self._signature(content, hashed.digest()))
-        except OSError as error:
-            raise OutputLost(f"{file}: cannot be written: {error.strerror}") from error
-        if not await asyncio.to_thread(self._has, file, content):
+        except FileExistsError:
+            # Another round was faster. Only its file surely has what was in the store.
+            file = await self._file_for(content)
+        if not file.exists() or not await asyncio.to_thread(self._has, file, content):
             raise OutputLost(f"{file}: what was written is not what was to be")
+        return file
 
     def _signature(self, content: Content, digest: str) -> bytes:
         from surehand.activities.ledger.history.signatures import signature_line
@@ -249,14 +271,6 @@ def why_unproven(
     if claims.aud != audience(tenant_of_run(claims.run_id)):
         return "the signature is for another tenant"
     return None
-
-
-def _write_text(file: Path, text: str) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_whole(file, text)
-    except OSError as error:
-        raise OutputLost(f"{file}: cannot be written: {error.strerror}") from error
 
 
 def _verify_events(file: Path, head: ChainHead) -> None:

@@ -205,6 +205,7 @@ def _reply(settings: ClientSettings, policy: Policy, done: Round, *, applied: bo
         files_set_aside=done.files.aside,
         files_back=done.files.back,
         files_removed=done.files.removed,
+        files_lost=done.lost,
     )
     # The gravest has the least number.
     code = min((one.failed for one in done.kept if one.failed), default=ExitCode.DONE)
@@ -225,8 +226,12 @@ def _lines(settings: ClientSettings, report: RetentionReport, *, anything: bool)
             f"Files that nothing refers to: {report.files_set_aside} set aside,"
             f" {report.files_removed} removed after a day, {report.files_back} put back"
         )
+    if report.files_lost:
+        lost = counted(report.files_lost, "file")
+        yield f"The artifact store has lost {lost} of what was exported"
     if not report.applied and (report.hidden or report.deleted):
-        yield f"Do it: {settings.command('retention', '--apply', '--export', 'DIR')}"
+        do = settings.command("retention", "--apply", "--export", "DIR", "--key", "KEY")
+        yield f"Do it: {do}, or with --no-export"
 
 
 def _lines_of_runs(report: RetentionReport) -> Lines:

@@ -405,6 +405,8 @@ class RetentionReport(Shape):
     """Artifacts to which nothing refers: a day later they are removed."""
     files_back: int
     files_removed: int
+    files_lost: int = 0
+    """Files of what was exported that the artifact store has lost."""
 
 
 class RetentionSwitched(Shape):

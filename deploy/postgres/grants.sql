@@ -19,9 +19,9 @@ REVOKE INSERT, UPDATE ON quotas FROM surehand_worker;
 REVOKE INSERT, UPDATE ON epochs FROM surehand_worker;
 -- And of which cell it is.
 REVOKE INSERT, UPDATE ON tenants FROM surehand_worker;
--- A saved checkpoint is never rewritten. It is hidden if it makes room, and emptied if its run is erased.
+-- A saved checkpoint is never rewritten. It is hidden if it makes room. Emptying it is the owner's.
 REVOKE UPDATE ON checkpoints FROM surehand_worker;
-GRANT UPDATE (document, hidden_ms, delete_after_ms) ON checkpoints TO surehand_worker;
+GRANT UPDATE (hidden_ms, delete_after_ms) ON checkpoints TO surehand_worker;
 -- Workers make the keys of runs and read them. Wrapping them anew and erasing them is the owner's.
 REVOKE UPDATE ON run_keys FROM surehand_worker;
 -- Only migrations say which migration the database is at.

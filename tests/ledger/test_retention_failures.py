@@ -12,23 +12,34 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.activities.ledger.core.statements import delete_rows
+from surehand.activities.ledger.core.statements import delete_rows, update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
-from surehand.activities.ledger.core.tables import events, holds, steps
+from surehand.activities.ledger.core.tables import (
+    artifacts,
+    checkpoints,
+    events,
+    holds,
+    notifications,
+    retentions,
+    steps,
+)
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.retention import deletion, hiding, rounds
 from surehand.activities.ledger.retention.content import Content, Exported
 from surehand.activities.ledger.retention.policy import Policy, parse
 from surehand.activities.ledger.retention.rounds import LastRound
+from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts
 from surehand.activities.retention.rounds import Files, Kept, Round
+from surehand.cli.operate.content_export import Exports
 from surehand.cli.operate.retention import _reply, _serve
 from surehand.cli.verb.shapes import RetentionReport
 from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
-from tests.ledger.test_retention import AT_ONCE, Office, lived, office_of
+from tests.ledger.test_checkpoints import save
+from tests.ledger.test_retention import AT_ONCE, DAY, Office, lived, office_of
 
 SETTINGS: Final = ClientSettings(
     tenant="acme", user="rita", task_queue="surehand", ui_url="http://localhost:8233"
@@ -142,7 +153,8 @@ async def test_what_concerns_all_runs_ends_the_round(office: Office, error: Sure
     with pytest.raises(type(error)):
         await replace(office, retention=replace(office.retention, export=fails)).round()
 
-    assert await office.retention.ledger.transact(office.scene.tenant, rounds.last) is None
+    ended = await office.retention.ledger.transact(office.scene.tenant, rounds.last)
+    assert ended == LastRound(age=None, failed=True)
 
 
 async def test_a_store_that_answers_nothing_ends_the_round(
@@ -284,3 +296,163 @@ async def test_a_run_that_is_held_after_a_round_has_listed_it_loses_no_file(
 
     assert done.kept == [Kept(RUN, f"messages of run {RUN} are shown again")]
     assert office.files() == files
+
+
+async def test_of_two_rounds_at_once_the_later_export_does_not_write_over_the_whole_one(
+    scene: Scene, keeper: Ledger, tmp_path: Path
+) -> None:
+    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    await lived(office)
+    export = office.retention.export
+    assert export is not None
+    overtaken = False
+
+    async def slow(content: Content, files: Files) -> Exported:
+        async def looked_up() -> Files:
+            nonlocal overtaken
+            if not overtaken:
+                overtaken = True
+                await office.round(policy)
+            async for one in files:
+                yield one
+
+        return await export(content, looked_up())
+
+    await replace(office, retention=replace(office.retention, export=slow)).round(policy)
+
+    assert overtaken
+    assert [one["file"] for one in office.exported(f"{RUN}+messages") if "file" in one]
+    modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "exports").iterdir()}
+    assert modes == {0o600}
+
+
+async def test_an_export_that_cannot_be_read_keeps_its_run_alone(
+    office: Office,
+) -> None:
+    bad = office.folder / "exports" / f"{RUN}+runs.jsonl"
+    bad.mkdir(parents=True)
+
+    done = await office.round()
+
+    why = f"{bad}: cannot be exported: Is a directory"
+    assert done.kept == [Kept(RUN, why, ExitCode.OUTPUT_LOST)]
+    assert gone(done) == [OTHER_RUN]
+
+
+async def test_a_run_whose_artifact_store_is_another_one_is_kept_and_one_of_lost_files_is_counted(
+    scene: Scene, keeper: Ledger, tmp_path: Path
+) -> None:
+    office = office_of(scene, keeper, tmp_path)
+    signs = SETTINGS.model_copy(update={"tenant": scene.tenant, "key": tmp_path / "rita.pem"})
+    export = Exports(signs, tmp_path / "exports").write
+    office = replace(office, retention=replace(office.retention, export=export))
+    store, run_id = office.retention.artifacts, f"{scene.tenant}/there"
+    scene.open_run(run_id, store=await store.store_id())
+    kept = await store.keep(scene.tenant, run_id, "x" * 9000)
+    with scene.tx() as tx:
+        artifact_rows.record(tx, run_id, STEP, kept)
+    office.end(run_id)
+    empty = type(store)(str(tmp_path / "empty"), keeper, largest_inline=8 * 1024)
+    unmounted = replace(office, retention=replace(office.retention, artifacts=empty))
+    policy = parse("artifacts=0s,grace=0s")
+
+    done = await unmounted.round(policy)
+
+    why = f"{empty.blobs.url} is not the artifact store of run {run_id}, or is not mounted"
+    assert done.kept == [Kept(run_id, why, ExitCode.NOT_REACHABLE)]
+    assert done.deleted == [] and len(scene.rows(artifacts)) == 1
+    assert kept.artifact is not None
+    (tmp_path / "store" / str(kept.artifact.uri)).unlink()
+    lost = await office.round(policy)
+    assert (gone(lost), lost.lost) == ([run_id], 1)
+    assert "The artifact store has lost 1 file of what was exported" in list(
+        _reply(SETTINGS, policy, lost, applied=True).text
+    )
+
+
+async def test_a_row_that_changes_as_its_files_go_leaves_both_exports_named(
+    scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    await lived(office)
+    blobs = office.retention.artifacts.blobs
+    remove = blobs.remove
+
+    def change() -> None:
+        with scene.tx() as tx:
+            tx.execute(update_rows(notifications, run_id=RUN).values(attempts=7))
+
+    async def late(folder: str) -> None:
+        await remove(folder)
+        change()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(blobs, "remove", late)
+        assert gone(await office.round(policy)) == []
+    await office.round(policy)
+
+    folder = tmp_path / "exports"
+    named = scene.row(retentions, run_id=RUN, kind="messages")["export"]
+    assert named == f"{folder}/{RUN}+messages.jsonl, {folder}/{RUN}+messages+2.jsonl"
+
+
+async def test_a_row_that_has_changed_since_its_export_keeps_its_files(
+    scene: Scene, keeper: Ledger, tmp_path: Path
+) -> None:
+    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    await lived(office)
+    files, export = office.files(), office.retention.export
+    assert export is not None
+
+    async def late(content: Content, files: Files) -> Exported:
+        made = await export(content, files)
+        with scene.tx() as tx:
+            tx.execute(update_rows(notifications, run_id=content.run_id).values(attempts=7))
+        return made
+
+    await replace(office, retention=replace(office.retention, export=late)).round(policy)
+
+    assert office.files() == files
+
+
+async def test_the_document_of_a_saved_checkpoint_does_not_go_with_the_artifacts(
+    scene: Scene, keeper: Ledger, tmp_path: Path
+) -> None:
+    office = office_of(scene, keeper, tmp_path)
+    kept = await office.retention.artifacts.keep(scene.tenant, RUN, "x" * 9000)
+    save(scene, "before", kept)
+    with scene.tx() as tx:
+        artifact_rows.record(tx, RUN, STEP, kept)
+    office.end(RUN)
+
+    await office.round(parse("artifacts=0s,grace=0s"))
+
+    assert [row["step_id"] for row in scene.rows(artifacts)] == ["checkpoint:before"]
+    exported = [one for one in office.exported(f"{RUN}+artifacts") if "row" in one]
+    assert [one["row"]["step_id"] for one in exported] == [STEP]
+
+
+async def test_who_hides_a_checkpoint_does_not_say_how_short_its_grace_is(
+    scene: Scene, keeper: Ledger, tmp_path: Path
+) -> None:
+    office = office_of(scene, keeper, tmp_path)
+    save(scene, "before")
+    with scene.ledger.transaction(scene.tenant) as tx:
+        hide = update_rows(checkpoints, run_id=RUN)
+        tx.execute(hide.values(hidden_ms=tx.now_ms, delete_after_ms=tx.now_ms))
+
+    assert gone(await office.round(Policy(grace=DAY))) == []
+    assert gone(await office.round(Policy(grace=timedelta(0)))) == [RUN]
+
+
+async def test_a_checkpoint_of_a_run_that_was_held_just_now_is_not_hidden(
+    scene: Scene, keeper: Ledger, tmp_path: Path
+) -> None:
+    office = office_of(scene, keeper, tmp_path)
+    save(scene, "over", after=-timedelta(days=14))
+    switched(office, hold=True)
+
+    with keeper.transaction(scene.tenant) as tx:
+        hiding.hide_checkpoints(tx, RUN, grace=DAY)
+
+    assert scene.row(checkpoints, name="over")["hidden_ms"] is None

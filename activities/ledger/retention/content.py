@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Table, literal_column
@@ -60,7 +61,10 @@ _TABLES: Final[Mapping[str, tuple[Table, ...]]] = {
 }
 _STORED: Final = {table.name: as_stored(table) for table in _TABLES["runs"]}
 #: The step of a checkpoint's artifact, by the checkpoint's name.
-_OF_CHECKPOINT: Final[ColumnElement[str]] = literal_column("'checkpoint:'")
+_STEP: Final[ColumnElement[str]] = literal_column("'checkpoint:'")
+#: Of an artifact: that it is a checkpoint's, and goes with that, or with the whole run.
+OF_CHECKPOINT: Final = artifacts.c.step_id.startswith("checkpoint:")
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,23 @@ class Exported:
     """Where the chain ended, as ``Content`` has it."""
 
 
-def content_of(tx: Transaction, run_id: str, kind: str) -> Content:
-    """Return the rows of a run of which something goes with a kind; events are not among them."""
+def content_of(tx: Transaction, run_id: str, kind: str, grace: timedelta = timedelta(0)) -> Content:
+    """Return the rows of a run of which something goes with a kind; events are not among them.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        kind: The kind.
+        grace: For how long checkpoints are hidden at least before they go.
+    """
     lines, files = list[bytes](), dict[str, None]()
     for table in _TABLES[kind]:
         stored = _STORED[table.name]
         query = rows_of(stored, run_id=run_id).order_by(*stored.primary_key)
         if kind == CHECKPOINTS:
-            query = query.where(goes_alone(tx, stored))
+            query = query.where(goes_alone(tx, stored, grace))
+        if kind == "artifacts":
+            query = query.where(~stored.c.step_id.startswith("checkpoint:"))
         for row in tx.all(query):
             # By the tenant's key, params of a run that was erased could be guessed from it.
             row.pop("identity_hash", None)
@@ -119,14 +132,19 @@ def digest_of(lines: Iterable[bytes]) -> str:
     return f"sha256:{found.hexdigest()}"
 
 
-def goes_alone(tx: Transaction, table: Table) -> ColumnElement[bool]:
-    """Return the condition that a row goes before its run: a checkpoint, or an artifact of it."""
+def goes_alone(tx: Transaction, table: Table, grace: timedelta) -> ColumnElement[bool]:
+    """Return the condition that a row goes before its run: a checkpoint, or an artifact of it.
+
+    Workers hide checkpoints, too, and say when they go: not before ``grace``, whatever they say.
+    """
+    longest_ms = tx.now_ms - grace // _MILLISECOND
     if table.name == checkpoints.name:
-        return table.c.delete_after_ms <= tx.now_ms
+        return (table.c.delete_after_ms <= tx.now_ms) & (table.c.hidden_ms <= longest_ms)
     named = rows_of(checkpoints, literal_column("1"), run_id=table.c.run_id).where(
-        table.c.step_id == _OF_CHECKPOINT + checkpoints.c.name
+        table.c.step_id == _STEP + checkpoints.c.name
     )
-    stays = checkpoints.c.delete_after_ms.is_(None) | (checkpoints.c.delete_after_ms > tx.now_ms)
+    hidden = checkpoints.c.hidden_ms.is_not(None)
+    stays = ~hidden | ~goes_alone(tx, checkpoints, grace)
     return table.c.step_id.startswith("checkpoint:") & ~named.where(stays).exists()
 
 

@@ -1,14 +1,16 @@
 """Deleting what was hidden for as long as its grace.
 
 In parts, each of which may be done again: it is exported, then a row says that it is going, then
-files go, then the rows. Only of a whole run its events are exported last: that it goes is one. What stays of a run protects its effects: the run's row with the head of
-its chain, and its effects by their business keys. Its id is never free again, nor is a key.
+files go, then the rows. Only of a whole run its events are exported last: that it goes is one. What
+stays of a run protects its effects: the run's row with the head of its chain, and its effects by
+their business keys. Its id is never free again, nor is a key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Table, literal_column, null
@@ -36,6 +38,7 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.retention.content import (
     CHECKPOINTS,
+    OF_CHECKPOINT,
     Exported,
     content_of,
     goes_alone,
@@ -64,6 +67,7 @@ _ROWS: Final[Mapping[str, tuple[Table, ...]]] = {
     "artifacts": (artifacts,),
     "messages": (notifications,),
 }
+_NONE: Final = timedelta(0)
 #: What an empty value is in a column that has to have one: neither is encrypted.
 _NO_JSON: Final[Any] = literal_column("'{}'")
 _NO_TEXT: Final[Any] = literal_column("''")
@@ -153,8 +157,7 @@ def delete(tx: Transaction, going: Going, *, by: str, exports: Mapping[str, Expo
     """
     for run_id in going.runs:
         tx.lock_run(run_id)
-    for run_id, exported in sorted(exports.items()):
-        _require_same(tx, run_id, going.kind, exported)
+    require_same(tx, going.kind, exports)
     rows = sum(tx.execute(_rows(table, going)) for table in _ROWS[going.kind])
     kept = 0
     if going.kind in ("runs", "outputs"):
@@ -175,16 +178,32 @@ def delete(tx: Transaction, going: Going, *, by: str, exports: Mapping[str, Expo
     return Deleted(rows, kept)
 
 
-def _require_same(tx: Transaction, run_id: str, kind: str, exported: Exported) -> None:
-    head = exported.head
-    if head is not None and tx.lock_chain(run_id) != head:
-        raise Moved(f"the chain of run {run_id} has grown since event {head.seq}")
-    if content_of(tx, run_id, kind).digest != exported.digest:
-        raise Moved(f"{kind} of run {run_id} have changed since they were exported")
+def require_same(
+    tx: Transaction, kind: str, exports: Mapping[str, Exported], grace: timedelta = _NONE
+) -> None:
+    """See that what goes is what was exported.
+
+    Args:
+        tx: The transaction.
+        kind: Which kind of data goes.
+        exports: What was exported of each run.
+        grace: For how long checkpoints are hidden at least.
+
+    Raises:
+        Moved: An export does not have all of it.
+    """
+    for run_id, exported in sorted(exports.items()):
+        head = exported.head
+        if head is not None and tx.lock_chain(run_id) != head:
+            raise Moved(f"the chain of run {run_id} has grown since event {head.seq}")
+        if content_of(tx, run_id, kind, grace).digest != exported.digest:
+            raise Moved(f"{kind} of run {run_id} have changed since they were exported")
 
 
 def _rows(table: Table, going: Going) -> object:
     mine: list[ColumnElement[bool]] = [table.c.run_id.in_(going.runs)]
+    if going.kind == "artifacts":
+        mine.append(~OF_CHECKPOINT)
     if table is interventions:
         # What a human has said of an entry that is not settled still counts.
         settled = ("committed", "failed", "compensated")
@@ -219,19 +238,21 @@ def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
     )
 
 
-def over_checkpoints(tx: Transaction) -> list[str]:
+def over_checkpoints(tx: Transaction, grace: timedelta) -> list[str]:
     """Return the runs that have checkpoints whose grace is over, and that nobody holds."""
     held = rows_of(holds, run_id=checkpoints.c.run_id).exists()
     rows = tx.all(
         rows_of(checkpoints, checkpoints.c.run_id)
-        .where(goes_alone(tx, checkpoints), ~held)
+        .where(goes_alone(tx, checkpoints, grace), ~held)
         .distinct()
         .order_by(checkpoints.c.run_id)
     )
     return [row["run_id"] for row in rows]
 
 
-def delete_checkpoints(tx: Transaction, run_id: str, exported: Exported | None) -> int:
+def delete_checkpoints(
+    tx: Transaction, run_id: str, exported: Exported | None, grace: timedelta
+) -> int:
     """Delete a run's checkpoints whose grace is over, and what they referred to.
 
     Returns:
@@ -241,9 +262,9 @@ def delete_checkpoints(tx: Transaction, run_id: str, exported: Exported | None) 
         Moved: The export does not have all of them.
     """
     if exported is not None:
-        _require_same(tx, run_id, CHECKPOINTS, exported)
+        require_same(tx, CHECKPOINTS, {run_id: exported}, grace)
     return sum(
-        tx.execute(delete_rows(table, run_id=run_id).where(goes_alone(tx, table)))
+        tx.execute(delete_rows(table, run_id=run_id).where(goes_alone(tx, table, grace)))
         for table in (checkpoints, artifacts)
     )
 

@@ -330,9 +330,10 @@ def due_checkpoints(tx: Transaction) -> list[str]:
 def hide_checkpoints(tx: Transaction, run_id: str, *, grace: timedelta) -> None:
     """Hide the saved checkpoints of a run whose time is over."""
     until_ms = tx.now_ms + grace // _MILLISECOND
+    held = rows_of(holds, run_id=run_id).exists()
     tx.execute(
         update_rows(checkpoints, run_id=run_id, hidden_ms=None)
-        .where(checkpoints.c.expires_ms <= tx.now_ms)
+        .where(checkpoints.c.expires_ms <= tx.now_ms, ~held)
         .values(hidden_ms=tx.now_ms, delete_after_ms=until_ms)
     )
 
