@@ -96,6 +96,7 @@ class Metrics:
             "Log that the slowest standby has not on its disk; none where the role may not see it",
             "bytes",
         )
+        self._has_told = False
         self._age = self._gauge(
             "surehand_retention_age",
             "Time since a round of retention did all it should, of the tenant longest without one",
@@ -193,8 +194,10 @@ class Metrics:
         self._standbys.set(found.synchronous, {"follows": "synchronous"})
         self._standbys.set(len(found.asynchronous), {"follows": "asynchronous"})
         self._standbys.set(found.missing, {"follows": "missing"})
-        if found.behind_bytes is not None:
-            self._behind.set(found.behind_bytes)
+        self._has_told = self._has_told or found.behind_bytes is not None
+        if self._has_told:
+            # Of one that is gone nothing is behind: it is missing.
+            self._behind.set(found.behind_bytes or 0)
 
     def retention(self, rounds: Sequence[LastRound]) -> None:
         """Say how the tenants' last rounds of retention were; nothing, where there were none."""

@@ -134,7 +134,7 @@ def _audit_content(file: Path, signer: Path | None, run_id: str | None) -> Audit
         ok=why is None,
         events=0,
         compared_with=with_what if key else f"{with_what}, not verified: name the key (--signer)",
-        first_break=why,
+        first_break=None if why is None else f"{file}: {why}",
         content=content,
         signature=signature,
     )
@@ -293,7 +293,8 @@ def _reply(settings: ClientSettings, report: AuditReport) -> Reply:
 
 def _lines(settings: ClientSettings, report: AuditReport) -> Lines:
     if not report.ok:
-        yield f"Run {report.run_id}: BROKEN at {report.first_break}"
+        whose = f"Run {report.run_id}: " if report.run_id else ""
+        yield f"{whose}BROKEN at {report.first_break}"
         return
     if report.content is not None and report.signature is not None:
         yield f"Run {report.run_id}, {report.content}: as they were signed."

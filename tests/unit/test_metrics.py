@@ -152,6 +152,13 @@ def test_an_epoch_standbys_and_rounds_of_retention_are_told_as_they_are(measured
     assert found["surehand_retention_failing"] == (2, {})
 
 
+def test_a_standby_that_is_gone_is_behind_by_nothing_any_more(measured: Measured) -> None:
+    measured.metrics.standbys(Standbys(synchronous=1, behind_bytes=7))
+    measured.metrics.standbys(Standbys(missing=1))
+
+    assert measured.seen()["surehand_ledger_standby_behind"] == (0, {})
+
+
 def test_where_nobody_has_retention_nothing_is_told_of_it(measured: Measured) -> None:
     measured.metrics.retention([])
     measured.metrics.standbys(Standbys())
