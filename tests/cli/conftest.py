@@ -33,6 +33,7 @@ def settings(
         "SUREHAND_USER": "ana",
         "SHOP_URL": running_shop.url,
         "BANK_FILE": str(file.with_name("bank.sqlite")),
+        "SUREHAND_ARTIFACTS": str(file.with_name("artifacts")),
     }
 
 

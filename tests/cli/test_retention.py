@@ -69,6 +69,7 @@ def content_is_proven(verbs: Verbs, run: Run, file: Path, key: Path) -> None:
         forged.write_text("".join(changed))
         refused = verbs("audit", "--file", str(forged), "--signer", f"{key}.pub")
         assert refused.code == 3, refused.out
+        assert refused.out.startswith(f"BROKEN at {forged}: ")
 
 
 @pytest.mark.full

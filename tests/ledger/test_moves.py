@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +24,11 @@ from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.retention.policy import parse
+from surehand.activities.ledger.retention.rounds import LastRound
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import Committed, Mismatch
 from surehand.activities.ledger.tenants import copies, moves
+from surehand.activities.worker import gauges
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.starting import OpenRun, Parent
 from surehand.workflows.contracts.states import RunState
@@ -105,6 +108,24 @@ async def test_what_is_sealed_moves_without_keys_and_is_read_with_them(
     with new.transaction(scene.tenant) as tx:
         [row] = tx.all(rows_of(effects))
     assert (row["params"], row["receipt"]) == (made.params, made.receipt)
+
+
+async def test_the_age_of_retention_is_not_measured_of_a_tenant_that_has_moved(
+    scene: Scene, keeper: Ledger, old: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close(scene)
+    await office_of(scene, keeper, tmp_path).round()
+    told = list[list[LastRound]]()
+    metrics: Any = SimpleNamespace(
+        epoch=lambda number: None, standbys=lambda found: None, retention=told.append
+    )
+    monkeypatch.setattr(scene.ledger, "tenants", {scene.tenant})
+
+    await gauges.measure(scene.ledger, metrics)
+    gone(scene, old)
+    await gauges.measure(scene.ledger, metrics)
+
+    assert [len(rounds) for rounds in told] == [1, 0]
 
 
 async def test_a_tenant_moves_with_what_was_hidden_and_deleted(

@@ -159,7 +159,8 @@ def test_a_standby_that_is_gone_is_behind_by_nothing_any_more(measured: Measured
     assert measured.seen()["surehand_ledger_standby_behind"] == (0, {})
 
 
-def test_where_nobody_has_retention_nothing_is_told_of_it(measured: Measured) -> None:
+def test_where_nobody_has_retention_nothing_is_told_of_it() -> None:
+    measured = Measured()
     measured.metrics.retention([])
     measured.metrics.standbys(Standbys())
 
