@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError
-
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.engine import forget_log
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
@@ -136,7 +134,8 @@ class Retention:
             raise
         except Exception:
             # A role that may not delete may not record it, either.
-            with suppress(LedgerUnavailable, DBAPIError):
+            refused = hiding.NotPermitted, hiding.DatabaseRefuses
+            with suppress(LedgerUnavailable, *refused), hiding.permitted(self.ledger):
                 await self.ledger.transact(self.tenant, rounds.record, failed=True)
             raise
         failed = any(one.failed is not None for one in done.kept)
