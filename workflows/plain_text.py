@@ -7,9 +7,10 @@ import unicodedata
 from typing import Final
 
 #: Unicode categories that change how text looks without being seen: control characters (escape
-#: sequences), format characters (right-to-left overrides, zero width), lone surrogates, and the
-#: separators that break a line.
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+#: sequences), format characters (right-to-left overrides, zero width), lone surrogates, the
+#: separators that break a line, and spaces that are none (``U+0020`` alone is a space): what does
+#: not break draws the indent of a line that is not there.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
 #: Others that nobody sees, although their category does not say so: Unicode's default ignorable
 #: code points (variation selectors, fillers, joiners) and the empty Braille pattern.
 _IGNORABLE: Final = re.compile(
@@ -28,7 +29,7 @@ def plain(value: object) -> str:
     """
     return "".join(
         f"\\u{ord(char):04x}"
-        if unicodedata.category(char) in _UNSEEN or _IGNORABLE.match(char)
+        if (unicodedata.category(char) in _UNSEEN and char != " ") or _IGNORABLE.match(char)
         else char
         for char in str(value)
     )

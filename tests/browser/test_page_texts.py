@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import pytest
 from playwright.async_api import expect
 
 from surehand.workflows.plain_text import plain
 from tests.browser.static_files import Modules
 
-#: A digit that is hidden, an amount that is turned around, markup, an escape sequence.
+#: Draws lines that look like params, with quotation marks that are none.
+LINES: Final = f"thanks\u02ba,{' ' * 120}\u00a0\u00a0\u02baamount\u02ba: 5,{' ' * 120}\u02baref\u02ba: 1"
+#: A digit that is hidden, an amount that is turned around, markup, an escape sequence, and lines.
 STRANGE: Final = (
     "DE89 3704\u200b0044",
     "refund \u202e0005\u202c EUR",
@@ -20,8 +23,25 @@ STRANGE: Final = (
     "\x1b[2J\x00\x7f\x9b",
     "line\u2028line\u2029line\r\nline",
     "\ufeff\u2066\u00ad\U000e0041\U0001f600",
+    LINES,
     "\\u202e",
 )
+#: Of each space of a text that is shown, whether it lies in the box; and of the text, its outline.
+_PLACED: Final = """
+(() => {
+  const pre = document.querySelector("pre"), box = pre.getBoundingClientRect();
+  const { outlineStyle, outlineWidth } = getComputedStyle(pre.querySelectorAll("bdi")[1]);
+  const text = pre.querySelectorAll("bdi")[1].firstChild;
+  const places = [...text.data.matchAll(/ /g)].map(({ index }) => {
+    const range = document.createRange();
+    range.setStart(text, index);
+    range.setEnd(text, index + 1);
+    const { left, right, width } = range.getBoundingClientRect();
+    return width > 1 && left >= box.left && right <= box.right;
+  });
+  return [places, outlineStyle, parseFloat(outlineWidth)];
+})()
+"""
 
 
 async def test_what_terminals_show_as_an_escape_the_page_does_too(modules: Modules) -> None:
@@ -40,6 +60,7 @@ async def test_what_terminals_show_as_an_escape_the_page_does_too(modules: Modul
     # The browser may know a newer Unicode: what is new in it, Python has no category for.
     assert {unicodedata.category(chr(point)) for point in set(unseen) - ours} <= {"Cn"}
     assert ours > {0x00, 0x1B, 0x7F, 0xAD, 0x200B, 0x202E, 0x2028, 0x2066, 0xFEFF, 0xE0041}
+    assert ours > {0xA0, 0x2003, 0x3000} and 0x20 not in ours
     assert ours > {0x034F, 0x115F, 0x2800, 0x3164, 0xFE0F, 0xFFA0, 0xE0100}
 
     shown = await modules.run("text", "plain", "return given.map(plain)", STRANGE)
@@ -95,6 +116,34 @@ async def test_json_is_shown_whole_seen_and_reads_back_as_the_same_value(modules
     assert json.loads(text) == value and back is True
     assert plain(text.replace("\n", "")) == text.replace("\n", "")
     assert set(names) <= {"bdi"}
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("forced", ["none", "active"])
+async def test_no_text_in_json_draws_a_line_that_looks_like_another_param(
+    modules: Modules, width: int, forced: Literal["none", "active"]
+) -> None:
+    page = modules.page
+    await page.set_viewport_size({"width": width, "height": 740})
+    await page.emulate_media(forced_colors=forced)
+    await modules.run(
+        "text",
+        "showJson",
+        """
+        const styles = new CSSStyleSheet();
+        styles.replaceSync(await (await fetch("/pages.css")).text());
+        document.adoptedStyleSheets = [styles];
+        const pre = document.createElement("pre");
+        document.querySelector("main").replaceChildren(pre);
+        showJson(pre, given);
+        """,
+        {"memo": LINES.replace("\u00a0", " "), "amount": 5000},
+    )
+    # A space that hangs at the end of a line takes no place: what follows begins a line by itself.
+    placed, style, outline = await page.evaluate(_PLACED)
+    assert len(placed) == 244 and all(placed)
+    # Where lines are as long as somebody has guessed, it is still seen as one text.
+    assert style == "solid" and outline >= 1
 
 
 async def differing(modules: Modules, before: Any, after: Any) -> Any:

@@ -31,3 +31,8 @@ def test_what_is_not_seen_is_written_out() -> None:
 @pytest.mark.parametrize("unseen", ["\u034f", "\u2800", "\u3164", "\ufe0f", "\uffa0", "\U000e0100"])
 def test_what_unicode_has_everybody_leave_out_is_written_out(unseen: str) -> None:
     assert plain(f"bob{unseen}@corp.com") == f"bob\\u{ord(unseen):04x}@corp.com"
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u1680", "\u2003", "\u202f", "\u205f", "\u3000"])
+def test_only_the_space_of_the_keyboard_is_a_space(space: str) -> None:
+    assert plain(f"a b{space}c") == f"a b\\u{ord(space):04x}c"

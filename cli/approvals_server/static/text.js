@@ -1,15 +1,15 @@
 // Text of strangers: nothing that a tool, a model or a plan wrote changes how the rest looks.
 //
 // As `workflows/plain_text.py`: control and format characters (right-to-left overrides, zero
-// width), lone surrogates, the separators that break a line, and whatever else nobody sees
-// (variation selectors, fillers), are written as `\u202e`.
+// width), lone surrogates, the separators that break a line, all spaces but U+0020, and whatever
+// else nobody sees (variation selectors, fillers), are written as `\u202e`.
 
 import { made } from "./elements.js";
 
 /** @typedef {import("./canonical.js").Json} Json */
 
 const UNSEEN =
-  /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu;
+  /(?! )[\p{Cc}\p{Cf}\p{Cs}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/gu;
 
 /**
  * Return text as one line in which all of it is seen.
