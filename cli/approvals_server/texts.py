@@ -146,6 +146,7 @@ class OfPages:
     precondition_then: Final = "Read when this was asked, at"
     precondition_digest: Final = "its digest:"
     precondition_changed: Final = "It said something else at the request before; its digest then:"
+    precondition_alarm: Final = "What its precondition reads has changed since the request before"
     precondition_same: Final = "It said the same at the request before."
     precondition_now: Final = (
         "Only a worker can read what it says now, and does so right before the call. If it says"

@@ -32,7 +32,7 @@ _MARK: Final = """
 })()
 """
 #: Whether something else lies over what has the focus.
-_COVERED: Final = """
+COVERED: Final = """
 (() => {
   const focused = document.activeElement, { x, y, width, height } = focused.getBoundingClientRect();
   const top = document.elementFromPoint(x + width / 2, y + height / 2);
@@ -186,7 +186,7 @@ async def test_a_call_is_approved_by_the_keyboard_alone_and_the_verdict_gets_the
             await keyboard.press("Tab")
             focused = str(await ann.page.evaluate(_FOCUSED))
             assert await ann.page.evaluate(_MARK) >= 2, f"nobody sees that {focused} has the focus"
-            assert not await ann.page.evaluate(_COVERED), f"something lies over {focused}"
+            assert not await ann.page.evaluate(COVERED), f"something lies over {focused}"
             if reached(focused):
                 return
         raise AssertionError("the keyboard does not get there")
@@ -240,7 +240,7 @@ async def test_a_call_and_its_buttons_are_on_a_phone_s_first_screen_where_all_of
         await expect(ann.approve).not_to_be_in_viewport()
         await ann.page.locator("#reason").focus()
         await expect(ann.approve).to_be_in_viewport(ratio=1)
-        assert not await ann.page.evaluate(_COVERED)
+        assert not await ann.page.evaluate(COVERED)
         await ann.approve.click()
         await ann.says("counts: approved by ann")
         assert (await run.result()).state is RunState.COMPLETED

@@ -13,8 +13,11 @@ from playwright.async_api import expect
 from surehand.workflows.plain_text import plain
 from tests.browser.static_files import Modules
 
+_SPACES: Final = " " * 120
 #: Draws lines that look like params, with quotation marks that are none.
-LINES: Final = f"thanks\u02ba,{' ' * 120}\u00a0\u00a0\u02baamount\u02ba: 5,{' ' * 120}\u02baref\u02ba: 1"
+LINES: Final = (
+    f"thanks\u02ba,{_SPACES}\u00a0\u00a0\u02baamount\u02ba: 5,{_SPACES}\u02baref\u02ba: 1"
+)
 #: A digit that is hidden, an amount that is turned around, markup, an escape sequence, and lines.
 STRANGE: Final = (
     "DE89 3704\u200b0044",

@@ -102,10 +102,16 @@ function mayApprove() {
   return whole && waiting && signer !== null;
 }
 
+/** Whether the form is open: it shows other params than a yes is for. */
+function editing() {
+  return !part("editing").hidden;
+}
+
 /** Let the buttons be as they may be. */
 function release() {
   part("reject").disabled = sending || !waiting;
-  part("approve").disabled = part("edit").disabled = sending || !mayApprove();
+  part("edit").disabled = sending || !mayApprove();
+  part("approve").disabled = part("edit").disabled || editing();
 }
 
 /**
@@ -137,7 +143,7 @@ function over() {
 async function decide(outcome, params) {
   const said = part("said");
   const reason = part("reason").value.trim();
-  if (sending || (outcome !== "reject" && !mayApprove())) {
+  if (sending || (outcome !== "reject" && !mayApprove()) || (outcome === "approve" && editing())) {
     return;
   }
   if (outcome === "reject" && !reason) {
@@ -187,25 +193,30 @@ function again() {
 }
 
 function edit() {
-  const opened = part("editing").hidden;
+  const opened = !editing();
   part("editing").hidden = !opened;
   part("edit").setAttribute("aria-expanded", String(opened));
+  release();
   if (opened && form === null) {
     form = makeForm(shown.schema, shown.params, part("form"));
-    part("form").addEventListener("input", compare);
-    part("form").addEventListener("click", compare);
+    for (const happens of ["input", "change", "click"]) {
+      part("form").addEventListener(happens, compare);
+    }
     compare();
   }
 }
 
 /** Show what an edit would change, once all that was filled in is right. */
 function compare() {
-  if (!form?.problems().length) {
+  if (form?.problems().length) {
+    part("edited").replaceChildren();
+  } else {
     showDifferences(differences(shown.params, form?.value()), part("edited"));
   }
 }
 
 function askAnew() {
+  compare();
   const [problem] = form?.problems() ?? [];
   if (problem) {
     showText(part("said"), `${problem.path} ${problem.message}`);
@@ -228,7 +239,7 @@ async function tell() {
 }
 
 /**
- * Say what stands in the way, or is to be known, beside the buttons.
+ * Say what stands in the way, or is to be known, above the buttons.
  *
  * @param {string} what
  */
