@@ -62,6 +62,7 @@ NOT_CARRIED: Final = {
 #: What the parts of a run know that is not in its state: it ends with the execution.
 OF_ONE_EXECUTION: Final = {
     "ActivityClient._local",
+    "ActivityClient._making_room",
     "ActivityClient.under_way",
     "Continuing._begun_at",
     "Continuing._hindered",
