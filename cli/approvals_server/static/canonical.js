@@ -96,14 +96,14 @@ export function refuseLostDigits(value) {
  *   or a text has half of a character.
  */
 export function parseExact(text) {
-  let value;
   try {
-    value = JSON.parse(text);
+    const value = JSON.parse(text);
+    refuseInexact(text);
+    return value;
   } catch (error) {
-    throw new NotExact(WORDING.notJson(error.message));
+    // Also of what is too long to be looked through.
+    throw error instanceof NotExact ? error : new NotExact(WORDING.notJson(error.message));
   }
-  refuseInexact(text);
-  return value;
 }
 
 function withHex(hex, byte) {

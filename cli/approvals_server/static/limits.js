@@ -34,8 +34,8 @@ export function problemOf(schema, value) {
       return WORDS.limits[name](limit);
     }
   }
-  return typeof value === "string" && schema.pattern !== undefined
-    ? notMatching(String(schema.pattern), value)
+  return typeof value === "string" && typeof schema.pattern === "string"
+    ? notMatching(schema.pattern, value)
     : undefined;
 }
 

@@ -99,7 +99,8 @@ export async function deliver(sent) {
   try {
     const { status, answer } = await send("/decide", sent);
     const taken = answer.verdict ? "refused" : "not_taken";
-    const how = { 200: "accepted", 202: "left", 409: taken }[status] ?? "failed";
+    const accepted = answer.verdict ? "accepted" : "failed";
+    const how = { 200: accepted, 202: "left", 409: taken }[status] ?? "failed";
     return { how, said: say(how, answer.verdict?.message ?? answer.error) };
   } catch (error) {
     // It may have arrived. One request takes one yes of a person, so asking again doubles nothing.

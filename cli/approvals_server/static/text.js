@@ -67,9 +67,10 @@ export function jsonText(value) {
  * @param {Json} value
  */
 export function showJson(element, value) {
-  element.replaceChildren(
-    ...Array.from(tokens(value, "\n"), ([text, strange]) => (strange ? shown(text) : text)),
-  );
+  element.replaceChildren();
+  for (const [text, strange] of tokens(value, "\n")) {
+    element.append(strange ? shown(text) : text);
+  }
 }
 
 function named(character) {
