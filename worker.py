@@ -464,11 +464,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = load_settings(os.environ | given)
         secrets = Secrets.of(settings)
         configure_logging(settings.log_format, settings.log_level, secrets.hide)
-        # What is loaded stays, and little of what runs make is garbage in circles. To look for it
-        # as often as Python does is a twentieth of a busy worker's time.
-        gc.freeze()
-        gc.set_threshold(20_000, 10, 10)
-        gc.enable()
         if settings.processes > 1 and not arguments.check:
             return asyncio.run(supervise(settings))
         asyncio.run(serve(settings, check_only=arguments.check))
@@ -495,5 +490,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.enable()
     # Temporal's threads can abort the interpreter while it ends; see process/ending.py.
     leave(main())
