@@ -60,10 +60,8 @@ _TABLES: Final[Mapping[str, tuple[Table, ...]]] = {
     CHECKPOINTS: (checkpoints, artifacts),
 }
 _STORED: Final = {table.name: as_stored(table) for table in _TABLES["runs"]}
-#: The step of a checkpoint's artifact, by the checkpoint's name.
+#: What the step of a checkpoint's artifact begins with, before the checkpoint's name.
 _STEP: Final[ColumnElement[str]] = literal_column("'checkpoint:'")
-#: Of an artifact: that it is a checkpoint's, and goes with that, or with the whole run.
-OF_CHECKPOINT: Final = artifacts.c.step_id.startswith("checkpoint:")
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -114,7 +112,7 @@ def content_of(tx: Transaction, run_id: str, kind: str, grace: timedelta = timed
         if kind == CHECKPOINTS:
             query = query.where(goes_alone(tx, stored, grace))
         if kind == "artifacts":
-            query = query.where(~stored.c.step_id.startswith("checkpoint:"))
+            query = query.where(~of_checkpoint(stored))
         for row in tx.all(query):
             # By the tenant's key, params of a run that was erased could be guessed from it.
             row.pop("identity_hash", None)
@@ -145,7 +143,12 @@ def goes_alone(tx: Transaction, table: Table, grace: timedelta) -> ColumnElement
     )
     hidden = checkpoints.c.hidden_ms.is_not(None)
     stays = ~hidden | ~goes_alone(tx, checkpoints, grace)
-    return table.c.step_id.startswith("checkpoint:") & ~named.where(stays).exists()
+    return of_checkpoint(table) & ~named.where(stays).exists()
+
+
+def of_checkpoint(table: Table) -> ColumnElement[bool]:
+    """Return the condition that an artifact is a checkpoint's: it goes with that, or the run."""
+    return table.c.step_id.startswith(_STEP)
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

@@ -25,7 +25,6 @@ from surehand.activities.ledger.core.tables import (
     drafts,
     effects,
     events,
-    holds,
     interventions,
     notifications,
     plans,
@@ -38,12 +37,12 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.retention.content import (
     CHECKPOINTS,
-    OF_CHECKPOINT,
     Exported,
     content_of,
     goes_alone,
+    of_checkpoint,
 )
-from surehand.activities.ledger.retention.hiding import hidden, tree, why_kept
+from surehand.activities.ledger.retention.hiding import checkpoint_is_free, hidden, tree, why_kept
 from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 
@@ -203,7 +202,7 @@ def require_same(
 def _rows(table: Table, going: Going) -> object:
     mine: list[ColumnElement[bool]] = [table.c.run_id.in_(going.runs)]
     if going.kind == "artifacts":
-        mine.append(~OF_CHECKPOINT)
+        mine.append(~of_checkpoint(artifacts))
     if table is interventions:
         # What a human has said of an entry that is not settled still counts.
         settled = ("committed", "failed", "compensated")
@@ -240,10 +239,9 @@ def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
 
 def over_checkpoints(tx: Transaction, grace: timedelta) -> list[str]:
     """Return the runs that have checkpoints whose grace is over, and that nobody holds."""
-    held = rows_of(holds, run_id=checkpoints.c.run_id).exists()
     rows = tx.all(
         rows_of(checkpoints, checkpoints.c.run_id)
-        .where(goes_alone(tx, checkpoints, grace), ~held)
+        .where(goes_alone(tx, checkpoints, grace), checkpoint_is_free())
         .distinct()
         .order_by(checkpoints.c.run_id)
     )

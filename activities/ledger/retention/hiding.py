@@ -318,22 +318,25 @@ def hide(tx: Transaction, candidate: Candidate, *, by: str, grace: timedelta) ->
     return None
 
 
+def checkpoint_is_free() -> ColumnElement[bool]:
+    """Return the condition that nobody holds the run of a checkpoint."""
+    return ~rows_of(holds, run_id=checkpoints.c.run_id).exists()
+
+
 def due_checkpoints(tx: Transaction) -> list[str]:
     """Return the runs that have saved checkpoints whose time is over, and that nobody holds."""
-    held = rows_of(holds, run_id=checkpoints.c.run_id).exists()
     found = rows_of(checkpoints, checkpoints.c.run_id, hidden_ms=None)
     over = checkpoints.c.expires_ms <= tx.now_ms
-    rows = tx.all(found.where(over, ~held).distinct().order_by(checkpoints.c.run_id))
+    rows = tx.all(found.where(over, checkpoint_is_free()).distinct().order_by(checkpoints.c.run_id))
     return [row["run_id"] for row in rows]
 
 
 def hide_checkpoints(tx: Transaction, run_id: str, *, grace: timedelta) -> None:
     """Hide the saved checkpoints of a run whose time is over."""
     until_ms = tx.now_ms + grace // _MILLISECOND
-    held = rows_of(holds, run_id=run_id).exists()
     tx.execute(
         update_rows(checkpoints, run_id=run_id, hidden_ms=None)
-        .where(checkpoints.c.expires_ms <= tx.now_ms, ~held)
+        .where(checkpoints.c.expires_ms <= tx.now_ms, checkpoint_is_free())
         .values(hidden_ms=tx.now_ms, delete_after_ms=until_ms)
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, or_
+from sqlalchemy import ColumnElement, func, or_
 
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
@@ -75,7 +75,7 @@ def save(
     run = rows_of(runs, runs.c.run_id, run_id=run_id)
     if tx.one(run.with_for_update(key_share=True)) is None:
         raise RunNotFound(run_id)
-    before = [one for one in saved(tx, run_id) if _ms(one.expires_at) > tx.now_ms]
+    before = _shown(tx, run_id, checkpoints.c.expires_ms > tx.now_ms)
     same = next((one for one in before if one.name == name), None)
     if same is not None:
         raise CheckpointError(
@@ -109,10 +109,12 @@ def save(
 
 def saved(tx: Transaction, run_id: str) -> list[Saved]:
     """Return a run's checkpoints that are not hidden, the newest first."""
-    rows = tx.all(
-        rows_of(checkpoints, run_id=run_id, hidden_ms=None).order_by(checkpoints.c.number.desc())
-    )
-    return [_saved(row) for row in rows]
+    return _shown(tx, run_id)
+
+
+def _shown(tx: Transaction, run_id: str, *which: ColumnElement[bool]) -> list[Saved]:
+    shown = rows_of(checkpoints, run_id=run_id, hidden_ms=None).where(*which)
+    return [_saved(row) for row in tx.all(shown.order_by(checkpoints.c.number.desc()))]
 
 
 def named(tx: Transaction, run_id: str, name: str) -> Saved:
@@ -134,10 +136,6 @@ def named(tx: Transaction, run_id: str, name: str) -> Saved:
         )
     names = ", ".join(one.name for one in there) or "none"
     raise CheckpointError(f"run {run_id} has no checkpoint {name}; it has: {names}")
-
-
-def _ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
 
 
 def _saved(row: dict[str, Any]) -> Saved:
