@@ -108,15 +108,9 @@ class Gate(Record):
             self.pending[request.approval_id] = request
         else:
             self._remember_settled(request)
-        due = [d for d in self.held if d.decision and self._is_due(d.decision, request)]
+        due = [d for d in self.held if d.decision and _is_due(d.decision, request)]
         self.held = [delivery for delivery in self.held if delivery not in due]
         return due
-
-    def _is_due(self, decision: Decision, request: ApprovalRequest) -> bool:
-        """Return whether a decision is for a request of its step, or for one that will not come."""
-        step, _, number = decision.approval_id.rpartition("/")
-        asked, _, newest = request.approval_id.rpartition("/")
-        return step == asked and int(number) <= int(newest)
 
     def release_held(self) -> list[Delivery]:
         """Return what is still held, to be verified: its request will not come."""
@@ -185,3 +179,10 @@ class Gate(Record):
         mine = [id_ for id_ in self.states if id_.startswith(f"{self.run_id}/{step_id}/")]
         counts = {ApprovalState.PENDING, ApprovalState.APPROVED}
         return [id_ for id_ in mine if self.states[id_] in counts]
+
+
+def _is_due(decision: Decision, request: ApprovalRequest) -> bool:
+    """Return whether a decision is for a request, or for an earlier one of its step: it is void."""
+    step, _, number = decision.approval_id.rpartition("/")
+    asked, _, newest = request.approval_id.rpartition("/")
+    return step == asked and int(number) <= int(newest)

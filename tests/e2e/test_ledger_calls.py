@@ -11,11 +11,13 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ExecuteActivityInput
 
+from surehand import Client
 from surehand.activities.worker.crash_points import CrashPoint
+from surehand.cli.operate.audit import history_heads
 from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun, Verb
-from tests.e2e.executions import inside
+from tests.e2e.executions import called, inside
 from tests.e2e.interceptors import Between, Execute
 from tests.e2e.messages import event
 from tests.e2e.plans import child, plan
@@ -42,8 +44,7 @@ async def calls(run: Run) -> dict[str, int]:
     names, found = dict[int, str](), dict[str, int]()
     async for one in run.handle.fetch_history_events():
         if one.HasField("activity_task_scheduled_event_attributes"):
-            name = one.activity_task_scheduled_event_attributes.activity_type.name
-            names[one.event_id] = name
+            names[one.event_id] = called(one)
         elif one.HasField("activity_task_started_event_attributes"):
             started = one.activity_task_started_event_attributes
             found[names[started.scheduled_event_id]] = started.attempt
@@ -159,3 +160,21 @@ async def test_an_answer_without_a_name_is_to_what_waited_before_a_crash(stage: 
         assert step(view.result, "end").output == "yes"
         await run.cancel()
         await run.result()
+
+
+async def test_an_audit_compares_the_heads_that_calls_made_here_have_returned(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks()
+        client = await Client.connect(
+            temporal=stage.client, user="uma", task_queue=stage.task_queue
+        )
+        heads = await history_heads(client.connection, run.run_id)
+        events = await stage.events(run)
+        await run.cancel()
+        await run.result()
+
+    assert events[-1]["type"] == "approval.requested"
+    assert max(one.head.seq for one in heads) == events[-1]["seq"]

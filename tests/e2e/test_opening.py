@@ -18,6 +18,7 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.names import WORKFLOW
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import called
 from tests.e2e.runs import Run, example_plan
 from tests.e2e.stage import Stage
 
@@ -124,8 +125,7 @@ async def deaths(run: Run) -> Counter[tuple[str, str]]:
     names = dict[int, str]()
     async for event in run.handle.fetch_history_events():
         if event.HasField("activity_task_scheduled_event_attributes"):
-            name = event.activity_task_scheduled_event_attributes.activity_type.name
-            names[event.event_id] = name
+            names[event.event_id] = called(event)
         elif event.HasField("activity_task_started_event_attributes"):
             started = event.activity_task_started_event_attributes
             last = started.last_failure

@@ -205,6 +205,21 @@ def test_a_held_decision_is_answered_at_once_and_verified_when_its_request_exist
     assert list(gate.pending) == [ASKED]
 
 
+def test_a_held_decision_is_verified_when_its_step_asks_under_a_later_number(
+    gate: Gate, inbox: Decided
+) -> None:
+    for number in (1, 3):
+        inbox.take(decision(f"{RUN}/refund/{number}"))
+    first, later = inbox.queue
+    inbox.queue.clear()
+    inbox.hold(gate, first)
+    inbox.hold(gate, later)
+
+    inbox.put_back(gate.ask(request(f"{RUN}/refund/2"), ApprovalState.PENDING))
+
+    assert (inbox.queue, gate.held) == ([first], [later])
+
+
 def test_what_is_still_held_at_the_end_is_sent_to_be_verified(gate: Gate, inbox: Decided) -> None:
     inbox.take(decision())
     inbox.hold(gate, inbox.take_next())
