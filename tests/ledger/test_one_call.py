@@ -914,19 +914,23 @@ async def test_what_somebody_has_locked_is_not_waited_for(
     assert [name for name, _ in await same_is_said(twins, requests)] == ["Claimed"] * 2
 
 
+async def late(quick: Scene, other: Ledger) -> Any:
+    """Return what comes of a claim that waits for its tenant's turn, while another one is made."""
+    with other.transaction(quick.tenant) as tx:
+        take_turn(tx, Quota.EFFECTS)
+        waiting = asyncio.create_task(call(quick, RUN, None, quick.call()))
+        await until_one_waits(tx)
+        first = quick.call(step_id="first", key="first")
+        assert isinstance(claims.claim(tx, first), Claimed)
+    return await waiting
+
+
 async def test_a_claim_waits_for_its_tenants_turn_and_counts_after_those_before_it(
     quick: Scene, other: Ledger
 ) -> None:
     limited(quick, effects_per_hour=2)
     with in_one_hour(quick):
-        with other.transaction(quick.tenant) as tx:
-            take_turn(tx, Quota.EFFECTS)
-            late = asyncio.create_task(call(quick, RUN, None, quick.call()))
-            await until_one_waits(tx)
-            first = quick.call(step_id="first", key="first")
-            assert isinstance(claims.claim(tx, first), Claimed)
-
-        made = await late
+        made = await late(quick, other)
         assert made is not None
         assert checked(quick, made.claimed) is not None
         assert [row["used"] for row in quick.rows(quota_usage)] == [2]
@@ -937,14 +941,7 @@ async def test_the_last_effect_of_an_hour_is_that_of_whoever_has_the_turn_first(
 ) -> None:
     limited(quick, effects_per_hour=1)
     with in_one_hour(quick):
-        with other.transaction(quick.tenant) as tx:
-            take_turn(tx, Quota.EFFECTS)
-            late = asyncio.create_task(call(quick, RUN, None, quick.call()))
-            await until_one_waits(tx)
-            first = quick.call(step_id="first", key="first")
-            assert isinstance(claims.claim(tx, first), Claimed)
-
-        assert await late is None
+        assert await late(quick, other) is None
         assert [row["step_id"] for row in quick.rows(effects)] == ["first"]
 
 
