@@ -467,8 +467,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if settings.processes > 1 and not arguments.check:
             return asyncio.run(supervise(settings))
         asyncio.run(serve(settings, check_only=arguments.check))
-        # The SDK's core sends its last metrics when nothing refers to it any more, within 5 s.
-        gc.collect()
     except (
         SettingsError,
         ToolboxError,

@@ -5,9 +5,7 @@ The ledger tells the same story.
 
 from __future__ import annotations
 
-import asyncio
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -135,31 +133,6 @@ async def test_a_receiver_gets_the_metrics_that_an_endpoint_would_show(
     assert urlsplit(receiver.url).netloc in said
     for detail in (run.run_id, order_id, "ef-"):
         assert detail.encode() not in receiver.raw
-
-
-async def test_a_worker_that_ends_sends_what_it_has_counted_since_it_sent_last(
-    stage: Stage, order_id: str
-) -> None:
-    with receiving() as receiver:
-        environment = stage.environment() | {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
-            # Longer than any test: nothing is sent because it is time.
-            "OTEL_METRIC_EXPORT_INTERVAL": "3600000",
-            "OTEL_BSP_SCHEDULE_DELAY": "3600000",
-        }
-        with WorkerProcess(environment, stage.folder) as worker:
-            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-            await run.approve()
-            await run.result()
-            before = dict(receiver.metrics), list(receiver.spans)
-            worker.signal(signal.SIGTERM)
-            code = await asyncio.to_thread(worker.wait_exit)
-
-    assert before == ({}, [])
-    assert code == 0, worker.output()
-    committed = (("outcome", "committed"), ("tool", "payments.refund"))
-    assert receiver.metrics["surehand_effects"][committed].value == 1
-    assert len(receiver.named("execute_tool payments.refund")) == 1
 
 
 def test_a_receiver_and_an_endpoint_are_refused_in_one_line(tmp_path: Path) -> None:
