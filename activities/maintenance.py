@@ -19,7 +19,7 @@ from surehand.activities.ledger.core.store import (
     Transaction,
 )
 from surehand.activities.ledger.effects import run_tree
-from surehand.activities.ledger.outbox import notifications
+from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
 from surehand.activities.ledger.runs import terminated as stopped_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
@@ -153,7 +153,7 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
         facts = Facts(what=one_line(f"{run_id}: {remain} of its effects may stand"))
         # It may have been reset since it was stopped before: that is told again.
         where = {"run_id": run_id, "subject": run_id}
-        notifications.write(tx, Kind.STOPPED, facts, **where, number=before)
+        notification_rows.write(tx, Kind.STOPPED, facts, **where, number=before)
         return StoppedRun(
             run_id=run_id,
             remaining=[one.view() for one in page.effects],

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from benchmarks import refund_tools
     from benchmarks.outside import arrive
     from benchmarks.quick_tools import Attempts, Repeated, answer, attempt
-    from surehand.activities.tools.failures import Transient
+    from surehand.activities.tools.failure_classes import Transient
     from surehand.examples.shop.params import (
         CalculateParams,
         Mailed,

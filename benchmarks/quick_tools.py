@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import BaseModel, JsonValue
 
 from surehand.activities.tools.answers import Dedupes
-from surehand.activities.tools.failures import Transient
+from surehand.activities.tools.failure_classes import Transient
 from surehand.activities.tools.tool import ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, tool
 

@@ -29,7 +29,7 @@ from surehand.drill import deploying
 from surehand.drill.consistency import tally, turns_of
 from surehand.drill.disturbance import HELD, Disturbance, changed
 from surehand.drill.environment import Environment
-from surehand.drill.interrupting import Interrupting
+from surehand.drill.forced_waits import Forcing
 from surehand.drill.observer import Observer
 from surehand.drill.operating import Operating
 from surehand.drill.people import ACTOR, People, Principals
@@ -135,7 +135,7 @@ class Case:
     @property
     def _mode(self) -> Durability:
         told = self._disturbance
-        return told.mode if told and not told.interruption else Durability.SYNC
+        return told.mode if told and not told.forced_wait else Durability.SYNC
 
     async def _make_fresh(self, database_url: str) -> dict[str, Any]:
         function, given = self._request.fresh, self._request.plan.input
@@ -209,8 +209,8 @@ class Case:
 
     async def _attend(self, people: People, workers: Workers, principals: Principals) -> None:
         """Interrupt the run, if that is what the case does, and deal with all that waits."""
-        if self._disturbance and self._disturbance.interruption:
-            forced = Interrupting(self._disturbance, self.run_id, people, workers, principals)
+        if self._disturbance and self._disturbance.forced_wait:
+            forced = Forcing(self._disturbance, self.run_id, people, workers, principals)
             try:
                 await forced.run()
             finally:

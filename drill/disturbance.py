@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.drill.points import Beforehand, Halt, Interruption, Operation, Point
+from surehand.drill.points import Beforehand, ForcedWait, Halt, Operation, Point
 from surehand.drill.report import Target
 from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.tools import Recovery
@@ -39,9 +39,9 @@ class Disturbance:
     """The call after the target's, if there is one."""
 
     @property
-    def interruption(self) -> Interruption | None:
+    def forced_wait(self) -> ForcedWait | None:
         """Return how the run is made to wait, if that is what is done to it."""
-        return self.point if isinstance(self.point, Interruption) else None
+        return self.point if isinstance(self.point, ForcedWait) else None
 
     @property
     def operation(self) -> Operation | None:
@@ -77,7 +77,7 @@ class Disturbance:
         """
         point = self.operation.crash_point if self.operation else self.point
         recorded = point in (CrashPoint.AFTER_OUTCOME, CrashPoint.BEFORE_REPORT)
-        following = self.following if self.mode is Durability.EXIT else None
+        following = self.following if self.mode.in_batches else None
         if recorded and following is not None and following.absence_provable:
             return Disturbance(following, CrashPoint.AFTER_CLAIM, self.mode)
         return self
@@ -127,7 +127,7 @@ def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
         return plan.model_copy(update={"steps": longer})
     steps = [_interrupted(plan, s, how) if s.id == step_id else s for s in plan.steps]
     changes: dict[str, Any] = {"steps": tuple(steps)}
-    if how is Interruption.EXPIRY and plan.defaults.approval is not None:
+    if how is ForcedWait.EXPIRY and plan.defaults.approval is not None:
         policy = plan.defaults.approval.model_copy(update={"on_expiry": "ask_again"})
         changes["defaults"] = plan.defaults.model_copy(update={"approval": policy})
     return plan.model_copy(update=changes)
@@ -139,9 +139,9 @@ def _changed_code(plan: Plan, disturbance: Disturbance) -> Plan:
     Only what holds for all of them can be changed: where one call is to be approved, each is.
     """
     how, step_id = disturbance.point, disturbance.target.step
-    if how in (Interruption.APPROVAL, Interruption.PERMISSION_LOSS, Interruption.EXPIRY):
+    if how in (ForcedWait.APPROVAL, ForcedWait.PERMISSION_LOSS, ForcedWait.EXPIRY):
         given = {"expires_in": EXPIRES_IN, "on_expiry": "ask_again"}
-        changes = given if how is Interruption.EXPIRY else {}
+        changes = given if how is ForcedWait.EXPIRY else {}
         policy = _forced(plan.defaults.approval, **changes)
         defaults = plan.defaults.model_copy(update={"approval": policy})
         return plan.model_copy(update={"defaults": defaults})
@@ -156,11 +156,11 @@ def _changed_code(plan: Plan, disturbance: Disturbance) -> Plan:
 
 def _interrupted(plan: Plan, step: Step, how: Point) -> Step:
     match how:
-        case Interruption.PAUSE | Interruption.ASK | Halt():
+        case ForcedWait.PAUSE | ForcedWait.ASK | Halt():
             where = InterruptKind.AFTER if how is Halt.AFTER else InterruptKind.BEFORE
             own = plan.defaults.interrupt if step.interrupt is None else step.interrupt
             return step.model_copy(update={"interrupt": tuple(dict.fromkeys((*own, where.value)))})
-        case Interruption.EXPIRY:
+        case ForcedWait.EXPIRY:
             return _gated(step, expires_in=EXPIRES_IN, on_expiry="ask_again")
         case _:
             return _gated(step)

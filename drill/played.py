@@ -21,7 +21,7 @@ from surehand.workflows.plan.plan import ITERATION
 
 #: Differences that are kept of one cell: the first ones tell.
 MOST_DIFFERENCES: Final = 20
-#: Why nothing was proven, of a kill and of an interruption.
+#: Why nothing was proven, of a kill and of a forced wait.
 _NOT_REACHED: Final = ("no worker has come to this point", "the run has not waited here")
 #: A worker that dies here takes a model's answer with it, which nobody else knows.
 _UNRECORDED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL)

@@ -55,7 +55,7 @@ class Drill:
             already: Leaves the world as a step's call would, or ``module:function``.
             tools: Modules with the tools; default ``SUREHAND_TOOL_MODULES``.
             variables: More of the workers' environment variables.
-            points: Crash points, interruptions and operations; default all.
+            points: Crash points, forced waits and operations; default all.
             steps: Steps of the plan; default all.
             changes: ``path=value``, as ``--set``.
             parallel: Cases at a time; default 2, with ``fresh``.

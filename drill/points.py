@@ -1,4 +1,4 @@
-"""What a drill does to a run: crash points, interruptions, and what operators do."""
+"""What a drill does to a run: crash points, forced waits, and what operators do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from surehand.activities.worker.crash_points import CrashPoint
 
 
-class Interruption(StrEnum):
+class ForcedWait(StrEnum):
     """A way in which a run is made to wait at a step."""
 
     PAUSE = "pause"
@@ -67,6 +67,6 @@ class Halt(StrEnum):
     """Before the call, in a world that is already as the call would leave it."""
 
 
-Point = CrashPoint | Interruption | Beforehand | Operation | Halt
+Point = CrashPoint | ForcedWait | Beforehand | Operation | Halt
 #: What is drilled.
-POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *Interruption, *Beforehand, *Operation)
+POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *ForcedWait, *Beforehand, *Operation)

@@ -16,7 +16,7 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.verb.printer import Lines, Styled, Table, rich_table
 from surehand.cli.verb.shapes import Shape
 from surehand.cli.verb.text import compact, counted
-from surehand.drill.points import Beforehand, Interruption, Operation
+from surehand.drill.points import Beforehand, ForcedWait, Operation
 from surehand.workflows.contracts.tools import Effect, Recovery
 
 
@@ -298,8 +298,8 @@ KILLS: Final = (*CrashPoint, *Beforehand)
 
 
 def parts(report: DrillReport) -> list[list[str]]:
-    """Return the points of each matrix: kills, interruptions, and what operators do."""
-    kinds = (KILLS, list(Interruption), list(Operation))
+    """Return the points of each matrix: kills, forced waits, and what operators do."""
+    kinds = (KILLS, list(ForcedWait), list(Operation))
     found = ([point for point in report.points if point in kind] for kind in kinds)
     return [points for points in found if points]
 
@@ -370,7 +370,7 @@ def facts(report: DrillReport) -> Iterator[str]:
     yield from numbers(report)
     if any(target.effect is Effect.READ for target in report.targets):
         yield "A read claims nothing: some crash points are not there for it (-)."
-    if Interruption.PERMISSION_LOSS in report.points and not report.permission_drift.losses:
+    if ForcedWait.PERMISSION_LOSS in report.points and not report.permission_drift.losses:
         yield "No permission was taken away: permission_loss is there for tools that need one."
     if not report.world:
         yield "No --world was named: only runs and ledgers were compared, not what is outside."

@@ -13,7 +13,7 @@ from surehand.activities.worker.crash_points import READ_POINTS
 from surehand.drill.points import (
     POINTS,
     Beforehand,
-    Interruption,
+    ForcedWait,
     Operation,
     Point,
 )
@@ -69,7 +69,7 @@ class DrillRequest:
         Args:
             plan: What is drilled.
             plan_name: Its file.
-            points: Crash points, interruptions, and what operators do.
+            points: Crash points, forced waits, and what operators do.
             modes: Durability modes.
             steps: Steps of the plan.
             world: Looks at the world.
@@ -83,7 +83,7 @@ class DrillRequest:
             WrongUse: A point, mode or step is not there, or the cases would disturb one another.
         """
         _known("--points", points, POINTS)
-        if Interruption.PERMISSION_LOSS in points and not own_ledger:
+        if ForcedWait.PERMISSION_LOSS in points and not own_ledger:
             raise WrongUse(
                 "--points permission_loss: with --database the permissions are not the drill's to"
                 " take away: leave one of the two out"
@@ -93,7 +93,7 @@ class DrillRequest:
                 "--points already_true: name --already, which leaves the world as the step's call"
                 " would"
             )
-        there = [p for p in POINTS if own_ledger or p is not Interruption.PERMISSION_LOSS]
+        there = [p for p in POINTS if own_ledger or p is not ForcedWait.PERMISSION_LOSS]
         there = [p for p in there if already or p is not Beforehand.ALREADY_TRUE]
         _known("--modes", modes, MODES)
         ids = [step.id for step in plan.steps]
@@ -165,8 +165,8 @@ def _has(target: Target, point: Point) -> bool:
             return _may_operate(target, point)
         case _ if target.child:
             return False  # Its own steps have them, in a drill of that plan.
-        case Interruption():
-            return _may_interrupt(target, point)
+        case ForcedWait():
+            return _may_wait(target, point)
         case _ if target.asks:
             return False
         case Beforehand():
@@ -187,17 +187,17 @@ def _may_operate(target: Target, what: Operation) -> bool:
     return target.succeeded
 
 
-def _may_interrupt(target: Target, how: Interruption) -> bool:
+def _may_wait(target: Target, how: ForcedWait) -> bool:
     if target.undo:
         # It was shown and approved with the step that it undoes, and waits for nobody.
         return False
     if target.asks:
-        return how is Interruption.ASK
+        return how is ForcedWait.ASK
     if target.tool == MODEL:
-        return how in (Interruption.PAUSE, Interruption.ASK)  # A turn needs nobody's approval.
-    if how is Interruption.PERMISSION_LOSS:
+        return how in (ForcedWait.PAUSE, ForcedWait.ASK)  # A turn needs nobody's approval.
+    if how is ForcedWait.PERMISSION_LOSS:
         return target.permission is not None
-    return how is not Interruption.EXPIRY or target.may_ask_again
+    return how is not ForcedWait.EXPIRY or target.may_ask_again
 
 
 def _known(option: str, given: Sequence[str], known: Sequence[str]) -> None:

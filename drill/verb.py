@@ -95,7 +95,7 @@ def drill(
 
     Crash points: before_claim, after_claim, during_call, after_call, after_outcome, before_report.
 
-    Interruptions: pause, approval, ask, permission_loss, expiry.
+    Forced waits: pause, approval, ask, permission_loss, expiry.
 
     With --already: already_true, the world is so before the call, and no write may be skipped.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Unknown,
     )
     from surehand.activities.tools.drafts import Draft
-    from surehand.activities.tools.failures import (
+    from surehand.activities.tools.failure_classes import (
         DependencyDown,
         FailureClass,
         OutcomeUnknown,
@@ -82,7 +82,7 @@ _MODULES: Final = {
     "activities.ledger.outbox.notification": "NotDelivered Notification Notifier ReceiverGone",
     "activities.tools.answers": "Dedupes Found LookupAnswer No NotFound Partial Undo Unknown",
     "activities.tools.drafts": "Draft",
-    "activities.tools.failures": (
+    "activities.tools.failure_classes": (
         "DependencyDown FailureClass OutcomeUnknown Permanent RateLimited Transient"
     ),
     "activities.tools.tool": "Tool ToolContext",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
-from surehand.drill.points import Interruption, Operation
+from surehand.drill.points import ForcedWait, Operation
 from surehand.workflows.plan.durability import Durability
 from tests.e2e.kinds import DEDUPES, LOOKUP, NEITHER, SHOPS
 from tests.e2e.plans import UNGATED
@@ -138,14 +138,14 @@ SELECTIONS: Final = [
         for plan, (steps, _) in PLANS.items()
         for kind in kinds_of(plan)
     ),
-    # Kills and interruptions are enough in one mode.
+    # Kills and forced waits are enough in one mode.
     *(operated(plan, kinds_of(plan)[0], [*Durability][1:]) for plan in PLANS),
     *(
         selection
         for framework in AGENTS
         for selection in (
             Selection(AGENT_PLAN, framework, points=tuple(CrashPoint), modes=tuple(Durability)),
-            Selection(AGENT_PLAN, framework, points=(*Interruption, *Operation)),
+            Selection(AGENT_PLAN, framework, points=(*ForcedWait, *Operation)),
         )
     ),
     operated("tests/variants/parent.yaml", "lookup"),

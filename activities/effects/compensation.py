@@ -28,7 +28,7 @@ from surehand.activities.ledger.effects.compensations import (
     NothingToUndo,
     ToUndo,
 )
-from surehand.activities.ledger.outbox import notifications
+from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import batches, executions
@@ -328,7 +328,7 @@ class CompensationActivities:
                 reason=reason,
                 action="list",
             )
-            notifications.write(
+            notification_rows.write(
                 tx,
                 Kind.UNCOMPENSATED,
                 Facts(what=one_line(f"{entry.tool} {entry.key}: {reason}"), tool=entry.tool),

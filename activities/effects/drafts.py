@@ -23,7 +23,7 @@ from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.drafts import Part, Written
 from surehand.activities.tools.drafts import Draft
-from surehand.activities.tools.failures import OutcomeUnknown, Permanent
+from surehand.activities.tools.failure_classes import OutcomeUnknown, Permanent
 from surehand.activities.tools.progress import note_written
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.identity import canonical_json

@@ -21,16 +21,16 @@ from surehand.activities.artifacts import (
     ArtifactStore,
     ArtifactUnavailable,
 )
-from surehand.activities.effects.long_calls import following
 from surehand.activities.effects.prepare import PreparedCall, claim_request
+from surehand.activities.effects.progress_checkpoints import following
 from surehand.activities.effects.read import ReadCall
 from surehand.activities.effects.resource_leases import NO_RESOURCES
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.tools.failures import Permanent
+from surehand.activities.tools.failure_classes import Permanent
 from surehand.activities.tools.metering import spend
-from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.output_json import clean_text
 from surehand.activities.tools.progress import note_tokens
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.worker.context import Attempt, WorkerContext
@@ -79,8 +79,8 @@ class Said:
 #: Is told what a model says, as it says it.
 Tell = Callable[[str], None]
 #: Asks a model, and tells meanwhile what it says, if there is somebody to tell and the model can;
-#: raises as a tool does (``tools/failures.py``). There is somebody only where ``stream_turns`` is
-#: set: some models answer otherwise, or not at all, when they are asked to stream.
+#: raises as a tool does (``tools/failure_classes.py``). There is somebody only where
+#: ``stream_turns`` is set: some models answer otherwise, or not at all, when asked to stream.
 AskModel = Callable[[Asked, Tell | None], Awaitable[Said]]
 
 

@@ -10,8 +10,8 @@ from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.prepare import PreparedCall, tool_context
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.classify import classify
-from surehand.activities.tools.failures import FailureClass
-from surehand.activities.tools.outputs import to_json
+from surehand.activities.tools.failure_classes import FailureClass
+from surehand.activities.tools.output_json import to_json
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest

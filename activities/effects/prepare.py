@@ -24,7 +24,7 @@ from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.core.sealed import KeyNeeded
 from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Entry
 from surehand.activities.tools.drafts import NoDraft
-from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.output_json import clean_text
 from surehand.activities.tools.questions import Answers
 from surehand.activities.tools.resource_names import resource_names
 from surehand.activities.tools.tool import Tool, ToolContext, explain

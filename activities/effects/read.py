@@ -22,7 +22,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import one_call
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.effects.claims import note as note_claim
-from surehand.activities.ledger.outbox.notifications import write_pause
+from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import forbidden
 from surehand.activities.ledger.quotas.limits import OverQuota, QuotaUsedUp
 from surehand.activities.ledger.quotas.usage import require_unspent
@@ -39,8 +39,8 @@ from surehand.activities.ledger.steps.entries import (
 )
 from surehand.activities.tools.answers import No
 from surehand.activities.tools.classify import classify_call
-from surehand.activities.tools.failures import Failure, FailureClass
-from surehand.activities.tools.outputs import to_json
+from surehand.activities.tools.failure_classes import Failure, FailureClass
+from surehand.activities.tools.output_json import to_json
 from surehand.activities.tools.questions import Answers, NeedsAnswer
 from surehand.activities.worker.alive import NobodyWaits
 from surehand.activities.worker.context import Attempt, WorkerContext

@@ -25,7 +25,7 @@ from surehand.activities.ledger.steps.entries import (
 from surehand.activities.runs.executions import as_newest
 from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
 from surehand.activities.tools.classify import classify
-from surehand.activities.tools.outputs import clean_text, to_json
+from surehand.activities.tools.output_json import clean_text, to_json
 from surehand.process import clock
 from surehand.workflows.errors import ErrorType
 

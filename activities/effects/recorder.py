@@ -32,7 +32,7 @@ from surehand.activities.ledger.steps.entries import (
     milliseconds,
 )
 from surehand.activities.tools.answers import No
-from surehand.activities.tools.failures import Failure
+from surehand.activities.tools.failure_classes import Failure
 from surehand.activities.tools.questions import Answers, NeedsAnswer
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.worker.context import WorkerContext

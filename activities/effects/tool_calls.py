@@ -10,7 +10,6 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.activity_errors import again, stop
-from surehand.activities.effects.long_calls import following
 from surehand.activities.effects.next_claim import Ahead, Begun
 from surehand.activities.effects.preconditions import to_call_with
 from surehand.activities.effects.prepare import (
@@ -20,6 +19,7 @@ from surehand.activities.effects.prepare import (
     drift,
     prepare_here,
 )
+from surehand.activities.effects.progress_checkpoints import following
 from surehand.activities.effects.quotas import quota_needed
 from surehand.activities.effects.read import ReadCall, input_needed
 from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, written

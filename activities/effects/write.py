@@ -62,8 +62,8 @@ from surehand.activities.ledger.steps.entries import (
 from surehand.activities.runs.executions import as_newest
 from surehand.activities.tools.answers import Found, No, NotFound
 from surehand.activities.tools.classify import classify, classify_call
-from surehand.activities.tools.failures import Failure, FailureClass
-from surehand.activities.tools.outputs import to_json
+from surehand.activities.tools.failure_classes import Failure, FailureClass
+from surehand.activities.tools.output_json import to_json
 from surehand.activities.tools.questions import NeedsAnswer
 from surehand.activities.tools.tool import Tool, ToolContext, explain
 from surehand.activities.worker.context import Attempt, WorkerContext

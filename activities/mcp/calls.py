@@ -22,7 +22,7 @@ from surehand.activities.mcp.server_file import (
     McpTool,
     definition_problem,
 )
-from surehand.activities.tools.failures import (
+from surehand.activities.tools.failure_classes import (
     DependencyDown,
     NotAsReviewed,
     OutcomeUnknown,
@@ -30,7 +30,7 @@ from surehand.activities.tools.failures import (
     ToolFault,
     Transient,
 )
-from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.output_json import clean_text
 from surehand.activities.tools.questions import NeedsAnswer
 from surehand.activities.tools.tool import ToolContext
 from surehand.process.named_objects import NotLoaded, load_extra

@@ -19,7 +19,7 @@ from typing import Final, Self
 import structlog
 
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
-from surehand.activities.ledger.outbox import notifications as rows
+from surehand.activities.ledger.outbox import notification_rows as rows
 from surehand.activities.ledger.outbox.notification import (
     SEND_LIMIT,
     MaybeDelivered,
@@ -29,7 +29,7 @@ from surehand.activities.ledger.outbox.notification import (
     ReceiverGone,
     one_line,
 )
-from surehand.activities.ledger.outbox.notifications import Taken, remind
+from surehand.activities.ledger.outbox.notification_rows import Taken, remind
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.worker.metrics import Metrics
 from surehand.activities.worker.secrets import Secrets

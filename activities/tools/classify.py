@@ -1,8 +1,9 @@
 """What kind of failure it is decides what happens, not its type name.
 
-A tool raises one of the classes in ``failures.py``, or lets an ``httpx`` error pass. For a write
-the second question counts more than the first: is it *proven* that the effect was not applied? Only
-then may the call be repeated, or has it failed. Otherwise its outcome is in doubt: reconciled.
+A tool raises one of the classes in ``failure_classes.py``, or lets an ``httpx`` error pass. For a
+write the second question counts more than the first: is it *proven* that the effect was not
+applied? Only then may the call be repeated, or has it failed. Otherwise its outcome is in doubt:
+reconciled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 import httpx
 import structlog
 
-from surehand.activities.tools.failures import (
+from surehand.activities.tools.failure_classes import (
     NOTHING_DECLARED,
     CallStopped,
     Declared,
@@ -27,7 +28,7 @@ from surehand.activities.tools.failures import (
     RateLimited,
     ToolFault,
 )
-from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.output_json import clean_text
 from surehand.activities.tools.retries import retry_after
 
 log = structlog.get_logger()

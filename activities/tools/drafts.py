@@ -12,8 +12,8 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from surehand.activities.tools.failures import Permanent
-from surehand.activities.tools.outputs import LARGEST
+from surehand.activities.tools.failure_classes import Permanent
+from surehand.activities.tools.output_json import LARGEST
 
 #: Longest media type: it is a column of the artifact's row.
 _LONGEST_TYPE: Final = 80

@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 from pydantic import JsonValue
 
-from surehand.activities.tools.outputs import to_json
+from surehand.activities.tools.output_json import to_json
 from surehand.workflows.identity import canonical_json
 
 log = structlog.get_logger()

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.output_json import clean_text
 from surehand.process.json_schemas import schema_problem
 from surehand.workflows.identity import digest
 

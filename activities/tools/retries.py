@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, assert_never
 
-from surehand.activities.tools.failures import Failure, FailureClass
+from surehand.activities.tools.failure_classes import Failure, FailureClass
 
 #: What a header may say at most: more than any cap.
 BEYOND_MEASURE: Final = timedelta(days=365)

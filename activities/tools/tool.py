@@ -15,7 +15,7 @@ from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter, Valid
 from surehand.activities.tools.answers import Dedupes, LookupAnswer, No, Undo
 from surehand.activities.tools.drafts import Draft
 from surehand.activities.tools.metering import spend
-from surehand.activities.tools.outputs import clean_text
+from surehand.activities.tools.output_json import clean_text
 from surehand.activities.tools.progress import earlier_progress, note_progress
 from surehand.workflows.contracts.approvals import CANNOT_BE_UNDONE
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
@@ -24,7 +24,7 @@ from surehand.workflows.plan.wording import reasons
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.session import Session
-    from surehand.activities.tools.failures import Declared
+    from surehand.activities.tools.failure_classes import Declared
     from surehand.activities.tools.questions import Answers
 
 

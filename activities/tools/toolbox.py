@@ -38,7 +38,7 @@ from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy
 
 if TYPE_CHECKING:
-    from surehand.activities.tools.failures import Declared
+    from surehand.activities.tools.failure_classes import Declared
 
 READ: Final = Effect.READ
 WRITE: Final = Effect.WRITE

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from surehand.activities.ledger.approvals.votes import folded, needs_of
-from surehand.activities.ledger.core.expiry import has_expired
+from surehand.activities.ledger.core.approval_expiry import has_expired
 from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.history.doubts import Doubt
 from surehand.activities.ledger.history.one_approval import OneApproval

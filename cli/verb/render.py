@@ -15,7 +15,6 @@ from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict, Ver
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.foreign import foreign_text
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
-from surehand.workflows.plan.durability import Durability
 
 #: Characters of an output or error in a table; `show --json` has all of it.
 _SHORT: Final = 72
@@ -73,7 +72,7 @@ def view_lines(connection: Connection, view: RunView, calls: CallProgress) -> Li
     yield f"  plan     {view.plan.name}, version {view.plan_version}{goal}"
     by = "" if view.started_by in ("", view.user) else f", started by {view.started_by}"
     yield f"  user     {view.user}{by}, tenant {view.tenant}"
-    if view.durability is not Durability.SYNC:
+    if view.durability.calls_here:
         where = f", a batch is at {calls.under_way}" if calls.under_way else ""
         yield f"  durable  {view.durability}{where}"
     yield f"  started  {shown_time(view.started_at)}"

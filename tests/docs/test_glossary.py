@@ -22,15 +22,15 @@ ROOMS: Final = (
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
 ai algorithm alive answer app base benchmark check child children classify cli clock concurrent
-connect connection context control core dbos demo deploy describe dev docstring doctor document
-end endpoint engine env environment error exit figure file follow graph headers history id
-identity init interrupt json judge key kill langchain langgraph limit list long mail metric
-migrate migration model module name new notify one open openai operate option output outside
-override own pause people plain plugin prepare price process processor profile program progress
-public pydantic query question quick read rebuild reconcile refund render report rerun resolve
-retry rule run schema scope serve server settings show sign signature simulate simulation size
-source start stat state store surehand system table temporal text tool undone usage validation
-value version watch webhook whole word wording worker workflow write yaml
+connect connection context control core dbos demo deploy describe dev docstring doctor document end
+endpoint engine env environment error exit figure file follow graph growth headers history id
+identity init interrupt json judge key kill langchain langgraph limit list long mail metric migrate
+migration model module name new notify one open openai operate option output outside override own
+pause people plain plugin prepare price process processor profile program progress public pydantic
+query question quick read rebuild reconcile refund render report rerun resolve retry row rule run
+schema scope serve server settings show sign signature simulate simulation size source start stat
+state store surehand system table temporal text tool undone usage validation value version watch
+webhook whole word wording worker workflow write yaml
 """
 KNOWN: Final = frozenset(_KNOWN.split())
 

@@ -9,7 +9,7 @@ import pytest
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.drill.disturbance import EXPIRES_IN, HELD, Disturbance, changed
 from surehand.drill.people import answer_to
-from surehand.drill.points import Beforehand, Halt, Interruption, Operation, Point
+from surehand.drill.points import Beforehand, ForcedWait, Halt, Operation, Point
 from surehand.drill.report import Target
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
@@ -39,8 +39,8 @@ def test_a_kill_changes_nothing(point: CrashPoint) -> None:
     assert changed(plan(), Disturbance(PAY, point)) == plan() == changed(plan(), None)
 
 
-@pytest.mark.parametrize("point", [Interruption.PAUSE, Interruption.ASK])
-def test_a_human_looks_before_the_step_and_where_they_looked_anyway(point: Interruption) -> None:
+@pytest.mark.parametrize("point", [ForcedWait.PAUSE, ForcedWait.ASK])
+def test_a_human_looks_before_the_step_and_where_they_looked_anyway(point: ForcedWait) -> None:
     found = played(point)
 
     assert found.interrupted(found.step("pay"), "before")
@@ -73,7 +73,7 @@ def test_a_worker_that_dies_under_an_operator_is_killed_in_the_users_own_plan(
 def test_a_call_is_asked_about_whatever_its_rules_say_and_never_by_fewer(
     point: str, approval: Any
 ) -> None:
-    found = played(Interruption(point), approval=approval)
+    found = played(ForcedWait(point), approval=approval)
 
     needs = combine(found.approvals(found.step("pay")), lambda expression: True)
     assert needs is not None
@@ -178,8 +178,8 @@ def by_code(point: Point, behind: tuple[str, ...] = ()) -> Plan:
 @pytest.mark.parametrize(
     ("point", "behind", "before", "after"),
     [
-        (Interruption.PAUSE, (), ("turn-1.1",), ()),
-        (Interruption.ASK, (), ("turn-1.1",), ()),
+        (ForcedWait.PAUSE, (), ("turn-1.1",), ()),
+        (ForcedWait.ASK, (), ("turn-1.1",), ()),
         (Halt.BEFORE, (), ("turn-1.1",), ()),
         (Halt.AFTER, (), (), ("turn-1.1",)),
         (Operation.TERMINATE, (), (), ("turn-1.1",)),
@@ -196,7 +196,7 @@ def test_a_run_whose_steps_an_agent_makes_waits_at_a_step_of_that_name(
 
 
 def test_an_agents_call_is_approved_with_all_others() -> None:
-    for point in (Interruption.APPROVAL, Interruption.PERMISSION_LOSS):
+    for point in (ForcedWait.APPROVAL, ForcedWait.PERMISSION_LOSS):
         assert by_code(point).defaults.approval is not None
-    expiring = by_code(Interruption.EXPIRY).defaults.approval
+    expiring = by_code(ForcedWait.EXPIRY).defaults.approval
     assert expiring is not None and expiring.expires_in == EXPIRES_IN

@@ -257,7 +257,7 @@ def test_every_report_names_what_differs_and_what_was_not_reached(write: Any) ->
 
 
 @pytest.mark.parametrize("write", [html, markdown, str])
-def test_every_report_has_interruptions_in_a_matrix_of_their_own_and_both_numbers(
+def test_every_report_has_forced_waits_in_a_matrix_of_their_own_and_both_numbers(
     write: Any,
 ) -> None:
     tally = Tally(gated=3, as_approved=2, losses=2, drifted=1)

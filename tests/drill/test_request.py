@@ -11,7 +11,7 @@ import pytest
 
 from surehand.cli import app
 from surehand.client.plan_file import load_plan
-from surehand.drill.points import Interruption, Operation
+from surehand.drill.points import ForcedWait, Operation
 from surehand.drill.report import Target
 from surehand.drill.request import DrillRequest
 from surehand.process.exits import WrongUse
@@ -88,9 +88,9 @@ def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
 ) -> None:
     target = Target(**{"step": "order", "tool": "orders.read", **facts})
 
-    assert set(request_of(list(Interruption)).points_of(target)) == there
+    assert set(request_of(list(ForcedWait)).points_of(target)) == there
     shared = request_of([], own_ledger=False)
-    assert set(shared.points_of(target)) & set(Interruption) == there - {"permission_loss"}
+    assert set(shared.points_of(target)) & set(ForcedWait) == there - {"permission_loss"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from surehand.activities.effects.long_calls import following
+from surehand.activities.effects.progress_checkpoints import following
 from surehand.activities.ledger.core.engine import CONNECTIONS, FOR_RENEWALS, KEPT_BACK
 from surehand.activities.ledger.core.session import Session
 from surehand.activities.ledger.core.store import (

@@ -18,7 +18,7 @@ from surehand.activities.ledger.steps.entries import (
     Entry,
 )
 from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
-from surehand.activities.tools.failures import OutcomeUnknown, Transient
+from surehand.activities.tools.failure_classes import OutcomeUnknown, Transient
 from surehand.activities.tools.tool import Tool, ToolContext
 from tests.ledger.attempts import (
     Payment,

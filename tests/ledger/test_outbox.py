@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from structlog.testing import capture_logs
 
-from surehand.activities.ledger.outbox import notifications as outbox_rows
+from surehand.activities.ledger.outbox import notification_rows as outbox_rows
 from surehand.activities.ledger.outbox.notification import (
     Kind,
     MaybeDelivered,

@@ -23,7 +23,7 @@ from surehand.activities.ledger.core.tables import effects, leases
 from surehand.activities.ledger.effects import resource_leases as lease_rows
 from surehand.activities.ledger.effects.resource_leases import LeaseRequest
 from surehand.activities.tools.answers import Dedupes, Undo
-from surehand.activities.tools.failures import Permanent
+from surehand.activities.tools.failure_classes import Permanent
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
 from surehand.activities.worker.alive import kept_alive

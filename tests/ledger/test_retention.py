@@ -44,7 +44,7 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.history.reads import artifacts_of, effects_of
 from surehand.activities.ledger.history.stats import Scope, stats
-from surehand.activities.ledger.outbox import notifications as outbox
+from surehand.activities.ledger.outbox import notification_rows as outbox
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.retention import deletion, hiding

@@ -17,7 +17,7 @@ from surehand.activities.effects.prepare import prepare
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.approvals.decisions import Edited
-from surehand.activities.tools.failures import DependencyDown
+from surehand.activities.tools.failure_classes import DependencyDown
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext

@@ -18,7 +18,7 @@ import yaml
 from surehand.activities.mcp import pins
 from surehand.activities.mcp.server_file import McpFileError, pins_of, read_file
 from surehand.activities.mcp.tools import look_for_changes, mcp_tools
-from surehand.activities.tools.failures import DependencyDown, OutcomeUnknown
+from surehand.activities.tools.failure_classes import DependencyDown, OutcomeUnknown
 from surehand.activities.tools.tool import ToolContext
 from surehand.activities.worker.settings import Settings
 from surehand.cli import app

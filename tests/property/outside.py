@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from surehand.activities.tools.answers import Dedupes, Found, No, NotFound, Partial, Undo, Unknown
-from surehand.activities.tools.failures import OutcomeUnknown, Permanent, Transient
+from surehand.activities.tools.failure_classes import OutcomeUnknown, Permanent, Transient
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from tests.property.attempts import Attempt, Clock, current

@@ -28,7 +28,7 @@ from openai import APIConnectionError, APITimeoutError
 from pydantic import BaseModel
 
 from surehand.activities.effects.model_turns import Asked
-from surehand.activities.tools.failures import (
+from surehand.activities.tools.failure_classes import (
     DependencyDown,
     Permanent,
     RateLimited,

@@ -28,7 +28,12 @@ from agents.testing import assistant_message
 from pydantic import BaseModel
 
 from surehand.activities.effects.model_turns import Asked
-from surehand.activities.tools.failures import DependencyDown, Permanent, RateLimited, Transient
+from surehand.activities.tools.failure_classes import (
+    DependencyDown,
+    Permanent,
+    RateLimited,
+    Transient,
+)
 from surehand.agents import openai_agents
 from surehand.agents.model_run import ModelRun
 from surehand.agents.models import openai_agents as asking

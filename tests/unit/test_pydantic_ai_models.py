@@ -16,7 +16,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_core import to_json
 
 from surehand.activities.effects.model_turns import Asked
-from surehand.activities.tools.failures import (
+from surehand.activities.tools.failure_classes import (
     DependencyDown,
     Permanent,
     RateLimited,

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 from surehand.activities.tools.answers import Dedupes, LookupAnswer, No, NotFound, Undo
-from surehand.activities.tools.outputs import to_json
+from surehand.activities.tools.output_json import to_json
 from surehand.activities.tools.tool import Tool, ToolContext, explain
 from surehand.activities.tools.toolbox import (
     READ,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Any, Final, Literal
 
 from pydantic import JsonValue
 
 from surehand.workflows.contracts.base import Json, JsonObject, Message
 from surehand.workflows.contracts.steering import Steering
+from surehand.workflows.identity import digest
 
 #: Characters of JSON; a larger answer belongs into an artifact that it names.
 LARGEST_ANSWER: Final = 8 * 1024
+#: Digest of the answer that leaves params or an output as they are.
+ACCEPTED: Final = digest("accept")
 
 
 class InterruptKind(StrEnum):
@@ -32,6 +35,43 @@ class InterruptKind(StrEnum):
     """A step has failed, and somebody has to say how to go on."""
     BUDGET = "budget"
     """The budget is used up."""
+
+    @property
+    def is_whole_step(self) -> bool:
+        """Whether its step does nothing else: the step begins with it and ends with its answer."""
+        match self:
+            case InterruptKind.ASK | InterruptKind.EVENT:
+                return True
+            case InterruptKind.BEFORE | InterruptKind.AFTER | InterruptKind.TOOL:
+                return False
+            case InterruptKind.FAILURE | InterruptKind.BUDGET:
+                return False
+
+    @property
+    def gives(self) -> Gives:
+        """What its answer gives the run: whoever has given it a value is one of its planners."""
+        match self:
+            case InterruptKind.ASK | InterruptKind.TOOL:
+                return Gives.VALUE
+            case InterruptKind.AFTER:
+                return Gives.VALUE_UNLESS_ACCEPTED
+            case InterruptKind.BEFORE | InterruptKind.FAILURE | InterruptKind.BUDGET:
+                return Gives.DIRECTION
+            case InterruptKind.EVENT:
+                return (
+                    Gives.DIRECTION
+                )  # Nobody answers it; what an event gives is on record itself.
+
+
+class Gives(Enum):
+    """What an answer gives a run."""
+
+    VALUE = auto()
+    """What later calls may get as params."""
+    VALUE_UNLESS_ACCEPTED = auto()
+    """The same, except for ``accept``."""
+    DIRECTION = auto()
+    """How to go on, and nothing that a call gets."""
 
 
 class Interrupt(Message):

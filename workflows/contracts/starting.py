@@ -100,7 +100,7 @@ class StartRun(Message):
         mode = self.durability or self.plan.durability or Durability.SYNC
         # A batch is known before it begins; what code does next is not.
         code = self.plan.code is not None
-        return Durability.ASYNC if code and mode is Durability.EXIT else mode
+        return Durability.ASYNC if code and mode.in_batches else mode
 
 
 class RunOpened(Recorded):

@@ -30,7 +30,7 @@ from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.size import too_deep
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import StepFailed, StepRefused
-from surehand.workflows.waiting import comes_true
+from surehand.workflows.wait_condition import comes_true
 
 #: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.
 LONGEST_ID: Final = 230

@@ -25,7 +25,7 @@ from surehand.workflows.contracts.unreadable import as_pasted
 from surehand.workflows.deliveries import Answer, Delivery, Malformed, as_sent
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import reason_of
-from surehand.workflows.waiting import comes_true
+from surehand.workflows.wait_condition import comes_true
 
 #: Asks the ledger whether something counts, and follows it where it does.
 Judge = Callable[[Delivery], Awaitable[Answer]]

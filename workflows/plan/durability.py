@@ -25,6 +25,24 @@ class Durability(StrEnum):
     EXIT = "exit"
     """At the end of a batch: steps with no human between them run in one activity."""
 
+    @property
+    def calls_here(self) -> bool:
+        """Whether the worker that has the run makes its short calls, as local activities."""
+        match self:
+            case Durability.SYNC:
+                return False
+            case Durability.ASYNC | Durability.EXIT:
+                return True
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether calls with no human between them run in one activity."""
+        match self:
+            case Durability.SYNC | Durability.ASYNC:
+                return False
+            case Durability.EXIT:
+                return True
+
 
 #: Deadline of a tool up to which its calls are local activities: whatever is sent to the run waits
 #: until they have ended.

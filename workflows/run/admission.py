@@ -12,7 +12,7 @@ from surehand.workflows.contracts.quotas import AdmitRun, QuotaWait
 from surehand.workflows.run.continue_as_new import Continuing
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.steps.quota_waiting import next_look
-from surehand.workflows.waiting import comes_true
+from surehand.workflows.wait_condition import comes_true
 
 
 class Admission:

@@ -24,7 +24,7 @@ from surehand.workflows.state.step_failure import (
     leave_if_cancelled,
 )
 from surehand.workflows.steps.quota_waiting import QuotaWaits
-from surehand.workflows.waiting import comes_true
+from surehand.workflows.wait_condition import comes_true
 
 #: Requests of one step that nobody has answered before nobody is asked any more. Each adds to the
 #: run's history, and the server ends a run whose history is too long without undoing anything.

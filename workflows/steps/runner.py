@@ -39,7 +39,6 @@ from surehand.workflows.control.events import ExternalEvents
 from surehand.workflows.control.interrupts import Interrupts
 from surehand.workflows.control.interventions import Interventions
 from surehand.workflows.errors import ErrorType
-from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ITERATION, Ask, Goto, Plan, Step
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.size import room_of_child
@@ -372,7 +371,7 @@ class StepRunner:
         leave_if_cancelled()  # What holds it may wait for its end.
         if self.tool_calls.knows(step.id):
             return
-        if self._data.request.mode is not Durability.SYNC:
+        if self._data.request.mode.calls_here:
             # What has been sent is only judged when this workflow task ends, which a local call
             # would put off.
             await workflow.wait_condition(lambda: self._data.inbox.idle)

@@ -15,7 +15,7 @@ from surehand.workflows.plan.plan import Step
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import StepFailed
 from surehand.workflows.steps.tool_calls import ToolCalls
-from surehand.workflows.waiting import comes_true
+from surehand.workflows.wait_condition import comes_true
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from surehand.workflows.contracts.tools import Effect, Succeeded, ToolCall, Tool
 from surehand.workflows.control.budget import Spending
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.options import batch_call, local_call, tool_call
-from surehand.workflows.plan.durability import LONGEST_LOCAL, Durability
+from surehand.workflows.plan.durability import LONGEST_LOCAL
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import (
     PROVEN,
@@ -87,7 +87,7 @@ class ToolCalls:
         """
         known = self._data.of_step(step_id)
         used = max(call.attempts_before, known.attempts_used)
-        if self._mode is not Durability.SYNC:
+        if self._mode.calls_here:
             call = call.model_copy(update={"attempts_before": used})
         try:
             report = await self._made(step_id, call, alone=alone)
@@ -125,7 +125,7 @@ class ToolCalls:
             self._data.saga.register(step_id)
         if alone or call.tool.name == MODEL:
             return await self._remotely(step_id, call)
-        if self._mode is Durability.EXIT and not self._wanted():
+        if self._mode.in_batches and not self._wanted():
             batch = batch_of(
                 self._data,
                 call,
@@ -134,7 +134,7 @@ class ToolCalls:
             )
             if batch is not None:
                 return await self._run(batch)
-        if self._mode is not Durability.SYNC and call.tool.timeout <= LONGEST_LOCAL:
+        if self._mode.calls_here and call.tool.timeout <= LONGEST_LOCAL:
             return await self._locally(step_id, call)
         return await self._remotely(step_id, call)
 

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, literal_column, tuple_
 
+from surehand.activities.ledger.core.approval_expiry import soonest_open
 from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
@@ -264,7 +265,7 @@ def _stretch(
 ) -> list[Place]:
     """Return the first places of an index, or of one group's part of it."""
     # What has expired is decided no more, whatever its row says until its run has looked.
-    first = Place(tx.now_ms + 1, "")
+    first = Place(soonest_open(tx.now_ms), "")
     start = first if after is None else max(after, first)
     query = (
         rows_of(approvals, *_ORDER)

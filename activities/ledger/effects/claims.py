@@ -31,7 +31,7 @@ from surehand.activities.ledger.effects.interventions import (
     newest_intervention,
 )
 from surehand.activities.ledger.effects.undone import note_replay
-from surehand.activities.ledger.outbox.notifications import write_pause
+from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept

@@ -9,7 +9,7 @@ from sqlalchemy import func
 from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import interventions
-from surehand.activities.ledger.outbox import notifications
+from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.workflows.contracts.effects import ResolutionOutcome
@@ -73,7 +73,7 @@ def open_intervention(
         rule=rule,
         action="ask_human",
     )
-    notifications.write(
+    notification_rows.write(
         tx,
         Kind.INTERVENTION,
         Facts(what=one_line(question), tool=entry.tool),

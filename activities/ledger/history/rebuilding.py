@@ -23,8 +23,7 @@ from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.attempts import NO
 from surehand.workflows.contracts.checkpoint import PendingCall, SideEffect
 from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.interrupts import InterruptKind
-from surehand.workflows.identity import digest
+from surehand.workflows.contracts.interrupts import ACCEPTED, InterruptKind
 from surehand.workflows.plan.plan import ITERATION, Plan, Step
 from surehand.workflows.steps import rules
 
@@ -38,8 +37,6 @@ NOT_REBUILT: Final = {
 _INSIDE: Final = (
     "steps that are plans, and lists as a whole, are left out: their child runs and items tell"
 )
-#: The answer to a static interrupt that leaves the output as it is.
-_ACCEPTED: Final = digest("accept")
 #: Failures after which the step's call is made again, or that are none.
 _NO_FAILURES: Final = frozenset({NO, "asked", "refused"})
 #: What ends the wait for a decision.
@@ -255,10 +252,11 @@ def _hear(past: Past, event: Mapping[str, Any], versions: Mapping[int, Plan]) ->
 
 def _settled(past: Past, event: Mapping[str, Any], versions: Mapping[int, Plan]) -> None:
     body, step_id, how = event["body"], str(event["step_id"]), event["type"].partition(".")[2]
+    kind = InterruptKind(body["kind"])
     past.interrupts.pop(_shown_id(event), None)
-    if how == "answered" and body["kind"] == InterruptKind.AFTER and body["answer"] != _ACCEPTED:
+    if how == "answered" and kind is InterruptKind.AFTER and body["answer"] != ACCEPTED:
         past.replaced.add(step_id)
-    if how == "void" or body["kind"] not in (InterruptKind.ASK, InterruptKind.EVENT):
+    if how == "void" or not kind.is_whole_step:
         return
     step = _step(versions[past.plan_version], step_id)
     asked = None if step is None else step.ask or step.wait

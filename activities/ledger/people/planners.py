@@ -7,8 +7,6 @@ that nobody changes.
 
 from __future__ import annotations
 
-from typing import Final
-
 from sqlalchemy import CTE, ColumnElement, and_, or_, select
 
 from surehand.activities.ledger.core.statements import rows_of
@@ -16,13 +14,9 @@ from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs, steerings
 from surehand.activities.ledger.core.transaction import Opening
 from surehand.workflows.contracts.effects import ResolutionOutcome
-from surehand.workflows.contracts.interrupts import InterruptKind
+from surehand.workflows.contracts.interrupts import ACCEPTED, Gives, InterruptKind
 from surehand.workflows.contracts.judging import SteeringCode
 from surehand.workflows.contracts.steering import Verb
-from surehand.workflows.identity import digest
-
-#: The answer that leaves an output as it is.
-_ACCEPT: Final = digest("accept")
 
 
 def planners(tx: Transaction, run_id: str) -> frozenset[str]:
@@ -75,12 +69,10 @@ def _tree(run_ids: list[str], name: str) -> CTE:
 def _decides_params() -> ColumnElement[bool]:
     """Return the condition that what somebody has sent can have come into the params of a call."""
     verb, content, body = steerings.c.verb, steerings.c.content, events.c.body
+    kind, answer = body["kind"].as_string(), body["answer"].as_string()
     answered = or_(
-        body["kind"].as_string().in_([InterruptKind.ASK.value, InterruptKind.TOOL.value]),
-        and_(
-            body["kind"].as_string() == InterruptKind.AFTER.value,
-            body["answer"].as_string() != _ACCEPT,
-        ),
+        kind.in_(_giving(Gives.VALUE)),
+        and_(kind.in_(_giving(Gives.VALUE_UNLESS_ACCEPTED)), answer != ACCEPTED),
     )
     return or_(
         and_(verb == Verb.AMEND.value, _followed("run.amended")),
@@ -92,6 +84,10 @@ def _decides_params() -> ColumnElement[bool]:
             content["outcome"].as_string() == ResolutionOutcome.HAPPENED.value,
         ),
     )
+
+
+def _giving(what: Gives) -> list[str]:
+    return [kind.value for kind in InterruptKind if kind.gives is what]
 
 
 def _followed(type_: str, *where: ColumnElement[bool]) -> ColumnElement[bool]:

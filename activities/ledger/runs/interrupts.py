@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events
-from surehand.activities.ledger.outbox import notifications
+from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.workflows.contracts.interrupts import (
@@ -27,7 +27,7 @@ def record(tx: Transaction, asked: RecordInterrupt) -> None:
     if _recorded(tx, asked):
         return
     row = _attempt(asked.run_id, interrupt)
-    if interrupt.kind in (InterruptKind.ASK, InterruptKind.EVENT):
+    if interrupt.kind.is_whole_step:
         if asked.what == "opened":
             attempts.start(tx, row)
         elif asked.what == "expired" and asked.output is None:
@@ -35,9 +35,9 @@ def record(tx: Transaction, asked: RecordInterrupt) -> None:
         else:
             attempts.finish(tx, row, "succeeded", output=asked.output)
     if asked.what != "opened":
-        notifications.drop_question(tx, asked.run_id, interrupt)
+        notification_rows.drop_question(tx, asked.run_id, interrupt)
     elif interrupt.kind is not InterruptKind.EVENT:
-        notifications.write_question(tx, asked.run_id, interrupt)
+        notification_rows.write_question(tx, asked.run_id, interrupt)
     tx.event(
         asked.run_id,
         f"interrupt.{asked.what}",
@@ -64,7 +64,7 @@ def _recorded(tx: Transaction, asked: RecordInterrupt) -> bool:
 def answered(tx: Transaction, asked: Steer, given: GivenAnswer) -> None:
     """Record an answer that counts."""
     interrupt = given.interrupt
-    notifications.drop_question(tx, asked.run_id, interrupt)
+    notification_rows.drop_question(tx, asked.run_id, interrupt)
     if interrupt.kind is InterruptKind.ASK:
         row = _attempt(asked.run_id, interrupt)
         attempts.finish(tx, row, "succeeded", output=given.value)

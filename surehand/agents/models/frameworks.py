@@ -9,7 +9,7 @@ import importlib
 from typing import Final
 
 from surehand.activities.effects.model_turns import Asked, AskModel, Said, Tell
-from surehand.activities.tools.failures import Permanent
+from surehand.activities.tools.failure_classes import Permanent
 
 _MODULES: Final = {
     "pydantic-ai": "surehand.agents.models.pydantic_ai",

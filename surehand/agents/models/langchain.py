@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, message_chunk_to_mes
 from langchain_core.runnables import Runnable
 
 from surehand.activities.effects.model_turns import Asked, Said, Tell
-from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
+from surehand.activities.tools.failure_classes import DependencyDown, Permanent, Transient
 from surehand.agents.langchain import MESSAGE, Setup, bound
 from surehand.agents.models.prices import cost
 from surehand.agents.models.provider_errors import answered, rate_limited

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from surehand.activities.effects.model_turns import Asked, Said, Tell
-from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
+from surehand.activities.tools.failure_classes import DependencyDown, Permanent, Transient
 from surehand.agents.models.prices import cost
 from surehand.agents.models.provider_errors import answered
 from surehand.agents.openai_agents import (

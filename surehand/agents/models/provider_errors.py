@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from surehand.activities.tools.failures import (
+from surehand.activities.tools.failure_classes import (
     DependencyDown,
     Permanent,
     RateLimited,

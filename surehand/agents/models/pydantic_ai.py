@@ -21,7 +21,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestParameters, infer_model
 
 from surehand.activities.effects.model_turns import Asked, Said, Tell
-from surehand.activities.tools.failures import (
+from surehand.activities.tools.failure_classes import (
     DependencyDown,
     Permanent,
     RateLimited,

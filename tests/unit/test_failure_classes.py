@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from surehand.activities.effects.lease import DeadlineOver, LeaseLost
 from surehand.activities.tools.classify import LONGEST_MESSAGE, classify, classify_call
-from surehand.activities.tools.failures import (
+from surehand.activities.tools.failure_classes import (
     DependencyDown,
     Failure,
     FailureClass,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
-from surehand.activities.tools.outputs import LARGEST, clean_text, to_json
+from surehand.activities.tools.output_json import LARGEST, clean_text, to_json
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import Succeeded, ToolReport

@@ -1,8 +1,9 @@
-"""Forces one interruption on a run, and lets it go on."""
+"""Has a run wait at one place, by force, and lets it go on."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import assert_never
 
 from surehand.drill.consistency import calls_of
 from surehand.drill.disturbance import Disturbance
@@ -13,7 +14,7 @@ from surehand.drill.people import (
     Principals,
     is_moving,
 )
-from surehand.drill.points import Interruption
+from surehand.drill.points import ForcedWait
 from surehand.drill.workers import Workers
 from surehand.process.exits import Refused, WrongUse
 from surehand.workflows.contracts.approvals import ApprovalRequest
@@ -23,8 +24,8 @@ from surehand.workflows.contracts.states import ENDED_STEPS, StepState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 
 
-class Interrupting:
-    """One interruption: waits for its place, forces it, and has the run go on."""
+class Forcing:
+    """One forced wait: waits until the run is there, holds it, and has it go on."""
 
     def __init__(
         self,
@@ -34,8 +35,10 @@ class Interrupting:
         workers: Workers,
         principals: Principals,
     ) -> None:
+        how = disturbance.forced_wait
+        assert how is not None, "it is another disturbance"
         self._target = disturbance.target
-        self._how = disturbance.interruption
+        self._how = how
         self._run_id = run_id
         self._people = people
         self._workers = workers
@@ -55,16 +58,18 @@ class Interrupting:
 
     async def _force(self) -> None:
         match self._how:
-            case Interruption.PAUSE:
+            case ForcedWait.PAUSE:
                 await self._pause()
-            case Interruption.APPROVAL:
+            case ForcedWait.APPROVAL:
                 await self._approval()
-            case Interruption.ASK:
+            case ForcedWait.ASK:
                 await self._ask()
-            case Interruption.PERMISSION_LOSS:
+            case ForcedWait.PERMISSION_LOSS:
                 await self._lose_permission()
-            case Interruption.EXPIRY:
+            case ForcedWait.EXPIRY:
                 await self._expire()
+            case _:
+                assert_never(self._how)
 
     async def _pause(self) -> None:
         people, step = self._people, self._target.step
