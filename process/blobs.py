@@ -187,7 +187,10 @@ class Blobs:
 
     async def _settle(self, path: str) -> None:
         if self._folder is not None:
-            await asyncio.to_thread(to_disk, self._folder / path, (self._folder / path).parent)
+            file = self._folder / path
+            # The store makes the folders in between as they are needed.
+            folders = (one for one in file.parents if one.is_relative_to(self._folder))
+            await asyncio.to_thread(to_disk, file, *folders)
 
 
 def _open(url: str, folder: Path | None) -> ObjectStore:

@@ -63,6 +63,17 @@ def replacing(file: Path, *, mode: int | None = None, new: bool = False) -> Iter
         raise
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are missing, so that they outlive a power cut.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    to_disk(*(one.parent for one in missing))
+
+
 def to_disk(*places: Path) -> None:
     """See to it that files, and what folders list, outlive a power cut."""
     for place in places:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from surehand.cli.operate.signed_export import signed_head
 from surehand.client.signing import public_jwk, read_key, sign
 from surehand.process.exits import OutputLost
-from surehand.process.files import replace_whole, replacing
+from surehand.process.files import make_folder, replace_whole, replacing
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.signing import ContentClaims, audience
@@ -76,7 +76,7 @@ class Exports:
 
         made = list[Path]()
         try:
-            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True)
+            await asyncio.to_thread(make_folder, self._folder)
             if content.head is not None:
                 made.append(await self._write_events(content, content.head))
             file = await self._file_for(content)

@@ -188,3 +188,21 @@ async def test_a_worker_and_doctor_warn_of_an_asynchronous_standby_in_one_line(
 
     with WorkerProcess(own, tmp_path) as worker:
         worker.wait_said("worker.standby_asynchronous")
+
+
+def test_each_standby_that_is_named_and_not_there_is_missing(synchronous: Replicated) -> None:
+    engine = make_engine(synchronous.url(WORKER))
+    found = {}
+    for names in (
+        "FIRST 1 (standby_1, standby_2)",
+        'ANY 2 (standby_1, Standby_1, standby_2, "standby 3")',
+        "2 (*)",
+        "standby_2, standby_1",
+        "*",
+    ):
+        synchronous.commit_on(names)
+        synchronous.wait("SHOW synchronous_standby_names", names)
+        found[names] = standbys_of(engine).missing
+
+    assert list(found.values()) == [1, 2, 1, 1, 0]
+    engine.dispose()

@@ -15,7 +15,7 @@ from surehand.activities.artifacts import (
     ArtifactUnavailable,
 )
 from surehand.activities.ledger.core.store import Ledger, TenantInvalid
-from surehand.process import blobs
+from surehand.process import blobs, files
 from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact
 from surehand.workflows.payload_codec import StoreUnavailable
 from tests.ledger.scene import LARGEST_INLINE
@@ -70,6 +70,35 @@ async def test_a_disk_that_fails_while_a_file_is_moved_is_a_store_that_is_away(
 
     with pytest.raises(StoreUnavailable, match="Input/output error"):
         await store.blobs.move(kept.artifact.uri, f"{TENANT}/aside/one")
+
+
+async def test_a_file_goes_to_disk_with_each_folder_that_leads_to_it(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(blobs, "to_disk", lambda *places: synced.extend(places))
+    root = tmp_path / "store"
+
+    kept = await store_in(root, ledger).keep(TENANT, RUN, BIG)
+
+    assert kept.artifact is not None
+    file = root / kept.artifact.uri
+    expected = {file, *(one for one in file.parents if one.is_relative_to(root))}
+    assert len(expected) > 2
+    assert expected <= set(synced)
+
+
+def test_a_new_folder_goes_to_disk_with_those_above_it_that_are_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "to_disk", lambda *places: synced.extend(places))
+
+    files.make_folder(tmp_path / "a" / "b")
+    assert set(synced) == {tmp_path, tmp_path / "a"}
+    synced.clear()
+    files.make_folder(tmp_path / "a" / "b")
+    assert not synced
 
 
 async def test_the_path_in_a_reference_is_never_followed(ledger: Ledger, tmp_path: Path) -> None:
