@@ -72,7 +72,7 @@ class Cost:
         ]
 
 
-class _Watch:
+class Watch:
     """Counts what goes to a database, and how long it stays there."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -118,11 +118,11 @@ def _both(request: ClaimRequest, claimed: Claimed, following: ClaimRequest) -> W
 
 
 @dataclass
-class _Measure:
+class Measure:
     """Makes transactions, and adds up what each kind has cost."""
 
     scene: Scene
-    watch: _Watch
+    watch: Watch
     sums: dict[str, list[float]] = field(default_factory=dict)
     """By name: seconds, of the processor and in the database, statements, transactions."""
 
@@ -159,7 +159,7 @@ class _Measure:
             yield Cost(store, name, wall, processor, database, trips)
 
 
-async def _play(measure: _Measure, first: int, count: int) -> None:
+async def play_writes(measure: Measure, first: int, count: int) -> None:
     """Make writes one after another: each with two transactions, then each with one."""
     scene = measure.scene
     for request in _writes(scene, first, count):
@@ -243,14 +243,14 @@ async def play(
                 limit(url)
             async with open_ledger(url) as ledger:
                 scene, count = Scene.begin(ledger, _SCENE), options.writes
-                watch = _Watch(ledger)
-                await _play(_Measure(scene, watch), 0, 50)
+                watch = Watch(ledger)
+                await play_writes(Measure(scene, watch), 0, 50)
                 with ledger.engine.connect() as connection:
                     # As in a ledger that is not new: plans made without statistics are bad.
                     connection.exec_driver_sql("ANALYZE")
                     connection.commit()
-                measure = _Measure(scene, watch)
-                await _play(measure, 1000, count)
+                measure = Measure(scene, watch)
+                await play_writes(measure, 1000, count)
                 costs += measure.costs(store)
                 functions[store] = await asyncio.to_thread(_functions, scene, 1_000_000, count)
 

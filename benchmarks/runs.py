@@ -58,7 +58,8 @@ async def measure(
             console.print(f"{place.store}: {crowd} at once ({took:.0f} s so far)")
 
     databases = options.database or list(DATABASES)
-    await at_each(environment, databases, play, tools="benchmarks.refund_tools")
+    tools, processes = "benchmarks.refund_tools", str(options.processes)
+    await at_each(environment, databases, play, tools=tools, processes=processes)
 
 
 def document(one: Measured) -> dict[str, Any]:
@@ -110,6 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of("runs", "What a whole run costs.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 3")
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help="at once; default 50")
+    own = "of our worker, not of the plain one; default 1"
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help=own)
     parser.add_argument("--mode", choices=_MODES, action="append", help="default all")
     options = parser.parse_args(argv)
     if options.rounds < 1 or options.runs < 2:

@@ -67,7 +67,8 @@ async def measure(
                 took = time.monotonic() - began
                 console.print(f"{place.store}: 10,000 steps, {mode} ({took:.0f} s so far)")
 
-    await at_each(environment, options.database or list(DATABASES), play)
+    databases = options.database or list(DATABASES)
+    await at_each(environment, databases, play, processes=str(options.processes))
 
 
 def _probes(options: argparse.Namespace) -> list[Probe]:
@@ -110,6 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="default 100")
     parser.add_argument("--mode", choices=_MODES, action="append", help="default all")
     parser.add_argument("--effect", choices=EFFECTS, action="append", help="default all")
+    own = "of our worker, not of the plain one; default 1"
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help=own)
     parser.add_argument("--probe", choices=PROBES, action="append", help="default all")
     options = parser.parse_args(argv)
     if options.rounds < 1 or not 2 <= options.steps <= LONG_STEPS:

@@ -7,9 +7,10 @@ shows what this prints.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ from surehand.workflows.plan.plan import Plan
 
 RUNS: Final = 1000
 #: Runs that are on their way to their request at the same time.
-AT_ONCE: Final = 20
+STARTS: Final = 20
 #: Those who approve everything at the same time, each with a connection of its own.
 CLIENTS: Final = 20
 #: Approved one by one, while all others wait.
@@ -66,9 +67,19 @@ class WaitingRuns:
     """Many runs on one worker, which all wait for an approval of the same tool."""
 
     def __init__(
-        self, server: Connection, use: WorkerUse, world: Path, ledger: Ledger, console: Console
+        self,
+        server: Connection,
+        use: WorkerUse,
+        world: Path,
+        ledger: Ledger,
+        console: Console,
+        *,
+        starts: int,
+        by_update: bool,
     ) -> None:
         self._server = server
+        self._starts = starts
+        self._by_update = by_update
         self._use = use
         self._world = world
         self._ledger = ledger
@@ -109,7 +120,7 @@ class WaitingRuns:
         )
 
     async def _start(self, runs: int) -> None:
-        places = asyncio.Semaphore(AT_ONCE)
+        places = asyncio.Semaphore(self._starts)
         plan = Plan.model_validate(
             {"name": "waiting", "steps": [{"id": "pay", "tool": "world.sign_off", "params": {}}]}
         )
@@ -159,7 +170,11 @@ class WaitingRuns:
                     approver="benchmark",
                 )
                 sent[one.run_id] = time.monotonic()
-                await client.get_workflow_handle(one.run_id).signal(Verb.DECIDE, decision)
+                run = client.get_workflow_handle(one.run_id)
+                if self._by_update:
+                    await run.execute_update(Verb.DECIDE, decision)
+                else:
+                    await run.signal(Verb.DECIDE, decision)
 
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -201,16 +216,16 @@ class Arrivals:
 
 async def measure(
     environment: Environment,
-    databases: list[str],
-    runs: int,
-    parked_s: float,
+    options: argparse.Namespace,
     console: Console,
-    settings: Mapping[str, str],
     measured: list[Waited],
 ) -> None:
     """Measure on each ledger; ``measured`` keeps what there is when this is ended early."""
-    modules = {"SUREHAND_TOOL_MODULES": "benchmarks.tools"}
-    variables = environment.variables({**clean(), **modules, **settings})
+    settings = {"SUREHAND_TOOL_MODULES": "benchmarks.tools"}
+    if options.cached is not None:
+        settings["SUREHAND_MAX_CACHED_WORKFLOWS"] = str(options.cached)
+    variables = environment.variables({**clean(), **settings})
+    databases = options.database or list(DATABASES)
     target = find_target(variables)
     with ExitStack() as servers:
         for database, make in makers(environment, databases, servers).items():
@@ -231,8 +246,16 @@ async def measure(
             ) as one:
                 await asyncio.to_thread(one.wait_said, READY)
                 async with open_ledger(url) as ledger:
-                    waiting = WaitingRuns(server, WorkerUse(one), world, ledger, console)
-                    measured.append(await waiting.measure(database, runs, parked_s))
+                    waiting = WaitingRuns(
+                        server,
+                        WorkerUse(one),
+                        world,
+                        ledger,
+                        console,
+                        starts=options.starts,
+                        by_update=options.update,
+                    )
+                    measured.append(await waiting.measure(database, options.runs, options.parked))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -245,17 +268,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--cached", type=int, metavar="N", help="SUREHAND_MAX_CACHED_WORKFLOWS; default its own"
     )
+    parser.add_argument(
+        "--starts", type=int, default=STARTS, metavar="N", help=f"at once; default {STARTS}"
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="decide by update, as the commands do; not by signal"
+    )
     options = parser.parse_args(argv)
-    if options.runs < 2:
-        parser.error("--runs must be at least 2")
-    asked = (options.database or list(DATABASES), options.runs, options.parked)
-    cached = {"SUREHAND_MAX_CACHED_WORKFLOWS": str(options.cached)}
-    settings = {} if options.cached is None else cached
+    if options.runs < 2 or options.starts < 1:
+        parser.error("--runs must be at least 2, --starts at least 1")
     measured: list[Waited] = []
     return run(
         "waiting",
         options.json,
-        lambda environment, console: measure(environment, *asked, console, settings, measured),
+        lambda environment, console: measure(environment, options, console, measured),
         lambda: Told(
             [one.document() for one in measured],
             tables(measured),

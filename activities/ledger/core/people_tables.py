@@ -114,6 +114,8 @@ approvals = Table(
         sqlite_where=text("state = 'pending' AND remind_ms IS NOT NULL"),
         postgresql_where=text("state = 'pending' AND remind_ms IS NOT NULL"),
     ),
+    # Which a run that ends has asked for.
+    Index("ix_approvals_run", "tenant_id", "run_id"),
     run_reference(),
 )
 
@@ -167,6 +169,7 @@ decisions = Table(
     ),
     # What was said to one request.
     Index("ix_decisions_approval", "tenant_id", "approval_id"),
+    Index("ix_decisions_run", "tenant_id", "run_id"),
     # G3: a signature counts once.
     Index(
         "uq_decisions_nonce",
@@ -249,6 +252,8 @@ interventions = Table(
         sqlite_where=text("state = 'open'"),
         postgresql_where=text("state = 'open'"),
     ),
+    Index("ix_interventions_entry", "tenant_id", "entry_id", "number"),
+    Index("ix_interventions_run", "tenant_id", "run_id", "step_id"),
     run_reference(),
 )
 

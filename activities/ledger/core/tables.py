@@ -17,6 +17,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     Index,
     Integer,
     LargeBinary,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    literal_column,
     text,
 )
 
@@ -126,6 +128,7 @@ notifications = Table(
         postgresql_where=text("state = 'pending'"),
     ),
     Index("ix_notifications_written", "tenant_id", "written_ms"),
+    Index("ix_notifications_run", "tenant_id", "run_id"),
     run_reference(),
 )
 
@@ -139,6 +142,8 @@ ENTRY_STATES: Final = (
     "compensating",
     "compensated",
 )
+
+_UNSETTLED: Final = "state IN ('claimed', 'in_doubt', 'partial')"
 
 _OPEN_ROOT = text("closed_ms IS NULL AND parent_run_id IS NULL")
 _CLOSED_ROOT = text("closed_ms IS NOT NULL AND parent_run_id IS NULL")
@@ -375,8 +380,30 @@ effects = Table(
         postgresql_where=text("state NOT IN ('failed', 'compensated')"),
     ),
     Index("ix_effects_run", "tenant_id", "run_id", "step_id"),
+    # What undoes an effect, and what has failed to.
+    Index(
+        "ix_effects_undoes",
+        "tenant_id",
+        "undoes",
+        sqlite_where=text("undoes IS NOT NULL"),
+        postgresql_where=text("undoes IS NOT NULL"),
+    ),
+    # What nobody may be settling, oldest first.
+    Index(
+        "ix_effects_unsettled",
+        "tenant_id",
+        "claimed_ms",
+        "entry_id",
+        sqlite_where=text(_UNSETTLED),
+        postgresql_where=text(_UNSETTLED),
+    ),
     Index("uq_effects_commit_no", "tenant_id", "commit_no", unique=True),
     run_reference(),
+)
+
+#: That an entry waits for its outcome; written out, so that the index of those alone serves.
+WITHOUT_OUTCOME: Final = effects.c.state.in_(
+    [literal_column(f"'{state}'") for state in ("claimed", "in_doubt", "partial")]
 )
 
 bars = Table(
@@ -527,6 +554,8 @@ approvals: Final = people_tables.approvals
 decisions: Final = people_tables.decisions
 steerings: Final = people_tables.steerings
 interventions: Final = people_tables.interventions
+#: The state of an intervention that waits; written out, so that the index of those alone serves.
+OPEN: Final[ColumnElement[str]] = literal_column("'open'")
 epochs: Final = epoch_table.epochs
 quotas: Final = quota_tables.quotas
 quota_usage: Final = quota_tables.quota_usage

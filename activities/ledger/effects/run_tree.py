@@ -257,10 +257,10 @@ def bar(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
 def open_below(tx: Transaction, run_id: str, step_id: str | None = None) -> list[str]:
     """Return the child runs of a run, or of one step of it, that the ledger has as open."""
     found = tree(run_id, step_id)
+    below = select(found.c.run_id).where(found.c.child.is_not(None))
     rows = tx.all(
         rows_of(runs, runs.c.run_id, closed_ms=None)
-        .join(found, found.c.run_id == runs.c.run_id)
-        .where(found.c.child.is_not(None))
+        .where(runs.c.run_id.in_(below))
         .order_by(runs.c.run_id)
     )
     return [row["run_id"] for row in rows]

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, and_, or_
 
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import effects, interventions
+from surehand.activities.ledger.core.tables import WITHOUT_OUTCOME, effects, interventions
 from surehand.activities.ledger.effects.claim_entry import doubt_again
 from surehand.activities.ledger.effects.clock_jumps import lease_left
 from surehand.activities.ledger.effects.epochs import current
@@ -41,6 +41,7 @@ def stale_entries(
     rows = tx.all(
         rows_of(effects)
         .where(
+            WITHOUT_OUTCOME,
             or_(
                 and_(effects.c.state == "claimed", _over(tx, before, "lease_until_ms", "lease_ms")),
                 and_(

@@ -10,6 +10,7 @@ from sqlalchemy import or_
 from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
+    OPEN,
     effects,
     interventions,
     replays,
@@ -20,7 +21,7 @@ from surehand.activities.ledger.effects.interventions import (
     UNDONE,
     open_intervention,
 )
-from surehand.activities.ledger.outbox import notifications
+from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
 from surehand.activities.ledger.steps.entries import Asked, ClaimRequest, Entry
 from surehand.workflows.identity import root_run_id
@@ -93,7 +94,7 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
             action="notify" if notify else "ask_human",
         )
         if notify:
-            notifications.write(
+            notification_rows.write(
                 tx,
                 Kind.WITHDRAWN,
                 Facts(what=one_line(f"{undone} has completed on"), tool=entry.tool),
@@ -144,7 +145,7 @@ def undone_under(tx: Transaction, run_id: str) -> list[Mapping[str, Any]]:
     """Return the open questions of a run about effects that were undone under it."""
     return list(
         tx.all(
-            rows_of(interventions, run_id=run_id, rule=UNDONE, state="open").order_by(
+            rows_of(interventions, run_id=run_id, rule=UNDONE, state=OPEN).order_by(
                 interventions.c.opened_ms, interventions.c.intervention_id
             )
         )
@@ -153,7 +154,7 @@ def undone_under(tx: Transaction, run_id: str) -> list[Mapping[str, Any]]:
 
 def waits_to_be_told(run_id: Any) -> Any:
     """Return the condition that a human has to take note of something in this run."""
-    return rows_of(interventions, run_id=run_id, rule=UNDONE, state="open").exists()
+    return rows_of(interventions, run_id=run_id, rule=UNDONE, state=OPEN).exists()
 
 
 def must_be_told(tx: Transaction, run_id: str) -> Asked | None:

@@ -13,6 +13,7 @@ from surehand.activities.ledger.core.engine import unreachable
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
+    OPEN,
     artifacts,
     effects,
     events,
@@ -119,7 +120,7 @@ def interventions_of(
         require_run(tx, run_id)
         query = query.where(interventions.c.run_id == run_id)
     if only_open:
-        query = query.where(interventions.c.state == "open")
+        query = query.where(interventions.c.state == OPEN)
     rows = tx.all(query.order_by(interventions.c.opened_ms.desc()))
     return [_readable(row) for row in rows]
 
@@ -163,7 +164,7 @@ def run_of_intervention(tx: Transaction, intervention_id: str) -> str | None:
 
 def open_interventions(tx: Transaction) -> int:
     """Return how many questions of a tenant wait for a human."""
-    return tx.count(rows_of(interventions, func.count(), state="open"))
+    return tx.count(rows_of(interventions, func.count(), state=OPEN))
 
 
 def knows_run(tx: Transaction, run_id: str) -> bool:

@@ -13,6 +13,8 @@ from sqlalchemy import Select, Subquery, Table, case, func, or_, select
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.core.tables import (
+    OPEN,
+    WITHOUT_OUTCOME,
     effects,
     events,
     interventions,
@@ -180,7 +182,7 @@ def stats(ledger: Ledger, scope: Scope, *, probes: int = 0) -> Stats:
         recoveries = _recoveries(tx, scope, told)
         duplicates = _duplicates(tx, scope, told)
         retries = retries_of(tx, scope)
-        open_now = count_of(tx, scope.rows(interventions).where(interventions.c.state == "open"))
+        open_now = count_of(tx, scope.rows(interventions).where(interventions.c.state == OPEN))
     claims = told.of("effect.claimed")
     lost = told.lost()
     return Stats(
@@ -270,7 +272,9 @@ def _recoveries(tx: Transaction, scope: Scope, told: _Told) -> Recoveries:
     times: dict[bool, list[float]] = {True: [], False: []}
     for row in ended:
         times[row["action"] == "human"].append(row["took_ms"] / 1000)
-    missing = scope.rows(effects, effects.c.entry_id).where(effects.c.recovering_ms.is_not(None))
+    missing = scope.rows(effects, effects.c.entry_id).where(
+        WITHOUT_OUTCOME, effects.c.recovering_ms.is_not(None)
+    )
     asked = rows_of(interventions, entry_id=effects.c.entry_id, state="open").exists()
     under_way = count_of(tx, missing)
     waiting = count_of(tx, missing.where(asked))

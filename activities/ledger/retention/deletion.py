@@ -205,12 +205,8 @@ def _rows(table: Table, going: Going) -> object:
         mine.append(~of_checkpoint(artifacts))
     if table is interventions:
         # What a human has said of an entry that is not settled still counts.
-        settled = ("committed", "failed", "compensated")
-        mine.append(
-            table.c.entry_id.in_(
-                rows_of(effects, effects.c.entry_id).where(effects.c.state.in_(settled))
-            )
-        )
+        settled = effects.c.state.in_(("committed", "failed", "compensated"))
+        mine.append(rows_of(effects, entry_id=table.c.entry_id).where(settled).exists())
     return delete_rows(table).where(*mine)
 
 

@@ -24,6 +24,7 @@ from surehand.activities.ledger.core.statements import (
 )
 from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
+    OPEN,
     checkpoints,
     effects,
     holds,
@@ -178,7 +179,9 @@ def due(tx: Transaction, policy: Policy, after: tuple[int, str] | None, limit: i
         return []
     oldest = tx.now_ms - min(policy.kept.values()) // _MILLISECOND
     query = rows_of(runs, runs.c.run_id, runs.c.closed_ms, parent_run_id=None).where(
-        runs.c.closed_ms <= oldest
+        # Of what is deleted there are ever more.
+        runs.c.closed_ms <= oldest,
+        ~is_deleted(),
     )
     if after is not None:
         later = and_(runs.c.closed_ms == after[0], runs.c.run_id > after[1])
@@ -225,7 +228,7 @@ def why_kept(tx: Transaction, root: str) -> str | None:
 def _asked(tx: Transaction, found: Collection[str]) -> str | None:
     of_ours = rows_of(effects, effects.c.entry_id).where(effects.c.run_id.in_(found))
     asked = tx.one(
-        rows_of(interventions, interventions.c.intervention_id, state="open")
+        rows_of(interventions, interventions.c.intervention_id, state=OPEN)
         .where(or_(interventions.c.run_id.in_(found), interventions.c.entry_id.in_(of_ours)))
         .limit(1)
     )

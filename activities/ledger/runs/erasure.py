@@ -13,6 +13,7 @@ from sqlalchemy import func, null
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
+    OPEN,
     artifacts,
     checkpoints,
     effects,
@@ -105,7 +106,7 @@ def _require_settled(tx: Transaction, found: tuple[str, ...]) -> None:
             " settles it needs its params; settle it first"
         )
     asked = tx.one(
-        rows_of(interventions, interventions.c.intervention_id, state="open").where(
+        rows_of(interventions, interventions.c.intervention_id, state=OPEN).where(
             interventions.c.run_id.in_(found)
         )
     )

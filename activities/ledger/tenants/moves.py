@@ -15,6 +15,7 @@ from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import TenantAway, Transaction
 from surehand.activities.ledger.core.tables import (
+    OPEN,
     effects,
     interventions,
     leases,
@@ -148,7 +149,7 @@ def _under_way(tx: Transaction) -> list[str]:
         .where(effects.c.state.in_(_UNSETTLED))
         .order_by(effects.c.entry_id)
     )
-    asked = rows_of(interventions, interventions.c.intervention_id, state="open")
+    asked = rows_of(interventions, interventions.c.intervention_id, state=OPEN)
     held = rows_of(leases, leases.c.resource).where(leases.c.holder.is_not(None))
     told = rows_of(notifications, func.count(), state="pending")
     epoch = current(tx)

@@ -373,6 +373,7 @@ def _tables() -> None:
         sqlite_where=sa.text("state = 'pending' AND remind_ms IS NOT NULL"),
         postgresql_where=sa.text("state = 'pending' AND remind_ms IS NOT NULL"),
     )
+    op.create_index("ix_approvals_run", "approvals", ["tenant_id", "run_id"])
     op.create_table(
         "artifacts",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
@@ -538,6 +539,7 @@ def _tables() -> None:
         postgresql_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
     )
     op.create_index("ix_decisions_approval", "decisions", ["tenant_id", "approval_id"])
+    op.create_index("ix_decisions_run", "decisions", ["tenant_id", "run_id"])
     op.create_index(
         "ix_decisions_approver",
         "decisions",
@@ -635,6 +637,20 @@ def _tables() -> None:
         ),
     )
     op.create_index("ix_effects_run", "effects", ["tenant_id", "run_id", "step_id"])
+    op.create_index(
+        "ix_effects_undoes",
+        "effects",
+        ["tenant_id", "undoes"],
+        sqlite_where=sa.text("undoes IS NOT NULL"),
+        postgresql_where=sa.text("undoes IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_effects_unsettled",
+        "effects",
+        ["tenant_id", "claimed_ms", "entry_id"],
+        sqlite_where=sa.text("state IN ('claimed', 'in_doubt', 'partial')"),
+        postgresql_where=sa.text("state IN ('claimed', 'in_doubt', 'partial')"),
+    )
     op.create_index("uq_effects_commit_no", "effects", ["tenant_id", "commit_no"], unique=True)
     op.create_index(
         "uq_effects_live_key",
@@ -745,6 +761,8 @@ def _tables() -> None:
         sqlite_where=sa.text("state = 'open'"),
         postgresql_where=sa.text("state = 'open'"),
     )
+    op.create_index("ix_interventions_entry", "interventions", ["tenant_id", "entry_id", "number"])
+    op.create_index("ix_interventions_run", "interventions", ["tenant_id", "run_id", "step_id"])
     op.create_table(
         "leases",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
@@ -821,6 +839,7 @@ def _tables() -> None:
         postgresql_where=sa.text("state = 'pending'"),
     )
     op.create_index("ix_notifications_written", "notifications", ["tenant_id", "written_ms"])
+    op.create_index("ix_notifications_run", "notifications", ["tenant_id", "run_id"])
     op.create_table(
         "plans",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),

@@ -1,0 +1,74 @@
+"""A plugin of pytest: keeps each statement that a ledger gets, once, with values it came with."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Engine, event
+
+#: Names the file that they are written to when the tests are over.
+FILE: Final = "TESTS_STATEMENTS"
+_ROOT: Final = Path(__file__).resolve().parent.parent.parent
+_HERE: Final = Path(__file__).resolve().relative_to(_ROOT)
+#: What passes on the statements of others.
+_PASSING: Final = (_ROOT / "activities" / "ledger" / "core",)
+
+
+class Sent(NamedTuple):
+    """How a statement was sent."""
+
+    values: Any
+    by: str
+    """The file."""
+
+
+#: By the dialect's name and the statement.
+Statements = dict[tuple[str, str], Sent]
+
+_found: Final[Statements] = {}
+
+
+@event.listens_for(Engine, "before_cursor_execute")
+def _keep(conn: Any, cursor: Any, sql: str, values: Any, context: Any, many: bool) -> None:
+    explained = sql.split(maxsplit=1)[0] in ("SELECT", "UPDATE", "DELETE", "WITH") and not many
+    if explained and (conn.dialect.name, sql) not in _found:
+        sender = _sender()
+        if not sender.startswith("tests/"):
+            _found[conn.dialect.name, sql] = Sent(_kept(values), sender)
+
+
+def _sender() -> str:
+    """Return the file that sends a statement now, from the folder of the project on."""
+    frame: FrameType | None = sys._getframe()
+    while frame := frame and frame.f_back:
+        file = Path(frame.f_code.co_filename).resolve()
+        if file.is_relative_to(_ROOT) and file.parent not in _PASSING and file.suffix == ".py":
+            name = file.relative_to(_ROOT)
+            if name.parts[0] in ("activities", "cli", "tests") and name != _HERE:
+                return name.as_posix()
+    return ""
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _kept(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_kept, value))
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def pytest_sessionfinish() -> None:
+    """Write them."""
+    Path(os.environ[FILE]).write_bytes(pickle.dumps(_found))
+
+
+def read(file: Path) -> Statements:
+    """Return what a test run has written."""
+    found: Statements = pickle.loads(file.read_bytes())
+    return found

@@ -1,0 +1,171 @@
+"""No statement reads a table as a whole that grows with each run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import Connection, make_url
+
+from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.schema import metadata
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.runs import lifecycle
+from surehand.activities.ledger.steps import artifacts
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.workflows.contracts.artifacts import Artifact
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import DEFAULT_TENANT
+from tests.ledger import statements
+from tests.ledger.grown import grow
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.statements import Statements
+from tests.ledger_databases import DATABASES, OWNER
+
+pytestmark = pytest.mark.slow
+
+ROOT: Final = Path(__file__).parent.parent.parent
+#: Suites that between them send what workers, commands and pages send.
+SUITES: Final = (
+    *("approval_use", "artifacts", "audit", "batches", "checkpoints", "claims_in_doubt"),
+    *("compensations", "decisions", "doubts", "drafts", "events", "fencing", "interventions"),
+    *("one_approval", "open_items", "outbox", "own_decisions", "principals", "quotas"),
+    *("recovery", "resources", "run_tree", "runs", "stale_entries", "standing", "starts"),
+    *("steering", "undone", "votes", "waiting", "retention", "late_requests"),
+)
+#: What reads a whole tenant by its nature, when somebody asks for it or once a round.
+WHOLE: Final = {
+    "activities/ledger/history/stats.py": "figures over a stretch of time",
+    "activities/ledger/retention/deletion.py": "files that nothing refers to",
+}
+#: Copies of the run that has been, which make each of its tables long.
+COPIES: Final = 3000
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Statements:
+    """What the suites send, once each, with values it came with."""
+    file = tmp_path_factory.mktemp("statements") / "sent"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests", "-p", "tests.ledger.statements", "-q", "-m", "", "-n", "0",
+         *(f"tests/ledger/test_{name}.py" for name in SUITES)],
+        cwd=ROOT, env={**os.environ, statements.FILE: str(file)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    return statements.read(file)
+
+
+@pytest.fixture
+def grown(ledger_url: str) -> Iterator[Ledger]:
+    """A ledger with thousands of runs, each with something of everything."""
+    with closing(Ledger(make_engine(ledger_url), channels=("log",))) as ledger:
+        scene = Scene.begin(ledger, DEFAULT_TENANT)
+        scene.open_run(OTHER_RUN)
+        scene.committed(scene.call(run_id=OTHER_RUN, key="theirs"))
+        scene.claim(scene.call(key="theirs", step_id="replayed"))
+        scene.committed(scene.approved(scene.call()))
+        _, question = scene.asked(scene.call(key="asked", step_id="asked"))
+        said = Resolution(
+            intervention_id=question,
+            outcome=ResolutionOutcome.HAPPENED,
+            actor="olga",
+            evidence="bank statement",
+        )
+        assert scene.settle(said)[0]
+        with scene.tx() as tx:
+            artifact = Artifact(sha256="a" * 64, uri="a", bytes=1)
+            artifacts.record(tx, RUN, STEP, Kept({}, artifact, b"a"))
+            over = CloseRun(tenant=DEFAULT_TENANT, run_id=RUN, state=RunState.COMPLETED)
+            lifecycle.close_run(tx, over)
+        grow(ledger_url, DEFAULT_TENANT, RUN, COPIES)
+    url = make_url(ledger_url)
+    if url.get_backend_name() == "postgresql":  # some of what is sent is sent by administrators
+        url = url.set(username=OWNER)
+    with closing(Ledger(make_engine(url.render_as_string(hide_password=False)))) as ledger:
+        yield ledger
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_no_statement_reads_a_table_as_a_whole_that_grows_with_each_run(
+    grown: Ledger, sent: Statements
+) -> None:
+    dialect = grown.engine.dialect.name
+    with grown.transaction(DEFAULT_TENANT) as tx:
+        long = [
+            table.name
+            for table in metadata.sorted_tables
+            if _rows(tx.connection, table.name) >= COPIES
+        ]
+        read = {
+            sql: tables
+            for (of, sql), (values, by) in sent.items()
+            if of == dialect
+            and by not in WHOLE
+            and (tables := _read_whole(tx.connection, sql, _ours(values), long))
+        }
+
+    assert {"effects", "events", "runs", "approvals", "decisions"} <= set(long)
+    assert sum(of == dialect for of, _ in sent) > 200
+    assert not read
+
+
+def _rows(connection: Connection, table: str) -> int:
+    return int(connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one())
+
+
+#: Of SQLite's plan: a table read from end to end, or as far as it is one tenant's.
+_WHOLE: Final = re.compile(
+    r"SCAN (\w+)|SEARCH (\w+) USING (?:COVERING )?INDEX (\w+) \(tenant_id=\?\)"
+)
+#: Indexes of some rows only, such as those of open runs.
+_PARTIAL: Final = frozenset(
+    index.name
+    for table in metadata.sorted_tables
+    for index in table.indexes
+    if index.dialect_options["sqlite"]["where"] is not None
+)
+
+
+def _read_whole(connection: Connection, sql: str, values: Any, long: Collection[str]) -> set[str]:
+    """Return which of the long tables a statement reads as a whole."""
+    if connection.dialect.name == "postgresql":
+        (plan,) = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {sql}", values).scalar_one()
+        found = set(_scanned(plan["Plan"]))
+    else:
+        rows = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values).all()
+        parts = [part for row in rows for part in _WHOLE.findall(row[-1])]
+        found = {scanned or searched for scanned, searched, by in parts if by not in _PARTIAL}
+    # An alias is a table's name with a number.
+    return {re.sub(r"_\d+$", "", name) for name in found} & set(long)
+
+
+#: Of PostgreSQL's plan: what is looked up in an index.
+_KEYS: Final = frozenset(("Index Cond", "Recheck Cond"))
+
+
+def _scanned(node: Mapping[str, Any]) -> Iterator[str]:
+    if "Scan" in node["Node Type"] and "Relation Name" in node and not _KEYS & node.keys():
+        yield node["Relation Name"]
+    # Nothing equals NULL: what lies below such a condition is never run.
+    for below in node.get("Plans", ()) if node.get("One-Time Filter") != "false" else ():
+        yield from _scanned(below)
+
+
+def _ours(values: Any) -> Any:
+    """Return a statement's values with the grown ledger's tenant in the place of a test's own."""
+    if isinstance(values, Mapping):
+        return {name: _ours(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(map(_ours, values))
+    ours = isinstance(values, str) and re.fullmatch(r"tenant-\d+", values)
+    return DEFAULT_TENANT if ours else values
