@@ -24,8 +24,7 @@ from surehand.process.settings import ClientSettings, client_settings, read_envi
 from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.starting import Linked
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
+from surehand.workflows.names import OPEN_ITEMS
 from surehand.workflows.plan.durability import Durability
 
 
@@ -280,8 +279,7 @@ class Client:
             >>> for request in waiting.approvals:
             ...     verdict = await client.approve(request, reason="order was returned")
         """
-        some = f"{PENDING_APPROVALS.name} > 0 OR {RUN_STATE.name} = '{RunState.WAITING_INPUT}'"
-        condition = f"({some}) AND ExecutionStatus = 'Running'"
+        condition = f"{OPEN_ITEMS.name} > 0 AND ExecutionStatus = 'Running'"
         waiting = [run async for run in self._connection.listed(condition, limit)]
         looked = await look_at(self._connection, waiting)
         return Pending(looked.views, looked.silent)

@@ -24,7 +24,7 @@ from surehand.process.exits import PlanRefused, StartNotTaken, SurehandError, Wr
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT, WORKFLOW
+from surehand.workflows.names import OPEN_ITEMS, RUN_STATE, TENANT, WORKFLOW
 from surehand.workflows.options import fair, move_timeout
 from surehand.workflows.ports import OPEN_RUN
 
@@ -123,7 +123,7 @@ async def _start(connection: Connection, request: StartRun, reuse: WorkflowIDReu
                     [
                         SearchAttributePair(RUN_STATE, RunState.RUNNING.value),
                         SearchAttributePair(TENANT, request.tenant),
-                        SearchAttributePair(PENDING_APPROVALS, 0),
+                        SearchAttributePair(OPEN_ITEMS, 0),
                     ]
                 ),
             )

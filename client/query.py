@@ -17,7 +17,7 @@ from surehand.process.exits import NoSuchRun, NotReachable, NoWorker, SurehandEr
 from surehand.workflows.contracts.approvals import HeldApproval
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.names import PENDING_APPROVALS
+from surehand.workflows.names import OPEN_ITEMS
 
 #: Runs asked at the same time; each query wakes a worker.
 _AT_ONCE: Final = 10
@@ -33,7 +33,7 @@ class SilentRun(BaseModel):
     run_id: str
     task_queue: str
     state: str
-    pending_approvals: int
+    open_items: int
     reason: str
 
 
@@ -89,6 +89,6 @@ def _silent(run: WorkflowExecution, error: SurehandError) -> SilentRun:
         run_id=run.id,
         task_queue=run.task_queue,
         state=state_of(run),
-        pending_approvals=run.typed_search_attributes.get(PENDING_APPROVALS, 0),
+        open_items=run.typed_search_attributes.get(OPEN_ITEMS, 0),
         reason=str(error),
     )

@@ -326,6 +326,9 @@ class Run:
         if model is None or not issubclass(model, Steering):
             raise WrongUse(f"{verb[:40]!r} steers no run")
         made = composed(model, **message)
+        if made.id is None and made.signature is None:
+            # Sent again where no answer comes: it counts once by its id alone.
+            made = made.model_copy(update={"id": uuid.uuid4().hex})
         return await deliver(self.connection, self.run_id, verb, made, Acknowledged, leave=False)
 
     async def _deliver(self, run_id: str, decision: Decision, leave: bool) -> Verdict:

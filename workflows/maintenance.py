@@ -140,10 +140,6 @@ def _is_long(asked: UnwindRun) -> bool:
     return info.is_continue_as_new_suggested()
 
 
-with workflow.unsafe.imports_passed_through():
-    from surehand.workflows import names
-
-
 @workflow.defn(name=names.PING, sandboxed=False)
 class Ping:
     """Shows that a worker answers on a task queue; does nothing else."""

@@ -28,7 +28,8 @@ CHECKPOINT: Final = "checkpoint"
 #: Search attributes are never encrypted by a codec: no params, no names of people.
 RUN_STATE: Final = SearchAttributeKey.for_keyword("RunState")
 TENANT: Final = SearchAttributeKey.for_keyword("Tenant")
-PENDING_APPROVALS: Final = SearchAttributeKey.for_int("PendingApprovals")
-SEARCH_ATTRIBUTES: Final = (RUN_STATE, TENANT, PENDING_APPROVALS)
+#: How much waits for a human: of the run itself, its child runs have their own.
+OPEN_ITEMS: Final = SearchAttributeKey.for_int("OpenItems")
+SEARCH_ATTRIBUTES: Final = (RUN_STATE, TENANT, OPEN_ITEMS)
 #: Search for runs, of plans and of code: only they have a state.
 IS_RUN: Final = f"{RUN_STATE.name} IS NOT NULL"

@@ -15,13 +15,13 @@ from surehand.cli.verb.ledger_door import ledger_of, read_settings
 from surehand.cli.verb.pending import silent_line
 from surehand.cli.verb.printer import Reply
 from surehand.client.connection import Connection
+from surehand.client.messages import composed
 from surehand.client.query import look_at
 from surehand.process.exits import NotFound, NoWorker, Refused, WrongUse
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import digest
-from surehand.workflows.names import RUN_STATE
+from surehand.workflows.names import OPEN_ITEMS
 
 #: Where runs with open interventions are looked for when ``--run`` is not given.
 _SEARCHED = 200
@@ -70,13 +70,14 @@ async def resolve(
     Example: python starter.py resolve iv-7c1f...-1 happened --as ana \
       --evidence 'bank statement' --receipt '{"refund_id": "refund-7"}'
     """
-    wrong = '--receipt must be one JSON object, such as \'{"refund_id": "refund-7"}\''
+    wrong = '--receipt must be JSON, such as \'{"refund_id": "refund-7"}\' or null'
     returned = None if receipt is None else json_of(receipt, wrong)
     named = None if run is None else caller.run_id(run)
     client, said = await caller.client(), ResolutionOutcome(outcome.replace("-", "_"))
     run_id = named or await _run_of(caller, client.connection, intervention)
     if await _has_ended(caller, client.connection, run_id):
-        resolution = Resolution(
+        resolution = composed(
+            Resolution,
             intervention_id=intervention,
             outcome=said,
             actor=caller.settings.user,
@@ -98,9 +99,7 @@ async def resolve(
 
 async def _run_of(caller: Caller, connection: Connection, intervention: str) -> str:
     """Return the run whose intervention it is: of those that wait, else of those in the ledger."""
-    states = (RunState.NEEDS_INTERVENTION, RunState.COMPENSATING, RunState.WAITING_APPROVAL)
-    listed = ", ".join(f"'{state}'" for state in states)
-    condition = f"{RUN_STATE.name} IN ({listed}) AND ExecutionStatus = 'Running'"
+    condition = f"{OPEN_ITEMS.name} > 0 AND ExecutionStatus = 'Running'"
     looked = await look_at(
         connection, [run async for run in connection.listed(condition, _SEARCHED)]
     )

@@ -122,11 +122,16 @@ async def resume(
 async def _changed(run: Run, step_id: str | None, changes: list[str]) -> dict[str, Any]:
     """Return the params of the step that has failed, with the changes made."""
     view = await run.view()
-    failed = [item.step_id for item in view.result.waiting_for if item.kind == "failure"]
+    waiting = [item for item in view.result.waiting_for if item.kind == "failure"]
+    failed = {item.step_id: item for item in waiting if item.run_id is None}
     named = [one for one in failed if step_id in (None, one)]
     if len(named) != 1:
-        raise WrongUse(f"--set: name one step that has failed (--step): {', '.join(failed)}")
-    return changed(dict(view.plan.step(named[0]).params), changes)
+        listed = ", ".join(failed) or "none has"
+        raise WrongUse(f"--set: name one step that has failed (--step): {listed}")
+    params = failed[named[0]].value
+    if not isinstance(params, dict):
+        raise WrongUse(f"--set: step {named[0]} has no params")
+    return changed(dict(params), changes)
 
 
 async def cancel(

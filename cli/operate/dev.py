@@ -29,7 +29,7 @@ from surehand.process.exits import (
 from surehand.process.program import command
 from surehand.process.sources import ENV_FILE, SETTINGS_FILE
 from surehand.process.temporal_cli import CliMissing, find_cli
-from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
+from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
 
 #: Where server, ledger and worker leave their files.
 _FOLDER: Final = Path(".surehand")
@@ -39,8 +39,7 @@ _STATES: Final = ", ".join(
     f"'{state}'" for state, code in OF_STATE.items() if code is ExitCode.HUMAN_NEEDED
 )
 _WAITING: Final = (
-    f"({PENDING_APPROVALS.name} > 0 OR {RUN_STATE.name} IN ({_STATES}))"
-    " AND ExecutionStatus = 'Running'"
+    f"({OPEN_ITEMS.name} > 0 OR {RUN_STATE.name} IN ({_STATES})) AND ExecutionStatus = 'Running'"
 )
 #: Runs that are looked at for what they wait for.
 _MOST: Final = 50

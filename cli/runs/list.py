@@ -21,7 +21,7 @@ from surehand.client.connection import Connection
 from surehand.client.launch import PLAN_MEMO
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE
+from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
 
 
 async def newest_runs(
@@ -82,11 +82,8 @@ async def list_runs(
     connection = await caller.connection()
     found = await newest_runs(connection, _condition(state), limit)
     runs = [await _summary(run) for run in found]
-    rows = [
-        [r.run_id, r.state, str(r.pending_approvals), shown_time(r.started_at), r.plan]
-        for r in runs
-    ]
-    columns = ("run", "state", "pending", "started", "plan")
+    rows = [[r.run_id, r.state, str(r.open_items), shown_time(r.started_at), r.plan] for r in runs]
+    columns = ("run", "state", "open", "started", "plan")
     return Reply(RunList(runs=runs), table_or(columns, rows, "No runs"))
 
 
@@ -112,7 +109,7 @@ async def _summary(run: WorkflowExecution) -> RunSummary:
     return RunSummary(
         run_id=run.id,
         state=state,
-        pending_approvals=0 if cut_off else run.typed_search_attributes.get(PENDING_APPROVALS, 0),
+        open_items=0 if cut_off else run.typed_search_attributes.get(OPEN_ITEMS, 0),
         started_at=run.start_time,
         plan=await plan_of(run),
     )

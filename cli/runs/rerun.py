@@ -21,6 +21,7 @@ from surehand.workflows.contracts.starting import Linked
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
 from surehand.workflows.plan.plan import ITERATION, Plan
 from surehand.workflows.plan.validation import ancestors
+from surehand.workflows.state.run_state import is_cut
 
 
 async def retry(
@@ -100,6 +101,12 @@ def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
         raise WrongUse(
             f"--from {step_id}: what {', '.join(gone)} did has been undone, so its output is no"
             f" fact any more: begin with --from {gone[0]}"
+        )
+    cut = [one for one, output in taken.items() if is_cut(output)]
+    if cut:
+        raise WrongUse(
+            f"--from {step_id}: the output of {', '.join(cut)} is too large to be shown, so nobody"
+            f" can take it over: begin with --from {cut[0]}"
         )
     return taken
 

@@ -100,7 +100,9 @@ def open_items(
 
 def waiting_lines(connection: Connection, run_id: str, waiting: Waiting) -> Iterator[str]:
     """Yield what one thing is that a run waits for, and how to answer it."""
-    command = connection.settings.command
+    command, step = connection.settings.command, waiting.step_id
+    if waiting.run_id is not None:  # which answers under its own names
+        run_id, step = waiting.run_id, waiting.step_id.rpartition("/")[2]
     if waiting.kind == "approval":
         yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
         yield f"  {command('show', waiting.id)}"
@@ -117,7 +119,7 @@ def waiting_lines(connection: Connection, run_id: str, waiting: Waiting) -> Iter
         yield "    or with --tokens 10000, --money 2.50, --time 1h"
     elif waiting.kind == "failure":
         yield f"Step {waiting.step_id} has failed: {waiting.question}"
-        yield f"  {command('resume', run_id, '--step', waiting.step_id)}"
+        yield f"  {command('resume', run_id, '--step', step)}"
         yield "    or with --way skip, or --way compensate"
     elif waiting.kind == "quota":
         what = f"Step {waiting.step_id} is" if waiting.step_id else "The run waits for a place:"
@@ -183,7 +185,4 @@ def _edited(request: ApprovalRequest) -> list[str]:
 
 def silent_line(run: SilentRun) -> str:
     """Return what is known of a run that does not answer."""
-    return (
-        f"{run.reason}; the server knows it as {run.state}, approvals pending:"
-        f" {run.pending_approvals}"
-    )
+    return f"{run.reason}; the server knows it as {run.state}, waiting for people: {run.open_items}"

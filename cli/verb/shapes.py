@@ -120,7 +120,7 @@ class RunSummary(Shape):
 
     run_id: str
     state: str
-    pending_approvals: int
+    open_items: int
     started_at: datetime
     plan: str
 

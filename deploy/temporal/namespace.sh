@@ -35,4 +35,4 @@ try temporal operator cluster health
 try namespace
 try search_attribute RunState Keyword
 try search_attribute Tenant Keyword
-try search_attribute PendingApprovals Int
+try search_attribute OpenItems Int

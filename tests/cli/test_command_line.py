@@ -249,7 +249,7 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["start", REFUND, "--as", "x" * 201], "name yourself"),
         (["start", REFUND, "--tenant", ""], "tenant ''"),
         (["show", "r\udcff"], "not UTF-8"),
-        (["resolve", "i", "happened", "--receipt", "{"], "one JSON object, such as '{"),
+        (["resolve", "i", "happened", "--receipt", "{"], "JSON, such as '{"),
         (["resolve", "i", "happened", "--receipt", "{bad"], "line 1, column 2"),
         (["audit", "--file", "none.jsonl"], "none.jsonl: No such file or directory; `python"),
         (["audit", "--file", REFUND], "line 1 is not JSON"),

@@ -246,7 +246,7 @@ def test_pending_lists_the_runs_that_answer_and_names_the_one_that_does_not(
     assert [one.run_id.rpartition("/")[2] for one in listed.approvals] == ["alive"]
     [silent] = listed.silent
     assert (silent.task_queue, silent.state) == (deserted.queue, "waiting_approval")
-    assert silent.pending_approvals == 1
+    assert silent.open_items == 1
 
 
 def test_resolve_says_which_runs_it_could_not_look_at(deserted: Deserted) -> None:

@@ -75,6 +75,18 @@ def test_a_signal_line_names_as_approver_only_whose_yes_may_count(
     assert json.loads(decision)["approver"] == named
 
 
+def test_what_waits_in_a_child_run_is_answered_there_by_its_own_name() -> None:
+    inside = {"step_id": "pay/order", "question": "no such order", "run_id": "p~pay"}
+    failure = Waiting(kind="failure", id="order", **inside)
+    doubt = Waiting(kind="intervention", id="iv-1", **inside)
+
+    _, resume, _ = waiting_lines(UMA, "p", failure)
+    _, resolve, *_ = waiting_lines(UMA, "p", doubt)
+
+    assert shlex.split(resume)[2:] == ["resume", "p~pay", "--step", "order"]
+    assert shlex.split(resolve)[2:] == ["resolve", "iv-1", "happened", "--run", "p~pay"]
+
+
 def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted() -> None:
     doubt = Waiting(kind="intervention", id="iv-1", step_id="refund", question="Did it?")
 
@@ -172,9 +184,7 @@ def test_what_is_asked_again_is_told_again_and_what_still_waits_once(
     for waiting in ([failed], [failed], [], [failed]):
         view = RunView.model_construct(result=result(*waiting), pending=[])
         told = tell_new(printer, UMA, Looked([view], []), told)
-    silent = SilentRun(
-        run_id="refund-1", task_queue="q", state="", pending_approvals=0, reason="nobody"
-    )
+    silent = SilentRun(run_id="refund-1", task_queue="q", state="", open_items=0, reason="nobody")
     told = tell_new(printer, UMA, Looked([], [silent]), told)
     tell_new(printer, UMA, Looked([view], []), told)
 

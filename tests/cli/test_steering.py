@@ -225,7 +225,7 @@ def test_a_run_that_the_server_ended_says_so(
     assert (shown.state, shown.as_it_stood) == ("terminated", True)
     assert shown.pending == shown.result.waiting_for == []
     listed = verbs("list", "--state", "terminated", "--json").document()["runs"]
-    [pending] = [one["pending_approvals"] for one in listed if one["run_id"] == run.name]
+    [pending] = [one["open_items"] for one in listed if one["run_id"] == run.name]
     assert pending == 0
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
 from surehand.workflows.contracts.base import Message
 from surehand.workflows.contracts.controls import OutsideEvent
 from surehand.workflows.contracts.interrupts import AnswerInterrupts
@@ -19,6 +22,13 @@ async def answered(run: Run, **answer: Any) -> str:
 async def told(run: Run, verb: Verb, message: Message) -> str:
     answer = await run.handle.execute_update(verb, message)
     return str(answer["message"])
+
+
+async def refusal(run: Run, verb: Verb, message: Message) -> str:
+    """Send what is refused, and return why."""
+    with pytest.raises(WorkflowUpdateFailedError) as error:
+        await told(run, verb, message)
+    return str(error.value.cause)
 
 
 def event(id_: str, payload: Any = None, about: str = "order-7") -> OutsideEvent:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.steering import CancelMode, PauseRun, ResumeRun
+from surehand.workflows.contracts.steering import CancelMode, PauseRun, ResumeRun, Verb
 from tests.e2e.executions import inside
-from tests.e2e.messages import answered
-from tests.e2e.plans import UNGATED, child, plan, refund_step
+from tests.e2e.messages import answered, refusal, told
+from tests.e2e.plans import UNGATED, child, plan, read, refund_step
 from tests.e2e.runs import decision_on, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_interrupts import refused
@@ -53,6 +53,28 @@ async def test_a_childs_question_and_approval_show_at_its_parent_and_are_answere
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert step(await inside(stage, run).result(), "many").output == 2
+
+
+async def test_what_has_failed_in_a_child_is_named_with_its_run_and_is_resumed_there(
+    stage: Stage, order_id: str
+) -> None:
+    wrong = read("order-404", on_no="fail", on_failure="pause")
+    async with stage.worker_here(tool_modules=UNGATED):
+        run = await stage.start(plan(child(wrong)))
+        inner = inside(stage, run)
+        await inner.in_state(RunState.PAUSED_FAILURE)
+        view = await run.in_state(RunState.PAUSED_FAILURE)
+        [waiting] = view.result.waiting_for
+        right, there = {"order_id": order_id}, f"in run {inner.run_id}: resume it"
+        assert there in await refusal(run, Verb.RESUME, ResumeRun(actor="olga", step="pay"))
+        assert there in await refusal(run, Verb.RESUME, ResumeRun(actor="olga"))
+        await told(inner, Verb.RESUME, ResumeRun(actor="olga", step="order", params=right))
+        assert (await run.result()).state is RunState.COMPLETED
+
+    assert (waiting.kind, waiting.step_id, waiting.run_id) == (
+        *("failure", "pay/order"),
+        inner.run_id,
+    )
 
 
 async def test_what_a_child_has_done_is_undone_when_its_parent_fails_later(

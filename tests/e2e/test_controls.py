@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowUpdateFailedError
 
 from surehand.cli.runs.rerun import outputs_before
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.base import Message
 from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.starting import Linked
@@ -17,16 +15,10 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Pause
-from tests.e2e.messages import answered, event, told
+from tests.e2e.messages import answered, event, refusal, told
 from tests.e2e.plans import UNGATED, plan, read, refund_step
-from tests.e2e.runs import Run, decision_on, states, step
+from tests.e2e.runs import decision_on, states, step
 from tests.e2e.stage import Stage
-
-
-async def refusal(run: Run, verb: Verb, message: Message) -> str:
-    with pytest.raises(WorkflowUpdateFailedError) as error:
-        await told(run, verb, message)
-    return str(error.value.cause)
 
 
 def refusals(view: RunView) -> int:
@@ -242,6 +234,24 @@ class TestFailures:
 
         assert step(result, "order").output["order_id"] == order_id  # type: ignore[index,call-overload]
 
+    async def test_of_two_steps_that_have_failed_one_is_named_and_gets_other_params(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        fails: dict[str, Any] = {"on_no": "fail", "on_failure": "pause", "after": []}
+        wrong = [read("order-404", name, **fails) for name in ("a", "b")]
+        async with stage.worker_here():
+            run = await stage.start(plan(*wrong))
+            view = await run.until(lambda view: len(view.result.waiting_for) == 2)
+            right = {"order_id": order_id}
+            unnamed = await refusal(run, Verb.RESUME, ResumeRun(actor="olga", params=right))
+            for name in ("a", "b"):
+                resume = ResumeRun(actor="olga", step=name, params=right)
+                await told(run, Verb.RESUME, resume)
+            assert (await run.result()).state is RunState.COMPLETED
+
+        assert "one step that has failed" in unnamed
+        assert [one.value for one in view.result.waiting_for] == [{"order_id": "order-404"}] * 2
+
     @pytest.mark.parametrize("way", [Way.SKIP, Way.COMPENSATE])
     async def test_a_failed_step_is_given_up_and_the_run_goes_on_or_undoes_all(
         self, stage: Stage, order_id: str, way: Way
@@ -447,6 +457,20 @@ async def test_a_run_that_takes_outputs_over_does_not_do_those_steps_again(
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)
     assert await stage.events(second, "effect.claimed") == []
+
+
+async def test_an_output_that_is_too_large_to_be_shown_is_not_taken_over(stage: Stage) -> None:
+    async with stage.worker_here():
+        run = await stage.start(plan({"id": "a", "ask": "?"}, {"id": "b", "ask": "?"}))
+        await run.in_state(RunState.WAITING_INPUT)
+        await answered(run, answers={"a.1": "yes"})
+        view = await run.until(lambda view: "b.1" in {one.interrupt_id for one in view.interrupts})
+    cut = {"a": {"output": {"too_large": {"bytes": 600_000}}}}
+    steps = [one.model_copy(update=cut.get(one.id)) for one in view.result.steps]
+    shown = view.model_copy(update={"result": view.result.model_copy(update={"steps": steps})})
+
+    with pytest.raises(WrongUse, match=r"output of a is too large to be shown.*--from a"):
+        outputs_before(shown, "b")
 
 
 async def test_a_step_cannot_be_forked_at_whose_past_has_not_happened(stage: Stage) -> None:

@@ -31,6 +31,17 @@ async def asks(run: Run, *ids: str) -> RunView:
     return await run.until(lambda view: {i.interrupt_id for i in view.interrupts} == set(ids))
 
 
+async def test_no_answer_at_all_answers_nothing(stage: Stage) -> None:
+    async with stage.worker_here():
+        run = await stage.start(plan({"id": "whom", "ask": "Whom?"}))
+        await asks(run, "whom.1")
+        assert "no answer is given" in await refused(run, answers={})
+        await answered(run, answer="ann")
+        result = await run.result()
+
+    assert step(result, "whom").output == "ann"
+
+
 async def test_an_answer_is_the_output_of_the_step_that_asks(stage: Stage, order_id: str) -> None:
     whom = {"id": "whom", "ask": {"question": "Refund what?", "answer": {"enum": ["EUR", "USD"]}}}
     pay = refund_step(order_id, approval=None)

@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.names import PENDING_APPROVALS, RUN_STATE, TENANT
+from surehand.workflows.names import OPEN_ITEMS, RUN_STATE, TENANT
 from surehand.workflows.plain_text import markdown
 from tests.e2e.runs import Run, decision_on, example_plan, until
 from tests.e2e.stage import Stage
@@ -29,7 +29,7 @@ async def shows(run: Run, state: str, tenant: str, pending: int) -> None:
 
     async def shown() -> tuple[str | None, str | None, int | None]:
         attributes = (await run.handle.describe()).typed_search_attributes
-        return attributes.get(RUN_STATE), attributes.get(TENANT), attributes.get(PENDING_APPROVALS)
+        return attributes.get(RUN_STATE), attributes.get(TENANT), attributes.get(OPEN_ITEMS)
 
     await until(shown, lambda seen: seen == (state, tenant, pending))
 
@@ -80,7 +80,7 @@ async def test_a_run_that_needs_a_human_shows_the_question(stage: Stage, order_i
         [question] = view.result.waiting_for
         details = await current_details(run)
         assert question.id in details and markdown(question.question) in details
-        await shows(run, "needs_intervention", "default", 0)
+        await shows(run, "needs_intervention", "default", 1)
         await run.cancel(mode="keep")
         await run.result()
 

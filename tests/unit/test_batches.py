@@ -39,6 +39,8 @@ def batch(
     steps: list[dict[str, Any]],
     most: int | None = None,
     stale: dict[str, Any] | None = None,
+    held: set[str] | None = None,
+    renewed: set[str] | None = None,
     **more: Any,
 ) -> Batch | None:
     """Return the batch that begins with the first of some steps, under way now."""
@@ -46,6 +48,9 @@ def batch(
     plan = Plan.model_validate({"steps": [{"tool": "note", **step} for step in steps], **more})
     data = data_of(plan)
     data.stale.update(stale or {})
+    data.held.update(held or ())
+    for step_id in renewed or ():
+        data.of_step(step_id).renewed = True
     for step_id in facts.keys() - {"input"}:
         data.set_step(step_id, StepState.SUCCEEDED)
     first = next(step for step in plan.steps if step.id not in facts)
@@ -100,6 +105,17 @@ def test_what_has_a_human_before_or_after_it_ends_a_batch() -> None:
     ):
         steps = [{"id": "a"}, {"id": "b"}, {"id": "c", **human}, {"id": "d"}]
         assert ids(batch(steps)) == ["b"], human
+
+
+def test_a_step_whose_tool_has_changed_since_its_review_ends_a_batch() -> None:
+    steps = [{"id": "a"}, {"id": "b"}, {"id": "c"}]
+    assert ids(batch(steps, renewed={"c"})) == ["b"]
+    assert batch(steps, renewed={"b"}) is None
+
+
+def test_a_step_that_is_held_back_for_reads_that_are_made_again_ends_a_batch() -> None:
+    steps = [{"id": "a"}, {"id": "b"}, {"id": "c"}]
+    assert ids(batch(steps, held={"c"})) == ["b"]
 
 
 def test_nothing_follows_a_step_whose_output_a_human_looks_at() -> None:

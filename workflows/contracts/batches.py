@@ -9,7 +9,7 @@ from surehand.workflows.contracts.tools import AttemptsUsed, ToolCall, ToolRepor
 
 
 def batch_name(execution: str, number: int) -> str:
-    """Return the name of a batch of one execution (Temporal's Run Id)."""
+    """Return the name of a batch that an execution (Temporal's Run Id) has begun."""
     return f"batch:{execution}:{number}"
 
 
@@ -30,7 +30,7 @@ class Batch(Message):
     """Steps that follow one another."""
 
     number: int
-    """Counts the batches of one execution, from 1."""
+    """Counts the run's batches, from 1."""
     first: ToolCall
     following: list[NextStep]
     tools: dict[str, ToolSpec]

@@ -99,8 +99,6 @@ class CompensationOutcome(StrEnum):
     COMPENSATED = "compensated"
     NOTHING_TO_UNDO = "nothing_to_undo"
     """It does not remain; a late attempt is barred."""
-    NOT_OWNED = "not_owned"
-    """The effect was made by another run, and only its saga may undo it."""
     UNCOMPENSATED = "uncompensated"
     """Committed and stays: the tool has no way back."""
     HUMAN_NEEDED = "human_needed"

@@ -94,7 +94,7 @@ class Interrupt(Message):
 class AnswerInterrupts(Steering):
     """Answers what a run has asked: all of them count, or none."""
 
-    answers: JsonObject = {}
+    answers: JsonObject | None = None
     """By interrupt id."""
     answer: Json = None
     """Of the only question that waits, in the place of ``answers``."""
@@ -102,7 +102,8 @@ class AnswerInterrupts(Steering):
     def inside(self, step_id: str) -> AnswerInterrupts:
         """Return what of it is for the child run of a step, under the child's own ids."""
         prefix = f"{step_id}/"
-        mine = {k.removeprefix(prefix): v for k, v in self.answers.items() if k.startswith(prefix)}
+        given = (self.answers or {}).items()
+        mine = {id_.removeprefix(prefix): value for id_, value in given if id_.startswith(prefix)}
         return self.model_copy(update={"answers": mine, "answer": None})
 
 
@@ -116,14 +117,14 @@ class GivenAnswer(Message):
 
 
 class RecordInterrupt(Message):
-    """Records that a question was asked, or that nobody has answered it in time."""
+    """Records that something is waited for, or how that has ended other than by an answer."""
 
     tenant: str
     run_id: str
     interrupt: Interrupt
     what: Literal["opened", "delivered", "expired", "void"]
     output: JsonValue = None
-    """Of an ``ask`` step that goes on without an answer: what it takes instead."""
+    """Of a step that is all question: what it goes on with, an event's payload or a default."""
 
 
 def event_question(name: str, about: str) -> str:

@@ -100,7 +100,7 @@ class TimelineLine(Message):
 
 
 class RefusedSignal(Message):
-    """A signal that changed nothing: of a name the run does not know, or malformed."""
+    """What was sent and changed nothing: of an unknown name, malformed, or refused."""
 
     at: datetime
     name: str

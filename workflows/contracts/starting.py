@@ -39,7 +39,7 @@ class Linked(Message):
 
 
 class StartRun(Message):
-    """Starts ``AgentRun``.
+    """Starts a run: of a plan, of code, or of a model's turns.
 
     Example:
         >>> class Greetings(CodeRun):

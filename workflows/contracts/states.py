@@ -80,4 +80,7 @@ class Waiting(Message):
     params_hash: str | None = None
     question: str
     value: Json = None
-    """What a question is about: before a step its params, after it its output."""
+    """What a question is about: before a step its params, after it its output. Of a failure the
+    params of the next attempt."""
+    run_id: str | None = None
+    """The child run that waits, and takes what is sent; ``None``: the run itself."""

@@ -273,7 +273,7 @@ class Children:
         message, children = delivery.message, self._data.children
         for step_id, child_id in children.running.items():
             if isinstance(message, AnswerInterrupts):
-                if not any(name.startswith(f"{step_id}/") for name in message.answers):
+                if not any(name.startswith(f"{step_id}/") for name in message.answers or ()):
                     continue
             elif delivery.verb not in HANDED_ON:
                 continue

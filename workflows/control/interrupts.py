@@ -192,8 +192,10 @@ class Interrupts:
         """Return what the ledger has to know: each answer with its question, or what is wrong."""
         own, inside = self._data.interrupts, dict(self._children.questions())
         waiting = {**own, **inside}
-        answers = dict(sent.answers)
+        answers = dict(sent.answers or {})
         listed = ", ".join(sorted(waiting)) or "none"
+        if sent.answers is not None and not answers:
+            return {"refused": f"no answer is given: waiting are {listed}"}
         if not answers:
             if len(waiting) != 1 or not own:
                 # A child may ask something else until it hears of this: its questions are named.

@@ -58,20 +58,27 @@ class Pausing:
 
     async def _resume(self, asked: ResumeRun, delivery: Delivery) -> Answer:
         data = self._data
-        failed = [view.id for view in data.in_state(StepState.PAUSED_FAILURE)]
+        shown = [view.id for view in data.in_state(StepState.PAUSED_FAILURE)]
+        # Of a child run under way its own failure is shown: it has to be told itself.
+        below = {one: data.children.running[one] for one in shown if one in data.children.running}
+        failed = [one for one in shown if one not in below]
         if delivery.forwarded is not None and (asked.step, asked.params) != (None, None):
             # It is about a step of the parent's; here it only ends the pause.
             asked, failed = ResumeRun(actor=asked.actor), []
+        inner = below if asked.step is None and not failed else below.keys() & {asked.step}
+        if inner and delivery.forwarded is None and data.paused is None:
+            runs = ", ".join(sorted(below[one] for one in inner))
+            return Answer(accepted=False, message=f"what has failed is in run {runs}: resume it")
         if asked.step is not None and asked.step not in failed:
             listed = ", ".join(failed) or "none"
             return Answer(
                 accepted=False, message=f"step {asked.step} has not failed: failed are {listed}"
             )
-        if asked.params is not None and (asked.way is not Way.RETRY or len(failed) != 1):
+        named = [asked.step] if asked.step is not None else failed
+        if asked.params is not None and (asked.way is not Way.RETRY or len(named) != 1):
             return Answer(
                 accepted=False, message="params are for the retry of one step that has failed"
             )
-        named = [asked.step] if asked.step is not None else failed
         undone = [one for one in named if one in data.saga.barred and asked.way is Way.RETRY]
         if undone:
             return Answer(accepted=False, message=f"step {undone[0]} {NO_MORE}")

@@ -277,15 +277,13 @@ class Run:
 
     def _changed(self) -> None:
         """Show where the run stands: search attributes and the Web UI's current details."""
-        gate = self._data.gate
-        # What was decided early is pending, too: nothing has come of it yet.
-        state, pending = self._data.state.value, len(gate.pending) + len(gate.held)
-        if self._shown != (state, pending):
-            self._shown = (state, pending)
+        state, open_items = self._data.state.value, self._data.open_items
+        if self._shown != (state, open_items):
+            self._shown = (state, open_items)
             workflow.upsert_search_attributes(
                 [
                     names.RUN_STATE.value_set(state),
-                    names.PENDING_APPROVALS.value_set(pending),
+                    names.OPEN_ITEMS.value_set(open_items),
                 ]
             )
             if self._watching is not None:

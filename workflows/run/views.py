@@ -16,6 +16,7 @@ from surehand.workflows.contracts.checkpoint import (
 )
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
+from surehand.workflows.state.records import StepRecord
 from surehand.workflows.state.run_state import OPEN, RunData
 
 #: Characters of all outputs together that a view shows: a starter without the workers' artifact
@@ -110,7 +111,7 @@ def checkpoint_of(data: RunData, now: datetime, budget: dict[str, Any] | None = 
                 tool=view.tool,
                 state=view.state,
                 attempt=view.attempts + 1,
-                started_at=data.of_step(view.id).begun,
+                started_at=data.records.get(view.id, StepRecord()).begun,
             )
             for view in data.in_state(*OPEN)
         ],

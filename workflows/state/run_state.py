@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
 
 from surehand.workflows.contracts.approvals import HeldApproval
-from surehand.workflows.contracts.base import ChainHead, NameSet, Record
+from surehand.workflows.contracts.base import ChainHead, Json, NameSet, Record
 from surehand.workflows.contracts.batches import FailedStep
 from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.effects import EffectView, OpenIntervention
@@ -25,12 +25,12 @@ from surehand.workflows.contracts.runs import RefusedSignal, StepView, TimelineL
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import ENDED_STEPS, RunState, StepState, Waiting
 from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun
-from surehand.workflows.contracts.tools import ToolReport, ToolSpec
+from surehand.workflows.contracts.tools import Succeeded, ToolReport, ToolSpec
 from surehand.workflows.deliveries import Inbox
 from surehand.workflows.gate import Gate
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Step
-from surehand.workflows.plan.references import INPUT
+from surehand.workflows.plan.references import INPUT, literal
 from surehand.workflows.state.effects import Saga
 from surehand.workflows.state.records import (
     ChildRuns,
@@ -107,13 +107,16 @@ _WAITS: Final = (
     StepState.WAITING_QUOTA,
 )
 #: What people are told that a step waits for, by its state.
-_TOLD: Final[dict[StepState, Literal["permission", "budget", "failure", "event", "quota"]]] = {
+_Kind = Literal["permission", "budget", "failure", "event", "quota"]
+_TOLD: Final[dict[StepState, _Kind]] = {
     StepState.PAUSED_PERMISSION: "permission",
     StepState.PAUSED_BUDGET: "budget",
     StepState.PAUSED_FAILURE: "failure",
     StepState.WAITING_EVENT: "event",
     StepState.WAITING_QUOTA: "quota",
 }
+#: Of these, what a human has to act on.
+_FOR_PEOPLE: Final = frozenset(("permission", "budget", "failure"))
 
 
 def _step_views(found: Any) -> StepViews:
@@ -283,6 +286,15 @@ class RunData(Record):
         """Return what is known of a step; what is changed in it stays."""
         return self.records.setdefault(step_id, StepRecord())
 
+    def note_success(self, step_id: str, outcome: Succeeded) -> None:
+        """Note what a step has made, or rests on; the same twice is once."""
+        if outcome.effect is not None:
+            self.saga.committed(step_id, outcome.effect.entry_id)
+            self.effects[outcome.effect.entry_id] = outcome.effect
+        else:
+            # A read, or an effect that another step owns: only its owner undoes it.
+            self.saga.relies(step_id, outcome.entry_id, own=outcome.made_by is None)
+
     def spec_of(self, step: Step) -> ToolSpec:
         """Return the spec of the tool that a step calls."""
         return self.of_step(step.id).spec or self.tools[step.tool]
@@ -399,9 +411,14 @@ class RunData(Record):
             for q in self.interventions.values()
         ]
         paused = [
-            Waiting(kind=kind, id=view.id, step_id=view.id, question=view.error or "")
-            for state, kind in _TOLD.items()
-            for view in self.in_state(state)
+            Waiting(
+                kind=kind,
+                id=view.id,
+                step_id=view.id,
+                question=view.error or "",
+                value=self._tried_with(view.id) if kind == "failure" else None,
+            )
+            for kind, view in self._paused_steps()
         ]
         asked = [
             Waiting(
@@ -415,6 +432,28 @@ class RunData(Record):
         ]
         own = approvals + asked + questions + paused + self._pause() + self._queue()
         return own + list(self._children_wait())
+
+    @property
+    def open_items(self) -> int:
+        """How much of the run itself waits for a human; what was decided early does so, too."""
+        asked = len(self.gate.pending) + len(self.gate.held) + len(self.interrupts)
+        paused = sum(kind in _FOR_PEOPLE for kind, _ in self._paused_steps())
+        return asked + len(self.interventions) + paused
+
+    def _paused_steps(self) -> Iterator[tuple[_Kind, StepView]]:
+        """Yield the steps that wait by themselves; of a child run its own report tells."""
+        for state, kind in _TOLD.items():
+            for view in self.in_state(state):
+                if view.id not in self.children.reports:
+                    yield kind, view
+
+    def _tried_with(self, step_id: str) -> Json:
+        """Return the params with which a step that has failed would be tried again."""
+        known, at = self.records.get(step_id), self.progress_of(step_id)
+        if known is not None and known.edited is not None:
+            params: Json = literal(known.edited)
+            return params
+        return None if at.step is None else at.step.params
 
     def held_approvals(self) -> list[HeldApproval]:
         """Return the decisions that have come before their requests, and what each waits for."""
@@ -445,9 +484,12 @@ class RunData(Record):
             for item in report.waiting:
                 if item.kind == "pause":
                     continue
-                id_ = f"{step_id}/{item.id}" if item.kind == "question" else item.id
-                inside = f"{step_id}/{item.step_id}"
-                yield item.model_copy(update={"id": id_, "step_id": inside})
+                own: dict[str, str | None] = {"step_id": f"{step_id}/{item.step_id}"}
+                if item.kind == "question":  # it is answered here, the others there
+                    own["id"] = f"{step_id}/{item.id}"
+                elif item.run_id is None:
+                    own["run_id"] = self.children.running.get(step_id)
+                yield item.model_copy(update=own)
 
     def _pause(self) -> list[Waiting]:
         if self.paused is None:

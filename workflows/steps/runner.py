@@ -460,13 +460,7 @@ class StepRunner:
         self._set(step, StepState.SUCCEEDED, output=answer)
 
     async def _succeeded(self, step: Step, outcome: Succeeded) -> None:
-        if outcome.effect is not None:
-            self._data.saga.committed(step.id, outcome.effect.entry_id)
-            self._data.effects[outcome.effect.entry_id] = outcome.effect
-        else:
-            # A read, or an effect that another step owns: only its owner undoes it.
-            own = outcome.made_by is None
-            self._data.saga.relies(step.id, outcome.entry_id, own=own)
+        self._data.note_success(step.id, outcome)
         asked = self._data.progress_of(step.id).interrupt is not None
         text = "done"
         if outcome.made_by:

@@ -63,10 +63,10 @@ class LimitedCalls:
     """Makes the calls of one run's steps, each within the time limit of its step."""
 
     def __init__(
-        self, data: RunData, calling: ToolCalls, undo: Callable[[str], Awaitable[None]]
+        self, data: RunData, tool_calls: ToolCalls, undo: Callable[[str], Awaitable[None]]
     ) -> None:
         self._data = data
-        self._calling = calling
+        self._tool_calls = tool_calls
         self._undo = undo
 
     async def report(self, step: Step, call: ToolCall) -> ToolReport:
@@ -78,12 +78,12 @@ class LimitedCalls:
         """
         limit, data = step.time_limit, self._data
         if limit is None or call.joined is not None:  # it waits for people, at another step
-            return await self._calling.execute(step.id, call, alone=limit is not None)
+            return await self._tool_calls.execute(step.id, call, alone=limit is not None)
         began, spent = workflow.now(), data.progress_of(step.id).spent
         if spent >= limit:
             raise StepFailed(_over(limit))
         try:
-            making = self._calling.execute(step.id, call, alone=True)
+            making = self._tool_calls.execute(step.id, call, alone=True)
             return await within(limit - spent, making, lambda: data.stopping)
         except TimeOver as error:
             # Nobody has said whether a write has happened: the plan goes on once it is undone.

@@ -245,12 +245,7 @@ class ToolCalls:
         outcome = step.report.outcome
         if not isinstance(outcome, Succeeded):
             return
-        if outcome.effect is not None:
-            self._data.saga.committed(step.step_id, outcome.effect.entry_id)
-            self._data.effects[outcome.effect.entry_id] = outcome.effect
-        else:
-            own = outcome.made_by is None
-            self._data.saga.relies(step.step_id, outcome.entry_id, own=own)
+        self._data.note_success(step.step_id, outcome)
         self._data.set_step(step.step_id, StepState.SUCCEEDED, output=outcome.output)
 
 

@@ -1,0 +1,51 @@
+"""What a run shows of how much waits for people, whatever else it is doing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from surehand.workflows.contracts.effects import OpenIntervention
+from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.state.run_state import RunData
+
+
+def running(*others: StepState) -> RunData:
+    """Return a run with a call under way, and other steps in these states."""
+    steps = [{"id": f"s{number}", "tool": "a.b"} for number in range(len(others) + 1)]
+    plan = Plan.model_validate(steps)
+    request = StartRun(run_id="r", tenant="default", user="ada", plan=plan)
+    data = RunData.new(request, "life", datetime.now(UTC))
+    for number, state in enumerate((StepState.RUNNING, *others)):
+        data.set_step(f"s{number}", state)
+    return data
+
+
+def test_a_question_beside_a_call_that_is_under_way_waits_for_people() -> None:
+    data = running(StepState.WAITING_INPUT)
+    assert data.open_items == 0
+
+    asked = Interrupt(interrupt_id="s1.1", step_id="s1", kind=InterruptKind.ASK, question="?")
+    data.interrupts["s1.1"] = asked
+
+    assert (data.state, data.open_items) == (RunState.RUNNING, 1)
+
+
+def test_a_doubt_beside_a_call_that_is_under_way_waits_for_people() -> None:
+    data = running(StepState.NEEDS_INTERVENTION)
+    data.interventions["iv-1"] = OpenIntervention(
+        intervention_id="iv-1", step_id="s1", question="Did it?"
+    )
+
+    assert (data.state, data.open_items) == (RunState.RUNNING, 1)
+
+
+def test_paused_steps_wait_for_people_and_those_that_go_on_by_themselves_do_not() -> None:
+    paused = running(StepState.PAUSED_FAILURE, StepState.PAUSED_PERMISSION, StepState.PAUSED_BUDGET)
+    going_on = running(
+        StepState.WAITING_EVENT, StepState.WAITING_QUOTA, StepState.WAITING_RATE_LIMIT
+    )
+
+    assert (paused.open_items, going_on.open_items) == (3, 0)
