@@ -91,5 +91,5 @@ def _value(column: Column[object]) -> str:
     if column.name == "commit_no":
         return f"-copies.n * 1000 - {name}"  # new ones count up from the last of ours
     if column.name.endswith("_ms") and column.name not in _NO_TIMES:
-        return f"{name} - copies.n * {_APART}"
+        return f"{name} - CAST({_APART} AS BIGINT) * copies.n"
     return name
