@@ -70,6 +70,7 @@ drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes
 bench: venv ## Measure what BENCHMARKS.md shows (about an hour; needs PostgreSQL)
 	@"$(PY)" -m benchmarks.steps --json .surehand/benchmarks/steps.json
 	@"$(PY)" -m benchmarks.profile --json .surehand/benchmarks/profile.json
+	@"$(PY)" -m benchmarks.growth --json .surehand/benchmarks/growth.json
 	@"$(PY)" -m benchmarks.runs --json .surehand/benchmarks/runs.json
 	@"$(PY)" -m benchmarks.guards --json .surehand/benchmarks/guards.json
 	@"$(PY)" -m benchmarks.retries --json .surehand/benchmarks/retries.json

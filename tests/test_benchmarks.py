@@ -107,9 +107,28 @@ def test_the_guards_benchmark_compares_keys_and_quotas_with_none(
 
     assert done.returncode == ExitCode.DONE, done.stderr
     rows = json.loads(found.read_text())
-    assert [row["guard"] for row in rows] == ["nothing", "keys", "quotas", "both"]
+    assert [row["variant"] for row in rows] == ["nothing", "keys", "quotas", "both"]
     assert rows[0]["ratio"] == 1
     assert all(row["ms_per_step"] > 0 for row in rows)
+
+
+def test_the_growth_benchmark_compares_a_ledger_of_many_runs_with_an_empty_one(
+    temporal_cli: Path, tmp_path: Path
+) -> None:
+    found = tmp_path / "growth.json"
+    few = ["--rounds", "1", "--events", "2000", "--mode", "exit", "--database", "sqlite"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.growth", *few, "--json", found],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+    assert done.returncode in (ExitCode.DONE, ExitCode.BROKEN), done.stderr
+    rows = json.loads(found.read_text())
+    transactions = [row["transaction"] for row in rows if "transaction" in row]
+    assert transactions == ["claim", "outcome", "outcome and next claim"]
+    assert [row["variant"] for row in rows if "variant" in row] == ["empty", "grown"]
+    assert "2,000 events" in done.stdout
 
 
 def test_the_approvals_page_benchmark_finds_no_statement_that_looks_at_all_that_waits(

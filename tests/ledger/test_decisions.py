@@ -138,6 +138,25 @@ def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Scene) -
     assert (scene.row(decisions))["verdict"] == "malformed"
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"approver": "mallory"}, {"outcome": "reject"}, {"params_hash": "sha256:other"}],
+    ids=lambda other: next(iter(other)),
+)
+def test_no_decision_counts_under_the_number_of_another_one(
+    scene: Scene, other: dict[str, Any]
+) -> None:
+    gated = scene.ask_approval(scene.call())
+    assert scene.decide(gated, decision_id=f"{RUN}#1").code == "accepted"
+
+    verdict = scene.decide(gated, decision_id=f"{RUN}#1", **other)
+
+    assert (verdict.code, verdict.state) == ("malformed", "approved")
+    assert "send it again" in verdict.message
+    assert scene.decide(gated, decision_id=f"{RUN}#1").code == "accepted"
+    assert len(scene.rows(decisions)) == 1
+
+
 @pytest.mark.parametrize("changes", [{}, {"params_hash": "sha256:stale"}])
 def test_a_delivery_that_is_verified_again_gets_its_recorded_verdict(
     scene: Scene, changes: dict[str, Any]

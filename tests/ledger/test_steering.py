@@ -20,14 +20,21 @@ from surehand.client.resume_token import ResumeToken, new_token, read_token
 from surehand.client.signing import fresh_claims, sign
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.interrupts import AnswerInterrupts
-from surehand.workflows.contracts.judging import Steer
+from surehand.workflows.contracts.judging import Steer, SteeringCode
 from surehand.workflows.contracts.signing import (
     Claims,
     DecisionClaims,
     SteeringClaims,
 )
 from surehand.workflows.contracts.starting import Parent
-from surehand.workflows.contracts.steering import CancelRun, IssuedToken, ResumeRun, Steering, Verb
+from surehand.workflows.contracts.steering import (
+    CancelRun,
+    IssuedToken,
+    PauseRun,
+    ResumeRun,
+    Steering,
+    Verb,
+)
 from surehand.workflows.identity import child_run_id, digest
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, revoked
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
@@ -233,6 +240,28 @@ def test_the_same_delivery_is_judged_and_recorded_once(scene: Scene) -> None:
         )
     assert [row["content"]["reason"] for row in rows] == ["no more"]
     assert [row["body"]["actor"] for row in told] == ["eve"]
+
+
+@pytest.mark.parametrize(
+    ("other", "verb"),
+    [
+        (CancelRun(actor="eve", reason="all well"), Verb.CANCEL),
+        (CancelRun(actor="mallory", reason="no more"), Verb.CANCEL),
+        (PauseRun(actor="eve", reason="no more"), Verb.PAUSE),
+    ],
+    ids=["another reason", "another actor", "another verb"],
+)
+def test_no_message_counts_under_the_number_of_another_one(
+    scene: Scene, other: Steering, verb: Verb
+) -> None:
+    asked = sent(scene, CancelRun(actor="eve", reason="no more"))
+    assert judge(scene, asked).code is SteeringCode.ACCEPTED
+
+    judged = judge(scene, sent(scene, other, verb, steering_id=asked.steering_id))
+
+    assert judged.code is SteeringCode.NOT_PERMITTED
+    assert "send it again" in judged.message
+    assert judge(scene, asked).code is SteeringCode.ACCEPTED
 
 
 class TestResumeTokens:

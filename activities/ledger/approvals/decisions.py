@@ -203,6 +203,11 @@ def verify(
     if row is not None and row["run_id"] != asked.run_id:
         row = None
     recorded = tx.one(rows_of(decisions, decision_id=asked.decision_id))
+    if recorded is not None and not _is_of(recorded, asked):
+        # Nothing is to lend its number to something else: this is the last look before a call.
+        state = ApprovalState(row["state"]) if row else None
+        said = "another decision was judged under its number: send it again"
+        return Judged(verdict_on(asked, VerdictCode.MALFORMED, said, state, Proof()))
     if recorded is not None:
         return judged_before(recorded, row)
     found: Proof | Refusal
@@ -225,6 +230,15 @@ def verify(
     if counts.state is not ApprovalState.PENDING:
         _close(tx, decision, row, counts)
     return Judged(verdict, counts.edited.params if counts.edited else None)
+
+
+def _is_of(recorded: Mapping[str, Any], asked: VerifyDecision) -> bool:
+    """Return whether a row is of this very delivery."""
+    one = asked.decision
+    said = (one.approver, one.outcome.value, one.params_hash[:200]) if one else ("", "", "")
+    about = one.approval_id[:400] if one else ""
+    names = ("approver", "outcome", "params_hash", "approval_id")
+    return tuple(recorded[name] for name in names) == (*said, about)
 
 
 def decided(tx: Transaction, row: Mapping[str, Any]) -> Decision | None:

@@ -68,6 +68,11 @@ def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> Judged:
     """
     recorded = tx.one(rows_of(steerings, steering_id=asked.steering_id))
     if recorded is not None:
+        said = recorded["verb"], recorded["actor"], recorded["content"]
+        if said != (asked.verb.value, asked.actor, asked.content):
+            # Nothing is to lend its number to something else.
+            other = "another message was judged under its number: send it again"
+            return Judged(SteeringCode.NOT_PERMITTED, other, verified=False)
         code = SteeringCode(recorded["code"])
         return Judged(code, recorded["message"], recorded["verified"])
     proof = _Proof()
