@@ -21,7 +21,7 @@ ROOMS: Final = (
 )
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
-ai algorithm alive answer app base benchmark check child children classify cli clock concurrent
+ai algorithm alive answer app base benchmark busy check child children classify cli clock concurrent
 connect connection context control core dbos demo deploy describe dev docstring doctor document end
 endpoint engine env environment error exit figure file follow graph growth headers history id
 identity init interrupt json judge key kill langchain langgraph limit list long mail metric migrate

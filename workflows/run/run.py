@@ -71,15 +71,16 @@ class Run:
         self._reporter = Reporter(data, signals)
         self._control = control = Control(data, call, self._changed, self._refuse_signal)
         decisions = Decisions(data, call)
-        control.take(Verb.DECIDE, decisions.judge, elsewhere=self._decided_below)
+        self._freshness = Freshness(data, decisions)
         self._interventions = Interventions(data, call, control, self._changed)
-        control.take_steering(Verb.CANCEL, self._take_cancel)
-        Pausing(data, control, self._look_again, self._recall)
         self._compensation = Compensation(data, self._interventions, call, self._changed)
         self._children = Children(
             *(data, call, signals, self._compensation.undo_child, self._changed)
         )
+        control.take(Verb.DECIDE, decisions.judge, elsewhere=self._children.decide)
+        control.take_steering(Verb.CANCEL, self._take_cancel)
         control.forward = self._children.forward
+        Pausing(data, control, self._freshness.look, self._compensation.recall)
         interrupts = Interrupts(data, call, control, self._children, self._changed)
         events = ExternalEvents(data, control, interrupts, self._changed)
         self._spending = Spending(data, control)
@@ -95,7 +96,6 @@ class Run:
             *(data, call, control, decisions, self._compensation),
             *(self._children, lambda: self._runner.tool_calls.heard),
         )
-        self._freshness = Freshness(data, decisions)
         self._continuing = Continuing(data, call, signals)
         self._admission = Admission(data, call, self._continuing, self._changed)
         self._scheduler = Scheduler(
@@ -107,12 +107,6 @@ class Run:
         # What is no tenant's name goes into no query; the run is refused when it is opened.
         if request.problem() is None:
             workflow.upsert_search_attributes([names.TENANT.value_set(request.tenant)])
-
-    def _look_again(self) -> list[str]:
-        return self._freshness.look()
-
-    async def _recall(self) -> list[str]:
-        return await self._compensation.recall()
 
     async def drive(self, forward: Callable[[], Awaitable[str | None]]) -> RunResult:
         """Open the run, take its steps, and bring it to its end.
@@ -290,9 +284,6 @@ class Run:
                 self._watching(self._data.state)
         workflow.set_current_details(current_details(self._data))
         self._reporter.changed()
-
-    def _decided_below(self, decision: Any) -> Answer | None:
-        return self._children.decide(decision)
 
     # Whatever is sent, also with no argument or with several, must not raise here: the run could
     # not move on any more.
