@@ -20,8 +20,9 @@ from surehand.client.query import look_at
 from surehand.process.exits import NotFound, NoWorker, Refused, WrongUse
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import digest
-from surehand.workflows.names import OPEN_ITEMS
+from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
 
 #: Where runs with open interventions are looked for when ``--run`` is not given.
 _SEARCHED = 200
@@ -99,7 +100,15 @@ async def resolve(
 
 async def _run_of(caller: Caller, connection: Connection, intervention: str) -> str:
     """Return the run whose intervention it is: of those that wait, else of those in the ledger."""
-    condition = f"{OPEN_ITEMS.name} > 0 AND ExecutionStatus = 'Running'"
+    # Beside a call that is under way a run shows itself as running.
+    doubtful = (
+        *(RunState.NEEDS_INTERVENTION, RunState.COMPENSATING, RunState.WAITING_APPROVAL),
+        RunState.RUNNING,
+    )
+    states = ", ".join(f"'{state}'" for state in doubtful)
+    condition = (
+        f"{OPEN_ITEMS.name} > 0 AND {RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"
+    )
     looked = await look_at(
         connection, [run async for run in connection.listed(condition, _SEARCHED)]
     )

@@ -63,7 +63,7 @@ def test_a_human_settles_what_a_crash_left_unknown(
         again = verbs("resolve", intervention, "not-happened", "--run", run.name)
 
         assert (broken.code, audited.code) == (2, 0)
-        assert "--receipt must be one JSON object, such as" in broken.line()
+        assert "--receipt must be JSON, such as" in broken.line()
         assert "line 1, column 2" in broken.line()
         assert f"waits for a human: {intervention}" in audited.out
         assert "nobody knows whether it happened: payments.refund (step refund" in audited.out

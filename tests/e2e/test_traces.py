@@ -130,7 +130,7 @@ async def test_no_span_has_params_outputs_or_the_words_of_an_error(
     undone = receiver.named("execute_tool payments.cancel_refund")[-1]
     assert undone.attributes["surehand.outcome"] == "compensated"
     assert receiver.stretches(run.run_id)[-1].failed
-    for content in (order_id, "ticket-78", "422", "legal hold", "120.00", "@example"):
+    for content in (order_id, "ticket-78", "HTTP 422", "legal hold", "120.00", "@example"):
         assert content.encode() not in receiver.raw, content
 
 
