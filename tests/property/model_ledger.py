@@ -135,12 +135,13 @@ class World:
     run_id: str
     people: Any = None
     handle: WorkflowHandle[Any, Any] | None = None
-    executions: int = 0
-    """How often the run was opened: once, and each time that it has continued as new."""
+    executions: set[str] = field(default_factory=set)
+    """Those that have opened the run: the first, and each that it has continued as."""
     log: list[tuple[str, str]] = field(default_factory=list)
     """What was asked of it: ``(port, step or approval)``, in order."""
     entries: list[Entry] = field(default_factory=list)
     approvals: dict[str, Approval] = field(default_factory=dict)
+    verdicts: dict[str, VerdictReached] = field(default_factory=dict)
     questions: dict[str, Question] = field(default_factory=dict)
     barred: set[str] = field(default_factory=set)
     applied: Counter[str] = field(default_factory=Counter)
@@ -236,7 +237,8 @@ class ModelLedger:
     @activity.defn(name="open_run")
     async def open_run(self, asked: OpenRun) -> RunOpened:
         world = self.worlds[asked.request.run_id]
-        world.executions += 1
+        # Also one whose task is made anew opens it again.
+        world.executions.add(str(activity.info().workflow_run_id))
         named = asked.request.plan.steps if not asked.continues else ()
         return RunOpened(tools={step.tool: _spec(step.tool) for step in named}, head=world.head())
 
@@ -330,6 +332,8 @@ class ModelLedger:
     async def verify_decision(self, asked: VerifyDecision) -> VerdictReached:
         world = self.worlds[asked.run_id]
         decision = asked.decision
+        if asked.decision_id in world.verdicts:  # its task is made anew
+            return world.verdicts[asked.decision_id]
         await world.asked("verify_decision", decision.approval_id if decision else "")
         code, message, row = VerdictCode.MALFORMED, asked.refused or "", None
         if decision is not None:
@@ -347,7 +351,9 @@ class ModelLedger:
             message=message,
             state=row.state if row else None,
         )
-        return VerdictReached(verdict=verdict, head=world.head())
+        reached = VerdictReached(verdict=verdict, head=world.head())
+        world.verdicts[asked.decision_id] = reached
+        return reached
 
     @activity.defn(name="close_approval")
     async def close_approval(self, asked: CloseApproval) -> ApprovalClosed:
