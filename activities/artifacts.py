@@ -105,8 +105,11 @@ class ArtifactStore:
     ) -> Kept:
         """Return a JSON value as it travels: itself if it is small, else a reference to it.
 
-        Whatever the store says, it never raises: what is not taken within ``patience``, the ledger
-        keeps.
+        Whatever the store says, it does not raise: what is not taken within ``patience``, the
+        ledger keeps. Nor does a key that is away: it is waited for.
+
+        Raises:
+            KeyErased: The run was erased, which nobody can do to one with a call under way.
         """
         data = canonical_json(value)
         # A value that looks like a reference is kept as well, so that nobody takes it for one.

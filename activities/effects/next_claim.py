@@ -68,16 +68,18 @@ class Ahead:
             return None
 
     def _prepared(self, call: ToolCall) -> Next | None:
-        if call.late or call.params_hash is not None:
+        tool = self.worker.toolbox.get(call.tool.name)
+        if tool is None or call.late or call.params_hash is not None:
             return None
-        prepared = prepare_here(self.worker, call)
-        tool = prepared.tool
         # One that is transactional waits for a place: a claim would be held meanwhile.
-        if tool.effect is Effect.READ or tool.transactional or prepared.resources:
+        if tool.effect is Effect.READ or tool.transactional:
             return None
         # A worker that dies with the claim leaves the call in doubt, though nobody has made it. No
         # human is to be asked for that.
         if not tool.recovery.proves_absence(tool.settle):
+            return None
+        prepared = prepare_here(self.worker, call)
+        if prepared.resources:
             return None
         request = claim_request(self.worker, call, prepared, self.attempt)
         # Whatever a human has a say in is looked at by the write's own claim.

@@ -48,6 +48,8 @@ async def to_call_with(
     watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall
 ) -> ClaimRequest:
     """Return the request with what the precondition says; unreadable, it equals nothing."""
+    if prepared.tool.precondition is None:
+        return request
     try:
         return replace(request, precondition=await _read(watchdog, request, prepared))
     except Exception:

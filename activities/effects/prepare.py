@@ -193,8 +193,12 @@ def claim_request(
     asking = _asking(call, needed(call, prepared, foreign=False))
     if_foreign = _asking(call, needed(call, prepared, foreign=True))
     return replace(
-        bare_request(worker, call, tool, prepared.plain, attempt, key=prepared.key, user=call.user),
-        params_hash=prepared.params_hash,  # It covers the answers of people, too.
+        bare_request(
+            *(worker, call, tool, prepared.plain, attempt),
+            key=prepared.key,
+            user=call.user,
+            params_hash=prepared.params_hash,  # It covers the answers of people, too.
+        ),
         attempt=call.attempts_before + attempt.number,
         gated=asking.gated,
         approval_id=call.approval_id,
@@ -233,13 +237,16 @@ def bare_request(
     *,
     key: str,
     user: str,
+    params_hash: str | None = None,
 ) -> ClaimRequest:
     """Return what the ledger is asked for by a call that needs no approval and no permission.
 
     Raises:
         KeyNeeded: The run's key, or its tenant's, is not at hand.
     """
-    hashed = worker.hashes.of_params(of.run_id, tool.name, tool.version, params)
+    if params_hash is None:
+        made = worker.hashes.of_params(of.run_id, tool.name, tool.version, params)
+        params_hash = made.hash
     identity, *others = worker.hashes.of_identity(of.tenant, tool.name, params)
     return ClaimRequest(
         tenant=of.tenant,
@@ -252,7 +259,7 @@ def bare_request(
         params=params,
         identity_hash=identity,
         also_known_by=tuple(others),
-        params_hash=hashed.hash,
+        params_hash=params_hash,
         holder=attempt.holder,
         activity_key=attempt.activity_key,
         attempt=attempt.number,

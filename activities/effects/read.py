@@ -159,10 +159,9 @@ class ReadCall:
 
     async def _begin_in_one_call(self, row: StepAttempt) -> _Begun | None:
         """Begin a first attempt that needs nothing, where the ledger has a call for that."""
-        request, ledger = self.request, self.worker.ledger
-        asked_for = request.gated or request.if_foreign is not None or request.permissions
-        again = self._number > 1 or self.attempt.unacknowledged_holders() is not None
-        if not ledger.one_call or again or asked_for or self.keeps:
+        ledger, plain = self.worker.ledger, one_call.is_plain(self.request)
+        first = self._number == 1 and self.attempt.unacknowledged_holders() is None
+        if not (ledger.one_call and first and plain) or self.keeps:
             return None
 
         def begin(tx: Transaction) -> _Begun | None:

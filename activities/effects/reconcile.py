@@ -141,7 +141,7 @@ class Settling:
             )
 
         result = await as_newest(recorder.worker.ledger, lambda: recorder.in_ledger(go_on))
-        if isinstance(result, Held):
+        if isinstance(result, Held) and result.settling:
             tool = recorder.tool.name
             recorder.worker.metrics.lease_wait(tool, "settling", result.wait)
             message = f"{tool}: not found, but the first call may still arrive"

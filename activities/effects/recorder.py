@@ -211,7 +211,11 @@ class Recorder:
         """
         request = self.request
         kept = await self.worker.artifacts.keep(request.tenant, request.run_id, receipt)
-        following = ahead.find(kept.value) if ahead and not self.held.leases else None
+        # That has the next tool's own code look at its params, with this outcome in hand. Where
+        # only a human could settle this one, it is recorded first.
+        following = None
+        if ahead is not None and not self.held.leases and self.tool.recovery is not Recovery.HUMAN:
+            following = ahead.find(kept.value)
         if following is not None:
             call = following.call
             self.worker.crash.at(call.tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)

@@ -198,16 +198,22 @@ class ToolActivities:
         The day's quotas lose it if the worker dies between the outcome and here, and have it twice
         if the database's answer is lost.
         """
-        own = meter.usage()
+        own, ledger = meter.usage(), self._worker.ledger
+        step = (call.run_id, call.step_id)
+
+        def count(tx: Transaction) -> None:
+            # A batch may be tried again because of a later step: then nobody has heard of this one.
+            if attempt.batch is None or step_rows.keep_usage(tx, *step, own, attempt.holder):
+                quota_usage.add_spent(tx, own)
+
         if own != Usage():
-            await written(
-                lambda: self._worker.ledger.transact(call.tenant, quota_usage.add_spent, own)
-            )
+            await written(lambda: ledger.transact(call.tenant, count))
         if attempt.number > 1:
-            ledger, step = self._worker.ledger, (call.run_id, call.step_id)
             earlier = await written(
                 lambda: ledger.transact(
-                    call.tenant, step_rows.kept_usage, *step, f"{attempt.activity_key}:"
+                    call.tenant,
+                    step_rows.kept_usage,
+                    *(*step, f"{attempt.activity_key}:", attempt.holder),
                 )
             )
             for one in earlier:

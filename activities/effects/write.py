@@ -220,7 +220,7 @@ class EffectCall:
                 return SaidNo(entry.answer["reason"], entry.answer["code"], True)
             case Doubtful(entry):
                 return await self.reconcile(entry)
-            case Held(wait):
+            case Held(wait=wait):
                 message = f"{self.tool.name}: another attempt holds this effect"
                 self.worker.metrics.lease_wait(self.tool.name, "held", wait)
                 raise again(ErrorType.LEASE_HELD, message, wait + timedelta(milliseconds=50))

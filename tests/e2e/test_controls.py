@@ -8,6 +8,7 @@ import pytest
 
 from surehand.cli.runs.rerun import outputs_before
 from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.checkpoint import Checkpoint
 from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.starting import Linked
@@ -138,6 +139,24 @@ class TestBudgets:
             await run.result()
 
         assert f"{tokens} tokens" in waits.model_dump_json()
+
+    async def test_what_a_step_of_a_batch_has_used_counts_although_the_batch_is_tried_again(
+        self, stage: Stage, order_id: str
+    ) -> None:
+        steps: list[dict[str, Any]] = [
+            {"id": "a", "tool": "model.order", "params": {"fails": 0}},
+            {"id": "b", "tool": "model.order", "params": {"fails": 1}},
+            {"id": "end", "ask": "?"},
+        ]
+        modules, pauses = "tests.variants.spends", "10ms"
+        async with stage.worker_here(tool_modules=modules, retries_transient=pauses):
+            run = await stage.start(plan(*steps), durability="exit")
+            await run.in_state(RunState.WAITING_INPUT)
+            found = await run.handle.query("checkpoint", result_type=Checkpoint)
+            await answered(run, answer="yes")
+            await run.result()
+
+        assert found.budget["tokens"] == 30
 
     async def test_an_undo_needs_no_budget(self, stage: Stage, order_id: str) -> None:
         gone = {"id": "no", "ask": {"question": "?", "expires_in": "1s"}}

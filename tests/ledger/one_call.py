@@ -20,13 +20,14 @@ from surehand.activities.ledger.effects.one_call import Outcome, Recorded
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, ClaimResult, Entry
+from surehand.activities.tools.answers import Dedupes
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.tools import ToolCall
 from tests.ledger.attempts import Provider
-from tests.ledger.scene import LEASE, SPEC, Scene
+from tests.ledger.scene import LEASE, SPEC, WINDOW, Scene
 
 #: Different wherever it is told.
 _OWN: Final = ("tenant_id", "previous", "hash", "head")
@@ -62,7 +63,7 @@ class Following(Ahead):
 
 def recorder(scene: Scene, request: ClaimRequest) -> Recorder:
     """Return what records one attempt at a write."""
-    loaded = Provider([None]).tool(name=request.tool, recovery="human")
+    loaded = Provider([None]).tool(name=request.tool, dedupes=Dedupes(window=WINDOW))
     worker = WorkerContext(scene.ledger, Toolbox([]), scene.artifacts, Crash(), LEASE, LEASE / 3)
     return Recorder(worker, loaded, request)
 

@@ -121,6 +121,7 @@ def tools_of(bank: Bank) -> list[Tool]:
         tool("bank.ticketed", **write)(pay_ticketed),
         tool("bank.booked", effect=WRITE, transactional=True, irreversible=True)(pay),
         tool("bank.look", effect=READ)(pay),
+        tool("bank.doubted", effect=WRITE, recovery="human", irreversible=True)(pay),
     ]
 
 
@@ -211,6 +212,18 @@ async def test_what_needs_more_than_its_claim_begins_on_its_own(
 
     assert [one.step_id for one in report.steps] == bank.asked == ["a", "b", "c"]
     assert not any("committed" in one and "claimed" in one for one in heard.transactions())
+
+
+async def test_what_only_a_human_could_settle_is_recorded_before_the_next_tools_code_runs(
+    scene: Scene, bank: Bank, heard: Heard
+) -> None:
+    report = await play(scene, bank, ("bank.doubted", "a"), ("bank.named", "b"))
+
+    assert [one.step_id for one in report.steps] == bank.asked == ["a", "b"]
+    assert heard.transactions() == [
+        *("claimed doubted", "committed doubted"),
+        *("claimed named", "committed named"),
+    ]
 
 
 async def test_an_effect_that_is_there_already_is_not_made_again(scene: Scene, bank: Bank) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.core.tables import approvals, effects, interventions
+from surehand.activities.ledger.core.tables import approvals, effects, interventions, quota_usage
 from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import claims, epochs, outcomes, reconcile
 from surehand.activities.ledger.effects.epochs import EpochError
@@ -29,6 +29,7 @@ from surehand.activities.ledger.history.audit import (
     without_forgotten,
 )
 from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
     Asked,
@@ -46,8 +47,10 @@ from surehand.workflows.identity import forward_key, provider_key, step_key
 from tests.ledger import databases
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
+from tests.ledger.quotas import limited
 from tests.ledger.scene import (
     AT_ONCE,
+    LEASE_OVER,
     OTHER_RUN,
     RUN,
     SETTLE,
@@ -197,6 +200,21 @@ def test_the_same_key_is_called_again_where_the_provider_has_known_it_since_the_
     )
     (again,) = scene.events(type_="effect.reconciled")
     assert again["body"]["rule"] == "dedupes"
+
+
+def test_what_is_called_because_a_restore_has_forgotten_it_counts_once_against_the_quota(
+    restorable: Restorable,
+) -> None:
+    scene = restored_after(restorable, nothing, nothing, ago=timedelta(minutes=59))
+    call = scene.call(**DEDUPES)
+    limited(scene, effects_per_hour=0)
+    assert isinstance(scene.claim(call), OverQuota)
+
+    limited(scene, effects_per_hour=5)
+    scene.failed(call)
+    scene.claimed(scene.call(**DEDUPES, attempt=2), after=LEASE_OVER)
+
+    assert [row["used"] for row in scene.rows(quota_usage, kind="effects")] == [1]
 
 
 def test_a_provider_that_may_have_dropped_the_key_since_the_instant_is_not_called(

@@ -492,6 +492,56 @@ async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) 
     assert {row["run_id"] for row in office.scene.rows(bars)} == {RUN, CHILD}
 
 
+@pytest.mark.parametrize("kind", ["runs", "outputs", "artifacts"])
+async def test_nobody_rests_on_an_effect_whose_content_is_being_deleted(
+    office: Office, kind: str
+) -> None:
+    scene = office.scene
+    scene.committed(scene.call())
+    office.end(RUN)
+    scene.open_run(OTHER_RUN)
+    candidate = hiding.Candidate(RUN, 0, (kind,))
+    with office.retention.ledger.transaction(scene.tenant) as tx:
+        assert hiding.hide(tx, candidate, by="r", grace=timedelta(0)) is None
+        assert isinstance(deletion.go(tx, RUN, kind, by="rita"), deletion.Going)
+
+    refused = scene.claim(scene.call(run_id=OTHER_RUN))
+
+    assert isinstance(refused, Mismatch)
+    assert "is being deleted" in refused.reason
+    assert scene.rows(replays) == []
+
+
+async def test_what_another_run_has_come_to_rest_on_does_not_go(office: Office) -> None:
+    scene = office.scene
+    scene.committed(scene.call())
+    office.end(RUN)
+    scene.open_run(OTHER_RUN)
+    candidate = hiding.Candidate(RUN, 0, ("outputs",))
+    with office.retention.ledger.transaction(scene.tenant) as tx:
+        assert hiding.hide(tx, candidate, by="r", grace=timedelta(0)) is None
+    assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
+
+    with office.retention.ledger.transaction(scene.tenant) as tx:
+        kept = deletion.go(tx, RUN, "outputs", by="rita")
+
+    assert isinstance(kept, str)
+    assert f"run {OTHER_RUN} rests on entry" in kept
+
+
+async def test_the_digest_of_what_an_approval_rested_on_goes_with_its_run(office: Office) -> None:
+    scene = office.scene
+    request = replace(scene.call(), precondition="sha256:of a guessable price")
+    scene.committed(scene.approved(request))
+    office.end(RUN)
+    assert scene.rows(approvals)[0]["precondition"] is not None
+
+    await office.round()
+    await office.round()
+
+    assert scene.rows(approvals)[0]["precondition"] is None
+
+
 def names(office: Office) -> list[str]:
     with office.scene.tx() as tx:
         return [one.name for one in saved_checkpoints.saved(tx, RUN)]

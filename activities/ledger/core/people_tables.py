@@ -57,7 +57,7 @@ approvals = Table(
     Column("asked_of", String(1000), nullable=False),
     Column("assurance", String(16), nullable=False),
     # Digest of what the tool's precondition said when the request was made.
-    Column("precondition", String(80)),
+    Column("precondition", SealedText("approvals.precondition")),
     # Whether the tool says that it is to be on record who is shown the params.
     Column("secret", Boolean, nullable=False, server_default=false()),
     Column("state", String(16), nullable=False),

@@ -246,7 +246,9 @@ def take(
     tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry, *, rule: str | None = None
 ) -> ClaimResult:
     """Claim an existing entry again, with the next fencing token."""
-    refused = _authorise(tx, request, seen, entry.entry_id, entry.generation)
+    # What a restore has forgotten is counted once it is called, as far as anybody knows first.
+    first = entry.observed_answer == FORGOTTEN and entry.calls == 1
+    refused = _authorise(tx, request, seen, entry.entry_id, entry.generation, first=first)
     if refused is not None:
         return refused
     mine = entry.owned_by(request.run_id, request.step_id)

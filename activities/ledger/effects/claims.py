@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.core.tables import effects, retentions
 from surehand.activities.ledger.effects.claim_entry import (
     Seen,
     doubt_again,
@@ -169,6 +169,11 @@ def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> C
                 f"the key is taken by {entry.entry_id} ({entry.state}) of run"
                 f" {entry.run_id!r} with other params"
             )
+        case "committed" if entry.run_id != request.run_id and _goes(tx, entry.run_id):
+            return Mismatch(
+                f"the key is taken by {entry.entry_id} ({entry.state}) of run {entry.run_id!r},"
+                " whose content is being deleted: it is not made again, and nobody has its receipt"
+            )
         case "committed":
             return Committed(entry)
         case "compensating" if seen.barred:
@@ -182,6 +187,14 @@ def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> C
             return _look_at_doubtful(tx, request, seen, entry)
         case state:
             raise AssertionError(f"unknown entry state {state!r}")
+
+
+def _goes(tx: Transaction, run_id: str) -> bool:
+    """Return whether what a run has made is being deleted: nobody rests on it any more."""
+    going = rows_of(retentions, run_id=run_id).where(
+        retentions.c.going_ms.is_not(None), retentions.c.kind.in_(("runs", "outputs", "artifacts"))
+    )
+    return tx.one(going.limit(1)) is not None
 
 
 def _look_at_claimed(

@@ -173,7 +173,7 @@ def answer_no(
         code=code,
     )
     recovery.verified(tx, entry, "failed", action="resume")
-    _finish(tx, request, error=reason, error_class="no")
+    _finish(tx, request, error=reason, error_class=step_rows.NO)
     return Entry.from_row(row)
 
 

@@ -65,7 +65,7 @@ def after_not_found(
         assert entry.settle_ms is not None, "without it nothing is proven"
         left = call_left(tx, entry) + entry.settle_ms + milliseconds(looked)
         if left > 0:
-            return Held(timedelta(milliseconds=left))
+            return Held(timedelta(milliseconds=left), settling=True)
     # It may have waited for the row. Not above: what was found is no younger for that.
     tx.tick()
     if forward:

@@ -8,6 +8,7 @@ transaction that settles it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import func
@@ -36,18 +37,29 @@ def verified(tx: Transaction, before: Entry, outcome: str, *, action: str) -> No
     """
     if before.recovering_ms is None:
         return
+    now = tx.one(
+        rows_of(
+            effects,
+            effects.c.approval_id,
+            effects.c.params_hash,
+            effects.c.generation,
+            effects.c.calls,
+            entry_id=before.entry_id,
+        )
+    )
+    assert now is not None, "entries are never deleted"
     before.tell(
         tx,
         "recovery.verified",
         outcome=outcome,
         action=action,
-        calls=before.fencing_token,
+        calls=now["calls"],
         took_ms=tx.now_ms - before.recovering_ms,
-        broken=_broken(tx, before) or None,
+        broken=_broken(tx, before, now) or None,
     )
 
 
-def _broken(tx: Transaction, entry: Entry) -> list[str]:
+def _broken(tx: Transaction, entry: Entry, now: Mapping[str, Any]) -> list[str]:
     """Return the invariants that do not hold: an empty list, unless somebody wrote past us."""
     broken = []
     live = tx.count(
@@ -57,16 +69,6 @@ def _broken(tx: Transaction, entry: Entry) -> list[str]:
     )
     if live > 1:
         broken.append("one_live_entry_for_each_key")
-    now = tx.one(
-        rows_of(
-            effects,
-            effects.c.approval_id,
-            effects.c.params_hash,
-            effects.c.generation,
-            entry_id=entry.entry_id,
-        )
-    )
-    assert now is not None, "entries are never deleted"
     if now["approval_id"] is not None:
         found = tx.one(
             rows_of(

@@ -35,7 +35,7 @@ _WRITTEN_ONCE: Final = ("events", "steerings")
 _NEVER: Final = ("bars", "effects", "leases", "runs")
 #: By table and columns: with which kinds their content goes, where it is not changed otherwise.
 _EMPTIED: Final = {
-    ("approvals", "params, answers, description, undo"): ("runs",),
+    ("approvals", "params, answers, description, undo, precondition"): ("runs",),
     ("effects", "content_deleted_ms"): ("runs", "outputs"),
 }
 #: Milliseconds. A row says when it was hidden by the clock of its transaction's beginning.

@@ -129,6 +129,9 @@ def go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
     found = tree(tx, root)
     for run_id in found:
         tx.lock_run(run_id)
+    # Whoever is about to rest on one of their effects is waited for, and seen.
+    theirs = rows_of(effects, effects.c.entry_id).where(effects.c.run_id.in_(found))
+    tx.all(theirs.order_by(effects.c.entry_id).with_for_update())
     kept = why_stays(tx, root, kind)
     if kept is not None:
         return kept
@@ -215,7 +218,13 @@ def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
     tx.execute(
         update_rows(approvals)
         .where(approvals.c.run_id.in_(mine))
-        .values(params=_NO_JSON, answers=null(), description=_NO_TEXT, undo=_NO_TEXT)
+        .values(
+            params=_NO_JSON,
+            answers=null(),
+            description=_NO_TEXT,
+            undo=_NO_TEXT,
+            precondition=null(),  # a digest of what may be guessed
+        )
     )
     tx.execute(
         update_rows(runs).where(runs.c.run_id.in_(mine)).values(input=_NO_JSON, error=null())

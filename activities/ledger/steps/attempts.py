@@ -308,12 +308,12 @@ def keep_usage(tx: Transaction, run_id: str, step_id: str, usage: Usage, told_by
     return True
 
 
-def kept_usage(tx: Transaction, run_id: str, step_id: str, holders: str) -> list[Usage]:
-    """Return what those have used whose names begin so, and that were tried again."""
+def kept_usage(tx: Transaction, run_id: str, step_id: str, holders: str, mine: str) -> list[Usage]:
+    """Return what was kept of those whose names begin so, without one of them, which counts it."""
     return [
         Usage(tokens=body["tokens"], money=body["money"])
         for body in _usages(tx, run_id, step_id)
-        if body["told_by"].startswith(holders)
+        if body["told_by"].startswith(holders) and body["told_by"] != mine
     ]
 
 

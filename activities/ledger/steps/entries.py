@@ -254,6 +254,8 @@ class Entry:
     left_because: str | None
     content_deleted_ms: int | None
     """When what it carried was deleted."""
+    calls: int
+    """How often it was called, or put in doubt in the place of a first call."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Entry:
@@ -343,9 +345,11 @@ class Answered:
 
 @dataclass(frozen=True)
 class Held:
-    """Somebody else is on it."""
+    """Somebody else is on it, or may be."""
 
     wait: timedelta
+    settling: bool = False
+    """Whether an earlier call may still arrive."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ APPEND_ONLY: Final = ("principal_changes",)
 KEPT: Final = {
     "approvals": (
         "approval_id, run_id, step_id, tool, tool_version, key, params_hash, user_id, editors,"
-        " needs, asked_of, assurance, precondition, secret, requested_ms, expires_ms",
+        " needs, asked_of, assurance, secret, requested_ms, expires_ms",
         "consumed_entry, consumed_generation",
     ),
     "epochs": ("number, restored_to_ms, opened_ms, opened_by", "closed_ms, closed_by"),
@@ -315,7 +315,7 @@ def _tables() -> None:
         sa.Column("needs", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("asked_of", sa.String(length=1000), nullable=False),
         sa.Column("assurance", sa.String(length=16), nullable=False),
-        sa.Column("precondition", sa.String(length=80), nullable=True),
+        sa.Column("precondition", sa.Text(), nullable=True),
         sa.Column("secret", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("requested_ms", sa.BigInteger(), nullable=False),
