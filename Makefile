@@ -67,7 +67,7 @@ drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes
 	@"$(PY)" -m surehand.examples.shop --port 0 --db .surehand/drill/shop.sqlite -- \
 		"$(PY)" -m tests.drill_full --soak "$(SOAK)" --round "$(ROUND)"
 
-bench: venv ## Measure what BENCHMARKS.md shows (about an hour; needs PostgreSQL)
+bench: venv ## Measure what BENCHMARKS.md shows (about two hours; needs PostgreSQL)
 	@"$(PY)" -m benchmarks.steps --json .surehand/benchmarks/steps.json
 	@"$(PY)" -m benchmarks.profile --json .surehand/benchmarks/profile.json
 	@"$(PY)" -m benchmarks.growth --json .surehand/benchmarks/growth.json
@@ -75,6 +75,7 @@ bench: venv ## Measure what BENCHMARKS.md shows (about an hour; needs PostgreSQL
 	@"$(PY)" -m benchmarks.guards --json .surehand/benchmarks/guards.json
 	@"$(PY)" -m benchmarks.retries --json .surehand/benchmarks/retries.json
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
+	@"$(PY)" -m benchmarks.busy --json .surehand/benchmarks/busy.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
 	@"$(PY)" -m benchmarks.approvals_page --json .surehand/benchmarks/approvals_page.json
 	@"$(PY)" -m benchmarks.peers --json .surehand/benchmarks/peers.json
