@@ -75,10 +75,12 @@ class WaitingRuns:
         console: Console,
         *,
         starts: int,
+        decided: int,
         by_update: bool,
     ) -> None:
         self._server = server
         self._starts = starts
+        self._decided = decided
         self._by_update = by_update
         self._use = use
         self._world = world
@@ -104,7 +106,7 @@ class WaitingRuns:
         waiting = self._waiting()
         few = waiting[: min(SINGLES, runs // 2)]
         single = [await self._approved([one]) for one in few]
-        rest = await self._approved(waiting[len(few) :])
+        rest = await self._approved(waiting[len(few) : self._decided])
         done = await self._use.at_rest()
         return Waited(
             database=database,
@@ -253,6 +255,7 @@ async def measure(
                         ledger,
                         console,
                         starts=options.starts,
+                        decided=options.decided or options.runs,
                         by_update=options.update,
                     )
                     measured.append(await waiting.measure(database, options.runs, options.parked))
@@ -272,11 +275,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--starts", type=int, default=STARTS, metavar="N", help=f"at once; default {STARTS}"
     )
     parser.add_argument(
+        "--decided", type=int, metavar="N", help="runs that are approved; default all"
+    )
+    parser.add_argument(
         "--update", action="store_true", help="decide by update, as the commands do; not by signal"
     )
     options = parser.parse_args(argv)
     if options.runs < 2 or options.starts < 1:
         parser.error("--runs must be at least 2, --starts at least 1")
+    if options.decided is not None and options.decided <= SINGLES:
+        parser.error(f"--decided must be more than {SINGLES}")
     measured: list[Waited] = []
     return run(
         "waiting",

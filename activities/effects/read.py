@@ -9,6 +9,8 @@ from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
+import structlog
+
 from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.drafts import KeptDraft, Writer
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
@@ -61,6 +63,7 @@ from surehand.workflows.contracts.tools import (
 from surehand.workflows.errors import ErrorType
 
 T = TypeVar("T")
+log = structlog.get_logger()
 
 _NOTHING: Final = Kept(None)
 _DOWN: Final = FailureClass.DEPENDENCY_DOWN.value
@@ -180,7 +183,12 @@ class ReadCall:
         def succeed(tx: Transaction) -> ChainHead | None:
             return tx.heads[row.run_id] if one_call.record_read(tx, row, output.value) else None
 
-        return await written(lambda: ledger.call(self.call.tenant, succeed, first=True))
+        try:
+            return await written(lambda: ledger.call(self.call.tenant, succeed, first=True))
+        except Exception as error:
+            # What is wrong with it, the general way finds out: an answer is in hand.
+            log.warning("ledger.call_failed", step_id=row.step_id, error=repr(error))
+            return None
 
     def _begin(self, tx: Transaction, row: StepAttempt) -> _Begun | ToolReport:
         """Begin the read, or say what it has come to already."""

@@ -137,6 +137,20 @@ async def test_a_plain_read_leaves_the_same_rows_on_both_ways(twins: list[Reads]
     alike(twins)
 
 
+async def test_an_answer_that_the_one_call_refuses_is_recorded_by_the_general_way(
+    twins: list[Reads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise RuntimeError("no such function")
+
+    monkeypatch.setattr("surehand.activities.effects.read.one_call.record_read", refuses)
+    found = [await one.attempt() for one in twins]
+
+    assert found == [("succeeded", "r-1", False)] * 2
+    assert [one.asked for one in twins] == [1, 1]
+    alike(twins)
+
+
 @pytest.mark.parametrize("limits", [{}, {"tokens_per_day": 10, "money_per_day": "0.01"}])
 async def test_a_plain_read_is_two_statements_also_where_its_spending_is_limited(
     twins: list[Reads], limits: dict[str, Any]

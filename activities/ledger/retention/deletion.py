@@ -42,7 +42,13 @@ from surehand.activities.ledger.retention.content import (
     goes_alone,
     of_checkpoint,
 )
-from surehand.activities.ledger.retention.hiding import checkpoint_is_free, hidden, tree, why_kept
+from surehand.activities.ledger.retention.hiding import (
+    checkpoint_is_free,
+    hidden,
+    lock_effects,
+    tree,
+    why_kept,
+)
 from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 
@@ -129,9 +135,7 @@ def go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
     found = tree(tx, root)
     for run_id in found:
         tx.lock_run(run_id)
-    # Whoever is about to rest on one of their effects is waited for, and seen.
-    theirs = rows_of(effects, effects.c.entry_id).where(effects.c.run_id.in_(found))
-    tx.all(theirs.order_by(effects.c.entry_id).with_for_update())
+    lock_effects(tx, found)
     kept = why_stays(tx, root, kind)
     if kept is not None:
         return kept

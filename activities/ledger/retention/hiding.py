@@ -149,6 +149,12 @@ def tree(tx: Transaction, root: str) -> list[str]:
     return found
 
 
+def lock_effects(tx: Transaction, found: Collection[str]) -> None:
+    """Wait for whoever is about to rest on an effect of these runs: it is seen afterwards."""
+    theirs = rows_of(effects, effects.c.entry_id).where(effects.c.run_id.in_(found))
+    tx.all(theirs.order_by(effects.c.entry_id).with_for_update())
+
+
 def hidden(tx: Transaction, run_id: str, kind: str = "runs") -> Hidden | None:
     """Return what is hidden of a run; ``None``: it can be seen."""
     row = tx.one(rows_of(retentions, run_id=run_id, kind=kind))

@@ -22,7 +22,13 @@ from surehand.activities.ledger.core.tables import (
     run_keys,
     runs,
 )
-from surehand.activities.ledger.retention.hiding import UNSETTLED, tree, who_rests_on, why_needed
+from surehand.activities.ledger.retention.hiding import (
+    UNSETTLED,
+    lock_effects,
+    tree,
+    who_rests_on,
+    why_needed,
+)
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 from surehand.workflows.identity import root_run_id
 
@@ -61,6 +67,7 @@ def erase(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure:
     # Nothing of it is claimed or opened anew meanwhile.
     tx.lock_run(run_id)
     found = tuple(tree(tx, run_id))
+    lock_effects(tx, found)
     going = rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(found))
     opened = tx.one(going.order_by(runs.c.run_id).limit(1))
     if opened is not None:
