@@ -100,11 +100,8 @@ async def resolve(
 
 async def _run_of(caller: Caller, connection: Connection, intervention: str) -> str:
     """Return the run whose intervention it is: of those that wait, else of those in the ledger."""
-    # Beside a call that is under way a run shows itself as running.
-    doubtful = (
-        *(RunState.NEEDS_INTERVENTION, RunState.COMPENSATING, RunState.WAITING_APPROVAL),
-        RunState.RUNNING,
-    )
+    # One beside a call that is under way is not among them: its run's own lines name the run.
+    doubtful = (RunState.NEEDS_INTERVENTION, RunState.COMPENSATING, RunState.WAITING_APPROVAL)
     states = ", ".join(f"'{state}'" for state in doubtful)
     condition = (
         f"{OPEN_ITEMS.name} > 0 AND {RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"

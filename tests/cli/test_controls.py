@@ -50,8 +50,13 @@ def controlled(verbs: Verbs, tmp_path: Path) -> str:
     return found[1]
 
 
-def shown(verbs: Verbs, run: str) -> str:
-    return str(verbs("show", run).out)
+def shown(verbs: Verbs, run: str, until: str = "") -> str:
+    """Return what is shown of a run, once that is in it."""
+    for _ in range(60):  # what was answered has been taken; what follows comes in a moment
+        out = str(verbs("show", run).out)
+        if until in out:
+            break
+    return out
 
 
 def test_a_run_is_led_to_its_end_by_the_commands_that_it_shows(
@@ -63,7 +68,7 @@ def test_a_run_is_led_to_its_end_by_the_commands_that_it_shows(
     assert "is too short" in verbs("answer", controlled, "x").line()
     assert "answered why.1" in verbs("answer", controlled, "why.1=sent twice").out
     event = ["event", controlled, "returned", "--about", "order-7"]
-    assert "waits for an event" in shown(verbs, controlled)
+    assert "waits for an event" in shown(verbs, controlled, until="waits for an event")
     assert "--payload is no JSON" in verbs(*event, "--id", "e1", "--payload", '{"n": 1').line()
     other = verbs("event", controlled, "retruned", "--about", "order-7", "--id", "e0").out
     assert "is taken, but nothing waits for retruned order-7 now" in other

@@ -176,7 +176,7 @@ def test_a_signal_of_a_wrong_name_shows_and_changes_nothing(
     [refused] = verbs("show", run.name, "--json").document()["refused_signals"]
     assert refused["name"] == "aprove"
     assert (
-        "known are decide, resolve, cancel, pause, resume, token, answer, event, top_up, amend"
+        "known are resolve, decide, cancel, pause, resume, token, answer, event, top_up, amend"
         in refused["reason"]
     )
     assert "aprove" in verbs("show", run.name).out
