@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Final
 
-import structlog
 from rich.console import Console
 
 from benchmarks.figures import table
 from benchmarks.ledgers import DATABASES, MakeLedger, makers
 from benchmarks.profile import Measure, Watch, play_writes
-from benchmarks.program import Told, parser_of, run
+from benchmarks.program import Told, parser_of, run, unread_log
 from benchmarks.variants import Compared, Variant, compare, compared
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.statements import rows_of
@@ -60,13 +57,7 @@ async def measure(
     """Measure on each database; the lists keep what is done when this is ended early."""
     for store in options.database or list(DATABASES):
         with ExitStack() as running:
-            # As a worker's own log, which nobody reads here.
-            nobody = running.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-            structlog.configure(
-                processors=[structlog.processors.JSONRenderer()],
-                logger_factory=structlog.WriteLoggerFactory(nobody),
-            )
-            running.callback(structlog.reset_defaults)
+            running.enter_context(unread_log())
             make = makers(environment, [store], running)[store]
             empty = await asyncio.to_thread(make, "empty")
             began = time.monotonic()

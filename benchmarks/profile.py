@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
-import os
 import pstats
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +20,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
 from rich.console import Console
 from sqlalchemy import event
 
 from benchmarks.figures import table
 from benchmarks.ledgers import DATABASES, limit, makers
-from benchmarks.program import Told, parser_of, run
+from benchmarks.program import Told, parser_of, run, unread_log
 from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.effects.one_call import Outcome, record_write
@@ -230,12 +228,7 @@ async def play(
 ) -> None:
     """Play all transactions on each ledger; the lists keep what is done when this is ended."""
     with ExitStack() as running:
-        # As a worker's own log, which nobody reads here.
-        nobody = running.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-        structlog.configure(
-            processors=[structlog.processors.JSONRenderer()],
-            logger_factory=structlog.WriteLoggerFactory(nobody),
-        )
+        running.enter_context(unread_log())
         made = makers(environment, options.database or list(DATABASES), running)
         for store, make in made.items():
             url = make("profile")

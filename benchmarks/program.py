@@ -7,11 +7,13 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
 from rich.console import Console
 
 from benchmarks.ledgers import DATABASES
@@ -36,6 +38,20 @@ def clean() -> dict[str, str]:
     """Return the environment without settings: the figures are those of the defaults."""
     ours = ("SUREHAND_", "TEMPORAL_", "BENCHMARK_")
     return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+
+
+@contextmanager
+def unread_log() -> Iterator[None]:
+    """Write log lines as a worker does, and keep none."""
+    with Path(os.devnull).open("w", encoding="utf-8") as nobody:
+        structlog.configure(
+            processors=[structlog.processors.JSONRenderer()],
+            logger_factory=structlog.WriteLoggerFactory(nobody),
+        )
+        try:
+            yield
+        finally:
+            structlog.reset_defaults()
 
 
 def parser_of(name: str, description: str) -> argparse.ArgumentParser:

@@ -181,7 +181,7 @@ class ToolActivities:
             return await self._write(call, prepared, attempt, ahead, begun)
 
     async def _keep_usage(self, call: ToolCall, attempt: Attempt, usage: Usage) -> None:
-        """Keep what an attempt that is tried again has used, for the one that reports."""
+        """Keep what an attempt has used, for a later one that reports, and count it."""
         if usage == Usage():
             return
         ledger, step = self._worker.ledger, (call.run_id, call.step_id)
@@ -199,21 +199,17 @@ class ToolActivities:
         if the database's answer is lost.
         """
         own, ledger = meter.usage(), self._worker.ledger
-        step = (call.run_id, call.step_id)
-
-        def count(tx: Transaction) -> None:
-            # A batch may be tried again because of a later step: then nobody has heard of this one.
-            if attempt.batch is None or step_rows.keep_usage(tx, *step, own, attempt.holder):
-                quota_usage.add_spent(tx, own)
-
-        if own != Usage():
-            await written(lambda: ledger.transact(call.tenant, count))
+        if attempt.batch is not None:
+            # It may be tried again because of a later step: then nobody has heard of this one.
+            await self._keep_usage(call, attempt, own)
+        elif own != Usage():
+            await written(lambda: ledger.transact(call.tenant, quota_usage.add_spent, own))
         if attempt.number > 1:
             earlier = await written(
                 lambda: ledger.transact(
                     call.tenant,
                     step_rows.kept_usage,
-                    *(*step, f"{attempt.activity_key}:", attempt.holder),
+                    *(call.run_id, call.step_id, f"{attempt.activity_key}:", attempt.holder),
                 )
             )
             for one in earlier:

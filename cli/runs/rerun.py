@@ -16,12 +16,11 @@ from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import Linked as LinkedShape
 from surehand.client.plan_file import Draft
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.runs import RunView, is_cut
 from surehand.workflows.contracts.starting import Linked
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
 from surehand.workflows.plan.plan import ITERATION, Plan
 from surehand.workflows.plan.validation import ancestors
-from surehand.workflows.state.run_state import is_cut
 
 
 async def retry(

@@ -61,6 +61,7 @@ async def test_the_end_of_a_recovery_is_recorded_with_what_was_checked(
     body = verified(scene)
     assert (body["outcome"], body["action"]) == ("committed", "resume")
     assert body["took_ms"] >= 0
+    assert body["calls"] == scene.row(effects)["calls"]
     assert "broken" not in body
     assert (scene.row(effects))["recovering_ms"] is None
 

@@ -42,6 +42,19 @@ def test_a_doubt_beside_a_call_that_is_under_way_waits_for_people() -> None:
     assert (data.state, data.open_items) == (RunState.RUNNING, 1)
 
 
+def test_a_failure_shows_the_params_of_the_next_attempt_an_approvers_edit_before_the_plans() -> (
+    None
+):
+    data = running(StepState.PAUSED_FAILURE)
+    step = data.request.plan.step("s1").model_copy(update={"params": {"to": "${order.to}"}})
+    data.set_progress("s1", step=step)
+    assert [one.value for one in data.waiting()] == [{"to": "${order.to}"}]
+
+    data.of_step("s1").edited = {"to": "ann"}
+
+    assert [one.value for one in data.waiting()] == [{"to": "ann"}]
+
+
 def test_paused_steps_wait_for_people_and_those_that_go_on_by_themselves_do_not() -> None:
     paused = running(StepState.PAUSED_FAILURE, StepState.PAUSED_PERMISSION, StepState.PAUSED_BUDGET)
     going_on = running(

@@ -42,9 +42,13 @@ class InterruptKind(StrEnum):
         match self:
             case InterruptKind.ASK | InterruptKind.EVENT:
                 return True
-            case InterruptKind.BEFORE | InterruptKind.AFTER | InterruptKind.TOOL:
-                return False
-            case InterruptKind.FAILURE | InterruptKind.BUDGET:
+            case (
+                InterruptKind.BEFORE
+                | InterruptKind.AFTER
+                | InterruptKind.TOOL
+                | InterruptKind.FAILURE
+                | InterruptKind.BUDGET
+            ):
                 return False
 
     @property
@@ -57,10 +61,8 @@ class InterruptKind(StrEnum):
                 return Gives.VALUE_UNLESS_ACCEPTED
             case InterruptKind.BEFORE | InterruptKind.FAILURE | InterruptKind.BUDGET:
                 return Gives.DIRECTION
-            case InterruptKind.EVENT:
-                return (
-                    Gives.DIRECTION
-                )  # Nobody answers it; what an event gives is on record itself.
+            case InterruptKind.EVENT:  # Nobody answers it. What an event gives is on record itself.
+                return Gives.DIRECTION
 
 
 class Gives(Enum):

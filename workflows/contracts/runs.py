@@ -62,6 +62,15 @@ class StepView(Message):
     undone: str | None = None
     """How its effect was undone afterwards, where it was; its state stays what it was."""
 
+    def without_output(self, size: int) -> StepView:
+        """Return the view with the output's size in its place, in bytes of JSON."""
+        return self.model_copy(update={"output": {"too_large": {"bytes": size}}})
+
+
+def is_cut(output: JsonValue) -> bool:
+    """Return whether an output is not there, but its size."""
+    return isinstance(output, dict) and set(output) == {"too_large"}
+
 
 class RunResult(Message):
     """How a run ended, or stands.

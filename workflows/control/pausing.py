@@ -65,9 +65,10 @@ class Pausing:
         if delivery.forwarded is not None and (asked.step, asked.params) != (None, None):
             # It is about a step of the parent's; here it only ends the pause.
             asked, failed = ResumeRun(actor=asked.actor), []
-        inner = below if asked.step is None and not failed else below.keys() & {asked.step}
-        if inner and delivery.forwarded is None and data.paused is None:
-            runs = ", ".join(sorted(below[one] for one in inner))
+        unnamed = asked.step is None and not failed
+        meant = sorted(run for one, run in below.items() if unnamed or one == asked.step)
+        if meant and delivery.forwarded is None and data.paused is None:
+            runs = ", ".join(meant)
             return Answer(accepted=False, message=f"what has failed is in run {runs}: resume it")
         if asked.step is not None and asked.step not in failed:
             listed = ", ".join(failed) or "none"

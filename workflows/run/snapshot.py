@@ -10,7 +10,7 @@ import json
 from collections.abc import Container, Mapping
 from typing import Any, Final, TypeVar
 
-from surehand.workflows.contracts.runs import StepView
+from surehand.workflows.contracts.runs import StepView, is_cut
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.gate import Gate
 from surehand.workflows.identity import run_of_approval
@@ -18,7 +18,7 @@ from surehand.workflows.plan.plan import ITERATION, Plan
 from surehand.workflows.plan.references import INPUT
 from surehand.workflows.plan.validation import ancestors
 from surehand.workflows.state.records import StepRecord
-from surehand.workflows.state.run_state import OPEN, RunData, StepViews, is_cut
+from surehand.workflows.state.run_state import OPEN, RunData, StepViews
 
 #: Steps of the plan and the newest others (items of lists, steps of earlier plans) that are listed.
 MOST_LISTED: Final = 200
@@ -68,7 +68,7 @@ def _views(listed: list[StepView], needed: set[str]) -> dict[str, StepView]:
         size = len(json.dumps(view.output)) if view.output is not None else 0
         if view.id not in needed:
             if size > left:
-                view = view.model_copy(update={"output": {"too_large": {"bytes": size}}})
+                view = view.without_output(size)
             else:
                 left -= size
         views[view.id] = view

@@ -60,7 +60,7 @@ def _shown(steps: list[StepView]) -> list[StepView]:
     for view in steps:
         size = len(json.dumps(view.output)) if view.output is not None else 0
         if size > left:
-            view = view.model_copy(update={"output": {"too_large": {"bytes": size}}})
+            view = view.without_output(size)
         else:
             left -= size
         shown.append(view)

@@ -21,7 +21,7 @@ from surehand.workflows.contracts.effects import EffectView, OpenIntervention
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.quotas import QuotaWait
-from surehand.workflows.contracts.runs import RefusedSignal, StepView, TimelineLine
+from surehand.workflows.contracts.runs import RefusedSignal, StepView, TimelineLine, is_cut
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import ENDED_STEPS, RunState, StepState, Waiting
 from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun
@@ -503,8 +503,3 @@ class RunData(Record):
             return []
         text = self.queued.text
         return [Waiting(kind="quota", id=self.request.run_id, step_id="", question=text)]
-
-
-def is_cut(output: Any) -> bool:
-    """Return whether an output is not carried, because it is large and nothing ahead needs it."""
-    return isinstance(output, dict) and set(output) == {"too_large"}

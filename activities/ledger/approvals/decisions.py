@@ -203,13 +203,13 @@ def verify(
     if row is not None and row["run_id"] != asked.run_id:
         row = None
     recorded = tx.one(rows_of(decisions, decision_id=asked.decision_id))
-    if recorded is not None and not _is_of(recorded, asked):
+    if recorded is not None:
+        if _is_of(recorded, asked):
+            return judged_before(recorded, row)
         # Nothing is to lend its number to something else: this is the last look before a call.
         state = ApprovalState(row["state"]) if row else None
         said = "another decision was judged under its number: send it again"
         return Judged(verdict_on(asked, VerdictCode.MALFORMED, said, state, Proof()))
-    if recorded is not None:
-        return judged_before(recorded, row)
     found: Proof | Refusal
     counts: _Counts | Refusal
     if decision is None:
