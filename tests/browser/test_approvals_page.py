@@ -138,6 +138,26 @@ async def test_a_call_that_cannot_be_fetched_is_not_approved_and_is_rejected_wit
     assert (decision["outcome"], decision["verified"]) == ("reject", True)
 
 
+async def test_a_call_that_never_comes_is_not_approved_and_is_rejected(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        await ann.signs_in()
+        held: list[Route] = []
+        await ann.page.route("**/approval.json*", lambda route: held.append(route))
+        await ann.opens(request.approval_id)
+        await ann.page.get_by_label("Reason", exact=True).fill("it takes too long")
+        await ann.reject.click()
+        await ann.says("counts: rejected by ann")
+        await expect(ann.approve).to_be_disabled()
+        assert (await run.result()).state is RunState.FAILED
+        [one] = held
+        await one.abort()
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
 @pytest.mark.parametrize(
     "other", [{"approval_id": "run-404/refund/1"}, {"params_hash": "sha256:0"}]
 )

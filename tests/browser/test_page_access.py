@@ -273,3 +273,26 @@ async def test_an_answer_and_a_list_of_approvals_give_the_focus_to_what_is_said_
         await expect(ann.page.locator("#said")).to_be_focused()
         for run in runs:
             assert (await run.result()).state is RunState.COMPLETED
+
+
+async def test_no_button_can_be_pressed_before_its_page_listens(
+    stage: Stage, ann: Approver, order_id: str
+) -> None:
+    page, url = ann.page, ann.served.url
+    pressable = page.locator("button[type=button]:enabled:visible")
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        one = quote((await run.asks()).approval_id)
+        await ann.signs_in()
+        await page.route("**/static/*.js", lambda route: route.abort())
+        for path in ("/", f"/approval?id={one}", f"/several?id={one}", "/keys", "/sign-in"):
+            await page.goto(f"{url}{path}")
+            assert await pressable.all_inner_texts() == [], path
+        await page.unroute_all()
+
+        await page.goto(f"{url}/keys")
+        for name in ("Sign out", "Make a key"):
+            await expect(page.get_by_role("button", name=name, exact=True)).to_be_enabled()
+        await page.goto(f"{url}/approval?id={one}")
+        await page.get_by_role("button", name="Reject").click()
+        await expect(page.locator("#said")).to_have_text("Say why you reject it.")

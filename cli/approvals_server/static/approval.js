@@ -2,8 +2,8 @@
 //
 // The server is not believed. What is shown is drawn from the same values that are hashed, and the
 // hash is what is signed. Approving is off while anything of the call is missing, or is not what
-// the server asks to sign. Rejecting is never off: a call that is not made harms nobody. So all that
-// it takes to reject is in the page itself, whether the call can be fetched or not.
+// the server asks to sign. Rejecting is on before the call is drawn: one that is not made harms nobody.
+// So all that it takes to reject is in the page itself, whether the call can be fetched or not.
 
 import { doubt, drawCall } from "./call.js";
 import { parseExact } from "./canonical.js";
@@ -35,11 +35,12 @@ let sending = false;
 /** Whether one of this page's counts. */
 let counted = false;
 
-await draw();
 part("approve")?.addEventListener("click", () => decide("approve"));
 part("reject")?.addEventListener("click", () => decide("reject"));
 part("edit")?.addEventListener("click", edit);
 part("ask-anew")?.addEventListener("click", askAnew);
+await findSigner();
+await draw();
 follow(`/follow/approval${query}`, changed);
 await tell();
 
@@ -58,10 +59,12 @@ async function draw() {
   } catch (error) {
     doubt(part("check"), say("not_exact", words(error)));
   }
-  return findSigner();
+  if (part("approve") !== null) {
+    release();
+  }
 }
 
-/** Find out with what a decision is signed here, and let the buttons follow. */
+/** Find out with what a decision is signed here: from then on, one can reject. */
 async function findSigner() {
   if (part("approve") === null) {
     return;

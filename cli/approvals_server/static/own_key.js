@@ -11,6 +11,7 @@ let sure = false;
 part("make").addEventListener("click", () => trying(() => makeKey(told.tenant, told.principal)));
 part("forget").addEventListener("click", forget);
 part("make-passkey").addEventListener("click", makePasskey);
+part("make-passkey").disabled = false;
 await trying(() => ownKey(told.tenant, told.principal));
 
 async function trying(get) {

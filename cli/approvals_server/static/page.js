@@ -78,7 +78,10 @@ export function words(error) {
   return error instanceof Error ? error.message : String(error);
 }
 
-document.getElementById("sign-out")?.addEventListener("click", async () => {
+const signOut = part("sign-out");
+signOut?.addEventListener("click", async () => {
   await send("/sign-out", {});
   location.assign("/sign-in");
 });
+// Each page has its buttons off: what is pressed before there is somebody to hear it is lost.
+signOut?.removeAttribute("disabled");
