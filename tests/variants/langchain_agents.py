@@ -242,3 +242,17 @@ graph = (
     .add_edge("act", "decide")
     .compile(checkpointer=InMemorySaver())
 )
+
+
+async def refund_and_look(state: Told) -> dict[str, Any]:
+    """Have an agent refund, and ask a human afterwards: the node runs again with the answer."""
+    done = await refunds.ainvoke({"messages": state["messages"]})
+    return {"messages": done["messages"][-1:], "allowed": interrupt("Tell the customer?")}
+
+
+asks_afterwards = (
+    StateGraph(Told)
+    .add_node("refund", refund_and_look)
+    .add_edge(START, "refund")
+    .compile(checkpointer=InMemorySaver())
+)
