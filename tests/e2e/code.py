@@ -29,6 +29,8 @@ class Raises(CodeRun):
     async def steps(self, steps: StepMaker) -> Any:
         await refund(steps)
         match steps.input["by"]:
+            case "schema":
+                await steps.ask("How many?", {"type": "nombre"})
             case "output":
                 return {"id": 2**60}
             case "failure":

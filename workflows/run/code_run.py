@@ -374,6 +374,7 @@ class StepMaker:
 
         Raises:
             StepFailed: Nobody has answered in time.
+            ApplicationError: ``answer`` is no JSON Schema.
         """
         asked = {
             "question": "${question}",
