@@ -43,6 +43,7 @@ from surehand.agents.calls import (
     secret_in,
 )
 from surehand.agents.named_agents import named
+from surehand.workflows.identity import NotCanonical, canonical_json
 from surehand.workflows.plain_text import plain
 from surehand.workflows.provider_names import provider_names
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepMaker, current_steps
@@ -267,7 +268,12 @@ async def _continue_as_new(steps: StepMaker, state: Mapping[str, Any]) -> None:
     inside_another = "|" in get_config()["configurable"].get("checkpoint_ns", "")
     if inside_another or to_jsonable_python(others, fallback=repr) != others:
         return
-    messages = [MESSAGE.dump_python(one, mode="json") for one in state["messages"]]
+    try:
+        canonical_json(others)
+    except NotCanonical:
+        return
+    # As text: a model may have written a number that no canonical JSON has.
+    messages = [MESSAGE.dump_json(one).decode() for one in state["messages"]]
     await steps.continue_as_new({"messages": messages} | others)
 
 

@@ -68,7 +68,7 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     carried: Any = steps.carried
     given = dict(plan.input if carried is None else carried)
     if carried is not None:
-        given["messages"] = [MESSAGE.validate_python(one) for one in carried["messages"]]
+        given["messages"] = [MESSAGE.validate_json(one) for one in carried["messages"]]
     elif "messages" in graph.channels:
         of_state = {name: value for name, value in given.items() if name in graph.channels}
         given = {"messages": [{"role": "user", "content": prompt_of(plan)}]} | of_state

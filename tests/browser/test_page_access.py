@@ -343,3 +343,17 @@ async def test_an_answer_that_may_have_arrived_is_not_called_unsent(
         await ann.page.get_by_role("button", name="Answer").click()
         await ann.says("No answer came")
         assert (await run.result()).state is RunState.COMPLETED
+
+
+async def test_a_double_click_does_not_forget_a_key(ann: Approver) -> None:
+    await ann.signs_in()
+    public = await ann.makes_a_key()
+    forget = ann.page.get_by_role("button", name="Forget")
+    await forget.dblclick()
+    await ann.says("Press again to forget it.")
+    await ann.page.reload()
+    await expect(ann.page.locator("#public")).to_have_text(public)
+    await forget.click()
+    await ann.says("Press again to forget it.")
+    await forget.click()
+    await expect(ann.page.locator("#without-key")).to_be_visible()
