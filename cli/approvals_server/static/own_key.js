@@ -32,9 +32,8 @@ function show(key) {
   }
 }
 
-/** @param {MouseEvent} event a second click of a double click says nothing that was thought about */
-async function forget(event) {
-  if (!sure || event.detail > 1) {
+async function forget() {
+  if (!sure) {
     sure = true;
     part("said").textContent = say("forget_sure");
     return;

@@ -20,12 +20,11 @@ part("sign-in").addEventListener("click", signIn);
 
 function take() {
   const given = location.hash.slice(1);
-  // A part of the page may be aimed at as well, such as its content.
-  if (given.includes(".")) {
+  if (given) {
     token = given;
     showText(part("whom"), whom(token));
     // It stands in no history and in no bookmark from now on.
-    history.replaceState(null, "", location.pathname + location.search);
+    history.replaceState(null, "", location.pathname);
     part("without-link").hidden = true;
     part("with-link").hidden = false;
     part("sign-in").disabled = false;
