@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Container, Iterable
 from datetime import datetime
 
 from pydantic import JsonValue
@@ -62,9 +64,27 @@ class StepView(Message):
     undone: str | None = None
     """How its effect was undone afterwards, where it was; its state stays what it was."""
 
-    def without_output(self, size: int) -> StepView:
-        """Return the view with the output's size in its place, in bytes of JSON."""
-        return self.model_copy(update={"output": {"too_large": {"bytes": size}}})
+
+def cut_to_fit(
+    views: Iterable[StepView], most: int, *, whole: Container[str] = ()
+) -> list[StepView]:
+    """Return views of steps, each with its output's size in its place where there is no room.
+
+    Args:
+        views: In the order in which they are given room.
+        most: Characters of JSON that all outputs together may have.
+        whole: Steps whose outputs stay and take no room.
+    """
+    cut, left = list[StepView](), most
+    for view in views:
+        if view.id not in whole:
+            size = 0 if view.output is None else len(json.dumps(view.output))
+            if size > left:
+                view = view.model_copy(update={"output": {"too_large": {"bytes": size}}})
+            else:
+                left -= size
+        cut.append(view)
+    return cut
 
 
 def is_cut(output: JsonValue) -> bool:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Container, Mapping
 from typing import Any, Final, TypeVar
 
-from surehand.workflows.contracts.runs import StepView, is_cut
+from surehand.workflows.contracts.runs import StepView, cut_to_fit, is_cut
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.gate import Gate
 from surehand.workflows.identity import run_of_approval
@@ -62,16 +62,9 @@ def snapshot(data: RunData) -> dict[str, Any]:
 
 def _views(listed: list[StepView], needed: set[str]) -> dict[str, StepView]:
     """Return the steps that are listed, with their outputs as far as there is room for them."""
-    left, views = MOST_OUTPUTS, dict[str, StepView]()
     shown = [_with_output(view, view.id in needed) for view in listed]
-    for view in sorted(shown, key=lambda one: (one.id not in needed, bool(_item(one.id)))):
-        size = len(json.dumps(view.output)) if view.output is not None else 0
-        if view.id not in needed:
-            if size > left:
-                view = view.without_output(size)
-            else:
-                left -= size
-        views[view.id] = view
+    shown.sort(key=lambda one: (one.id not in needed, bool(_item(one.id))))
+    views = {view.id: view for view in cut_to_fit(shown, MOST_OUTPUTS, whole=needed)}
     return {view.id: views[view.id] for view in listed}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from surehand.workflows.contracts.checkpoint import (
     ResumePolicy,
     SideEffect,
 )
-from surehand.workflows.contracts.runs import RunResult, RunView, StepView
+from surehand.workflows.contracts.runs import RunResult, RunView, cut_to_fit
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
 from surehand.workflows.state.records import StepRecord
 from surehand.workflows.state.run_state import OPEN, RunData
@@ -54,24 +53,11 @@ def result_of(data: RunData) -> RunResult:
     )
 
 
-def _shown(steps: list[StepView]) -> list[StepView]:
-    """Return steps with as much of their outputs as people look at."""
-    shown, left = [], MOST_SHOWN
-    for view in steps:
-        size = len(json.dumps(view.output)) if view.output is not None else 0
-        if size > left:
-            view = view.without_output(size)
-        else:
-            left -= size
-        shown.append(view)
-    return shown
-
-
 def view_of(data: RunData) -> RunView:
     """Return the answer of the query ``view``."""
     result = result_of(data)
     return RunView(
-        result=result.model_copy(update={"steps": _shown(result.steps)}),
+        result=result.model_copy(update={"steps": cut_to_fit(result.steps, MOST_SHOWN)}),
         tenant=data.request.tenant,
         user=data.request.user,
         started_by=data.request.started_by or data.request.user,
