@@ -2,8 +2,8 @@
 //
 // The server is not believed. What is shown is drawn from the same values that are hashed, and the
 // hash is what is signed. Approving is off while anything of the call is missing, or is not what
-// the server asks to sign. Rejecting is on before the call is drawn: one that is not made harms nobody.
-// So all that it takes to reject is in the page itself, whether the call can be fetched or not.
+// the server asks to sign. Rejecting is on before the call is drawn: one that is not made harms
+// nobody. So all that it takes to reject is in the page itself, without the call.
 
 import { doubt, drawCall } from "./call.js";
 import { parseExact } from "./canonical.js";
