@@ -8,7 +8,8 @@ if __name__ == "__main__":
     gc.disable()  # What is loaded stays. To look for garbage in it is a quarter of the start.
 
 # isort: split
-from surehand.process.ending import leave  # first: it says what to do where nothing is installed
+# First: it says what to do where nothing is installed.
+from surehand.process.ending import end_by_signal_in_order, leave
 
 # isort: split
 import argparse
@@ -458,6 +459,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="load everything, say so, and exit")
     parser.add_argument("--processes", type=int, metavar="N", help="workers, one process each")
     arguments = parser.parse_args(argv)
+    # Told to end while it loads: the first process of a container would not hear it otherwise.
+    end_by_signal_in_order()
     try:
         several = arguments.processes
         given = {} if several is None else {f"{PREFIX}PROCESSES": str(several)}
@@ -484,6 +487,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SurehandError as error:
         print(f"surehand: {error}", file=sys.stderr)
         return error.code
+    except KeyboardInterrupt:
+        pass  # before it could claim anything
     return ExitCode.DONE
 
 

@@ -96,7 +96,7 @@ def decided(
     return run_id, decision.model_copy(update={"signature": sign(key, claims)})
 
 
-def composed(model: type[M], **values: Any) -> M:
+def composed(model: type[M], /, **values: Any) -> M:
     """Return a message to a run.
 
     Raises:

@@ -48,10 +48,12 @@ def leave(code: int) -> NoReturn:
 def end_by_signal_in_order() -> None:
     """Let SIGTERM and a closed terminal end this process as Ctrl-C does: its children are stopped.
 
-    SIGINT is set, too, because shells start background processes with it ignored.
+    SIGINT is set, too, because shells start background processes with it ignored. A terminal that
+    closes does not end what was started with ``nohup``.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    stays = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    for number in (signal.SIGTERM, *(() if stays else (signal.SIGHUP,))):
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
 
 

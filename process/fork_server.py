@@ -97,7 +97,9 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send it a signal; no-op when it has ended."""
         if self._code is None:
-            os.kill(self.pid, number)
+            # It may have ended, and nobody has told this process yet.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 class ForkServer:

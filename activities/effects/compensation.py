@@ -91,7 +91,7 @@ class CompensationActivities:
             if asked.bar:
                 run_tree.bar(tx, asked.run_id, asked.step_id)
             open_ = list[str]()
-            if asked.bar or asked.completing:
+            if asked.bar or asked.completing or asked.leave is not None:
                 # Those of this life of the run have ended before anybody asks.
                 open_ = run_tree.open_below(tx, asked.run_id, asked.step_id)
             if asked.completing:
@@ -117,7 +117,9 @@ class CompensationActivities:
             return found, open_
 
         (found, open_), head = await ledger.record(asked.tenant, asked.run_id, find)
-        if open_:
+        # The server cancels the child runs of one that is stopped, and these undo what they may:
+        # not before all that is kept is marked.
+        if open_ and (asked.leave is None or found.after is None):
             await stop_child_runs(activity.client(), ledger, asked.tenant, open_)
         return found.model_copy(update={"head": head}) if asked.within is None else found
 

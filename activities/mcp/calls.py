@@ -247,8 +247,12 @@ def innermost(error: BaseException) -> BaseException:
     return error
 
 
+class CutOutput(dict[str, Any]):
+    """What is left of an output that was too large: what is not in it may have been said."""
+
+
 def _bounded(output: dict[str, Any]) -> dict[str, Any]:
     text = json.dumps(output, ensure_ascii=False).encode(errors="replace")
     if len(text) <= LARGEST_OUTPUT:
         return output
-    return {"too_large": len(text), "begins": text[:2000].decode(errors="ignore")}
+    return CutOutput(too_large=len(text), begins=text[:2000].decode(errors="ignore"))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from surehand.activities.expressions import RuleBroken, condition_holds
-from surehand.activities.mcp.calls import McpCall, ReportedError, changed
+from surehand.activities.mcp.calls import CutOutput, McpCall, ReportedError, changed
 from surehand.activities.mcp.params import params_model
 from surehand.activities.mcp.pins import ask_servers
 from surehand.activities.mcp.server_file import (
@@ -193,6 +193,8 @@ def _lookup(
             if rule.not_found_error is not None and error.said.startswith(rule.not_found_error):
                 return NotFound()
             raise
+        if isinstance(output, CutOutput):
+            return Unknown(f"{rule.tool} has said more than an output may have")
         values["output"] = output
         try:
             found = condition_holds(rule.found, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from temporalio import activity
 
+from surehand.activities.activity_errors import stop
 from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 from surehand.activities.ledger.runs import interrupts, steering
 from surehand.activities.ledger.runs import lifecycle as run_rows
@@ -11,11 +12,13 @@ from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.foreign import content_of
 from surehand.activities.tools.describing import describe_plan
 from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.process.json_schemas import schema_problem
 from surehand.workflows.contracts.base import Recorded
 from surehand.workflows.contracts.controls import Amended, AmendRun, Evaluate, Evaluated
 from surehand.workflows.contracts.interrupts import RecordInterrupt
 from surehand.workflows.contracts.judging import Steer, Steered
 from surehand.workflows.contracts.tools import RecordRefusal
+from surehand.workflows.errors import ErrorType
 from surehand.workflows.plan.plan import names_in
 from surehand.workflows.plan.references import RUN
 
@@ -42,6 +45,11 @@ class SteeringActivities:
     @activity.defn(name="record_interrupt")
     async def record_interrupt(self, asked: RecordInterrupt) -> Recorded:
         """Record that a question was asked, or that nobody has answered it in time."""
+        wrong = schema_problem(asked.interrupt.answer_schema) if asked.what == "opened" else None
+        if wrong is not None:
+            # Code or a model has written it: no answer would ever be one.
+            text = f"it cannot be asked: the answer's schema: {wrong}"
+            raise stop(ErrorType.INVALID_PARAMS, text)
         _, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, interrupts.record, asked
         )

@@ -52,7 +52,9 @@ class Process:
         self.number = number
         self._settings = settings
         self.ready = False
-        """Whether it has ever begun to work."""
+        """Whether it has begun to work since it was started."""
+        self.began = False
+        """Whether it ever has: one that has may find the ledger away, and is started again."""
         self.child = self._start()
 
     def _start(self) -> Child:
@@ -85,6 +87,7 @@ class Process:
         """See whether it has begun to work."""
         if not self.ready:
             self.ready = (await self.asked(client, LIVE)) is not None
+            self.began |= self.ready
 
     async def asked(self, client: httpx.AsyncClient, path: str) -> httpx.Response | None:
         """Return what it answers; ``None``: nothing."""
@@ -124,7 +127,9 @@ async def supervise(settings: Settings) -> ExitCode | int:
             for one in processes:
                 one.child.kill()
     log.info("processes.stopped", codes=ended)
-    return code or next(filter(None, ended), ExitCode.DONE)
+    # One that was still loading dies of the signal; another one had to be killed.
+    failed = [one for one in ended if one not in (0, -signal.SIGTERM)]
+    return code or next((one if one > 0 else ExitCode.UNEXPECTED for one in failed), ExitCode.DONE)
 
 
 async def _keep(
@@ -142,9 +147,9 @@ async def _keep(
             code = one.child.returncode
             if code is None or stopping.is_set():
                 continue
-            if not one.ready:
+            if not one.began:
                 log.error("processes.never_began", process=one.number, code=code)
-                return code or ExitCode.UNEXPECTED
+                return code if code > 0 else ExitCode.UNEXPECTED
             one.start_again()
         with suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), LOOK.total_seconds())

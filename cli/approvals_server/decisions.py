@@ -15,10 +15,12 @@ from starlette.responses import JSONResponse, Response
 from surehand.client.client import Client
 from surehand.client.ids import find_approval, find_run_id
 from surehand.process.exits import (
+    CutOff,
     DecisionRefused,
-    NoSuchRun,
+    NotFound,
     NotReachable,
     NoWorker,
+    OutOfReach,
     Refused,
     SurehandError,
     Unanswered,
@@ -31,8 +33,10 @@ _STATUS: Final = (
     (Unanswered, 202),
     (NoWorker, 503),
     (NotReachable, 503),
-    (NoSuchRun, 404),
+    (OutOfReach, 503),
+    (NotFound, 404),
     (Refused, 409),
+    (CutOff, 409),
     (WrongUse, 400),
 )
 
@@ -42,7 +46,13 @@ _VERBS: Final = frozenset((Verb.ANSWER, Verb.RESOLVE))
 
 def status_of(error: SurehandError) -> int:
     """Return the status of the answer that tells of an error."""
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 409)
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def _not_delivered(error: SurehandError) -> Response:
+    """Return the answer that tells why a run has not answered; 504: it may have been sent."""
+    lost = isinstance(error, NotReachable) and not isinstance(error, NoWorker)
+    return JSONResponse({"error": str(error)}, status_code=504 if lost else status_of(error))
 
 
 async def forward(
@@ -66,7 +76,7 @@ async def forward(
     except DecisionRefused as refused:
         return JSONResponse({"verdict": refused.verdict.model_dump(mode="json")}, status_code=409)
     except SurehandError as error:
-        return JSONResponse({"error": str(error)}, status_code=status_of(error))
+        return _not_delivered(error)
     return JSONResponse({"verdict": verdict.model_dump(mode="json")})
 
 
@@ -94,5 +104,5 @@ async def steer(
         run_id = find_run_id(tenant, run)
         said = await (await way()).run(run_id).forward_steering(verb, message)
     except SurehandError as error:
-        return JSONResponse({"error": str(error)}, status_code=status_of(error))
+        return _not_delivered(error)
     return JSONResponse({"message": said.message})

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import JsonValue
+
 from surehand.activities.ledger.history.doubts import Doubt, Told
 from surehand.cli.approvals_server.texts import DOUBTS
 from surehand.cli.approvals_server.times import iso
@@ -34,13 +36,20 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
     return {
         **told,
         "evidence": list(_evidence(known)),
-        # As a text: a number in it that is too long for a browser shall not keep the page away.
-        "part": None if known.part is None else json.dumps(known.part, ensure_ascii=False),
+        "part": None if known.part is None else as_text(known.part),
         "elsewhere": None if known.run_id == run_id or known.outcomes else known.run_id,
         "outcomes": known.outcomes,
         # Apart: what changes with the time alone makes no other doubt of it.
         "later": later,
     }
+
+
+def as_text(value: JsonValue) -> str:
+    """Return JSON that nothing is signed for as a text of its own.
+
+    A number in it that is too long for a browser shall not keep the page away.
+    """
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _evidence(known: Doubt) -> Iterator[tuple[str, str]]:

@@ -16,8 +16,8 @@ from surehand.process.exits import SurehandError
 #: Pages that follow at a time. Each costs one small look at the ledger in `EVERY`; others are as
 #: they were when they were opened.
 MOST: Final = 50
-#: Of one person.
-MOST_OF_ONE: Final = 10
+#: Of one person. A browser has six connections to a server: one has to be free for what it sends.
+MOST_OF_ONE: Final = 5
 EVERY: Final = timedelta(seconds=1)
 #: Looks without news after which something is sent all the same: so it is found out who has gone.
 _QUIET: Final = 15

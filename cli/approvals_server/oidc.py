@@ -136,7 +136,8 @@ class OidcSignIn:
     async def _send_away(self, request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             return error(request, 403, OF_PAGES.oidc_other_page)
-        browser = secrets.token_urlsafe(_BYTES)
+        # Another tab may be at the provider as well, and comes back with the same cookie.
+        browser = request.cookies.get(self._cookie) or secrets.token_urlsafe(_BYTES)
         state, begun = self._begun.begin(browser, own_path(request.query_params.get("then", "")))
         try:
             url = await self._provider.sign_in_url(
@@ -162,7 +163,6 @@ class OidcSignIn:
             answer = error(request, 401, str(problem))
         except ProviderAway as problem:
             answer = _away(request, problem)
-        answer.delete_cookie(self._cookie, httponly=True, secure=self._tls, samesite="lax")
         return answer
 
     async def _ended(self, request: Request) -> Response:

@@ -14,13 +14,14 @@ from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.history.doubts import Doubt
 from surehand.activities.ledger.history.one_approval import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
-from surehand.cli.approvals_server.doubts import doubted
+from surehand.cli.approvals_server.doubts import as_text, doubted
 from surehand.cli.approvals_server.graph import run_graph
 from surehand.cli.approvals_server.texts import OF_PAGES, STATES
 from surehand.cli.approvals_server.times import iso, time_left, utc
 from surehand.cli.verb.params import diff
 from surehand.workflows.contracts.approvals import CANNOT_BE_UNDONE, Assurance
 from surehand.workflows.contracts.foreign import foreign_text
+from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.identity import short_hash
 from surehand.workflows.plan.policy import Escalate
@@ -154,7 +155,7 @@ def document(
         "params": row["params"],
         "answers": row["answers"] or [],
         "salt": salt,
-        "schema": guessed_schema(row["params"]) if schema is None else schema,
+        "schema": as_text(guessed_schema(row["params"]) if schema is None else schema),
         "state": row["state"],
     }
 
@@ -185,7 +186,7 @@ def run_document(
         "error": view.result.error,
         "graph": run_graph(view.plan, view.result.steps),
         "approvals": [{"id": one.approval_id, "text": one.description} for one in view.pending],
-        "questions": [one.model_dump(mode="json") for one in view.interrupts],
+        "questions": [_question(one) for one in view.interrupts],
         "doubts": [
             doubted(one, doubts.get(one.id), view.result.run_id)
             for one in view.result.waiting_for
@@ -193,6 +194,12 @@ def run_document(
         ],
         "story": story(view),
     }
+
+
+def _question(one: Interrupt) -> dict[str, Any]:
+    asked = one.model_dump(mode="json")
+    value = None if one.value is None else as_text(one.value)
+    return {**asked, "value": value, "answer_schema": as_text(asked["answer_schema"])}
 
 
 def story(view: RunView) -> list[dict[str, Any]]:

@@ -166,6 +166,8 @@ async def call_human(
     question, answer = question_of(params.get("question")), params.get("answer")
     try:
         return await steps.ask(question, answer if isinstance(answer, dict) else None, id=step_id)
+    except ApplicationError as error:  # it cannot be asked, as two calls of one id cannot
+        return {"failed": error.message}
     except StepFailed as failed:
         return {"failed": failed.reason}
 

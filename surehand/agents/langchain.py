@@ -5,6 +5,7 @@ Their hooks run in workflow code, on every replay: they do nothing but make step
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, ensure_config
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.config import get_config
@@ -42,6 +43,7 @@ from surehand.agents.calls import (
     secret_in,
 )
 from surehand.agents.named_agents import named
+from surehand.workflows.identity import NotCanonical, canonical_json
 from surehand.workflows.plain_text import plain
 from surehand.workflows.provider_names import provider_names
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepMaker, current_steps
@@ -62,6 +64,17 @@ class Setup(BaseModel):
     settings: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Turn:
+    """What a model has said inside a node."""
+
+    known_by: str
+    """What it was told."""
+    message: AIMessage
+    places: dict[str, str]
+    """The steps of its calls, by the model's own ids of them."""
+
+
 @dataclass
 class Graph:
     """A graph that is run inside a run."""
@@ -74,6 +87,32 @@ class Graph:
     """Tools of the run, by the names that models know."""
     told: dict[str, str] = field(default_factory=dict)
     """What models are told of calls, by step: a node that was interrupted runs them again."""
+    turns: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
+    """What models have said, by the graph's own task."""
+    again: dict[str, list[Turn]] = field(default_factory=dict)
+    """Of a task that was interrupted: what it has yet to hear again."""
+
+    def begin_again(self) -> None:
+        """Let each task hear what it has heard already: one that was interrupted runs again."""
+        self.again = {task: [*turns] for task, turns in self.turns.items()}
+
+    def said_before(self, task: str, known_by: str) -> Turn | None:
+        """Return what a model has said to a task that runs again; ``None``: nothing yet.
+
+        Raises:
+            LangChainException: The task asks something else than before.
+        """
+        left = self.again.get(task)
+        if not left:
+            return None
+        found = next((turn for turn in left if turn.known_by == known_by), None)
+        if found is None:
+            raise LangChainException(
+                "a node that was interrupted asks a model something else when it runs again: what"
+                " its calls have done would be done anew"
+            )
+        left.remove(found)
+        return found
 
 
 GRAPH: Final[ContextVar[Graph | None]] = ContextVar("surehand_graph", default=None)
@@ -229,7 +268,12 @@ async def _continue_as_new(steps: StepMaker, state: Mapping[str, Any]) -> None:
     inside_another = "|" in get_config()["configurable"].get("checkpoint_ns", "")
     if inside_another or to_jsonable_python(others, fallback=repr) != others:
         return
-    messages = [MESSAGE.dump_python(one, mode="json") for one in state["messages"]]
+    try:
+        canonical_json(others)
+    except NotCanonical:
+        return
+    # As text: a model may have written a number that no canonical JSON has.
+    messages = [MESSAGE.dump_json(one).decode() for one in state["messages"]]
     await steps.continue_as_new({"messages": messages} | others)
 
 
@@ -312,12 +356,18 @@ class RecordedModel(BaseChatModel):
         hosted = [one for one in setup.tools if one.get("type") != "function"]
         if (found := secret_in({"settings": setup.settings, "tools": hosted})) is not None:
             raise LangChainException(refusal_of_secret(found))
+        known_by = to_json([*_said(messages, graph.ours)], fallback=repr).decode()
+        # Of the outermost graph: what is inside its tasks runs again with them.
+        task = ensure_config().get("configurable", {}).get("checkpoint_ns", "").split("|")[0]
+        if (turn := graph.said_before(task, known_by)) is not None:
+            steps.places.update(turn.places)
+            return turn.message.model_copy()
         said, turn_id = await steps.turn(
             FRAMEWORK,
             self.model,
             written,
             [_written(one) for one in messages],
-            known_by=to_json([*_said(messages, graph.ours)], fallback=repr).decode(),
+            known_by=known_by,
             timeout=self.turn_timeout,
             foreign=bool(hosted),
         )
@@ -337,7 +387,10 @@ class RecordedModel(BaseChatModel):
         # LangChain would take a turn with nothing but broken calls for the agent's last one.
         mended = [tool_call(name=one["name"] or "", args={}, id=one["id"]) for one in broken]
         every = [*response.tool_calls, *mended]
-        return response.model_copy(update={"tool_calls": every, "invalid_tool_calls": []})
+        response = response.model_copy(update={"tool_calls": every, "invalid_tool_calls": []})
+        places = {call_id: steps.places[call_id] for call_id, _ in calls}
+        graph.turns[task].append(Turn(known_by, response, places))
+        return response.model_copy()
 
     def astream(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse to stream inside a run."""

@@ -21,7 +21,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt
 from langsmith.run_helpers import tracing_context
 from pydantic import TypeAdapter
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from temporalio.exceptions import FailureError
 from temporalio.workflow import in_workflow
 
@@ -68,11 +68,15 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     carried: Any = steps.carried
     given = dict(plan.input if carried is None else carried)
     if carried is not None:
-        given["messages"] = [MESSAGE.validate_python(one) for one in carried["messages"]]
+        given["messages"] = [MESSAGE.validate_json(one) for one in carried["messages"]]
     elif "messages" in graph.channels:
         of_state = {name: value for name, value in given.items() if name in graph.channels}
         given = {"messages": [{"role": "user", "content": prompt_of(plan)}]} | of_state
-    return _output(await _run(steps, graph, given, {}, {}, Graph(continues=True)))
+    state = await _run(steps, graph, given, {}, {}, Graph(continues=True))
+    try:
+        return _output(state)
+    except PydanticSerializationError as error:
+        raise StepFailed(f"what the graph comes to is no JSON: {error}", called=False) from error
 
 
 def _output(state: Any) -> Any:
@@ -82,7 +86,8 @@ def _output(state: Any) -> Any:
         messages = state.get("messages")
         found = state.get("structured_response")
         if found is None:
-            found = messages[-1].text if messages else state
+            # A graph's own messages may be of any type.
+            found = getattr(messages[-1], "text", messages[-1]) if messages else state
     return to_jsonable_python(found)
 
 
@@ -118,6 +123,7 @@ async def _run(
                 # Their ids are made by chance, and so is their order.
                 waiting = sorted(interrupts, key=lambda one: _question(one.value))
                 asked = Command(resume={one.id: await _answer(steps, one) for one in waiting})
+                of_run.begin_again()
     except (StepFailed, FailureError):
         raise
     except Exception as error:

@@ -31,8 +31,10 @@ from agents import (
     MultiProvider,
     RunConfig,
     RunContextWrapper,
+    RunHooks,
     Runner,
     Tool,
+    TResponseInputItem,
     UserError,
     WebSearchTool,
 )
@@ -259,23 +261,24 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     agent = named(plan.agent)
     if not isinstance(agent, Agent):
         raise StepFailed(f"{plan.agent} is no agent of {FRAMEWORK}", called=False)
+    reached = list(_reached(agent))
+    by_name = {one.name: one for one in reached}
+    if len(by_name) < len(reached):
+        raise StepFailed(f"of what {plan.agent} hands over to, two have one name", called=False)
     carried: Any = steps.carried
-    if carried is None:
-        messages: Any = prompt_of(plan)
-    else:
+    messages: Any = prompt_of(plan)
+    if carried is not None:
         messages = carried["messages"]
-        agent = next((one for one in _reached(agent) if one.name == carried["agent"]), agent)
-
-    async def continued(data: CallModelData[Any]) -> ModelInputData:
-        if steps.history_is_long and steps.idle:
-            told = to_jsonable_python(data.model_data.input)
-            await steps.continue_as_new({"agent": data.agent.name, "messages": told})
-        return data.model_data
-
-    config = run_config(call_model_input_filter=continued)
+        if carried["agent"] not in by_name:
+            gone = f"{plan.agent} hands over to no {carried['agent']} any more"
+            raise StepFailed(gone, called=False)
+        agent = by_name[carried["agent"]]
+    hooks = _Continuing(steps, frozenset(by_name))
     # No limit of turns: the run has a budget.
     try:
-        result = await Runner.run(agent, messages, run_config=config, max_turns=None)
+        result = await Runner.run(
+            agent, messages, run_config=run_config(), hooks=hooks, max_turns=None
+        )
     except (StepFailed, FailureError):
         raise
     except Exception as error:
@@ -284,6 +287,31 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
         # What the model has said is recorded, and would lead to it again.
         raise StepFailed(f"{type(error).__name__}: {error}", called=False) from error
     return result.final_output
+
+
+class _Continuing(RunHooks[Any]):
+    """Continues the run as new before a turn, once its history is long.
+
+    An agent that is another one's tool has the run config of that one, and not its hooks: its
+    conversation is not the run's.
+    """
+
+    def __init__(self, steps: StepMaker, names: frozenset[str]) -> None:
+        self._steps = steps
+        self._names = names
+
+    async def on_llm_start(
+        self,
+        context: RunContextWrapper[Any],
+        agent: Agent[Any],
+        system_prompt: str | None,
+        input_items: list[TResponseInputItem],
+    ) -> None:
+        """Leave what is said to the next execution, if it finds the agent."""
+        steps = self._steps
+        if steps.history_is_long and steps.idle and agent.name in self._names:
+            told = to_jsonable_python(input_items)
+            await steps.continue_as_new({"agent": agent.name, "messages": told})
 
 
 def _reached(first: Agent[Any]) -> Iterator[Agent[Any]]:
@@ -364,12 +392,8 @@ class _RecordedModel(Model):
             output=_wanted(output_schema),
             prompt=prompt,
         )
-        hosted = {
-            one.fields.get("name") or one.kind: one.fields
-            for one in setup.tools
-            if one.kind in HOSTED
-        }
-        if (found := secret_in({"settings": setup.settings, **hosted})) is not None:
+        hosted = [one.fields for one in setup.tools if one.kind in HOSTED]
+        if (found := secret_in({"settings": setup.settings, "tools": hosted})) is not None:
             raise UserError(refusal_of_secret(found))
         messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
         ours = {tool.name for tool in tools if isinstance(tool, RunTool)}

@@ -280,8 +280,8 @@ class _RecordedModel(WrapperModel):
                 raise exceptions.UserError(provider_tool(hosted.kind, "Surehand(own=[...])"))
         settings = None if model_settings is None else dict(model_settings)
         setup = Setup(settings=settings, parameters=model_request_parameters)
-        native = {one.kind: asdict(one) for one in model_request_parameters.native_tools}
-        if (found := secret_in({"settings": settings, **native})) is not None:
+        native = [asdict(one) for one in model_request_parameters.native_tools]
+        if (found := secret_in({"settings": settings, "tools": native})) is not None:
             raise exceptions.UserError(refusal_of_secret(found))
         tools = model_request_parameters.function_tools
         ours = {tool.name for tool in tools if tool.toolset_id == _OURS}

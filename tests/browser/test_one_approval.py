@@ -20,6 +20,8 @@ SCHEMA: Final = {
     "type": "object",
     "properties": {
         "amount": {"type": "string", "minLength": 1},
+        # More than a browser can hold: the form is made by it, and nothing is signed for it.
+        "most": {"type": "number", "maximum": 2**60},
         "note": {"type": "string", "default": "hello"},
     },
     "required": ["amount"],
@@ -64,7 +66,7 @@ async def opened(browser: Browser, **one: Any) -> Opened:
             headers = {"Content-Security-Policy": POLICY}
             await route.fulfill(body=drawn, content_type="text/html", headers=headers)
         elif path == "/approval.json":
-            await route.fulfill(json={**asked, **call, "schema": SCHEMA})
+            await route.fulfill(json={**asked, **call, "schema": json.dumps(SCHEMA)})
         elif path == "/decide":
             sent.append(json.loads(route.request.post_data or ""))
             await route.fulfill(status=409, json={"error": "none"})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Request, Route, expect
 
 from docs.screenshots import take, wanted
 from surehand.cli.approvals_server import pages as pages_
@@ -296,3 +296,64 @@ async def test_no_button_can_be_pressed_before_its_page_listens(
         await page.goto(f"{url}/approval?id={one}")
         await page.get_by_role("button", name="Reject").click()
         await expect(page.locator("#said")).to_have_text("Say why you reject it.")
+
+
+async def test_where_a_page_is_aimed_at_is_no_link_that_signs_somebody_in(ann: Approver) -> None:
+    for path in ("/sign-in#content", "/approval?id=run-1/refund/1#content"):
+        await ann.page.goto(f"{ann.served.url}{path}")
+        await expect(ann.page.locator("#without-link")).to_be_visible()
+        await expect(ann.page.locator("#with-link")).to_be_hidden()
+        assert ann.page.url.endswith(path)
+
+
+async def test_a_page_that_nobody_sees_holds_no_connection(stage: Stage, ann: Approver) -> None:
+    seen = """hidden => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+
+    def follows(request: Request) -> bool:
+        return "/follow/" in request.url
+
+    await ann.signs_in()
+    async with ann.page.expect_event("request", follows):
+        await ann.page.goto(ann.served.url)
+    async with ann.page.expect_event("requestfailed", follows):
+        await ann.page.evaluate(seen, True)
+    async with ann.page.expect_event("request", follows):
+        await ann.page.evaluate(seen, False)
+
+
+async def test_an_answer_that_may_have_arrived_is_not_called_unsent(
+    stage: Stage, ann: Approver
+) -> None:
+    asks = plan({"id": "why", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
+
+    async def answered_into_the_void(route: Route) -> None:
+        await route.fetch()
+        await route.abort("connectionreset")
+
+    async with stage.worker_here():
+        run = await stage.start(asks)
+        await run.in_state(RunState.WAITING_INPUT)
+        await ann.signs_in()
+        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
+        await ann.page.route("**/steer", answered_into_the_void)
+        await ann.page.locator("#waits input").fill("7")
+        await ann.page.get_by_role("button", name="Answer").click()
+        await ann.says("No answer came")
+        assert (await run.result()).state is RunState.COMPLETED
+
+
+async def test_a_double_click_does_not_forget_a_key(ann: Approver) -> None:
+    await ann.signs_in()
+    public = await ann.makes_a_key()
+    forget = ann.page.get_by_role("button", name="Forget")
+    await forget.dblclick()
+    await ann.says("Press again to forget it.")
+    await ann.page.reload()
+    await expect(ann.page.locator("#public")).to_have_text(public)
+    await forget.click()
+    await ann.says("Press again to forget it.")
+    await forget.click()
+    await expect(ann.page.locator("#without-key")).to_be_visible()

@@ -417,7 +417,15 @@ async def test_what_cannot_be_sent_is_said_and_is_no_success(site: Site) -> None
     one = site.asked()
     sent = {"approval_id": one, "params_hash": "sha256:0", "outcome": "approve", "approver": "ann"}
     told = await site.post("/decide", sent)
-    assert (told.status_code, told.json()["error"]) == (503, "no Temporal server answers")
+    assert (told.status_code, told.json()["error"]) == (504, "no Temporal server answers")
+
+
+async def test_a_decision_with_a_field_of_any_name_is_refused_in_one_line(site: Site) -> None:
+    await site.sign_in("ann")
+    sent = {"approval_id": site.asked(), "approver": "ann", "outcome": "approve", "model": "m"}
+    told = await site.post("/decide", {**sent, "params_hash": "sha256:0"})
+    assert told.status_code in (400, 504)
+    assert set(told.json()) == {"error"}
 
 
 async def test_a_decision_on_another_tenant_s_request_goes_nowhere(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -264,7 +265,7 @@ async def test_each_sign_in_that_is_shown_the_secret_params_of_a_question_is_one
     assert question_reads(site) == []  # its frame shows no params
     for _ in range(2):
         told = (await site.get(f"/run.json?id={RUN}")).json()
-        assert told["questions"][0]["value"] == {"amount": "120.00"}
+        assert json.loads(told["questions"][0]["value"]) == {"amount": "120.00"}
     assert question_reads(site) == [("ann", "refund.1", "refund")]
     await site.sign_in("eve")
     await site.get(f"/run.json?id={RUN}")

@@ -26,9 +26,13 @@ class Raises(CodeRun):
     async def run(self, request: StartRun) -> RunResult:
         return await self.drive_code(self.steps)
 
-    async def steps(self, steps: StepMaker) -> None:
+    async def steps(self, steps: StepMaker) -> Any:
         await refund(steps)
         match steps.input["by"]:
+            case "schema":
+                await steps.ask("How many?", {"type": "nombre"})
+            case "output":
+                return {"id": 2**60}
             case "failure":
                 raise ApplicationError("the customer is a fraud", type="Fraud", non_retryable=True)
             case "time-out":

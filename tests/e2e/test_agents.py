@@ -251,6 +251,8 @@ async def test_an_agent_asks_a_human_and_gives_up_where_it_may(
         ("langchain", "unrecorded", "the agent's model records no turns"),
         ("pydantic-ai", "secretive", "settings.extra_headers would be recorded with the turn"),
         ("openai-agents", "secretive", "settings.extra_headers would be recorded with the turn"),
+        ("pydantic-ai", "two_servers", "tools.0.authorization_token would be recorded"),
+        ("openai-agents", "two_servers", "tools.0.tool_config.authorization would be recorded"),
         ("langchain", "secretive", "settings.extra_headers would be recorded with the turn"),
     ],
 )

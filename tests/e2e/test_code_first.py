@@ -23,6 +23,15 @@ from tests.e2e.runs import PATIENCE_S, Run, decision_on, states, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_controls import refusal
 
+#: Why a whole number above 2^53 is no output.
+OUTSIDE_JSON: Final = (
+    "what the code returns: no JSON: value has no canonical JSON form:"
+    f" {2**60} exceeds safe integer domain for JSON floats"
+)
+NO_SCHEMA: Final = (
+    "it cannot be asked: the answer's schema: is no JSON Schema: 'nombre' is not valid under any of"
+    " the given schemas (InvalidParams)"
+)
 CODE: Final = "surehand.examples.late_orders,tests.e2e.code"
 
 
@@ -97,6 +106,8 @@ async def test_a_worker_killed_in_a_call_of_code_leaves_one_effect(
         ("failure", "the customer is a fraud (Fraud)"),
         ("time-out", "TimeoutError: "),
         ("group", "enough; enough"),
+        ("output", OUTSIDE_JSON),
+        ("schema", NO_SCHEMA),
     ],
 )
 async def test_what_code_gives_up_is_undone(

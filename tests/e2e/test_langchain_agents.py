@@ -76,6 +76,21 @@ async def test_a_graphs_interrupt_asks_a_human_and_its_functions_need_no_thread(
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 1)
 
 
+async def test_an_agent_inside_a_node_that_is_interrupted_repeats_nothing(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("asks_afterwards", order_id, count))
+        await run.decide(decision_on(await run.asks("turn-2.1")))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    made = ["turn-1", "turn-1.1", "turn-2", "turn-2.1", "turn-3", "ask"]
+    assert list(states(result)) == made
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
+
+
 @pytest.mark.crash
 async def test_a_worker_killed_behind_a_graphs_interrupt_asks_nobody_again_and_pays_once(
     stage: Stage, order_id: str, count: Path
@@ -170,3 +185,16 @@ async def test_a_run_that_continues_as_new_asks_no_turn_again(
     assert result.state is RunState.COMPLETED, result.error
     assert len(histories) > 1
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
+
+
+async def test_what_a_model_has_written_out_of_canonical_json_is_carried_on(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("odd", order_id, count), continue_after=10)
+        await run.decide(decision_on(await run.asks("turn-3.1")))
+        result = await run.result()
+        histories = await executions(stage, run)
+    assert (result.state, result.output) == (RunState.COMPLETED, "paid"), result.error
+    assert len(histories) > 1
+    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (4, 1)

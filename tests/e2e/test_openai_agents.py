@@ -67,3 +67,16 @@ async def test_a_run_that_continues_as_new_goes_on_with_the_agent_that_has_taken
     assert (result.state, result.output) == (RunState.COMPLETED, "paid"), result.error
     assert len(histories) > 2
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (4, 1)
+
+
+async def test_an_agent_that_is_a_tool_does_not_go_on_in_place_of_the_one_that_has_it(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("delegator", order_id, count), continue_after=25)
+        result = await run.result()
+        histories = await executions(stage, run)
+    told = (RunState.COMPLETED, "told: seen 6 times")
+    assert (result.state, result.output) == told, result.error
+    assert len(histories) > 1
+    assert turns(count) == 9

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
+from surehand.activities.effects import compensation
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.effects import run_tree
+from surehand.activities.runs.child_runs import stop_child_runs
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelMode
+from surehand.workflows.identity import DEFAULT_TENANT
 from tests.e2e.executions import inside, reset_before
 from tests.e2e.messages import answered
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told, which
@@ -279,6 +286,40 @@ async def test_no_child_run_of_an_earlier_life_outlives_the_end_of_its_parent(
     taken_out = {"completes": ["c", "b"], "keeps all": []}
     assert open_ == []
     assert told(stage, "take out") == taken_out.get(end, ["c", "b", "a"])
-    for one in (inner, below_it):
+    # As soon as one is stopped, the server cancels what it is the parent of: either comes first.
+    for one, ends in ((inner, {"failed"}), (below_it, {"failed", "cancelled"})):
         [row] = stage.run_rows(one)
-        assert (row["state"], row["closed_ms"] is None) == ("failed", False)
+        assert row["state"] in ends
+        assert row["closed_ms"] is not None
+
+
+async def test_child_runs_are_not_stopped_before_all_that_is_kept_is_marked(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled child run undoes what is not marked; here a page has room for one effect."""
+    meant = tmp_path / "meant"
+    meant.write_text("child")
+    read, _ = which(meant)
+    inner = [files(stage, "b"), files(stage, "c"), {"id": "inner", "ask": "Inside?"}]
+    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=1))
+    marked = list[list[str | None]]()
+
+    async def stop(*asked: Any) -> None:
+        with stage.ledger.transaction(DEFAULT_TENANT) as tx:
+            rows = tx.all(rows_of(effects, effects.c.left_because, run_id=f"{run.run_id}~pay"))
+        marked.append([row["left_because"] for row in rows])
+        await stop_child_runs(*asked)
+
+    monkeypatch.setattr(compensation, "stop_child_runs", stop)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(read, child(*inner, when="which.name == 'child'"), GO))
+        await run.in_state(RunState.WAITING_INPUT)
+        meant.write_text("no child")
+        again = await reset_before(stage, run, "execute_tool", 1)
+        await again.in_state(RunState.WAITING_EVENT)
+        await again.cancel(mode=CancelMode.KEEP)
+        await again.result()
+
+    assert [len(one) for one in marked] == [2]
+    assert None not in marked[0]
+    assert told(stage, "take out") == []

@@ -18,6 +18,7 @@ import yaml
 from surehand.activities.mcp import pins
 from surehand.activities.mcp.server_file import McpFileError, pins_of, read_file
 from surehand.activities.mcp.tools import look_for_changes, mcp_tools
+from surehand.activities.tools.answers import Found, Unknown
 from surehand.activities.tools.failure_classes import DependencyDown, OutcomeUnknown
 from surehand.activities.tools.tool import ToolContext
 from surehand.activities.worker.settings import Settings
@@ -162,6 +163,21 @@ async def test_an_output_over_4_mib_is_cut_by_its_bytes(mcp_shop: McpShop) -> No
     assert output["too_large"] > 4_400_000
     assert output["begins"].startswith('{"id": "ää')
     assert len(output["begins"]) < 2000
+
+
+async def test_a_lookup_whose_answer_was_cut_does_not_say_that_nothing_happened(
+    mcp_shop: McpShop,
+) -> None:
+    params = {"order_id": "${params.order_id}"}
+    lookup = {"tool": "find_refunds", "params": params, "found": "'note' in output"}
+    rule = {**lookup, "settle": "1s"}
+    mcp_shop.say(create_refund={**REFUND, "lookup": rule}, find_refunds={"effect": "read"})
+    await mcp_shop.pin()
+    [tool] = [one for one in mcp_tools(str(mcp_shop.file)) if one.lookup is not None]
+    assert tool.lookup is not None
+    assert isinstance(await tool.lookup(tool.validate(CALL), CONTEXT), Found)
+    mcp_shop.behave(tells="ä" * 2_200_000)
+    assert isinstance(await tool.lookup(tool.validate(CALL), CONTEXT), Unknown)
 
 
 async def test_of_a_server_with_tools_beyond_measure_none_is_called(mcp_shop: McpShop) -> None:

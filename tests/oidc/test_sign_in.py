@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -174,6 +175,16 @@ async def test_on_one_machine_a_link_signs_in_beside_the_provider(
         assert "approvals link --as NAME" in shown and "/oidc/begin" in shown
         token = site.links.link("ann", time.time()).partition("#")[2]
         assert (await ann.post("/sign-in", {"token": token})).status_code == 200
+
+
+async def test_two_sign_ins_of_one_browser_at_once_both_count(site: OidcSite, ann: Browser) -> None:
+    # The provider gives one code to a session of its own: the other tab is at it in another one.
+    tab = replace(ann, provider=(await site.browser()).provider)
+    one, other = await ann.sent_back("s-ann"), await tab.sent_back("s-ann")
+    for url in (one, other):
+        told = await ann.comes_back(url)
+        assert told.status_code == 303, told.text
+        assert (await ann.get("/")).status_code == 200
 
 
 async def test_behind_tls_the_browser_s_cookie_belongs_to_the_host_alone(

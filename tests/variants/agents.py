@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, CallDeferred
+from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
@@ -17,6 +18,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.native_tools import MCPServerTool
 
 from surehand.agents.pydantic_ai import Surehand
 from tests.variants.agents_drill import count_turn
@@ -94,6 +96,15 @@ secretive = Agent(
     scripted,
     model_settings={"extra_headers": {"X-Gateway": "s3cr3t"}},
     capabilities=[Surehand(["orders.*"], model="tests.variants.agents:scripted")],
+)
+#: The provider reaches two servers for it; the first one's token is in the tool.
+two_servers = Agent(
+    scripted,
+    capabilities=[
+        Surehand(["orders.*"], model="tests.variants.agents:scripted", own=["mcp_server"]),
+        NativeTool(MCPServerTool(id="a", url="https://a.example", authorization_token="s3cr3t")),
+        NativeTool(MCPServerTool(id="b", url="https://b.example")),
+    ],
 )
 careless = Agent(
     scripted, capabilities=[Surehand(["orders.*"], model="tests.variants.agents:scripted")]

@@ -171,6 +171,15 @@ def stumble(order_id: str, told: list[str]) -> AIMessage:
     return AIMessage("; ".join(told))
 
 
+def begin_oddly(order_id: str, told: list[str]) -> AIMessage:
+    """Ask for an order by a number that no canonical JSON has, then do as wanted."""
+    if not told:
+        return calling(("orders_read", {"order_id": 2**60}), turn=1)
+    if len(told) == 1:
+        return calling(reading(order_id), turn=2)
+    return calling(paying(order_id), turn=3) if len(told) == 2 else AIMessage("paid")
+
+
 def never_done(order_id: str, told: list[str]) -> AIMessage:
     return calling(reading(order_id), turn=len(told) + 1)
 
@@ -186,6 +195,8 @@ def long_talk(order_id: str, told: list[str]) -> AIMessage:
 
 talking = Scripted(script=long_talk)
 talker = create_agent(model(f"{HERE}:talking"), middleware=[OURS])
+beginning_oddly = Scripted(script=begin_oddly)
+odd = create_agent(model(f"{HERE}:beginning_oddly"), middleware=[OURS])
 in_parallel, stumbling, endless = (Scripted(script=one) for one in (both, stumble, never_done))
 hasty = create_agent(model(f"{HERE}:in_parallel"), middleware=[OURS])
 stumbler = create_agent(model(f"{HERE}:stumbling"), middleware=[OURS])
@@ -240,5 +251,19 @@ graph = (
     .add_edge("look", "decide")
     .add_conditional_edges("decide", wanted)
     .add_edge("act", "decide")
+    .compile(checkpointer=InMemorySaver())
+)
+
+
+async def refund_and_look(state: Told) -> dict[str, Any]:
+    """Have an agent refund, and ask a human afterwards: the node runs again with the answer."""
+    done = await refunds.ainvoke({"messages": state["messages"]})
+    return {"messages": done["messages"][-1:], "allowed": interrupt("Tell the customer?")}
+
+
+asks_afterwards = (
+    StateGraph(Told)
+    .add_node("refund", refund_and_look)
+    .add_edge(START, "refund")
     .compile(checkpointer=InMemorySaver())
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from agents import (
     Agent,
+    HostedMCPTool,
     Model,
     ModelResponse,
     ModelSettings,
@@ -19,13 +20,14 @@ from agents import (
     function_tool,
 )
 from agents.testing import assistant_message, function_call
+from openai.types.responses import ResponseFunctionToolCall
 from openai.types.responses.response_usage import (
     InputTokensDetails,
     OutputTokensDetails,
     ResponseUsage,
 )
 
-from surehand.agents.openai_agents import SurehandAgent
+from surehand.agents.openai_agents import SurehandAgent, model
 from tests.variants.agents_drill import count_turn
 
 #: What the streaming model says, word by word.
@@ -74,6 +76,19 @@ class Streaming(Scripted):
         )
         response = SimpleNamespace(output=whole.output, usage=used, id=None)
         yield SimpleNamespace(type="response.completed", response=response)
+
+
+class Delegating(Scripted):
+    """A model that tells an agent which is its tool what it was told itself."""
+
+    async def get_response(
+        self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
+    ) -> ModelResponse:
+        whole = await super().get_response(system_instructions, input, *rest, **more)
+        for said in whole.output:
+            if isinstance(said, ResponseFunctionToolCall):
+                said.arguments = json.dumps({"input": input[0]["content"]})
+        return whole
 
 
 def tell(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
@@ -135,8 +150,23 @@ def never_done(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
     return calling("orders_read", len(told) + 1, {"order_id": order_id})
 
 
+def delegate(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
+    """Have another agent look at the order, and say what came of it."""
+    if not told:
+        return calling("research", 1, {})
+    return assistant_message(f"told: {told[-1]}")
+
+
+def look_often(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
+    """Read an order until the run's history is long."""
+    if len(told) == 6:
+        return assistant_message(f"seen {len(told)} times")
+    return calling("orders_read", len(told) + 1, {"order_id": order_id})
+
+
 refunding, handing_over, taking_over = Scripted(refund), Scripted(hand_over), Scripted(take_over)
 streaming, asking = Streaming(tell), Scripted(ask)
+delegating, looking = Delegating(delegate), Scripted(look_often)
 stumbling, endless = Scripted(stumble), Scripted(never_done)
 HERE = "tests.variants.openai_agents"
 
@@ -155,6 +185,14 @@ storyteller = SurehandAgent(name="storyteller", model=f"{HERE}:streaming", run_t
 asker = SurehandAgent(name="asker", model=f"{HERE}:asking", human=True)
 runner = SurehandAgent(name="runner", model=f"{HERE}:endless", run_tools=["orders.read"])
 
+looker = SurehandAgent(name="looker", model=f"{HERE}:looking", run_tools=["orders.read"])
+delegator = SurehandAgent(
+    name="delegator",
+    model=model(f"{HERE}:delegating", own=["research"]),
+    tools=[looker.as_tool("research", "Looks at an order.")],
+    run_tools=[],
+)
+
 
 @function_tool
 def pay_at_once(order_id: str) -> str:
@@ -167,6 +205,15 @@ secretive = Agent[Any](
     name="secretive",
     model=f"{HERE}:refunding",
     model_settings=ModelSettings(extra_headers={"X-Gateway": "s3cr3t"}),
+)
+#: The provider reaches two servers for it; the first one's token is in the tool.
+two_servers = Agent[Any](
+    name="two_servers",
+    model=model(f"{HERE}:refunding", own=["hosted_mcp"]),
+    tools=[
+        HostedMCPTool({"type": "mcp", "server_label": "a", "authorization": "s3cr3t"}),
+        HostedMCPTool({"type": "mcp", "server_label": "b"}),
+    ],
 )
 searcher = Agent[Any](name="searcher", model=f"{HERE}:refunding", tools=[WebSearchTool()])
 

@@ -119,7 +119,10 @@ class CodeRun(Run):
         except StepFailed as lost:
             return lost.reason
         if done:
-            self._data.output = _plain(body.result(), "what the code returns")
+            try:
+                self._data.output = _plain(body.result(), "what the code returns")
+            except ApplicationError as error:
+                return error.message  # what was done for it is undone
         return failure
 
 
@@ -371,6 +374,7 @@ class StepMaker:
 
         Raises:
             StepFailed: Nobody has answered in time.
+            ApplicationError: ``answer`` is no JSON Schema.
         """
         asked = {
             "question": "${question}",

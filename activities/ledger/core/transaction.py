@@ -214,9 +214,9 @@ class Transaction:
         row = self._run(statement, values).mappings().first()
         return None if row is None else self._opened(statement, values, [row])[0]
 
-    def all(self, statement: Any) -> list[dict[str, Any]]:
+    def all(self, statement: Any, **values: Any) -> list[dict[str, Any]]:
         """Return all rows of a statement."""
-        return self._opened(statement, {}, self._run(statement, {}).mappings().all())
+        return self._opened(statement, values, self._run(statement, values).mappings().all())
 
     def _opened(
         self, statement: Any, values: Mapping[str, Any], rows: Sequence[Mapping[Any, Any]]
@@ -258,9 +258,9 @@ class Transaction:
             of_run = values.get(of_run.key)
         return of_run if isinstance(of_run, str) else None
 
-    def count(self, statement: Any) -> int:
+    def count(self, statement: Any, **values: Any) -> int:
         """Return what a statement counts: the one value of its one row."""
-        return int(self._run(statement, {}).scalar_one())
+        return int(self._run(statement, values).scalar_one())
 
     def execute(self, statement: Any, **values: Any) -> int:
         """Run a statement and return the number of rows it touched."""

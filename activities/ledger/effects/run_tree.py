@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     String,
     and_,
+    bindparam,
     cast,
     func,
     literal,
@@ -98,16 +99,18 @@ class Page:
     """Where the next page begins; ``None``: there is none."""
 
 
-def tree(run_id: str, step_id: str | None = None) -> CTE:
-    """Return the runs of a tree, each with the step to which it is narrowed down, if it is.
-
-    And with the child of the run at its top, and that one's step, from which it comes.
+def within(run_id: str, step_id: str | None = None) -> dict[str, str | None]:
+    """Return what a statement on ``TREE`` is run with.
 
     Args:
         run_id: The run at its top.
         step_id: Only what this step has made, and what its child runs have.
     """
-    only = cast(literal(step_id) if step_id is not None else null(), String(80))
+    return {_TOP.key: run_id, _ONLY.key: step_id}
+
+
+def _tree() -> CTE:
+    only = cast(_ONLY, String(80))
     nobody, nothing = cast(null(), String(255)), cast(null(), String(80))
     found = rows_of(
         runs,
@@ -115,7 +118,7 @@ def tree(run_id: str, step_id: str | None = None) -> CTE:
         only.label("step_id"),
         nobody.label("child"),
         nothing.label("inside"),
-        run_id=run_id,
+        run_id=_TOP,
     ).cte("tree", recursive=True)
     child = runs.alias("child")
     below = rows_of(
@@ -129,12 +132,47 @@ def tree(run_id: str, step_id: str | None = None) -> CTE:
     return found.union(below)
 
 
-def _effects(found: CTE, *columns: Any) -> Select[Any]:
+_TOP: Final = bindparam("tree_top", type_=String(255))
+_ONLY: Final = bindparam("tree_step", type_=String(80))
+#: The runs of a tree, each with the step to which it is narrowed down, if it is; and with the child
+#: of the run at its top, and that one's step, from which it comes. Built once: it takes longer to
+#: build than to run.
+TREE: Final = _tree()
+
+
+def _effects(*columns: Any) -> Select[Any]:
     mine = and_(
-        effects.c.run_id == found.c.run_id,
-        or_(found.c.step_id.is_(None), found.c.step_id == effects.c.step_id),
+        effects.c.run_id == TREE.c.run_id,
+        or_(TREE.c.step_id.is_(None), TREE.c.step_id == effects.c.step_id),
     )
-    return rows_of(effects, *columns, undoes=None).join(found, mine)
+    return rows_of(effects, *columns, undoes=None).join(TREE, mine)
+
+
+#: The ids of a tree's runs.
+RUNS: Final = select(TREE.c.run_id)
+_OPEN_BELOW: Final = (
+    rows_of(runs, runs.c.run_id, closed_ms=None)
+    .where(runs.c.run_id.in_(RUNS.where(TREE.c.child.is_not(None))))
+    .order_by(runs.c.run_id)
+)
+_LAST_FIRST: Final = (
+    _effects(effects, TREE.c.child, TREE.c.inside)
+    .where(effects.c.state.in_(REMAINING))
+    .order_by(
+        effects.c.commit_no.is_(None).desc(),
+        effects.c.commit_no.desc(),
+        effects.c.claimed_ms.desc(),
+        effects.c.entry_id.desc(),
+    )
+)
+_HOW_MANY_REMAIN: Final = _effects(func.count()).where(effects.c.state.in_(REMAINING))
+_MADE_IN: Final = effects.c.run_id == TREE.c.run_id
+_HOW_MANY: Final = rows_of(effects, func.count()).join(TREE, _MADE_IN)
+_NEWEST: Final = (
+    rows_of(effects, effects, TREE.c.child, TREE.c.inside)
+    .join(TREE, _MADE_IN)
+    .order_by(effects.c.claimed_ms.desc(), effects.c.entry_id.desc())
+)
 
 
 def remaining(
@@ -149,20 +187,8 @@ def remaining(
 
     What has no recorded commit comes first: if it happened, it happened last.
     """
-    found = tree(run_id, step_id)
-    query = _effects(found, effects, found.c.child, found.c.inside).where(
-        effects.c.state.in_(REMAINING)
-    )
-    if after is not None:
-        query = query.where(after.behind)
-    rows = tx.all(
-        query.order_by(
-            effects.c.commit_no.is_(None).desc(),
-            effects.c.commit_no.desc(),
-            effects.c.claimed_ms.desc(),
-            effects.c.entry_id.desc(),
-        ).limit(limit + 1)
-    )
+    query = _LAST_FIRST if after is None else _LAST_FIRST.where(after.behind)
+    rows = tx.all(query.limit(limit + 1), **within(run_id, step_id))
     page = [Made.from_row(row) for row in rows[:limit]]
     if len(rows) <= limit:
         return Page(page, None)
@@ -173,15 +199,16 @@ def remaining(
 def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[str, list[str]]:
     """Return by effect the child runs of a run that go on with it, themselves or below them."""
     used: dict[str, list[str]] = {one.entry.entry_id: [] for one in made}
-    found = tree(run_id)
+    if not used:
+        return used
     query = (
-        rows_of(replays, replays.c.entry_id, found.c.child)
-        .join(found, replays.c.run_id == found.c.run_id)
-        .where(replays.c.entry_id.in_(list(used)), found.c.child.is_not(None))
+        rows_of(replays, replays.c.entry_id, TREE.c.child)
+        .join(TREE, replays.c.run_id == TREE.c.run_id)
+        .where(replays.c.entry_id.in_(list(used)), TREE.c.child.is_not(None))
         .distinct()
-        .order_by(replays.c.entry_id, found.c.child)
+        .order_by(replays.c.entry_id, TREE.c.child)
     )
-    for row in tx.all(query) if used else ():
+    for row in tx.all(query, **within(run_id)):
         used[row["entry_id"]].append(row["child"])
     return used
 
@@ -208,29 +235,21 @@ def unwound(tx: Transaction, run_id: str) -> dict[str, str]:
     for row in rows:
         done = and_(effects.c.state == "compensated", effects.c.settled_ms >= row["barred_ms"])
         under_way = and_(effects.c.state == "compensating", effects.c.left_because.is_(None))
-        query = _effects(tree(row["run_id"]), effects.c.entry_id)
-        if tx.one(query.where(or_(done, under_way)).limit(1)) is not None:
+        query = _effects(effects.c.entry_id).where(or_(done, under_way)).limit(1)
+        if tx.one(query, **within(row["run_id"])) is not None:
             found[row["run_id"]] = row["parent_step_id"]
     return found
 
 
 def how_many_remain(tx: Transaction, run_id: str) -> int:
     """Return how many effects of a run and its child runs remain."""
-    query = _effects(tree(run_id), func.count())
-    return tx.count(query.where(effects.c.state.in_(REMAINING)))
+    return tx.count(_HOW_MANY_REMAIN, **within(run_id))
 
 
 def effects_of_tree(tx: Transaction, run_id: str, newest: int) -> tuple[list[Made], int]:
     """Return the newest effects of a run and its child runs, undos included, and how many more."""
-    found = tree(run_id)
-    mine = effects.c.run_id == found.c.run_id
-    counted = tx.count(rows_of(effects, func.count()).join(found, mine))
-    rows = tx.all(
-        rows_of(effects, effects, found.c.child, found.c.inside)
-        .join(found, mine)
-        .order_by(effects.c.claimed_ms.desc(), effects.c.entry_id.desc())
-        .limit(newest)
-    )
+    counted = tx.count(_HOW_MANY, **within(run_id))
+    rows = tx.all(_NEWEST.limit(newest), **within(run_id))
     return [Made.from_row(row) for row in reversed(rows)], counted - len(rows)
 
 
@@ -256,14 +275,7 @@ def bar(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
 
 def open_below(tx: Transaction, run_id: str, step_id: str | None = None) -> list[str]:
     """Return the child runs of a run, or of one step of it, that the ledger has as open."""
-    found = tree(run_id, step_id)
-    below = select(found.c.run_id).where(found.c.child.is_not(None))
-    rows = tx.all(
-        rows_of(runs, runs.c.run_id, closed_ms=None)
-        .where(runs.c.run_id.in_(below))
-        .order_by(runs.c.run_id)
-    )
-    return [row["run_id"] for row in rows]
+    return [row["run_id"] for row in tx.all(_OPEN_BELOW, **within(run_id, step_id))]
 
 
 def bar_step(tx: Transaction, run_id: str, step_id: str) -> None:
@@ -297,5 +309,4 @@ def _bar_run(tx: Transaction, run_id: str) -> None:
 
 
 def _runs(tx: Transaction, run_id: str, step_id: str | None) -> list[str]:
-    found = tree(run_id, step_id)
-    return [row["run_id"] for row in tx.all(select(found.c.run_id))]
+    return [row["run_id"] for row in tx.all(RUNS, **within(run_id, step_id))]

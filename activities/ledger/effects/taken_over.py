@@ -26,6 +26,20 @@ class TakesOverUndone(Exception):
 #: Entries that are locked, and rows that are written, in one statement.
 _BATCH: Final = 500
 
+_OWN: Final = rows_of(
+    effects,
+    effects.c.entry_id,
+    func.coalesce(run_tree.TREE.c.inside, effects.c.step_id).label("step_id"),
+    literal("intervention").label("told_by"),
+    undoes=None,
+).join(run_tree.TREE, run_tree.TREE.c.run_id == effects.c.run_id)
+_USED: Final = rows_of(
+    replays,
+    replays.c.entry_id,
+    func.coalesce(run_tree.TREE.c.inside, replays.c.step_id).label("step_id"),
+    replays.c.told_by,
+).join(run_tree.TREE, run_tree.TREE.c.run_id == replays.c.run_id)
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -42,23 +56,10 @@ def effects_behind(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[F
     Nobody begins to undo any of it until the transaction ends: by then ``watch`` has noted who is
     to be told.
     """
-    wanted, found = set(steps), run_tree.tree(run_id)
-    own = rows_of(
-        effects,
-        effects.c.entry_id,
-        func.coalesce(found.c.inside, effects.c.step_id).label("step_id"),
-        literal("intervention").label("told_by"),
-        undoes=None,
-    )
-    used = rows_of(
-        replays,
-        replays.c.entry_id,
-        func.coalesce(found.c.inside, replays.c.step_id).label("step_id"),
-        replays.c.told_by,
-    )
+    wanted = set(steps)
     rows = [
-        *tx.all(own.join(found, found.c.run_id == effects.c.run_id)),
-        *tx.all(used.join(found, found.c.run_id == replays.c.run_id)),
+        *tx.all(_OWN, **run_tree.within(run_id)),
+        *tx.all(_USED, **run_tree.within(run_id)),
     ]
     made = {}
     for row in rows:

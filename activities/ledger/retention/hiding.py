@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, null, or_, select
+from sqlalchemy import ColumnElement, and_, null, or_
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import first_line
@@ -143,7 +143,7 @@ def tree(tx: Transaction, root: str) -> list[str]:
     Raises:
         RunNotFound: No such run in this tenant.
     """
-    found = sorted(row["run_id"] for row in tx.all(select(run_tree.tree(root).c.run_id)))
+    found = sorted(row["run_id"] for row in tx.all(run_tree.RUNS, **run_tree.within(root)))
     if not found:
         raise RunNotFound(root)
     return found

@@ -9,7 +9,7 @@ import { doubt, drawCall } from "./call.js";
 import { parseExact } from "./canonical.js";
 import { differences, showDifferences } from "./differences.js";
 import { makeForm } from "./forms.js";
-import { fetchText, follow, part, say, words } from "./page.js";
+import { at, fetchText, follow, part, say, words } from "./page.js";
 import { deliver, signed, signerFor } from "./signing.js";
 import { tellStory } from "./story.js";
 import { showText } from "./text.js";
@@ -18,8 +18,6 @@ const id = part("call").dataset.id;
 const query = `?id=${encodeURIComponent(id)}`;
 /** What it takes to reject. */
 const asked = JSON.parse(part("asked").textContent);
-/** Milliseconds that a browser's timer waits at most: a longer one is over at once. */
-const LONGEST_TIMER = 2 ** 31 - 1;
 /** @type {any} What was drawn; `null`: it could not be had. */
 let shown = null;
 /** Whether a decision can still count. */
@@ -75,7 +73,7 @@ async function findSigner() {
     hinder(say(found.why, found.detail));
   }
   release();
-  endAt(performance.now() + asked.left_ms);
+  at(performance.now() + asked.left_ms, over);
 }
 
 /**
@@ -115,20 +113,6 @@ function release() {
   part("reject").disabled = sending || !waiting;
   part("edit").disabled = sending || !mayApprove();
   part("approve").disabled = part("edit").disabled || editing();
-}
-
-/**
- * Turn the buttons off at a time of this page's own clock.
- *
- * @param {number} end
- */
-function endAt(end) {
-  const left = end - performance.now();
-  if (left > 0) {
-    setTimeout(() => endAt(end), Math.min(left, LONGEST_TIMER));
-  } else {
-    over();
-  }
 }
 
 function over() {
@@ -201,7 +185,7 @@ function edit() {
   part("edit").setAttribute("aria-expanded", String(opened));
   release();
   if (opened && form === null) {
-    form = makeForm(shown.schema, shown.params, part("form"));
+    form = makeForm(JSON.parse(shown.schema), shown.params, part("form"));
     for (const happens of ["input", "change", "click"]) {
       part("form").addEventListener(happens, compare);
     }

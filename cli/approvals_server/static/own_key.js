@@ -32,8 +32,9 @@ function show(key) {
   }
 }
 
-async function forget() {
-  if (!sure) {
+/** @param {MouseEvent} event a second click of a double click says nothing that was thought about */
+async function forget(event) {
+  if (!sure || event.detail > 1) {
     sure = true;
     part("said").textContent = say("forget_sure");
     return;

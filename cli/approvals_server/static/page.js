@@ -64,13 +64,45 @@ export async function fetchText(path) {
 }
 
 /**
- * Have something done each time that the server says what a page shows is another thing now.
+ * Have something done each time that the server says what a page shows is another thing now. A page
+ * that nobody sees does not follow: a browser has six connections to a server, and all its pages
+ * share them.
  *
  * @param {string} path
- * @param {(told: any) => void} follow is told first how it is when the page is opened
+ * @param {(told: any) => void} follow is told first how it is when the page is opened, or seen again
  */
 export function follow(path, follow) {
-  new EventSource(path).addEventListener("message", (event) => follow(JSON.parse(event.data)));
+  /** @type {EventSource | null} */
+  let source = null;
+  const listen = () => {
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (source === null) {
+      source = new EventSource(path);
+      source.addEventListener("message", (event) => follow(JSON.parse(event.data)));
+    }
+  };
+  document.addEventListener("visibilitychange", listen);
+  listen();
+}
+
+/** Milliseconds that a browser's timer waits at most: a longer one is over at once. */
+const LONGEST_TIMER = 2 ** 31 - 1;
+
+/**
+ * Have something done at a time of this page's own clock, however far off it is.
+ *
+ * @param {number} end as `performance.now()` tells it
+ * @param {() => void} over
+ */
+export function at(end, over) {
+  const left = end - performance.now();
+  if (left > 0) {
+    setTimeout(() => at(end, over), Math.min(left, LONGEST_TIMER));
+  } else {
+    over();
+  }
 }
 
 /** @param {unknown} error whose message is told */

@@ -4,8 +4,8 @@ import { parseExact } from "./canonical.js";
 import { made } from "./elements.js";
 import { makeForm } from "./forms.js";
 import { drawSteps, listSteps } from "./graph.js";
-import { fetchText, follow, part, say, send, words } from "./page.js";
-import { isHere, keyHere } from "./signing.js";
+import { at, fetchText, follow, part, say, send, words } from "./page.js";
+import { isHere, keyHere, unsent } from "./signing.js";
 import { gesturedMessage, message, signedMessage } from "./steering.js";
 import { tellStory } from "./story.js";
 import { showJson, shown, showText } from "./text.js";
@@ -16,14 +16,31 @@ let told = null;
 /** @type {Map<string, HTMLElement>} What waits on this page, by all that is told of it. */
 const drawn = new Map();
 let labels = 0;
+/** How often it was asked what the run shows: an answer that a newer one has overtaken is dropped. */
+let asked = 0;
+/** Milliseconds until a run that has not answered is asked again: it may write no event meanwhile. */
+const AGAIN = 5000;
+/** @type {Map<string, string>} Ids of messages by what they say: the same one again counts once. */
+const ids = new Map();
 
 follow(`/follow/run${query}`, draw);
+// Also where too many follow already.
+await draw();
 
 async function draw() {
+  asked += 1;
+  const mine = asked;
   try {
-    told = parseExact(await fetchText(`/run.json${query}`));
+    const found = parseExact(await fetchText(`/run.json${query}`));
+    if (mine !== asked) {
+      return;
+    }
+    told = found;
   } catch (error) {
-    showText(part("state"), say("no_story", words(error)));
+    if (mine === asked) {
+      showText(part("state"), say("no_story", words(error)));
+      setTimeout(() => mine === asked && draw(), AGAIN);
+    }
     return;
   }
   showText(part("state"), say("run_is", told.error ? `${told.state}: ${told.error}` : told.state));
@@ -78,11 +95,11 @@ function question(one) {
   const section = sectionOf(say("question", one.step_id), one.question);
   if (one.value !== null) {
     const about = made("pre", {});
-    showJson(about, one.value);
+    showWhole(about, one.value);
     section.append(say("question_about"), about);
   }
   const place = made("div", {});
-  const form = makeForm(one.answer_schema, undefined, place, say("your_answer"));
+  const form = makeForm(JSON.parse(one.answer_schema), undefined, place, say("your_answer"));
   const answer = button(say("answer"), async () => {
     if (!form.problems().length) {
       await tell("answer", { answers: { [one.interrupt_id]: form.value() } }, "answered");
@@ -150,15 +167,25 @@ function showEvidence(section, evidence, done) {
   }
   if (done !== null) {
     const value = made("pre", {});
-    try {
-      showJson(value, parseExact(done));
-    } catch {
-      showText(value, done);
-    }
+    showWhole(value, done);
     list.append(made("dt", {}, say("doubt_part")), made("dd", {}, value));
   }
   const heading = made("h3", {}, say("doubt_known"));
   section.querySelector(".known")?.replaceChildren(...(evidence.length ? [heading, list] : []));
+}
+
+/**
+ * Show a value that nothing is signed for: letter by letter if the browser cannot hold it.
+ *
+ * @param {HTMLElement} place
+ * @param {string} json
+ */
+function showWhole(place, json) {
+  try {
+    showJson(place, parseExact(json));
+  } catch {
+    showText(place, json);
+  }
 }
 
 /**
@@ -170,12 +197,12 @@ function showEvidence(section, evidence, done) {
 function notYet(outcome, later) {
   const off = [...outcome.options].filter(({ value }) => later.outcomes.includes(value));
   const end = new Date(Date.now() + later.left_ms);
-  const line = made("p", { className: "note" }, say("doubt_later", end.toLocaleTimeString()));
+  const line = made("p", { className: "note" }, say("doubt_later", end.toLocaleString()));
   off.forEach((option) => (option.disabled = true));
-  setTimeout(() => {
+  at(performance.now() + later.left_ms, () => {
     off.forEach((option) => (option.disabled = false));
     line.remove();
-  }, later.left_ms);
+  });
   return line;
 }
 
@@ -188,7 +215,9 @@ function notYet(outcome, later) {
  */
 async function tell(verb, values, done) {
   const { tenant, principal, run_id: run } = told;
-  let sent = message(principal, values);
+  const content = JSON.stringify([verb, values]);
+  let sent = message(principal, values, ids.get(content));
+  ids.set(content, sent.id);
   const { key } = await keyHere(tenant, principal);
   if (key !== null && told.keys.includes(key.kid)) {
     sent = await signedMessage({ tenant, run, verb, message: sent, key });
@@ -196,9 +225,13 @@ async function tell(verb, values, done) {
     const passkeys = told.passkeys.filter(isHere);
     sent = await gesturedMessage({ tenant, run, verb, message: sent, passkeys });
   }
-  const { status, answer } = await send("/steer", { run, verb, message: sent });
-  const said = { 200: done, 202: "left", 409: "not_taken" }[status] ?? "failed";
-  showText(part("said"), say(said, answer.message ?? answer.error));
+  try {
+    const { status, answer } = await send("/steer", { run, verb, message: sent });
+    const said = { 200: done, 202: "left", 409: "not_taken" }[status] ?? unsent(status);
+    showText(part("said"), say(said, answer.message ?? answer.error));
+  } catch (error) {
+    showText(part("said"), say("lost", words(error)));
+  }
   part("said").focus(); // the form that had it goes once it is answered
   await draw();
 }

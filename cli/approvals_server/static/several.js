@@ -39,6 +39,9 @@ async function draw(place) {
       answersPart: [find("answers")],
       check: call.check,
     });
+    if (!call.told.waits) {
+      doubt(call.check, say("waits_no_more"));
+    }
   } catch (error) {
     doubt(call.check, say("not_exact", words(error)));
   }

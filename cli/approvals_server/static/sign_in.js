@@ -20,11 +20,12 @@ part("sign-in").addEventListener("click", signIn);
 
 function take() {
   const given = location.hash.slice(1);
-  if (given) {
+  // A part of the page may be aimed at as well, such as its content.
+  if (given.includes(".")) {
     token = given;
     showText(part("whom"), whom(token));
     // It stands in no history and in no bookmark from now on.
-    history.replaceState(null, "", location.pathname);
+    history.replaceState(null, "", location.pathname + location.search);
     part("without-link").hidden = true;
     part("with-link").hidden = false;
     part("sign-in").disabled = false;

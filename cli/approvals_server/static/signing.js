@@ -99,13 +99,22 @@ export async function deliver(sent) {
   try {
     const { status, answer } = await send("/decide", sent);
     const taken = answer.verdict ? "refused" : "not_taken";
-    const accepted = answer.verdict ? "accepted" : "failed";
-    const how = { 200: accepted, 202: "left", 409: taken }[status] ?? "failed";
+    const how = { 200: "accepted", 202: "left", 409: taken }[status] ?? unsent(status);
     return { how, said: say(how, answer.verdict?.message ?? answer.error) };
   } catch (error) {
     // It may have arrived. One request takes one yes of a person, so asking again doubles nothing.
     return { how: "lost", said: say("lost", words(error)) };
   }
+}
+
+/**
+ * Return what is true of something that the server has not answered for with its run's word.
+ *
+ * @param {number} status
+ * @returns {string} `failed`: nothing was sent; `lost`: nobody knows
+ */
+export function unsent(status) {
+  return status === 503 || (status >= 400 && status < 500) ? "failed" : "lost";
 }
 
 /**

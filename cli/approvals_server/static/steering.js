@@ -14,14 +14,15 @@ const NONCE = 24;
  *
  * @param {string} actor
  * @param {{[name: string]: any}} values
+ * @param {string} [id] of the message if it is sent again
  * @returns {{[name: string]: any}}
  */
-export function message(actor, values) {
+export function message(actor, values, id = base64url(randomBytes(NONCE))) {
   const given = Object.entries(values).filter(
     ([, value]) => value !== undefined && value !== null && value !== "",
   );
   // Its own id makes it one message, however often it is sent.
-  return { actor, id: base64url(randomBytes(NONCE)), ...Object.fromEntries(given) };
+  return { actor, id, ...Object.fromEntries(given) };
 }
 
 /**
