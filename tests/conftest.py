@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -37,6 +37,7 @@ from tests.postgres_server import PostgresMissing, PostgresServer
 from tests.run_keys import encrypted
 from tests.shop_process import ShopProcess
 from tests.support_process import SupportProcess
+from tests.watched_server import WatchedServer
 
 #: Who asks for one of these, also through another fixture, needs a Temporal server, a browser, or
 #: programs that serve MCP: each call of theirs is a process that loads the SDK.
@@ -54,6 +55,8 @@ UNTIL: Final = "TESTS_UNTIL"
 TOO_LATE: Final = "not run, for want of time"
 #: All tests that were found, whichever of them are chosen.
 FOUND: Final = pytest.StashKey[list[pytest.Item]]()
+#: The Temporal server of this process, once a test has asked for it.
+WATCHED: Final = pytest.StashKey[WatchedServer]()
 
 # Look for garbage seldom: what is loaded stays, and is much. To freeze it takes less time still;
 # older versions of Hypothesis count references, and do not see those of what is frozen.
@@ -73,6 +76,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if is_full(item):
             item.add_marker(pytest.mark.full)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let what failed say if its Temporal server had to be replaced, and replace a silent one."""
+    report = yield
+    if report.failed and (watched := item.config.stash.get(WATCHED, None)):
+        watched.replace_if_silent()
+        report.sections += [("Temporal server", line) for line in watched.replaced]
+    return report
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -140,14 +155,19 @@ def temporal_cli() -> Path:
 
 
 @pytest.fixture(scope="session")
-def temporal_server(
-    temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[DevServer]:
+def watched_server(
+    temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[WatchedServer]:
     # In memory it takes half the processor's time.
-    log = tmp_path_factory.mktemp("temporal") / "log"
-    server = DevServer.start(cli=temporal_cli, log_file=log, ui_port=None)
-    yield server
-    server.kill()  # a good end takes ten seconds
+    watched = WatchedServer(temporal_cli, tmp_path_factory.mktemp("temporal") / "log")
+    pytestconfig.stash[WATCHED] = watched
+    yield watched
+    watched.close()
+
+
+@pytest.fixture(scope="session")
+def temporal_server(watched_server: WatchedServer) -> DevServer:
+    return watched_server.server
 
 
 @pytest.fixture(scope="session")
