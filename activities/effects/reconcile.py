@@ -81,6 +81,8 @@ class Settling:
             return await recorder.unsettled(self.entry, why, failure.retry_after)
         answered = type(answer).__name__
         log.info("effect.looked_up", entry_id=self.entry.entry_id, answer=answered)
+        if isinstance(answer, Found | Partial | No):
+            recorder.hear_lookup()
         return await self._believe(answer, looked)
 
     async def _believe(self, answer: object, looked: float) -> Settled:

@@ -38,6 +38,7 @@ from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.errors import ErrorType
 
@@ -106,6 +107,8 @@ class Recorder:
     answers: tuple[tuple[str, Any], ...] = ()
     head: ChainHead | None = field(default=None, init=False)
     """The run's chain after the newest of this attempt's transactions."""
+    heard: ForeignContent | None = field(default=None, init=False)
+    """What the run has got from outside by this attempt."""
     began: float = field(default=0.0, init=False)
     """When the newest transaction began, by ``clock.now()``."""
     _now_ms: int | None = field(default=None, init=False)
@@ -185,7 +188,13 @@ class Recorder:
     def mark_foreign(self, tx: Transaction) -> None:
         """Mark the run, in the transaction of what it hears, if that comes from outside."""
         if self.request.foreign and self.request.undoes is None:
-            foreign_rows.mark(tx, self.request.run_id, [self.request.content])
+            self.heard = self.request.content
+            foreign_rows.mark(tx, self.request.run_id, [self.heard])
+
+    def hear_lookup(self) -> None:
+        """Take what the lookup has told for content from outside, if the tool says that it is."""
+        if self.tool.lookup_foreign:
+            self.request = replace(self.request, foreign=True)
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Write what is in hand."""
@@ -390,9 +399,15 @@ class Recorder:
         question = f"{self.tool.name} {entry.key}: {why}. Did it happen?"
         if self.tool.compensate is not None:
             question += f" Settled as undo, {self.tool.compensate.tool} takes it back."
-        intervention_id = await self.write(
-            lambda tx: outcomes.ask_human(tx, entry, question, part=part)
-        )
+
+        def record(tx: Transaction) -> str | None:
+            foreign = self.request.foreign
+            opened = outcomes.ask_human(tx, entry, question, part=part, foreign=foreign)
+            if opened is not None and part is not None:
+                self.mark_foreign(tx)
+            return opened
+
+        intervention_id = await self.write(record)
         if intervention_id is None:
             self.fenced()
         return Asked(entry, intervention_id, question)

@@ -156,7 +156,7 @@ class ToolActivities:
             heard = isinstance(report.outcome, Succeeded | AnsweredNo | InputNeeded)
             said = {
                 "usage": await self._usage(call, attempt, meter),
-                "foreign": self._foreign(call) if heard else None,
+                "foreign": report.foreign or (self._foreign(call) if heard else None),
             }
             return report.model_copy(update=said)
 
@@ -313,7 +313,7 @@ class ToolActivities:
             case _:
                 assert_never(result)
         effect.before_report()
-        return ToolReport(outcome=outcome, head=effect.head)
+        return ToolReport(outcome=outcome, foreign=effect.heard, head=effect.head)
 
     async def _read(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
         tool = prepared.tool

@@ -71,6 +71,7 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import grace
 from surehand.process import clock
 from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
 
@@ -150,6 +151,11 @@ class EffectCall:
         """The run's chain after the newest of this attempt's transactions."""
         return self._recorder.head
 
+    @property
+    def heard(self) -> ForeignContent | None:
+        """What the run has got from outside by this attempt."""
+        return self._recorder.heard
+
     def before_report(self) -> None:
         """Pass the last crash point: recorded, and Temporal has not heard of it."""
         self._recorder.crash(CrashPoint.BEFORE_REPORT)
@@ -215,6 +221,8 @@ class EffectCall:
                 self._recorder.crash(CrashPoint.AFTER_CLAIM)
                 return await self._call(entry)
             case Committed(entry):
+                if entry.foreign_receipt:
+                    self._recorder.heard = self.request.content
                 return Done(entry, entry.receipt, True)
             case Answered(entry):
                 return SaidNo(entry.answer["reason"], entry.answer["code"], True)

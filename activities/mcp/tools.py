@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,7 @@ from surehand.activities.tools.answers import (
     Undo,
     Unknown,
 )
-from surehand.activities.tools.tool import LookupFunction, Tool, ToolContext
+from surehand.activities.tools.tool import LookupBy, LookupFunction, Tool, ToolContext
 from surehand.activities.tools.toolbox import (
     DEFAULT_TIMEOUT,
     LONGEST_VERSION,
@@ -96,7 +97,7 @@ def _tool(reviewed: Reviewed, server_name: str, name: str) -> Tool:
     argument = said.dedupes.argument if said.dedupes else None
     if argument is not None and argument not in definition["inputSchema"].get("properties", {}):
         raise McpFileError(f"{where}.dedupes.argument: it has no argument {argument!r}")
-    lookup, lookup_by = _lookup(reviewed, server_name, said, where)
+    lookup = _lookup(reviewed, server_name, said, where)
     write = said.effect == "write"
 
     async def run(params: Any, ctx: ToolContext) -> Any:
@@ -118,8 +119,9 @@ def _tool(reviewed: Reviewed, server_name: str, name: str) -> Tool:
             timeout=timeout,
             key=None if said.key is None else partial(_key, said.key),
             dedupes=None if said.dedupes is None else Dedupes(said.dedupes.window),
-            lookup=lookup,
-            lookup_by="key" if lookup_by == "key" else "state",
+            lookup=lookup.function if lookup else None,
+            lookup_by=lookup.by if lookup else "key",
+            lookup_foreign=lookup is not None and lookup.foreign,
             settle=said.lookup.settle if said.lookup else None,
             recovery="human" if write and not (said.dedupes or lookup) else None,
             compensate=_undo(server_name, said),
@@ -172,13 +174,21 @@ def _undo(server_name: str, said: McpTool) -> Undo | None:
     return Undo(f"{server_name}.{said.compensate.tool}", params)
 
 
-def _lookup(
-    reviewed: Reviewed, server_name: str, said: McpTool, where: str
-) -> tuple[LookupFunction | None, str]:
-    """Return the lookup, and what it goes by: only what was asked by our key finds our own call."""
+@dataclass(frozen=True)
+class _Lookup:
+    """A read as the lookup of a write."""
+
+    function: LookupFunction
+    by: LookupBy
+    """Only what was asked by our key finds our own call."""
+    foreign: bool
+    """Whether what the read returns is content from outside."""
+
+
+def _lookup(reviewed: Reviewed, server_name: str, said: McpTool, where: str) -> _Lookup | None:
     rule = said.lookup
     if rule is None:
-        return None, "key"
+        return None
     server = reviewed.servers[server_name]
     other = server.tools.get(rule.tool)
     if other is None or other.effect != "read":
@@ -206,4 +216,4 @@ def _lookup(
         return Found(output) if found else NotFound()
 
     by_key = any(reference == "key" for _, reference in references(rule.params))
-    return look, "key" if by_key else "state"
+    return _Lookup(look, "key" if by_key else "state", looking.foreign)

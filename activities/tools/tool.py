@@ -131,6 +131,7 @@ class Tool:
     dedupes: Dedupes | None = None
     lookup: LookupFunction | None = None
     lookup_by: LookupBy = "key"
+    lookup_foreign: bool = False
     settle: timedelta | None = None
     transactional: bool = False
     recovery: Recovery = Recovery.READ

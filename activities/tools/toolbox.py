@@ -93,6 +93,7 @@ def tool(
     dedupes: Dedupes | None = None,
     lookup: LookupFunction | None = None,
     lookup_by: LookupBy = "key",
+    lookup_foreign: bool = False,
     settle: timedelta | None = None,
     transactional: bool = False,
     recovery: Literal["human"] | None = None,
@@ -129,6 +130,8 @@ def tool(
             ``ctx.idempotency_key``. ``"state"``: it asks how the world is ("is the flight
             changed?"), which may be so without us. It is then asked before each call, too; where it
             did not say ``NotFound`` then, it proves nothing later, and a human is asked.
+        lookup_foreign: What the lookup returns is content from outside, as ``foreign`` says of a
+            tool: a receipt that it has found marks each run that takes it.
         settle: How long after a call's deadline its effect may still appear; without it a lookup
             that finds nothing proves nothing.
         transactional: The effect lies in the ledger's own database and is made through
@@ -227,6 +230,8 @@ def tool(
             raise ToolboxError(
                 f"tool {name!r}: lookup_by= says of a lookup= what it goes by: 'key' or 'state'"
             )
+        if lookup_foreign and not lookup:
+            raise ToolboxError(f"tool {name!r}: lookup_foreign= says of a lookup= what it returns")
         recoverable = dedupes or lookup or transactional
         if precondition is not None and effect is Effect.READ:
             raise ToolboxError(f"tool {name!r}: a READ has no precondition")
@@ -258,6 +263,7 @@ def tool(
             dedupes=dedupes,
             lookup=lookup,
             lookup_by=lookup_by,
+            lookup_foreign=lookup_foreign,
             settle=settle,
             transactional=transactional,
             recovery=settled_by,

@@ -248,6 +248,7 @@ class Steps:
             text = f"{checked.key} is {entry.state} (step {entry.step_id}, run {entry.run_id})"
             if shape.same_params and entry.state == "committed":
                 why = f"{text}: no second effect, its receipt is taken"
+                self.foreign = self.foreign or entry.foreign_receipt
                 self.output(step, "would replay", entry.receipt, why=why, **shown)
                 return None
             if not shape.same_params:

@@ -98,6 +98,32 @@ async def test_a_policy_asks_in_the_other_modes_as_well(
         await ends_once_approved(run, await asked_because_of(run, "mail.read"), folder, "hello")
 
 
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_what_a_foreign_lookup_has_found_has_a_policy_ask_also_in_a_run_that_replays_it(
+    stage: Stage, folder: Path, durability: str
+) -> None:
+    posts = {**sends(folder, "posted", tool="mail.post"), "id": "post"}
+    async with stage.worker_here(tool_modules=TOOLS, retries_in_doubt="1ms"):
+        run = await stage.start(plan(posts, sends(folder, "1 ${post.note}")), durability=durability)
+        request = await asked_because_of(run, "mail.post")
+        assert request.foreign[0].step_id == "post"
+        await ends_once_approved(run, request, folder, f"1 {HOSTILE}")
+
+        inside_child = child({**posts, "id": "again"})
+        second = await stage.start(plan(inside_child, sends(folder, "2")), durability=durability)
+        request = await asked_because_of(second, "mail.post")
+        assert request.foreign[0].run_id == inside(stage, second).run_id
+        await ends_once_approved(second, request, folder, "2")
+
+        third = await stage.start(plan(posts, sends(folder, "3")), durability=durability)
+        await ends_once_approved(third, await asked_because_of(third, "mail.post"), folder, "3")
+        for one in (run, second, third):
+            assert [content.tool for content in (await one.result()).foreign] == ["mail.post"]
+    assert mailbox.sent(folder).count("posted") == 1
+
+
 @pytest.mark.parametrize("database", DATABASES)
 async def test_a_call_that_was_let_through_before_the_read_and_is_claimed_behind_it_is_asked_for(
     stage: Stage, folder: Path

@@ -33,7 +33,8 @@ _VALID: dict[Table, dict[str, Any]] = {
         "run_id": RUN, "step_id": "s", "entry_id": "ef-1", "tool": "t", "tool_version": "1",
         "key": "k", "generation": 1, "identity_hash": _HASH, "params_hash": _HASH, "params": {},
         "state": "claimed", "fencing_token": 1, "lease_until_ms": 1, "lease_ms": 1,
-        "timeout_ms": 1, "unproven": False, "epoch": 0, "calls": 1, "failures": {}, "claimed_ms": 1,
+        "timeout_ms": 1, "unproven": False, "foreign_receipt": False, "epoch": 0, "calls": 1,
+        "failures": {}, "claimed_ms": 1,
     },
     approvals: {
         "run_id": RUN, "step_id": "s", "approval_id": "run-1/s/1", "tool": "t",

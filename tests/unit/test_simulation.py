@@ -304,7 +304,7 @@ def refunding(state: str, params: dict[str, str]) -> tuple[Simulated, Simulated]
     recording = recorded(Plan.model_validate([step]))
     name = ("bank.refund", "refund:o-1")
     same = identity_hash("bank.refund", params)
-    entry = KeyEntry(*name, state, "other", "pay", same, {"id": "re-1"})
+    entry = KeyEntry(*name, state, "other", "pay", same, {"id": "re-1"}, False)
     first = simulated(recording, toolbox=TOOLS)
     assert first.keys == {name}
     return first, simulated(recording, known=Known({name: entry}, {}), toolbox=TOOLS)
@@ -317,6 +317,20 @@ def test_a_key_that_is_committed_with_the_same_params_is_replayed() -> None:
     assert first.steps[0].params_hash is not None
     assert (found.steps[0].outcome, found.facts["refund"]) == ("would replay", {"id": "re-1"})
     assert found.keys == frozenset()
+
+
+def test_a_foreign_receipt_that_is_replayed_has_a_policy_ask_behind_it() -> None:
+    rules = [{"when": "not run.foreign", "required": False}]
+    first = {"id": "refund", "tool": "bank.refund", "params": REFUND}
+    then = {"id": "undo", "tool": "bank.cancel", "params": {"refund_id": "re-1"}}
+    plan = Plan.model_validate([first, {**then, "approval": {"rules": rules}}])
+    name, same = ("bank.refund", "refund:o-1"), identity_hash("bank.refund", REFUND)
+    approvals = []
+    for foreign in (False, True):
+        entry = KeyEntry(*name, "committed", "other", "pay", same, {"id": "re-1"}, foreign)
+        found = simulated(recorded(plan), known=Known({name: entry}, {}), toolbox=TOOLS)
+        approvals.append(found.steps[1].approval)
+    assert approvals == ["no", "yes"]
 
 
 @pytest.mark.parametrize(

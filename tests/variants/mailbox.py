@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel
 
-from surehand import READ, WRITE, ApprovalPolicy, ApprovalRule, No, Permanent, ToolContext, tool
+from surehand import (
+    READ,
+    WRITE,
+    ApprovalPolicy,
+    ApprovalRule,
+    Found,
+    LookupAnswer,
+    No,
+    NotFound,
+    OutcomeUnknown,
+    Permanent,
+    ToolContext,
+    tool,
+)
 
 #: Asks only where the run has read what a stranger may have written.
 CAREFUL: Final = ApprovalPolicy(rules=(ApprovalRule(when="not run.foreign", required=False),))
@@ -65,3 +79,18 @@ async def forward(params: Letter, ctx: ToolContext) -> str:
 async def exchange(params: Letter, ctx: ToolContext) -> dict[str, str]:
     """Send a letter, and read what comes back."""
     return {"sent": _send(params), "answer": (Path(params.folder) / "mail").read_text()}
+
+
+async def find_posted(params: Letter, ctx: ToolContext) -> LookupAnswer:
+    """Find a letter, and what was written on it since."""
+    folder = Path(params.folder)
+    found = params.text in sent(folder)
+    return Found({"note": (folder / "mail").read_text()}) if found else NotFound()
+
+
+@tool("mail.post", effect=WRITE, lookup=find_posted, lookup_foreign=True, irreversible=True,
+      settle=timedelta(seconds=1), key=lambda letter: f"post:{letter.text}")  # fmt: skip
+async def post(params: Letter, ctx: ToolContext) -> dict[str, str]:
+    """Send a letter whose receipt is always lost."""
+    _send(params)
+    raise OutcomeUnknown("the line is cut")

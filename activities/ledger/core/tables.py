@@ -331,6 +331,8 @@ effects = Table(
     # What a lookup by state has said before the newest call.
     Column("observed", Sealed("effects.observed")),
     Column("receipt", Sealed("effects.receipt")),
+    # Whether strangers may have written it: it marks each run that takes it.
+    Column("foreign_receipt", Boolean, nullable=False),
     Column("answer", Sealed("effects.answer")),
     Column("evidence", Sealed("effects.evidence")),
     Column("error", SealedText("effects.error")),

@@ -66,6 +66,8 @@ _LOOK_AROUND: Final = select(
     open_epoch().label("epoch"),
 )
 _FIRST: Final = insert_row(effects).returning(effects)
+#: What a call of another run has left in an entry is that run's.
+_NOTHING_LEFT: Final = {"error": None, "evidence": None, "receipt": None, "foreign_receipt": False}
 
 
 @dataclass(frozen=True)
@@ -186,9 +188,7 @@ def doubt_again(
             **_lease(tx, by),
             "approval_id": None,
             "failures": {},
-            "error": None,
-            "evidence": None,
-            "receipt": None,
+            **_NOTHING_LEFT,
         }
     row = tx.one(
         update_rows(effects, entry_id=entry.entry_id)
@@ -234,6 +234,7 @@ def new_entry(
         "epoch": epoch,
         "observed": UNASKED if request.observes else None,
         "unproven": False,
+        "foreign_receipt": False,
         "calls": 1,
         "failures": {},
         "claimed_ms": tx.now_ms,
@@ -269,8 +270,7 @@ def take(
             answer=None,
             # Where the first call may have happened, what was so before it still counts.
             observed=entry.observed if rule is Recovery.DEDUPES else observed,
-            # What another run's call has left is that run's.
-            **({} if mine else {"error": None, "evidence": None, "receipt": None}),
+            **({} if mine else _NOTHING_LEFT),
             **_lease(tx, request),
             **_limits(tx, request, entry if rule is Recovery.DEDUPES else None),
         )

@@ -279,7 +279,7 @@ def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:
             type_ = "effect.replayed"
             body = {"entry_id": entry.entry_id, "tool": entry.tool, "made_by": made_by}
             note_replay(tx, request, entry)
-            if request.foreign:
+            if request.foreign or entry.foreign_receipt:
                 mark(tx, request.run_id, [request.content])
             receipt = Kept(entry.receipt, as_artifact(entry.receipt))
             artifact_rows.record(tx, request.run_id, request.step_id, receipt)

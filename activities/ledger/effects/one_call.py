@@ -50,9 +50,9 @@ class Outcome:
     @property
     def is_plain(self) -> bool:
         """Whether nothing but its own rows has to be looked at to record it."""
-        entry = self.entry
+        entry, foreign = self.entry, self.request.foreign or self.entry.foreign_receipt
         as_claimed = entry.state == "claimed" and entry.recovering_ms is None and not entry.undoes
-        return as_claimed and self.receipt.artifact is None and not self.request.foreign
+        return as_claimed and self.receipt.artifact is None and not foreign
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ def commit(
     values = {
         "state": "committed",
         "receipt": receipt.value,
+        "foreign_receipt": request.foreign,
         "evidence": evidence,
         "lease_until_ms": None,
         "recovering_ms": None,
@@ -304,7 +305,12 @@ def _finish(tx: Transaction, request: ClaimRequest, *, error: str, error_class: 
 
 
 def ask_human(
-    tx: Transaction, entry: Entry, question: str, *, part: Kept | None = None
+    tx: Transaction,
+    entry: Entry,
+    question: str,
+    *,
+    part: Kept | None = None,
+    foreign: bool = False,
 ) -> str | None:
     """Open the entry's intervention; ``None`` when the entry is not ours any more.
 
@@ -313,11 +319,13 @@ def ask_human(
         entry: The entry in doubt.
         question: What the human is asked.
         part: It happened in part: the receipt of that part, or of nothing.
+        foreign: Whether that receipt is content from outside.
     """
     touched = tx.execute(
         update_rows(effects, **_guard(entry)).values(
             state="in_doubt" if part is None else "partial",
             receipt=None if part is None else part.value,
+            foreign_receipt=foreign and part is not None,
             lease_until_ms=None,
             recovering_ms=recovery.since(tx),
         )

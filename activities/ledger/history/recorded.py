@@ -99,6 +99,7 @@ class KeyEntry:
     step_id: str
     identity_hash: str
     receipt: Any
+    foreign_receipt: bool
 
 
 def recording_of(tx: Transaction, run_id: str, seq: int | None = None) -> Recording:

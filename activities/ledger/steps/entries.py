@@ -248,6 +248,8 @@ class Entry:
     observed: Any
     """What a lookup by state has said before the newest call; ``None``: it is no such tool's."""
     receipt: Any
+    foreign_receipt: bool
+    """Whether the receipt is content from outside: by the tool, or by the lookup that found it."""
     answer: Any
     commit_no: int | None
     undoes: str | None

@@ -592,6 +592,7 @@ def _tables() -> None:
         sa.Column("approval_id", sa.String(length=400), nullable=True),
         sa.Column("observed", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("receipt", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("foreign_receipt", sa.Boolean(), nullable=False),
         sa.Column("answer", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("evidence", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
