@@ -137,6 +137,8 @@ def waiting_lines(connection: Connection, run_id: str, waiting: Waiting) -> Iter
     else:
         yield f"Step {waiting.step_id} needs a human: {waiting.question}"
         for outcome, what in _OUTCOMES.items():
+            if outcome == "undo" and not waiting.can_undo:
+                continue
             yield f"  {command('resolve', waiting.id, outcome, '--run', run_id)}"
             yield f"    {what}"
 

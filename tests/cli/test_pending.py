@@ -87,13 +87,15 @@ def test_what_waits_in_a_child_run_is_answered_there_by_its_own_name() -> None:
     assert shlex.split(resolve)[2:] == ["resolve", "iv-1", "happened", "--run", "p~pay"]
 
 
-def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted() -> None:
-    doubt = Waiting(kind="intervention", id="iv-1", step_id="refund", question="Did it?")
+@pytest.mark.parametrize("undo", [["undo"], []], ids=["can be undone", "cannot be undone"])
+def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted(undo: list[str]) -> None:
+    said = {"id": "iv-1", "step_id": "refund", "question": "Did it?"}
+    doubt = Waiting(kind="intervention", can_undo=bool(undo), **said)
 
     _, *lines = waiting_lines(UMA, "refund-1", doubt)
 
     pasted = [shlex.split(line) for line in lines[::2]]
-    outcomes = ["happened", "not-happened", "call-off", "compensated", "undo", "give-up"]
+    outcomes = ["happened", "not-happened", "call-off", "compensated", *undo, "give-up"]
     assert pasted == [
         ["python", "starter.py", "resolve", "iv-1", outcome, "--run", "refund-1"]
         for outcome in outcomes

@@ -269,6 +269,7 @@ async def test_a_refund_that_is_made_in_part_is_taken_back_if_a_human_wishes(
         view = await run.in_state(RunState.NEEDS_INTERVENTION)
         [question] = view.result.waiting_for
         assert "Settled as undo, payments.cancel_refund takes it back" in question.question
+        assert question.can_undo
         await run.resolve(intervention_id=question.id, outcome="undo")
         result = await run.result()
     assert result.state is RunState.COMPLETED

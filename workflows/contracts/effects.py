@@ -70,6 +70,8 @@ class OpenIntervention(Message):
     intervention_id: str
     step_id: str
     question: str
+    can_undo: bool = False
+    """Whether the tool of the effect says how it is undone."""
 
 
 class InterventionsFound(Message):

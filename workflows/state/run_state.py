@@ -406,7 +406,11 @@ class RunData(Record):
         ]
         questions = [
             Waiting(
-                kind="intervention", id=q.intervention_id, step_id=q.step_id, question=q.question
+                kind="intervention",
+                id=q.intervention_id,
+                step_id=q.step_id,
+                question=q.question,
+                can_undo=q.can_undo,
             )
             for q in self.interventions.values()
         ]

@@ -295,7 +295,13 @@ class StepRunner:
                     if outcome.effect is not None:
                         self._data.effects[outcome.effect.entry_id] = outcome.effect
                     self._set(step, StepState.NEEDS_INTERVENTION, attempts=attempts)
-                    doubt = OpenIntervention(intervention_id=id_, step_id=step.id, question=text)
+                    doubt = OpenIntervention(
+                        intervention_id=id_,
+                        step_id=step.id,
+                        question=text,
+                        # The effect of another step, or of another run, is its owner's to undo.
+                        can_undo=outcome.effect is not None and call.tool.compensation is not None,
+                    )
                     self._interventions.show(doubt)
                     if outcome.effect is not None:
                         await self._interventions.settled(doubt)

@@ -31,7 +31,8 @@ ANSWER_LIMIT: Final = SEND_LIMIT - timedelta(seconds=1)
 _LONGEST_LINE: Final = 500
 #: Characters of a title: it becomes the subject of a mail, or the text on a lock screen.
 _LONGEST_TITLE: Final = 150
-_OUTCOMES: Final = "OUTCOME: happened, not-happened, call-off, compensated, undo or give-up"
+#: What can be undone, the question says itself.
+_OUTCOMES: Final = "OUTCOME: happened, not-happened, call-off, compensated or give-up"
 
 
 class NotDelivered(Exception):
