@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,9 +43,11 @@ from surehand.activities.tools.toolbox import (
 )
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.policy import ApprovalPolicy
-from surehand.workflows.plan.references import references, resolve
+from surehand.workflows.plan.references import look_up, references, resolve
 
 _LONGEST_DESCRIPTION: Final = 300
+#: Characters of a param in a headline.
+_LONGEST_VALUE: Final = 100
 
 
 def mcp_tools(path: str) -> list[Tool]:
@@ -125,6 +128,7 @@ def _tool(reviewed: Reviewed, server_name: str, name: str) -> Tool:
             settle=said.lookup.settle if said.lookup else None,
             recovery="human" if write and not (said.dedupes or lookup) else None,
             compensate=_undo(server_name, said),
+            describe=_headline(full, said, definition["inputSchema"]),
             irreversible=said.irreversible or (destructive and said.compensate is None),
             approval=_approval(said, destructive),
             permission=said.permission,
@@ -160,6 +164,41 @@ def _approval(said: McpTool, destructive: bool) -> ApprovalPolicy | None:
 
 def _key(template: str, params: BaseModel) -> str:
     return str(resolve(template, {"params": params.model_dump(mode="json")}))
+
+
+def _headline(
+    full: str, said: McpTool, schema: Mapping[str, Any]
+) -> Callable[[BaseModel], str] | None:
+    """Return what tells approvers what a call would change; ``None``: its params do not say.
+
+    These are the params that its business key is made of; if there are none, the texts that it
+    requires.
+    """
+    named = [reference.partition(".")[2] for _, reference in references(said.key)]
+    known = schema.get("properties", {})
+    required = [name for name in schema.get("required", []) if _is_text(known.get(name))]
+    paths = [path for path in named if path] or required
+    if not paths:
+        return None
+
+    def described(params: BaseModel) -> str:
+        given = {"params": params.model_dump(mode="json")}
+        values = {path: look_up(f"params.{path}", given) for path in paths}
+        shown = ", ".join(f"{path}={_short(value)}" for path, value in values.items())
+        return f"{full}: {shown}"[:_LONGEST_DESCRIPTION]
+
+    return described
+
+
+def _is_text(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("type") == "string"
+
+
+def _short(value: Any) -> str:
+    """Return a value as JSON, so that none looks like two; of a long text its beginning."""
+    if isinstance(value, str) and len(value) > _LONGEST_VALUE:
+        return f"{json.dumps(value[:_LONGEST_VALUE], ensure_ascii=False)}…"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _undo(server_name: str, said: McpTool) -> Undo | None:
