@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 from pydantic import BaseModel
 
-from surehand.activities.activity_errors import again
+from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.recorder import Done, Recorder, SaidNo
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import reconcile
@@ -18,6 +18,7 @@ from surehand.activities.ledger.steps.entries import (
     FORGOTTEN,
     UNASKED,
     Asked,
+    Barred,
     ClaimResult,
     Entry,
     Held,
@@ -26,6 +27,7 @@ from surehand.activities.runs.executions import as_newest
 from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
 from surehand.activities.tools.classify import classify
 from surehand.activities.tools.output_json import clean_text, to_json
+from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process import clock
 from surehand.workflows.errors import ErrorType
 
@@ -129,18 +131,25 @@ class Settling:
         return f"{unknown}, and its lookup could not tell before the call"
 
     async def _not_applied(self, rule: reconcile.Proof, looked: float) -> ClaimResult:
-        recorder = self.recorder
+        recorder, request = self.recorder, self.recorder.request
+        mine = self.entry.owned_by(request.run_id, request.step_id)
+        # What another run was told, is not this one's end: it makes the call.
+        failed = self.entry.reported_failure if self.forward and mine else None
 
         def go_on(tx: Transaction) -> ClaimResult:
             # What was not there when it was looked for may have come since.
-            return reconcile.after_not_found(
+            result = reconcile.after_not_found(
                 tx,
-                recorder.request,
+                request,
                 self.entry,
-                forward=self.forward,
+                forward=self.forward and failed is None,
                 rule=rule,
                 looked=timedelta(seconds=clock.now() - looked),
+                action="bar" if failed is None else "fail",
             )
+            if failed is not None and isinstance(result, Barred):
+                recorder.mark_foreign(tx)
+            return result
 
         result = await as_newest(recorder.worker.ledger, lambda: recorder.in_ledger(go_on))
         if isinstance(result, Held) and result.settling:
@@ -149,4 +158,7 @@ class Settling:
             message = f"{tool}: not found, but the first call may still arrive"
             # Until then it may be found as well.
             raise again(ErrorType.SETTLING, message, min(result.wait, _LOOK_AGAIN))
+        if failed is not None and isinstance(result, Barred):
+            recorder.crash(CrashPoint.AFTER_OUTCOME)
+            raise stop(ErrorType.TOOL_FAILED, f"{recorder.tool.name}: {failed}")
         return result

@@ -374,6 +374,15 @@ class Recorder:
         self.crash(CrashPoint.AFTER_OUTCOME)
         return WantsAnswer(asked)
 
+    async def leave_in_doubt(self, entry: Entry, message: str, *, reported: bool = False) -> Entry:
+        """Record that the call ended without saying whether it happened; returns the entry."""
+        left = await self.write(
+            lambda tx: outcomes.leave_in_doubt(tx, self.request, entry, message, reported=reported)
+        )
+        if left is None:
+            self.fenced()
+        return left
+
     async def unsettled(self, entry: Entry, message: str, named: timedelta | None = None) -> Asked:
         """Leave the entry in doubt for a later attempt to settle; or ask, after too many.
 
@@ -382,20 +391,19 @@ class Recorder:
             message: What the attempt ended with.
             named: The pause that the outside system wants.
         """
-        earlier = await self.write(
-            lambda tx: outcomes.leave_in_doubt(tx, self.request, entry, message)
-        )
-        if earlier is None:
-            self.fenced()
+        left = await self.leave_in_doubt(entry, message)
+        earlier = entry.failures.get("in_doubt", 0)
         pauses, named = self.worker.retries.in_doubt, named or timedelta(0)
         too_long = named > self.request.recovery_limit
         if self.tool.recovery is Recovery.HUMAN or too_long or earlier >= len(pauses):
-            return await self.ask(replace(entry, state="in_doubt"), message)
+            return await self.ask(left, message)
         pause = max(pauses[earlier], named)
         raise again(ErrorType.IN_DOUBT, f"{self.tool.name}: {message}", pause)
 
     async def ask(self, entry: Entry, why: str, *, part: Kept | None = None) -> Asked:
         """Open an intervention: only a human can tell."""
+        if entry.reported_failure is not None:
+            why = f"{entry.reported_failure}; {why}"
         question = f"{self.tool.name} {entry.key}: {why}. Did it happen?"
         if self.tool.compensate is not None:
             question += f" Settled as undo, {self.tool.compensate.tool} takes it back."

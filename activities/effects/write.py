@@ -428,6 +428,9 @@ class EffectCall:
     async def _failed(self, entry: Entry, failure: Failure) -> CallResult:
         message = f"{self.tool.name}: {failure.message}"
         if failure.failure_class is FailureClass.IN_DOUBT:
+            if failure.reported and self.tool.lookup is not None:
+                left = await self._recorder.leave_in_doubt(entry, failure.message, reported=True)
+                return await self.reconcile(left)
             return await self._recorder.unsettled(entry, failure.message)
         failed, delay = await self._recorder.fail(entry, failure)
         if delay is None and failed.state == "in_doubt":

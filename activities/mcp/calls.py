@@ -27,6 +27,7 @@ from surehand.activities.tools.failure_classes import (
     NotAsReviewed,
     OutcomeUnknown,
     Permanent,
+    ReportedFailure,
     ToolFault,
     Transient,
 )
@@ -196,7 +197,7 @@ class McpCall:
             what = plain(clean_text(" ".join(filter(None, texts))))[:_LONGEST_ERROR]
             message = f"{self.full} says: {what or 'an error'}"
             proven = self.tool.effect == "read" or self.tool.errors == "not-applied"
-            raise ReportedError(message, what) if proven else OutcomeUnknown(message)
+            raise ReportedError(message, what) if proven else ReportedFailure(message)
         if said.structured_content is not None:
             return _bounded(said.structured_content)
         parts = [

@@ -26,6 +26,7 @@ from surehand.activities.tools.failure_classes import (
     FailureClass,
     NotAsReviewed,
     RateLimited,
+    ReportedFailure,
     ToolFault,
 )
 from surehand.activities.tools.output_json import clean_text
@@ -57,8 +58,12 @@ def classify(error: BaseException, declared: Declared = NOTHING_DECLARED) -> Fai
     if isinstance(error, RateLimited):
         return Failure(FailureClass.RATE_LIMITED, message, error.retry_after)
     if isinstance(error, ToolFault):
-        unreviewed = isinstance(error, NotAsReviewed)
-        return Failure(error.failure_class, message, unreviewed=unreviewed)
+        return Failure(
+            error.failure_class,
+            message,
+            reported=isinstance(error, ReportedFailure),
+            unreviewed=isinstance(error, NotAsReviewed),
+        )
     if isinstance(error, httpx.HTTPStatusError):
         return _classify_status(error.response)
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):

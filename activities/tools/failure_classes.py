@@ -107,6 +107,10 @@ class OutcomeUnknown(ToolFault):
     failure_class = FailureClass.IN_DOUBT
 
 
+class ReportedFailure(OutcomeUnknown):
+    """The outside system itself has said that the call failed: a lookup has to confirm it."""
+
+
 class NotAsReviewed(Permanent):
     """The tool is not what people have reviewed: nothing was called, and somebody has to look."""
 
@@ -122,6 +126,8 @@ class Failure:
     failure_class: FailureClass
     message: str
     retry_after: timedelta | None = None
+    reported: bool = False
+    """Whether the outside system has ended the call itself, and has said that it failed."""
     unreviewed: bool = False
     """Whether it is for somebody to look at before the run goes on."""
 

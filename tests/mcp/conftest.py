@@ -53,6 +53,11 @@ class McpShop:
         named = [one for one in (await self.seen()).values() if one.said is not None]
         await asyncio.to_thread(write_pins, read_file(self.file), named)
 
+    def times_asked(self) -> int:
+        """Return how often the server was asked for a refund, whatever came of it."""
+        file = self.folder / "asked"
+        return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+
     def made(self) -> list[dict[str, Any]]:
         """Return the effects, as the server has written them down."""
         file = self.folder / "made"

@@ -2,8 +2,8 @@
 
 ``python -m tests.mcp.served stdio|PORT FOLDER``. Files in the folder say how it behaves, so that a
 test changes it while it runs: ``description``, ``renamed``, ``fails``, ``floods``, ``dies``,
-``refuses``, ``asks``, ``crowd``, ``tells``, ``painted``, ``hangs``. A server that hangs writes down
-its process.
+``refuses``, ``denies``, ``asks``, ``crowd``, ``tells``, ``painted``, ``hangs``. A server that hangs
+writes down its process.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ def make(folder: Path) -> MCPServer:
             "amount": amount,
             "key": meta.get("surehand/idempotency-key"),
         }
+        with (folder / "asked").open("a", encoding="utf-8") as file:
+            file.write("once\n")
+        if said("denies"):
+            raise ToolError(said("denies"))
         if said("refuses"):
             raise MCPError(-32602, "no such order")
         with made.open("a", encoding="utf-8") as file:

@@ -226,6 +226,44 @@ async def test_an_error_or_a_lost_reply_of_a_write_leaves_it_in_doubt(
     assert len(mcp_shop.made()) == 1
 
 
+@pytest.mark.guarantee("G2")
+async def test_an_error_before_anything_happened_fails_its_step_after_one_call_and_no_human(
+    stage: Stage, mcp_shop: McpShop
+) -> None:
+    mcp_shop.say(create_refund={**REFUND, "lookup": LOOKUP}, find_refunds={"effect": "read"})
+    await mcp_shop.pin()
+    mcp_shop.behave(denies="ENOENT: no such file or directory")
+    async with stage.worker_here(**settings(mcp_shop)):
+        run = await stage.start(plan())
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert "ENOENT: no such file or directory" in str(step(result, "it").error)
+    assert (mcp_shop.times_asked(), mcp_shop.made()) == (1, [])
+    assert await stage.effect_states(run) == {"shop.create_refund": "failed"}
+    assert await stage.events(run, "intervention.opened") == []
+
+
+@pytest.mark.parametrize("read", [{}, {"effect": "read"}], ids=["no lookup", "no settle time"])
+async def test_an_error_that_nothing_confirms_has_a_human_asked_after_one_call(
+    stage: Stage, mcp_shop: McpShop, read: dict[str, Any]
+) -> None:
+    lookup = {"lookup": {**LOOKUP, "settle": None}} if read else {}
+    mcp_shop.say(create_refund={**REFUND, **lookup}, find_refunds=read)
+    await mcp_shop.pin()
+    mcp_shop.behave(denies="ENOENT: no such file or directory")
+    async with stage.worker_here(**settings(mcp_shop)):
+        run = await stage.start(plan())
+        stands = (await run.in_state(RunState.NEEDS_INTERVENTION)).result
+        [question] = stands.waiting_for
+        assert "ENOENT: no such file or directory" in question.question
+        assert (step(stands, "it").attempts, question.can_undo) == (1, False)
+        await stage.no_call_may_arrive(run)
+        await run.resolve(intervention_id=question.id, outcome="call_off")
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert mcp_shop.times_asked() == 1
+
+
 @pytest.mark.parametrize(
     ("said", "how", "error"),
     [

@@ -16,7 +16,12 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from surehand.activities.tools.answers import Dedupes, Found, No, NotFound, Partial, Undo, Unknown
-from surehand.activities.tools.failure_classes import OutcomeUnknown, Permanent, Transient
+from surehand.activities.tools.failure_classes import (
+    OutcomeUnknown,
+    Permanent,
+    ReportedFailure,
+    Transient,
+)
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from tests.property.attempts import Attempt, Clock, current
@@ -51,6 +56,8 @@ CALL_ANSWERS: Final = (
     "no",
     *["lost on the way"] * 3,
     *["done, answer lost"] * 3,
+    "done, says it failed",
+    "says it failed, still on its way",
     "half done",
 )
 LOOKUP_ANSWERS: Final = (
@@ -158,6 +165,11 @@ class ExternalEvents:
         answer = await attempt.stands_at("call")
         if answer == "lost on the way":
             raise OutcomeUnknown("no answer")
+        if answer == "says it failed, still on its way":
+            settle = timedelta(0) if request.kind == "dedupes" else SETTLE
+            ends_ms = self.clock.now_ms + int(settle / _MILLISECOND)
+            request.until_ms = min(request.until_ms, ends_ms)
+            raise ReportedFailure("it has failed")
         # From here on it has arrived or never will.
         if request in self.wire:
             self.wire.remove(request)
@@ -176,6 +188,8 @@ class ExternalEvents:
             answer = await attempt.stands_at("answer")
         if answer == "done, answer lost":
             raise OutcomeUnknown("cut off")
+        if answer == "done, says it failed":
+            raise ReportedFailure("it has failed")
         return {"id": request.key}
 
     async def look(self, ctx: ToolContext) -> Any:

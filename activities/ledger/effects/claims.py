@@ -241,6 +241,8 @@ def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) ->
     """Return what allows to call again an entry whose outcome is not recorded, if anything does."""
     if entry.state == "partial" or entry.recovers_too_long(request.recovery_limit, tx.now_ms):
         return None
+    if entry.reported_failure is not None:
+        return None  # Its lookup settles it.
     if request.recovery is Recovery.TRANSACTIONAL:
         if entry.tool_version != request.tool_version:
             return None  # An earlier version may have made its effect elsewhere.

@@ -267,24 +267,40 @@ def fail(
 
 
 def leave_in_doubt(
-    tx: Transaction, request: ClaimRequest, entry: Entry, message: str
-) -> int | None:
+    tx: Transaction, request: ClaimRequest, entry: Entry, message: str, *, reported: bool = False
+) -> Entry | None:
     """Record that the call ended without saying whether it happened.
 
+    Args:
+        tx: The transaction.
+        request: The call.
+        entry: The entry under our fencing token.
+        message: What the call ended with.
+        reported: The outside system has ended the call, and has said that it failed. Its effect may
+            appear for the settle time from now on, not from the deadline, unless an earlier call of
+            the entry may still be on its way.
+
     Returns:
-        How often this entry was left in doubt by an answer before, or ``None`` when not ours.
+        The entry as it stands then, or ``None`` when it is not ours.
     """
-    earlier = entry.failures.get("in_doubt", 0)
-    touched = tx.execute(
-        update_rows(effects, **_guard(entry)).values(
+    ended: dict[str, Any] = {}
+    if reported:
+        ended = {"answer": {"reported_failure": message}}
+        if not entry.unproven:
+            ended["deadline_ms"] = min(entry.deadline_ms or 0, tx.now_ms)
+    row = tx.one(
+        update_rows(effects, **_guard(entry))
+        .values(
             state="in_doubt",
-            failures={**entry.failures, "in_doubt": earlier + 1},
+            failures={**entry.failures, "in_doubt": entry.failures.get("in_doubt", 0) + 1},
             error=message,
             lease_until_ms=None,
             recovering_ms=recovery.since(tx),
+            **ended,
         )
+        .returning(effects)
     )
-    if not touched:
+    if row is None:
         return None
     entry.tell(
         tx,
@@ -294,7 +310,7 @@ def leave_in_doubt(
         action="reconcile",
     )
     _finish(tx, request, error=message, error_class="in_doubt")
-    return earlier
+    return Entry.from_row(row)
 
 
 def _finish(tx: Transaction, request: ClaimRequest, *, error: str, error_class: str) -> None:

@@ -36,6 +36,7 @@ def after_not_found(
     forward: bool,
     rule: Proof = "lookup_not_found",
     looked: timedelta = timedelta(0),
+    action: Literal["bar", "fail"] = "bar",
 ) -> ClaimResult:
     """Go on after a lookup that found nothing.
 
@@ -47,11 +48,13 @@ def after_not_found(
         tx: The transaction.
         request: The call.
         entry: The entry, in doubt under our fencing token.
-        forward: Claim it again; otherwise record that it did not happen and bar the step.
+        forward: Claim it again; otherwise record that it did not happen.
         rule: What proves it. Calls of a transactional tool are over once the entry is in doubt
             under a new fencing token, and one that was not called yet has none: nothing is waited
             for then.
         looked: How long ago the lookup began: what it found is no younger.
+        action: What comes of that for its step, where it is not claimed again: it is being undone,
+            or it fails.
 
     Raises:
         ActsElsewhere: It is to be claimed again, and another execution of its run acts.
@@ -74,16 +77,24 @@ def after_not_found(
         result = take(tx, request, seen, entry, rule=rule)
         note(tx, request, result)
         return result
-    settle_not_applied(tx, entry, rule)
+    settle_not_applied(tx, entry, rule, action)
     return Barred("it did not happen, and this step is being undone")
 
 
-def settle_not_applied(tx: Transaction, entry: Entry, rule: str) -> None:
+def settle_not_applied(
+    tx: Transaction, entry: Entry, rule: str, action: Literal["bar", "fail"] = "bar"
+) -> None:
     """Record that the effect is proven not to have happened."""
     touched = tx.execute(
         update_rows(
             effects, entry_id=entry.entry_id, state=entry.state, fencing_token=entry.fencing_token
-        ).values(state="failed", lease_until_ms=None, recovering_ms=None, settled_ms=tx.now_ms)
+        ).values(
+            state="failed",
+            answer=None,
+            lease_until_ms=None,
+            recovering_ms=None,
+            settled_ms=tx.now_ms,
+        )
     )
     if touched:
         entry.tell(
@@ -91,6 +102,6 @@ def settle_not_applied(tx: Transaction, entry: Entry, rule: str) -> None:
             "effect.reconciled",
             rule=rule,
             evidence="not_found",
-            action="bar",
+            action=action,
         )
-        recovery.verified(tx, entry, "failed", action="bar")
+        recovery.verified(tx, entry, "failed", action=action)

@@ -33,7 +33,7 @@ def verified(tx: Transaction, before: Entry, outcome: str, *, action: str) -> No
         tx: The transaction that has settled it.
         before: The entry as it was.
         outcome: Its state now.
-        action: What follows: ``resume``, ``call_again``, ``bar`` or ``human``.
+        action: What follows: ``resume``, ``call_again``, ``bar``, ``fail`` or ``human``.
     """
     if before.recovering_ms is None:
         return

@@ -240,6 +240,7 @@ def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) ->
         "fencing_token": entry.fencing_token + 1,
         "settled_ms": tx.now_ms,
         "recovering_ms": None,
+        "answer": None,
         "evidence": {"rule": "human", "actor": resolution.actor, "text": resolution.evidence},
     }
     if state in ("committed", "compensated") and entry.commit_no is None:

@@ -100,7 +100,7 @@ def hear(told: Told, event: Mapping[str, Any]) -> None:
         case "effect.failed":
             # Its newest call is proven not applied; an earlier one may still have been.
             told.states[entry] = "in_doubt" if body.get("action") == "reconcile" else "failed"
-        case "effect.reconciled" if body.get("action") == "bar":
+        case "effect.reconciled" if body.get("action") in ("bar", "fail"):
             told.states[entry] = "failed"
         case "intervention.opened":
             told.questions[str(body["intervention_id"])] = entry

@@ -278,8 +278,16 @@ class Entry:
         return (self.observed or {}).get("answer")
 
     @property
+    def reported_failure(self) -> str | None:
+        """How the outside system has said that the call failed, while nobody knows if it did."""
+        reported: str | None = (self.answer or {}).get("reported_failure")
+        return reported
+
+    @property
     def unknown_because(self) -> str:
         """Why nobody knows whether it has happened, as one clause."""
+        if self.reported_failure is not None:
+            return "that leaves its outcome unknown"
         if self.observed_answer == FORGOTTEN:
             return "the ledger was restored, and has forgotten whether it was called"
         return "a crash left its outcome unknown"
