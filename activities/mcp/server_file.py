@@ -92,7 +92,7 @@ class McpLookup(Written):
     not_found_error: str | None = Field(default=None, min_length=1, max_length=200)
     """How the error begins that the tool reports where it did not happen, such as ``ENOENT``."""
     settle: Duration | None = None
-    """How long after a call's deadline its effect may still appear."""
+    """How long after a call's deadline, or the error it reports, its effect may still appear."""
 
 
 class McpUndo(Written):
