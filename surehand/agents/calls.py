@@ -100,28 +100,47 @@ def prompt_of(plan: Plan) -> str:
     return f"{plan.goal}\n\nInput:\n{to_json(plan.input).decode()}"
 
 
-async def place_calls(
-    steps: StepMaker, turn_id: str, calls: Iterable[tuple[str, str]], there: Collection[str]
-) -> dict[str, str]:
-    """Note the step ids of the calls that a turn asks for, and refuse those of no tool there.
+class PlacedCall(NamedTuple):
+    """A call that a turn asks for, and the step that it is made as."""
 
-    An id is the turn's with the call's place: ``turn-3.2``. A plan's own ids have no dot, because
-    references have. Returns the reasons of those that are refused, by their steps.
+    call_id: str
+    """By which the framework is to know it: no other call of this execution has it."""
+    step_id: str
+    refused: str | None
+    """Why it is not made; ``None``: it may be."""
+
+
+async def place_calls(
+    steps: StepMaker,
+    turn_id: str,
+    calls: Iterable[tuple[str | None, str, str | None]],
+    there: Collection[str],
+) -> list[PlacedCall]:
+    """Note the steps of the calls that a turn asks for, and refuse those that cannot be made.
+
+    A step's id is the turn's with the call's place: ``turn-3.2``. A plan's own ids have no dot,
+    because references have. Some models number their calls in each turn from the same number on,
+    and agents run side by side: a call without an id, or with one that another call has, gets an
+    id of nine digits, which every provider takes.
 
     Args:
         steps: The run's.
         turn_id: The turn's step.
-        calls: The model's own call ids, and the tools, in its order.
+        calls: The model's own call ids, the tools, and what is wrong with each, in its order.
         there: The tools that the model was told of.
     """
-    refused = dict[str, str]()
-    for place, (call_id, tool) in enumerate(calls, start=1):
+    placed = list[PlacedCall]()
+    for place, (call_id, tool, refused) in enumerate(calls, start=1):
+        number = len(steps.places)
+        while not call_id or call_id in steps.places:
+            call_id, number = f"{number:09}", number + 1
         step_id = steps.places[call_id] = f"{turn_id}.{place}"
         if tool not in there:
-            reason = "it is none of the tools that this run has: " + ", ".join(sorted(there))
-            await steps.refuse(plain(tool)[:120], reason, id=step_id)
-            refused[step_id] = reason
-    return refused
+            refused = "it is none of the tools that this run has: " + ", ".join(sorted(there))
+        if refused is not None:
+            await steps.refuse(plain(tool)[:120], refused, id=step_id)
+        placed.append(PlacedCall(call_id, step_id, refused))
+    return placed
 
 
 async def call_for_model(

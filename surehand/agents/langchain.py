@@ -17,7 +17,13 @@ from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResp
 from langchain.chat_models import init_chat_model
 from langchain_core.exceptions import LangChainException
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    InvalidToolCall,
+    ToolMessage,
+)
 from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, ensure_config
@@ -71,8 +77,6 @@ class Turn:
     known_by: str
     """What it was told."""
     message: AIMessage
-    places: dict[str, str]
-    """The steps of its calls, by the model's own ids of them."""
 
 
 @dataclass
@@ -360,7 +364,6 @@ class RecordedModel(BaseChatModel):
         # Of the outermost graph: what is inside its tasks runs again with them.
         task = ensure_config().get("configurable", {}).get("checkpoint_ns", "").split("|")[0]
         if (turn := graph.said_before(task, known_by)) is not None:
-            steps.places.update(turn.places)
             return turn.message.model_copy()
         said, turn_id = await steps.turn(
             FRAMEWORK,
@@ -372,24 +375,24 @@ class RecordedModel(BaseChatModel):
             foreign=bool(hosted),
         )
         response: AIMessage = MESSAGE.validate_json(said)
-        calls = [(one["id"] or "", one["name"]) for one in response.tool_calls]
-        broken = response.invalid_tool_calls
-        calls += [(one["id"] or "", one["name"] or "") for one in broken]
+        sound, broken = response.tool_calls, response.invalid_tool_calls
+        calls = [
+            *((one["id"], one["name"], None) for one in sound),
+            *((one["id"], one["name"] or "", _why_broken(one)) for one in broken),
+        ]
         there = {one["function"]["name"] for one in setup.tools if one.get("type") == "function"}
-        refused = await place_calls(steps, turn_id, calls, there)
-        for one in broken:
-            step_id = steps.places[one["id"] or ""]
-            if step_id not in refused:
-                refused[step_id] = f"its arguments are no JSON object: {plain(one['args'])[:200]}"
-                await steps.refuse(one["name"] or "", refused[step_id], id=step_id)
-        for step_id, reason in refused.items():
-            graph.told[step_id] = to_json({"failed": reason}).decode()
+        placed = await place_calls(steps, turn_id, calls, there)
+        for one in placed:
+            if one.refused is not None:
+                graph.told[one.step_id] = to_json({"failed": one.refused}).decode()
         # LangChain would take a turn with nothing but broken calls for the agent's last one.
-        mended = [tool_call(name=one["name"] or "", args={}, id=one["id"]) for one in broken]
-        every = [*response.tool_calls, *mended]
+        args = [*(call["args"] for call in sound), *({} for _ in broken)]
+        every = [
+            tool_call(name=name, args=given, id=one.call_id)
+            for (_, name, _), given, one in zip(calls, args, placed, strict=True)
+        ]
         response = response.model_copy(update={"tool_calls": every, "invalid_tool_calls": []})
-        places = {call_id: steps.places[call_id] for call_id, _ in calls}
-        graph.turns[task].append(Turn(known_by, response, places))
+        graph.turns[task].append(Turn(known_by, response))
         return response.model_copy()
 
     def astream(self, *args: Any, **kwargs: Any) -> Any:
@@ -397,6 +400,10 @@ class RecordedModel(BaseChatModel):
         if current_steps() is not None:
             raise LangChainException("inside a run use ainvoke(); a turn is not streamed")
         return super().astream(*args, **kwargs)
+
+
+def _why_broken(call: InvalidToolCall) -> str:
+    return f"its arguments are no JSON object: {plain(call['args'])[:200]}"
 
 
 def _written(message: BaseMessage) -> str:

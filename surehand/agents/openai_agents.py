@@ -407,13 +407,12 @@ class _RecordedModel(Model):
             foreign=any(offered.kind in HOSTED for offered in setup.tools),
         )
         response = RESPONSE.validate_json(said)
-        calls = [
-            (item.call_id, item.name)
-            for item in response.output
-            if isinstance(item, ResponseFunctionToolCall)
-        ]
+        items = [one for one in response.output if isinstance(one, ResponseFunctionToolCall)]
+        calls = [(item.call_id, item.name, None) for item in items]
         there = {tool.name for tool in tools} | {one.tool_name for one in handoffs}
-        await place_calls(steps, turn_id, calls, there)
+        placed = await place_calls(steps, turn_id, calls, there)
+        for item, one in zip(items, placed, strict=True):
+            item.call_id = one.call_id
         return response
 
     def stream_response(self, *args: Any, **kwargs: Any) -> Any:
@@ -462,8 +461,10 @@ def _said(messages: Sequence[Any], ours: Set[str]) -> Iterator[Any]:
 
     What people have rejected or changed comes back as a tool's output, too.
     """
-    called = {one["call_id"]: one["name"] for one in messages if one.get("type") == "function_call"}
+    called = dict[str, str]()  # the newest by its id: models may number them anew in each turn
     for one in messages:
+        if one.get("type") == "function_call":
+            called[one["call_id"]] = one["name"]
         returned = one.get("type") == "function_call_output" and called.get(one["call_id"]) in ours
         if not returned or is_told_by_people(one.get("output")):
             yield one

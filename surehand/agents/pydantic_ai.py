@@ -295,14 +295,12 @@ class _RecordedModel(WrapperModel):
             foreign=bool(model_request_parameters.native_tools),
         )
         response = RESPONSE.validate_json(said)
-        calls = [
-            (part.tool_call_id, part.tool_name)
-            for part in response.parts
-            if isinstance(part, ToolCallPart)
-        ]
-        parameters = model_request_parameters
-        there = {tool.name for tool in (*parameters.function_tools, *parameters.output_tools)}
-        await place_calls(steps, turn_id, calls, there)
+        parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        calls = [(part.tool_call_id, part.tool_name, None) for part in parts]
+        there = {tool.name for tool in (*tools, *model_request_parameters.output_tools)}
+        placed = await place_calls(steps, turn_id, calls, there)
+        for part, one in zip(parts, placed, strict=True):
+            part.tool_call_id = one.call_id
         return response
 
     @asynccontextmanager

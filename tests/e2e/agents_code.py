@@ -26,4 +26,7 @@ class Agent(CodeRun):
         prompt = f"Refund {steps.input['count']} {steps.input['order_id']}"
         limits = UsageLimits(request_limit=None)
         results = await gather(*(agent.run(prompt, usage_limits=limits) for agent in named))
+        if later := steps.input.get("later"):
+            history = results[0].all_messages()
+            results = [await named[0].run(str(later), message_history=history)]
         return "+".join(str(result.output) for result in results)

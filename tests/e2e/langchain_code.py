@@ -23,4 +23,7 @@ class LangChainAgent(CodeRun):
         asked = {"messages": [{"role": "user", "content": prompt}]}
         run = agent.ainvoke(asked) if steps.input.get("directly") else invoke(agent, asked)
         state = await run
+        if later := steps.input.get("later"):
+            asked = {"messages": [*state["messages"], {"role": "user", "content": later}]}
+            state = await invoke(agent, asked)
         return str(state["messages"][-1].text)

@@ -31,6 +31,22 @@ def count_turn(prompt: str) -> str:
     return str(order_id)
 
 
+def shares_of(prompt: str) -> list[str]:
+    """Return a prompt for each of the orders that a prompt names."""
+    begin, path, *orders = prompt.split(" ")
+    return [f"{begin} {path} {order_id}" for order_id in orders]
+
+
+def paying(order_id: str) -> dict[str, str]:
+    """Return the params of a refund."""
+    return {"order_id": order_id, "amount": "120.00", "currency": "EUR", "reason": "late"}
+
+
+def call_id(place: int) -> str:
+    """Return the id of a call as some servers of models make it: the same in each turn."""
+    return f"call_{place}"
+
+
 def fresh(context: Context) -> dict[str, Any]:
     """Make an order, and a file in which the turns of one more run are counted."""
     with tempfile.NamedTemporaryFile(prefix="surehand-turns-", delete=False) as file:
