@@ -22,6 +22,7 @@ from langchain_core.messages import (
     AnyMessage,
     BaseMessage,
     InvalidToolCall,
+    ToolCall,
     ToolMessage,
 )
 from langchain_core.messages.tool import tool_call
@@ -191,27 +192,49 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
+        """Put a tool in place that makes the call as a step, inside all that wraps the call."""
+        steps, graph = _here()
+        graph.own |= self._own
+        call = request.tool_call
+        if request.tool is None or steps.places.get(call["id"] or "") in graph.told:
+            tool = _StepTool(name=call["name"], description="", make_call=self._make_call)
+            request = request.override(tool=tool)
+        return await handler(request)
+
+    async def _make_call(self, call: ToolCall) -> ToolMessage:
         """Make a call as a step, and return what the model is told of it."""
         steps, graph = _here()
-        called, call_id = request.tool_call["name"], request.tool_call["id"] or ""
+        called, call_id = call["name"], call["id"] or ""
         step_id = steps.places.get(call_id)
         if step_id is None or step_id not in graph.told:
             names = provider_names(one.name for one in await steps.tools(*self._names))
             tool = next((ours for ours, theirs in names.items() if theirs == called), None)
-            params = dict(request.tool_call["args"])
             if tool is not None:
-                told = await call_for_model(steps, tool, params, step_id)
+                told = await call_for_model(steps, tool, dict(call["args"]), step_id)
             elif called in self._human:
-                told = await call_human(steps, called, params, step_id)
-            else:
-                graph.own |= self._own
-                return await handler(request)
+                told = await call_human(steps, called, dict(call["args"]), step_id)
+            else:  # what wraps the call has named another tool
+                raise LangChainException(own_tool(called, "own=[...]"))
             content = to_json(told).decode()
             if step_id is not None:
                 graph.told[step_id] = content
         else:
             content = graph.told[step_id]
         return ToolMessage(content, name=called, tool_call_id=call_id)
+
+
+class _StepTool(BaseTool):
+    """Makes calls as steps."""
+
+    args_schema: Any = {"type": "object", "properties": {}}
+    make_call: Callable[[ToolCall], Awaitable[ToolMessage]]
+
+    async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> ToolMessage:
+        """Make a call."""
+        return await self.make_call(input)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        raise LangChainException("await it: a call is a step of the run")
 
 
 def tool_node(*names: str, own: Sequence[BaseTool] = ()) -> ToolNode:

@@ -153,9 +153,10 @@ def _look_at(graph: Any) -> None:
 
 
 async def _answer(steps: StepMaker, interrupt: Interrupt) -> Any:
-    wanted = interrupt.response_schema
-    schema = TypeAdapter(wanted).json_schema() if isinstance(wanted, type) else wanted
-    return await steps.ask(_question(interrupt.value), schema)
+    wanted: Any = interrupt.response_schema
+    if wanted is not None and not isinstance(wanted, dict):
+        wanted = TypeAdapter(wanted).json_schema()
+    return await steps.ask(_question(interrupt.value), wanted)
 
 
 def _question(value: Any) -> str:

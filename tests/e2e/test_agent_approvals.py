@@ -15,9 +15,11 @@ import pytest
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.messages import answered
 from tests.e2e.runs import decision_on, states, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_agents import EACH, FRAMEWORKS, settings, turns
+from tests.variants.agents_drill import paying
 
 pytestmark = pytest.mark.guarantee("G3")
 
@@ -97,12 +99,15 @@ async def test_an_approval_of_one_agents_call_is_none_of_its_siblings(
     assert turns(count) == 6
 
 
-@EACH
+@pytest.mark.parametrize(
+    ("framework", "agent"),
+    [*((one, "redirected") for one in FRAMEWORKS), ("langchain", "redirected_inside")],
+)
 async def test_a_call_whose_tool_is_changed_on_its_way_passes_the_gate_of_that_tool(
-    stage: Stage, order_id: str, count: Path, framework: str
+    stage: Stage, order_id: str, count: Path, framework: str, agent: str
 ) -> None:
     async with stage.worker_here(**settings(framework)):
-        run = await stage.start(driven(framework, "redirected", order_id, count))
+        run = await stage.start(driven(framework, agent, order_id, count))
         request = await run.asks("turn-1.1")
         assert (request.tool, stage.shop.counts(order_id)["refunds"]) == ("payments.refund", 0)
         await run.decide(decision_on(request))
@@ -125,3 +130,40 @@ async def test_an_approved_call_is_not_made_again_in_a_later_turn(
     assert list(tools_of(result).values()) == ["orders.read", "payments.refund"]
     assert len(stage.approval_rows(run)) == 1
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (4, 1)
+
+
+@pytest.mark.parametrize("agent", ["asked_first", "asked_inside", "asked_each"])
+async def test_what_a_reviewer_of_langchain_has_edited_is_what_is_asked_for_and_made(
+    stage: Stage, order_id: str, count: Path, agent: str
+) -> None:
+    """Its middleware may stand before ours or behind, and ask of a turn or of each call."""
+    edited = {**paying(order_id), "amount": "20.00"}
+    decision = {"type": "edit", "edited_action": {"name": "payments_refund", "args": edited}}
+    async with stage.worker_here(**settings("langchain")):
+        run = await stage.start(driven("langchain", agent, order_id, count))
+        await run.in_state(RunState.WAITING_INPUT)
+        answer = decision if agent == "asked_each" else {"decisions": [decision]}
+        await answered(run, answer=answer)
+        request = await run.asks("turn-1.1")
+        assert request.params["amount"] == "20.00"
+        await run.decide(decision_on(request))
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert [one["amount"] for one in stage.shop.world(order_id)["refunds"]] == ["20.00"]
+    assert turns(count) == 2
+
+
+@pytest.mark.parametrize("agent", ["swapped_first", "swapped_inside"])
+async def test_a_reviewer_of_langchain_cannot_put_a_tool_of_the_run_in_the_place_of_another(
+    stage: Stage, order_id: str, count: Path, agent: str
+) -> None:
+    action = {"name": "payments_refund", "args": paying(order_id)}
+    async with stage.worker_here(**settings("langchain")):
+        run = await stage.start(driven("langchain", agent, order_id, count))
+        await run.in_state(RunState.WAITING_INPUT)
+        decision = {"type": "edit", "edited_action": action}
+        await answered(run, answer={"decisions": [decision]})
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert "payments_refund" in (result.error or "")
+    assert (stage.approval_rows(run), stage.shop.counts(order_id)["refunds"]) == ([], 0)

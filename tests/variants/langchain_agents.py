@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import wrap_model_call, wrap_tool_call
+from langchain.agents.middleware import (
+    HumanInTheLoopMiddleware,
+    wrap_model_call,
+    wrap_tool_call,
+)
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -373,3 +377,25 @@ async def redirect(request: Any, handler: Any) -> Any:
 
 redirected = create_agent(model(f"{HERE}:looking_twice"), middleware=[redirect, OURS])
 redirected_inside = create_agent(model(f"{HERE}:looking_twice"), middleware=[OURS, redirect])
+
+
+def reviewed_by(*tools: str, **settings: Any) -> Any:
+    return HumanInTheLoopMiddleware(dict.fromkeys(tools, True), **settings)
+
+
+asked_first = create_agent(
+    model(f"{HERE}:paying_back"), middleware=[reviewed_by("payments_refund"), OURS]
+)
+asked_inside = create_agent(
+    model(f"{HERE}:paying_back"), middleware=[OURS, reviewed_by("payments_refund")]
+)
+asked_each = create_agent(
+    model(f"{HERE}:paying_back"),
+    middleware=[OURS, reviewed_by("payments_refund", interrupt_mode="per_call")],
+)
+swapped_first = create_agent(
+    model(f"{HERE}:looking_twice"), middleware=[reviewed_by("orders_read"), OURS]
+)
+swapped_inside = create_agent(
+    model(f"{HERE}:looking_twice"), middleware=[OURS, reviewed_by("orders_read")]
+)
