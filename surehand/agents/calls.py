@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
 from pydantic import JsonValue
 from pydantic_core import to_json
 from temporalio.exceptions import ApplicationError
+from temporalio.workflow import in_workflow
 
 from surehand.workflows.contracts.artifacts import ARTIFACT, as_artifact
 from surehand.workflows.plain_text import plain
@@ -98,6 +100,18 @@ def prompt_of(plan: Plan) -> str:
     if not plan.input:
         return plan.goal
     return f"{plan.goal}\n\nInput:\n{to_json(plan.input).decode()}"
+
+
+def stay_on_one_thread() -> None:
+    """Have functions that are not async run on the workflow's thread: it has no other."""
+    if in_workflow():
+        # The loop is this workflow's alone, and ends with it.
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor = _run_here  # type: ignore[method-assign,assignment]
+
+
+async def _run_here(executor: Any, function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
 
 
 class PlacedCall(NamedTuple):
@@ -189,6 +203,15 @@ async def call_human(
         return {"failed": error.message}
     except StepFailed as failed:
         return {"failed": failed.reason}
+
+
+async def ask_to_call(steps: StepMaker, tool: str, args: str, call_id: str) -> str | None:
+    """Ask a human whether an agent may call a tool of its own; return why not, ``None``: it may."""
+    question = plain(f"May the agent call {tool} with {args}?")
+    if len(question) > LONGEST_QUESTION:
+        return "its params are too long to be shown"  # nobody says yes to what is cut off
+    yes = await steps.ask(question, {"type": "boolean"}, id=steps.places.get(call_id))
+    return None if yes is True else "a human has said no"
 
 
 def question_of(value: object) -> str:

@@ -7,8 +7,7 @@ tasks that have ended.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -23,9 +22,8 @@ from langsmith.run_helpers import tracing_context
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from temporalio.exceptions import FailureError
-from temporalio.workflow import in_workflow
 
-from surehand.agents.calls import own_tool, prompt_of, question_of
+from surehand.agents.calls import own_tool, prompt_of, question_of, stay_on_one_thread
 from surehand.agents.langchain import FRAMEWORK, GRAPH, MESSAGE, Graph, unrecorded
 from surehand.agents.named_agents import named
 from surehand.workflows.plan.plan import Plan
@@ -101,11 +99,7 @@ async def _run(
 ) -> Any:
     steps.fails_on = (LangChainException,)
     GRAPH.set(of_run)
-    if in_workflow():
-        # A function that is not async would be run in a thread, and a workflow has but one.
-        # The loop is this workflow's alone, and ends with it.
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor = _at_once  # type: ignore[method-assign,assignment]
+    stay_on_one_thread()
     inside: RunnableConfig = {
         "callbacks": [_Guard(of_run)],
         "configurable": {"thread_id": FRAMEWORK},
@@ -203,7 +197,3 @@ class _AsTheyAre(SerializerProtocol):
 
     def loads_typed(self, data: tuple[str, Any]) -> Any:
         return data[1]
-
-
-async def _at_once(executor: Any, function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)

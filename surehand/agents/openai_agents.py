@@ -33,7 +33,9 @@ from agents import (
     RunContextWrapper,
     RunHooks,
     Runner,
+    RunState,
     Tool,
+    ToolApprovalItem,
     TResponseInputItem,
     UserError,
     WebSearchTool,
@@ -49,6 +51,7 @@ from temporalio.exceptions import FailureError
 from surehand.agents.calls import (
     HUMAN_TOOLS,
     OUTSIDE,
+    ask_to_call,
     call_for_model,
     call_human,
     is_told_by_people,
@@ -58,6 +61,7 @@ from surehand.agents.calls import (
     provider_tool,
     refusal_of_secret,
     secret_in,
+    stay_on_one_thread,
 )
 from surehand.agents.named_agents import named
 from surehand.workflows.plan.plan import Plan
@@ -227,6 +231,7 @@ def run_config(
     """
     if current_steps() is not None:
         _steps()
+        stay_on_one_thread()
         # Spans have times, and are sent by a thread.
         settings = {"tool_not_found_behavior": "return_error_to_model"} | settings
         checked = _checked(settings.get("call_model_input_filter"))
@@ -273,12 +278,18 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
             gone = f"{plan.agent} hands over to no {carried['agent']} any more"
             raise StepFailed(gone, called=False)
         agent = by_name[carried["agent"]]
-    hooks = _Continuing(steps, frozenset(by_name))
-    # No limit of turns: the run has a budget.
+    settings: Any = {
+        "run_config": run_config(),
+        "hooks": _Continuing(steps, frozenset(by_name)),
+        "max_turns": None,  # the run has a budget
+    }
     try:
-        result = await Runner.run(
-            agent, messages, run_config=run_config(), hooks=hooks, max_turns=None
-        )
+        result = await Runner.run(agent, messages, **settings)
+        while result.interruptions:
+            state = result.to_state()
+            for one in result.interruptions:
+                await _decide(steps, state, one)
+            result = await Runner.run(agent, state, **settings)
     except (StepFailed, FailureError):
         raise
     except Exception as error:
@@ -287,6 +298,16 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
         # What the model has said is recorded, and would lead to it again.
         raise StepFailed(f"{type(error).__name__}: {error}", called=False) from error
     return result.final_output
+
+
+async def _decide(steps: StepMaker, state: RunState[Any], asked: ToolApprovalItem) -> None:
+    """Ask a human about a call of an agent's own tool, which the SDK asks to have approved."""
+    given = (asked.tool_name or "", asked.arguments or "", asked.call_id or "")
+    why_not = await ask_to_call(steps, *given)
+    if why_not is None:
+        state.approve(asked)
+    else:
+        state.reject(asked, rejection_message=why_not)
 
 
 class _Continuing(RunHooks[Any]):

@@ -37,8 +37,8 @@ from temporalio.exceptions import FailureError
 
 from surehand.agents.calls import (
     HUMAN_TOOLS,
-    LONGEST_QUESTION,
     OUTSIDE,
+    ask_to_call,
     call_for_model,
     call_human,
     is_said_by_people,
@@ -51,7 +51,6 @@ from surehand.agents.calls import (
     secret_in,
 )
 from surehand.agents.named_agents import named
-from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.provider_names import provider_names
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepFailed, StepMaker, current_steps
@@ -171,14 +170,9 @@ class Surehand(AbstractCapability[Any]):
             return None
         approvals, calls = dict[str, bool | ToolDenied](), dict[str, Any]()
         for call in requests.approvals:
-            question = plain(f"May the agent call {call.tool_name} with {call.args_as_json_str()}?")
-            if len(question) > LONGEST_QUESTION:
-                # Nobody says yes to what is cut off.
-                approvals[call.tool_call_id] = ToolDenied("its params are too long to be shown")
-                continue
-            step_id = steps.places.get(call.tool_call_id)
-            yes = await steps.ask(question, {"type": "boolean"}, id=step_id)
-            approvals[call.tool_call_id] = yes is True
+            given = (call.tool_name, call.args_as_json_str(), call.tool_call_id)
+            why_not = await ask_to_call(steps, *given)
+            approvals[call.tool_call_id] = True if why_not is None else ToolDenied(why_not)
         for call in requests.calls:
             question = question_of(f"{call.tool_name}: {call.args_as_json_str()}")
             step_id = steps.places.get(call.tool_call_id)

@@ -101,7 +101,11 @@ async def test_an_approval_of_one_agents_call_is_none_of_its_siblings(
 
 @pytest.mark.parametrize(
     ("framework", "agent"),
-    [*((one, "redirected") for one in FRAMEWORKS), ("langchain", "redirected_inside")],
+    [
+        ("pydantic-ai", "redirected"),
+        ("langchain", "redirected"),
+        ("langchain", "redirected_inside"),
+    ],
 )
 async def test_a_call_whose_tool_is_changed_on_its_way_passes_the_gate_of_that_tool(
     stage: Stage, order_id: str, count: Path, framework: str, agent: str
@@ -166,4 +170,15 @@ async def test_a_reviewer_of_langchain_cannot_put_a_tool_of_the_run_in_the_place
         result = await run.result()
     assert result.state is RunState.FAILED
     assert "payments_refund" in (result.error or "")
+    assert (stage.approval_rows(run), stage.shop.counts(order_id)["refunds"]) == ([], 0)
+
+
+async def test_a_call_that_openais_sdk_finds_changed_is_not_made(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**settings("openai-agents")):
+        run = await stage.start(driven("openai-agents", "redirected", order_id, count))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert "reused a tool call ID" in (result.error or "")
     assert (stage.approval_rows(run), stage.shop.counts(order_id)["refunds"]) == ([], 0)

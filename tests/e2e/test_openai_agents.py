@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import executions
+from tests.e2e.messages import answered
 from tests.e2e.runs import decision_on, states
 from tests.e2e.stage import Stage
 from tests.e2e.test_agents import driven, settings, turns
@@ -80,3 +84,27 @@ async def test_an_agent_that_is_a_tool_does_not_go_on_in_place_of_the_one_that_h
     assert (result.state, result.output) == told, result.error
     assert len(histories) > 1
     assert turns(count) == 9
+
+
+@pytest.mark.parametrize("agent", ["shouter", "crier"])
+async def test_what_the_sdk_asks_to_have_approved_is_asked_of_a_human_one_by_one(
+    stage: Stage, order_id: str, count: Path, agent: str
+) -> None:
+    """Also where the agent is another one's tool, whose refund waits beside it."""
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned(agent, order_id, count))
+        if agent == "crier":
+            await run.decide(decision_on(await run.asks("turn-1.2")))
+        for text, answer in (("late", True), ("lost", False)):
+            await run.until(lambda seen, text=text: text in _questions(seen))
+            await answered(run, answer=answer)
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert "LATE" in str(result.output)
+    assert "a human has said no" in str(result.output)
+    assert "LOST" not in str(result.output)
+    assert stage.shop.counts(order_id)["refunds"] == (1 if agent == "crier" else 0)
+
+
+def _questions(view: RunView) -> str:
+    return " ".join(one.question for one in view.interrupts)

@@ -272,6 +272,31 @@ overseer = SurehandAgent(
 )
 
 
+def shout_twice(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
+    """Calculate two things that a human has to allow, and say what came of them."""
+    if told:
+        return assistant_message(json.dumps(told))
+    return [again("shout", 0, {"text": "late"}), again("shout", 1, {"text": "lost"})]
+
+
+@function_tool(needs_approval=True)
+def shout(text: str) -> str:
+    """Say it loud."""
+    return text.upper()
+
+
+shouting = Scripted(shout_twice)
+shouter = SurehandAgent(
+    name="shouter", model=model(f"{HERE}:shouting", own=["shout"]), tools=[shout]
+)
+crier = SurehandAgent(
+    name="crier",
+    model=model(f"{HERE}:looking_and_refunding", own=["research"]),
+    tools=[shouter.as_tool("research", "Shouts.")],
+    run_tools=["payments.refund"],
+)
+
+
 @function_tool
 def pay_at_once(order_id: str) -> str:
     """Pay, without anybody who keeps it from being done twice."""
