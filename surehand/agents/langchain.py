@@ -91,7 +91,7 @@ class Graph:
     ours: set[str] = field(default_factory=set)
     """Tools of the run, by the names that models know."""
     told: dict[str, str] = field(default_factory=dict)
-    """What models are told of calls, by step: a node that was interrupted runs them again."""
+    """What is told of calls, by step or task: a node that was interrupted makes them again."""
     turns: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
     """What models have said, by the graph's own task."""
     again: dict[str, list[Turn]] = field(default_factory=dict)
@@ -206,7 +206,9 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
         steps, graph = _here()
         called, call_id = call["name"], call["id"] or ""
         step_id = steps.places.get(call_id)
-        if step_id is None or step_id not in graph.told:
+        # A call that no model has asked for is known by the node that makes it.
+        known_as = step_id or f"{_task()} {call_id}"
+        if known_as not in graph.told:
             names = provider_names(one.name for one in await steps.tools(*self._names))
             tool = next((ours for ours, theirs in names.items() if theirs == called), None)
             if tool is not None:
@@ -215,11 +217,8 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
                 told = await call_human(steps, called, dict(call["args"]), step_id)
             else:  # what wraps the call has named another tool
                 raise LangChainException(own_tool(called, "own=[...]"))
-            content = to_json(told).decode()
-            if step_id is not None:
-                graph.told[step_id] = content
-        else:
-            content = graph.told[step_id]
+            graph.told[known_as] = to_json(told).decode()
+        content = graph.told[known_as]
         return ToolMessage(content, name=called, tool_call_id=call_id)
 
 
@@ -384,8 +383,7 @@ class RecordedModel(BaseChatModel):
         if (found := secret_in({"settings": setup.settings, "tools": hosted})) is not None:
             raise LangChainException(refusal_of_secret(found))
         known_by = to_json([*_said(messages, graph.ours)], fallback=repr).decode()
-        # Of the outermost graph: what is inside its tasks runs again with them.
-        task = ensure_config().get("configurable", {}).get("checkpoint_ns", "").split("|")[0]
+        task = _task()
         if (turn := graph.said_before(task, known_by)) is not None:
             return turn.message.model_copy()
         said, turn_id = await steps.turn(
@@ -476,6 +474,11 @@ def unrecorded(what: str) -> str:
         f"{what} records no turns: name it by model(...) of surehand.agents.langchain, such as"
         " model('openai:gpt-5') or model('module:name')"
     )
+
+
+def _task() -> str:
+    """Return the task of the outermost graph: what is inside of it runs again with it."""
+    return str(ensure_config().get("configurable", {}).get("checkpoint_ns", "")).split("|")[0]
 
 
 async def _on_the_runs_thread(

@@ -91,6 +91,21 @@ async def test_an_agent_inside_a_node_that_is_interrupted_repeats_nothing(
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
 
 
+async def test_a_call_that_no_model_has_asked_for_is_not_made_again_with_its_node(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("without_model", order_id, count))
+        await run.decide(decision_on(await run.asks("refund")))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.execute_update("answer", {"actor": "ann", "answer": "yes"})
+        result = await run.result()
+    assert result.state is RunState.COMPLETED, result.error
+    assert sorted(states(result)) == ["ask", "refund"]
+    assert str(result.output).startswith("yes; ")
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
 @pytest.mark.crash
 async def test_a_worker_killed_behind_a_graphs_interrupt_asks_nobody_again_and_pays_once(
     stage: Stage, order_id: str, count: Path

@@ -399,3 +399,32 @@ swapped_first = create_agent(
 swapped_inside = create_agent(
     model(f"{HERE}:looking_twice"), middleware=[OURS, reviewed_by("orders_read")]
 )
+
+
+@tool
+def confirm_it(question: str) -> str:
+    """Ask a human."""
+    return str(interrupt(question))
+
+
+def ask_and_pay(state: MessagesState) -> dict[str, Any]:
+    """Ask for two calls without a model."""
+    order_id = count_turn(prompt_in(state["messages"]))
+    calls = again(("confirm_it", {"question": "Go on?"}), paying(order_id), ids=(0, 1))
+    return {"messages": [calls]}
+
+
+def say_what_came(state: MessagesState) -> dict[str, Any]:
+    return {"messages": [AIMessage("; ".join(str(one.content) for one in state["messages"][2:]))]}
+
+
+without_model = (
+    StateGraph(MessagesState)
+    .add_node("ask", ask_and_pay)
+    .add_node("act", tool_node("payments.refund", own=[confirm_it]))
+    .add_node("say", say_what_came)
+    .add_edge(START, "ask")
+    .add_edge("ask", "act")
+    .add_edge("act", "say")
+    .compile(checkpointer=InMemorySaver())
+)
