@@ -48,4 +48,6 @@ class PostgresLedgers:
         """Return the URL of a fresh ledger for the workers' role, which owns nothing in it."""
         name = f"ledger_{uuid.uuid4().hex[:12]}"
         self._server.execute(f'CREATE DATABASE "{name}" TEMPLATE {_TEMPLATE} OWNER {OWNER}')
+        # Of a template the rights on its tables are copied, those on the database are not.
+        self._server.execute(f'REVOKE TEMPORARY ON DATABASE "{name}" FROM PUBLIC')
         return self._server.url(name, WORKER)

@@ -375,6 +375,7 @@ def _locked_database(settings: Settings, detail: str) -> Check:
 
 async def _database(caller: Caller, settings: Settings) -> list[Check]:
     from surehand.activities.ledger.core.engine import without_passwords
+    from surehand.activities.ledger.core.guards import weak_guards
     from surehand.activities.ledger.core.standbys import standbys_of
     from surehand.activities.ledger.effects.epochs import MEANING, current
 
@@ -384,11 +385,12 @@ async def _database(caller: Caller, settings: Settings) -> list[Check]:
             with ledger.transaction(caller.tenant) as transaction:
                 difference = timedelta(seconds=transaction.now_ms / 1000 - before)
                 epoch = current(transaction)
+            warnings = weak_guards(ledger.engine)
             losing = standbys_of(ledger.engine).losing()
             shown = without_passwords(ledger.engine.url)
     except SurehandError as error:
         return [_wrong_database(settings, error)]
-    warnings = [] if losing is None else [losing]
+    warnings += [] if losing is None else [losing]
     if epoch is not None:
         warnings.append(f"epoch {epoch.number} is open: {MEANING}")
     told = "; ".join([f"{shown} is at head", *(f"warning: {one}" for one in warnings)])

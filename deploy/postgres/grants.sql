@@ -1,6 +1,11 @@
 -- What the workers may do with the ledger. Run by its owner after each migration, in one
 -- transaction, so that a worker that is running never finds a right missing.
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM surehand_worker;
+-- Nobody but its owner puts a table or a function beside the ledger's: not for one session, either.
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+DO $$ BEGIN
+    EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
+END $$;
 GRANT USAGE ON SCHEMA public TO surehand_worker;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO surehand_worker;
 -- No DELETE anywhere: retention leaves a tombstone, purging is another role's.

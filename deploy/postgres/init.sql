@@ -17,5 +17,5 @@ CREATE ROLE surehand_worker LOGIN PASSWORD :'worker_password';
 -- What deletes when its time is over (`retention`). It owns nothing, either.
 CREATE ROLE surehand_retention LOGIN PASSWORD :'retention_password';
 CREATE DATABASE surehand OWNER surehand_owner;
-REVOKE CONNECT ON DATABASE surehand FROM PUBLIC;
+REVOKE CONNECT, TEMPORARY ON DATABASE surehand FROM PUBLIC;
 GRANT CONNECT ON DATABASE surehand TO surehand_worker, surehand_retention;

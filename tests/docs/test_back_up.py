@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import make_url
 
 from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.guards import weak_guards
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import effects
 from tests.docs.pages import DOCS, blocks
 from tests.ledger.scene import Scene
-from tests.ledger_databases import OWNER, PostgresLedgers
+from tests.ledger_databases import OWNER, ROOT, PostgresLedgers
 from tests.postgres_server import SUPERUSER, PostgresServer, find_binaries
 
 PAGE = DOCS / "howto" / "back-up.md"
@@ -29,6 +30,7 @@ def test_a_dump_is_restored_by_the_page_s_commands_and_knows_each_effect(
     made = [Scene.begin(ledger, tenant) for tenant in ("acme", "default")]
     for scene in made:
         scene.committed(scene.call())
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     commands = [one.text for one in blocks(PAGE) if "PostgreSQL" in one.not_run]
     assert len(commands) == 2
     restored = f"{make_url(url).database}_restored"
@@ -53,5 +55,6 @@ def test_a_dump_is_restored_by_the_page_s_commands_and_knows_each_effect(
     for scene in made:
         found = Scene(again, scene.tenant).rows(effects)
         assert found == scene.rows(effects) and len(found) == 1
+    assert weak_guards(again.engine) == []
     for one in (ledger, again):
         one.close()

@@ -112,6 +112,7 @@ def test_tenants_whose_transactions_share_connections_see_only_their_own_rows(
     with bare.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM effects")).scalar_one() == 0
         assert connection.execute(text("SHOW statement_timeout")).scalar_one() == "0"
+        assert "pg_temp" not in connection.execute(text("SHOW search_path")).scalar_one()
     bare.dispose()
 
 

@@ -392,7 +392,7 @@ async def test_a_plain_write_is_two_statements_and_in_a_batch_it_is_one(
     await commit(quick, second, two.entry)
 
     assert [statement.partition("(")[0] for statement in statements] == [
-        "SELECT * FROM record_write"
+        "SELECT * FROM public.record_write"
     ] * 3
 
 
@@ -411,7 +411,7 @@ async def test_where_a_quota_counts_it_a_plain_write_is_two_statements_and_in_a_
     await commit(quick, second, two.entry)
 
     assert [statement.partition("(")[0] for statement in statements] == [
-        "SELECT * FROM record_write"
+        "SELECT * FROM public.record_write"
     ] * 4
 
 

@@ -166,7 +166,7 @@ async def test_a_plain_read_is_two_statements_also_where_its_spending_is_limited
     await quick.attempt()
     event.remove(quick.scene.ledger.engine, "before_cursor_execute", note)
 
-    assert made == ["SELECT begin_read", "SELECT * FROM record_read"]
+    assert made == ["SELECT public.begin_read", "SELECT * FROM public.record_read"]
 
 
 #: What is there before a read begins, the attempt that begins it, and whether it is asked.

@@ -61,8 +61,12 @@ _POSTGRES_DURABLE: Final = (
     "set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
     " WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
 )
+#: Where all of the ledger lies. It is said in each transaction, because a session keeps what a tool
+#: has set, and looks for a table among its temporary ones first if these are not named last.
+SCHEMA: Final = "public"
 _POSTGRES_BEGIN: Final = (
     f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant', %s, true), {_POSTGRES_DURABLE},"
+    f" set_config('search_path', '{SCHEMA}, pg_temp', true),"
     " set_config('statement_timeout', %s, true),"
     # Of a worker that is stopped, or whose host is gone, the server learns nothing.
     " set_config('idle_in_transaction_session_timeout', %s, true)"

@@ -18,6 +18,7 @@ from sqlalchemy import Dialect, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeDecorator
 
+from surehand.activities.ledger.core.engine import SCHEMA
 from surehand.activities.ledger.core.sealed import Sealing, sealing
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, steps
@@ -29,9 +30,9 @@ from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, Entry
 
 _DIALECT: Final[Dialect] = postgresql.dialect()  # type: ignore[no-untyped-call]
-_RECORD_WRITE: Final = f"SELECT * FROM record_write({', '.join(['%s'] * 23)})"
-_BEGIN_READ: Final = "SELECT begin_read(%s, %s, %s, %s)"
-_RECORD_READ: Final = f"SELECT * FROM record_read({', '.join(['%s'] * 13)})"
+_RECORD_WRITE: Final = f"SELECT * FROM {SCHEMA}.record_write({', '.join(['%s'] * 23)})"
+_BEGIN_READ: Final = f"SELECT {SCHEMA}.begin_read(%s, %s, %s, %s)"
+_RECORD_READ: Final = f"SELECT * FROM {SCHEMA}.record_read({', '.join(['%s'] * 13)})"
 #: Arguments that stand for an outcome, and for a claim, where there is none.
 _NO_OUTCOME: Final = (None,) * 6
 _NO_CLAIM: Final = (None,) * 9

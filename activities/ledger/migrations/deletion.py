@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from alembic import op
-
-from surehand.activities.ledger.migrations.protection import on_postgresql, refuse
+from surehand.activities.ledger.migrations.protection import (
+    on_postgresql,
+    refuse,
+    refuse_unless,
+)
 
 #: By table: with which kinds its rows go.
 _GO_WITH: Final = {
@@ -88,35 +90,35 @@ def guard() -> None:
     """Have all deletions refused that retention does not do."""
     now = _POSTGRES_NOW if on_postgresql() else _SQLITE_NOW
     for table in _NEVER:
-        _refuse_unless(table, "no_delete", "DELETE", "1 = 0", f"{table} are never deleted")
+        refuse_unless(table, "no_delete", "DELETE", "1 = 0", f"{table} are never deleted")
     for table, kinds in _GO_WITH.items():
         if table in _WRITTEN_ONCE:
-            _refuse_unless(table, "no_update", "UPDATE", "1 = 0", f"{table} are append-only")
+            refuse_unless(table, "no_update", "UPDATE", "1 = 0", f"{table} are append-only")
         kept = "append-only" if table in _WRITTEN_ONCE else "kept"
         over = f" OR {_OVER[table].format(now=now)}" if table in _OVER else ""
         why = f"{table} are {kept} until their run is being deleted"
-        _refuse_unless(table, "no_delete", "DELETE", f"{_going(kinds)}{over}", why)
+        refuse_unless(table, "no_delete", "DELETE", f"{_going(kinds)}{over}", why)
     for (table, columns), kinds in _EMPTIED.items():
         allowed = _going(kinds)
         if table == "effects":
             # A later call under the same key has content of its own.
             allowed = f"NEW.content_deleted_ms IS NULL OR {allowed}"
         why = "what was recorded is not changed until its run is being deleted"
-        _refuse_unless(table, "emptied", f"UPDATE OF {columns}", allowed, why)
+        refuse_unless(table, "emptied", f"UPDATE OF {columns}", allowed, why)
     grace = "a checkpoint is hidden as of now, and its grace is not shortened"
     may = _MAY_HIDE_CHECKPOINT.format(now=now)
-    _refuse_unless("checkpoints", "hidden", "UPDATE OF hidden_ms, delete_after_ms", may, grace)
+    refuse_unless("checkpoints", "hidden", "UPDATE OF hidden_ms, delete_after_ms", may, grace)
     # On PostgreSQL row-level security sees to the tenant, and says so.
     same_tenant = "1 = 1" if on_postgresql() else "NEW.tenant_id = OLD.tenant_id"
     hide, go = _MAY_HIDE.format(now=now), _MAY_GO.format(now=now, same_tenant=same_tenant)
     if on_postgresql():
         hide = f"NEW.tenant_id <> current_setting('surehand.tenant', true) OR ({hide})"
     ended = "only what has ended is hidden, as of now, and nothing that is held"
-    _refuse_unless("retentions", "hidden", "INSERT", hide, ended)
+    refuse_unless("retentions", "hidden", "INSERT", hide, ended)
     early = "what is hidden goes once its grace is over, unless it is held, and nothing goes back"
-    _refuse_unless("retentions", "going", "UPDATE", go, early)
+    refuse_unless("retentions", "going", "UPDATE", go, early)
     back = "what is going is not taken back"
-    _refuse_unless("retentions", "no_delete", "DELETE", "OLD.going_ms IS NULL", back)
+    refuse_unless("retentions", "no_delete", "DELETE", "OLD.going_ms IS NULL", back)
     if on_postgresql():
         for table in (*_NEVER, *_GO_WITH, "retentions"):
             refuse(table, "no_truncate", "TRUNCATE", each="STATEMENT")
@@ -124,23 +126,3 @@ def guard() -> None:
 
 def _going(kinds: tuple[str, ...]) -> str:
     return _GOING.format(of_kinds=f"IN ({', '.join(map(repr, kinds))})")
-
-
-def _refuse_unless(table: str, name: str, verb: str, allowed: str, why: str) -> None:
-    """Have a statement on a row refused unless a condition on OLD and NEW holds."""
-    trigger = f"{table}_{name}"
-    if not on_postgresql():
-        op.execute(
-            f"CREATE TRIGGER {trigger} BEFORE {verb} ON {table}"
-            f" WHEN ({allowed}) IS NOT TRUE BEGIN SELECT RAISE(ABORT, '{why}'); END"
-        )
-        return
-    row = "OLD" if verb == "DELETE" else "NEW"
-    op.execute(
-        f"CREATE FUNCTION {trigger}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" IF {allowed} THEN RETURN {row}; END IF; RAISE EXCEPTION '{why}'; END $$"
-    )
-    op.execute(
-        f"CREATE TRIGGER {trigger} BEFORE {verb} ON {table} FOR EACH ROW"
-        f" EXECUTE FUNCTION {trigger}()"
-    )

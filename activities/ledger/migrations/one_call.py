@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from alembic import op
+from surehand.activities.ledger.migrations.protection import make_function
 
 _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 #: Chains events behind a run's head, as ``core/transaction.py`` says: the hash is of what
 #: canonical JSON makes of an event, whose members come in alphabetical order.
 _APPEND_EVENTS: Final = """
-CREATE FUNCTION append_events(
+append_events(
     of_tenant text, of_run text, run_json text, at_time bigint,
     types text[], step_ids text[], steps_json text[], bodies text[],
     OUT last_seq bigint, OUT last_hash text
-) LANGUAGE plpgsql AS $$
+) AS $$
 DECLARE
     before_it text;
 BEGIN
@@ -88,8 +88,8 @@ _SPENT: Final = """
 #: It waits for the tenant's turn, under which what others have counted is read. Nothing that others
 #: wait for while they have it is locked by then: a claim alone has written nothing.
 _COUNT_EFFECT: Final = f"""
-CREATE FUNCTION count_effect(of_tenant text, INOUT at_time bigint, OUT has_room boolean)
-LANGUAGE plpgsql AS $$
+count_effect(of_tenant text, INOUT at_time bigint, OUT has_room boolean)
+AS $$
 DECLARE
     is_limited boolean;
 BEGIN
@@ -130,7 +130,7 @@ _LOCKED: Final = """
 #: from its own time on. Params come beside their rows: what makes a row of JSON refuses a NUL in
 #: its texts.
 _RECORD_WRITE: Final = f"""
-CREATE FUNCTION record_write(
+record_write(
     of_tenant text, patience text, of_run text, run_json text,
     done_entry text, done_token bigint, done_receipt json,
     done_step text, done_attempt integer, done_output json,
@@ -139,7 +139,7 @@ CREATE FUNCTION record_write(
     types text[], step_ids text[], steps_json text[], bodies text[],
     OUT at_time bigint, OUT done_number bigint, OUT is_claimed boolean,
     OUT last_seq bigint, OUT last_hash text
-) LANGUAGE plpgsql AS $$
+) AS $$
 DECLARE
     new_effect effects;
     new_attempt steps;
@@ -199,9 +199,9 @@ END $$
 
 #: Begins the first attempt at a read of which nothing is there.
 _BEGIN_READ: Final = f"""
-CREATE FUNCTION begin_read(
+begin_read(
     of_tenant text, patience text, the_attempt json, the_input json, OUT at_time bigint
-) LANGUAGE plpgsql AS $$
+) AS $$
 DECLARE
     new_attempt steps;
 BEGIN
@@ -222,12 +222,12 @@ END $$
 
 #: Records the answer of a read whose attempt still counts.
 _RECORD_READ: Final = f"""
-CREATE FUNCTION record_read(
+record_read(
     of_tenant text, patience text, of_run text, run_json text,
     of_step text, of_attempt integer, of_holder text, of_batch text, the_output json,
     types text[], step_ids text[], steps_json text[], bodies text[],
     OUT at_time bigint, OUT last_seq bigint, OUT last_hash text
-) LANGUAGE plpgsql AS $$
+) AS $$
 BEGIN
     {_BEGIN}
     UPDATE steps SET state = 'succeeded', output = the_output, error = NULL, error_class = NULL,
@@ -250,4 +250,4 @@ END $$
 def make_functions() -> None:
     """Make the functions: PostgreSQL's alone."""
     for function in (_APPEND_EVENTS, _COUNT_EFFECT, _RECORD_WRITE, _BEGIN_READ, _RECORD_READ):
-        op.execute(function)
+        make_function(function)

@@ -5,12 +5,26 @@ Released migrations rest on it: what it emits never changes. A new way is a new 
 
 from __future__ import annotations
 
+from typing import Final
+
 from alembic import op
+
+#: The ledger's schema, then temporary tables: otherwise those come first, before all schemas.
+SEARCH_PATH: Final = "public, pg_temp"
 
 
 def on_postgresql() -> bool:
     """Return whether the ledger is PostgreSQL's; otherwise it is SQLite's."""
     return bool(op.get_bind().dialect.name == "postgresql")
+
+
+def make_function(definition: str) -> None:
+    """Make a function of PostgreSQL that reads the ledger's own tables, whoever calls it.
+
+    Args:
+        definition: Its name, arguments and body: ``name() RETURNS trigger AS $$ ... $$``.
+    """
+    op.execute(f"CREATE FUNCTION {definition} LANGUAGE plpgsql SET search_path = {SEARCH_PATH}")
 
 
 def keep_tenants_apart(*tables: str) -> None:
@@ -46,4 +60,24 @@ def refuse(table: str, name: str, verbs: str, *, each: str = "ROW") -> None:
     op.execute(
         f"CREATE TRIGGER {table}_{name} BEFORE {verbs} ON {table}"
         f" FOR EACH {each} EXECUTE FUNCTION refuse_change()"
+    )
+
+
+def refuse_unless(table: str, name: str, verb: str, allowed: str, why: str) -> None:
+    """Have a statement on a row refused unless a condition on OLD and NEW holds."""
+    trigger = f"{table}_{name}"
+    if not on_postgresql():
+        op.execute(
+            f"CREATE TRIGGER {trigger} BEFORE {verb} ON {table}"
+            f" WHEN ({allowed}) IS NOT TRUE BEGIN SELECT RAISE(ABORT, '{why}'); END"
+        )
+        return
+    row = "OLD" if verb == "DELETE" else "NEW"
+    make_function(
+        f"{trigger}() RETURNS trigger AS $$ BEGIN"
+        f" IF {allowed} THEN RETURN {row}; END IF; RAISE EXCEPTION '{why}'; END $$"
+    )
+    op.execute(
+        f"CREATE TRIGGER {trigger} BEFORE {verb} ON {table} FOR EACH ROW"
+        f" EXECUTE FUNCTION {trigger}()"
     )

@@ -11,6 +11,7 @@ from surehand.activities.ledger.migrations import deletion, one_call
 from surehand.activities.ledger.migrations.protection import (
     keep_tenants_apart,
     make_append_only,
+    make_function,
     on_postgresql,
     refuse,
 )
@@ -87,8 +88,8 @@ def upgrade() -> None:
     _tables()
     if on_postgresql():
         op.execute("CREATE SEQUENCE effects_commit_no")
-        op.execute(
-            "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
+        make_function(
+            "refuse_change() RETURNS trigger AS"
             " $$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
         )
     keep_tenants_apart(*TABLES)
@@ -106,8 +107,8 @@ def upgrade() -> None:
 def _leave_alone() -> None:
     left, leaves = "this tenant has left this cell", "this tenant leaves this cell"
     if on_postgresql():
-        op.execute(
-            "CREATE FUNCTION refuse_left() RETURNS trigger LANGUAGE plpgsql AS $$"
+        make_function(
+            "refuse_left() RETURNS trigger AS $$"
             " DECLARE found text; BEGIN"
             # Who says that it leaves, or has left, waits for all that was let pass here.
             " PERFORM pg_advisory_xact_lock_shared("
