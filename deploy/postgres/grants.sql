@@ -10,8 +10,12 @@ GRANT USAGE ON SCHEMA public TO surehand_worker;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO surehand_worker;
 -- No DELETE anywhere: retention leaves a tombstone, purging is another role's.
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO surehand_worker;
--- What happened is added to, never rewritten.
-REVOKE UPDATE ON events, steerings FROM surehand_worker;
+-- What happened, was planned, decided and replayed is added to, never rewritten.
+REVOKE UPDATE ON bars, decisions, events, plans, replays, steerings FROM surehand_worker;
+-- What is asked stays. How it goes on, a trigger looks after.
+REVOKE UPDATE ON approvals FROM surehand_worker;
+GRANT UPDATE (state, decided_by, verified, consumed_entry, consumed_generation, remind_ms)
+    ON approvals TO surehand_worker;
 -- Who may decide and sign is an administrator's to say: a worker that is taken over grants nothing.
 REVOKE INSERT, UPDATE ON principals, grants, principal_keys, principal_changes FROM surehand_worker;
 -- So is what is approved in advance. Its uses are counted by the workers, and given back, not changed.

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import delete, insert, update
 from sqlalchemy.exc import DBAPIError
 
+from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.approvals.requests import refusal
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.history.reads import chain_of
@@ -28,6 +29,7 @@ from surehand.activities.ledger.steps.entries import (
 )
 from surehand.client.signing import claims_for, sign
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
+from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger import rows
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person
@@ -36,6 +38,8 @@ from tests.ledger.scene import RUN, STEP, WINDOW, Scene
 STRICT = Assurance.SIGNED
 FINANCE = Requirement(roles=("finance",))
 TWO = Requirement(roles=("finance",), quorum=2)
+#: How a database says no to a change of what is on record.
+REFUSED = "append-only|permission denied|is not answered again"
 #: What a forger gives for a signature, and whether the row is still called verified.
 FORGERIES = ("none", "unsigned", "foreign", "altered", "of_another_call", "of_a_reject")
 
@@ -47,7 +51,14 @@ def key(scene: Scene) -> Ed25519PrivateKey:
     return key_of(scene, "ann")
 
 
-def signature(scene: Scene, key: Ed25519PrivateKey, gated: ClaimRequest, **changes: Any) -> str:
+def signature(
+    scene: Scene,
+    key: Ed25519PrivateKey,
+    gated: ClaimRequest,
+    *,
+    edited: str | None = None,
+    **changes: Any,
+) -> str:
     values = {
         "approval_id": gated.approval_id,
         "params_hash": gated.params_hash,
@@ -55,7 +66,8 @@ def signature(scene: Scene, key: Ed25519PrivateKey, gated: ClaimRequest, **chang
         "approver": "ann",
         **changes,
     }
-    claims = claims_for(Decision(**values), scene.tenant, RUN, int(time.time()))
+    decision = Decision(**values)
+    claims = claims_for(decision, scene.tenant, RUN, int(time.time()), edited=edited)
     return sign(key, claims)
 
 
@@ -75,8 +87,8 @@ def forgery(scene: Scene, key: Ed25519PrivateKey, gated: ClaimRequest, kind: str
     return {"signature": token, "nonce": "a-nonce-of-the-forger", "verified": True}
 
 
-def forge(scene: Scene, gated: ClaimRequest, **columns: Any) -> None:
-    """Write a vote and its approval, as whoever has the workers' rights can."""
+def forge(scene: Scene, gated: ClaimRequest, *, state: str = "approved", **columns: Any) -> None:
+    """Write a decision and what it makes of its request, as whoever has the workers' rights can."""
     with scene.tx() as tx:
         kids = (principals.find(tx, ["ann"]))["ann"].keys
         vote = {
@@ -95,11 +107,9 @@ def forge(scene: Scene, gated: ClaimRequest, **columns: Any) -> None:
             **columns,
         }
         tx.execute(insert(decisions).values(vote).execution_options(of_run=RUN))
-        tx.execute(
-            update(approvals)
-            .where(approvals.c.tenant_id == tx.tenant)
-            .values(state="approved", decided_by="ann", verified=columns["verified"])
-        )
+        if state != "pending":
+            decided = {"state": state, "decided_by": "ann", "verified": columns["verified"]}
+            tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(decided))
 
 
 async def broken(scene: Scene) -> str | None:
@@ -137,10 +147,7 @@ def test_a_forged_vote_is_no_half_of_a_quorum(
     person(scene, "bob", "finance")
     bobs = key_of(scene, "bob")
     gated = scene.ask_approval(scene.call(), requirement=TWO, assurance=STRICT)
-    forge(scene, gated, **forgery(scene, key, gated, kind))
-    with scene.tx() as tx:
-        again = {"state": "pending", "decided_by": None, "verified": None}
-        tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(again))
+    forge(scene, gated, state="pending", **forgery(scene, key, gated, kind))
 
     verdict = scene.decide(
         gated, approver="bob", signature=signature(scene, bobs, gated, approver="bob")
@@ -179,21 +186,84 @@ async def test_an_audit_tells_of_a_vote_whose_forger_has_written_an_event_as_wel
 @pytest.mark.parametrize(
     "columns", [{"signature": None}, {"approver": "bob"}, {"params_hash": "sha256:other"}], ids=str
 )
-async def test_a_signed_vote_whose_row_was_changed_is_none(
+async def test_what_somebody_has_decided_is_not_rewritten(
     scene: Scene, key: Ed25519PrivateKey, columns: dict[str, Any]
 ) -> None:
-    person(scene, "bob", "finance")
     gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
-    verdict = scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
-    assert verdict.state == "approved"
-    assert may_read(scene, gated) and await broken(scene) is None
+    scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+    before = scene.rows(decisions)
 
-    with scene.tx() as tx:
+    with pytest.raises(DBAPIError, match=REFUSED), scene.tx() as tx:
         tx.execute(update(decisions).where(decisions.c.tenant_id == tx.tenant).values(columns))
+    with pytest.raises(DBAPIError, match=REFUSED), scene.tx() as tx:
+        tx.execute(delete(decisions).where(decisions.c.tenant_id == tx.tenant))
+
+    assert scene.rows(decisions) == before
+
+
+def end_without_yes(scene: Scene, gated: ClaimRequest, how: str) -> str:
+    """Have bob reject or edit a request, or nobody answer it, or its run end; returns its state."""
+    if how in ("void", "expired"):
+        return scene.close(gated, how, after=WINDOW)
+    edited = Edited({"amount": "1"}, "sha256:edited", gated.key)
+    by: dict[str, Any] = {"approver": "bob", "outcome": DecisionOutcome(how)}
+    if how == "edit":
+        by["params"] = edited.params
+    new = digest(edited.params) if how == "edit" else None
+    proof = signature(scene, key_of(scene, "bob"), gated, edited=new, **by)
+    return str(scene.decide(gated, **by, signature=proof, edited=edited).state)
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("before", [True, False], ids=["after a yes", "before a yes"])
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [("reject", "rejected"), ("edit", "superseded"), ("void", "void"), ("expired", "expired")],
+)
+def test_a_no_is_not_taken_off(
+    scene: Scene, key: Ed25519PrivateKey, how: str, state: str, before: bool
+) -> None:
+    """By whoever has the workers' rights, and the yes that its approver has really signed."""
+    person(scene, "bob", "finance")
+    quorum = TWO if before and how in ("reject", "edit") else FINANCE
+    gated = scene.ask_approval(scene.call(), requirement=quorum, assurance=STRICT)
+    if before:
+        scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+    assert end_without_yes(scene, gated, how) == state
+    if not before:
+        late = scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+        assert late.code != "accepted"
+    ended = scene.row(approvals)
+
+    for table, columns in (
+        (decisions, {"verdict": "accepted", "outcome": "approve"}),
+        (approvals, {"state": "approved", "decided_by": "ann", "verified": True}),
+        (approvals, {"state": "pending", "decided_by": None, "verified": None}),
+    ):
+        with pytest.raises(DBAPIError, match=REFUSED), scene.tx() as tx:
+            tx.execute(update(table).where(table.c.tenant_id == tx.tenant).values(columns))
+
+    assert scene.row(approvals) == ended
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+    assert not may_read(scene, gated)
+    assert scene.rows(effects) == []
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("outcome", ["reject", "edit"])
+def test_no_yes_counts_beside_a_no_that_is_on_record(
+    scene: Scene, key: Ed25519PrivateKey, outcome: str
+) -> None:
+    """Whatever the request's row says."""
+    gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
+    scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+    assert may_read(scene, gated)
+    no = {"decision_id": "no", "approver": "bob", "outcome": outcome}
+    forge(scene, gated, state="pending", **no, kid=None, verified=False)
 
     assert isinstance(scene.claim(gated), ApprovalRefused)
     assert not may_read(scene, gated)
-    assert await broken(scene) is not None
+    assert scene.rows(effects) == []
 
 
 async def test_a_key_that_is_revoked_after_the_call_breaks_no_audit(

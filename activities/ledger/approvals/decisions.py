@@ -11,6 +11,7 @@ from surehand.activities.ledger.approvals.requests import locked
 from surehand.activities.ledger.approvals.standing_grants import give_back
 from surehand.activities.ledger.approvals.votes import (
     Vote,
+    accepted_decisions,
     folded,
     may_edit,
     missing,
@@ -345,19 +346,10 @@ def _with_vote(
     covers: CoversRow,
 ) -> _Counts | Refusal:
     """Return where a request stands with one more yes."""
-    recorded = tx.all(
-        rows_of(
-            decisions,
-            decisions.c.approver,
-            decisions.c.verified,
-            decisions.c.standing_id,
-            approval_id=row["approval_id"],
-            verdict=VerdictCode.ACCEPTED.value,
-        )
-    )
+    recorded = accepted_decisions(tx, row["approval_id"])
     needs = needs_of(row)
     in_advance = partial(covers, row) if needs.standing else None
-    votes = votes_now(tx, row["approval_id"], assurance, in_advance=in_advance)
+    votes = votes_now(tx, row["approval_id"], recorded, assurance, in_advance=in_advance)
     # Whose standing approval has ended since may look at the call and vote in person.
     in_person = {folded(one["approver"]) for one in recorded if one["standing_id"] is None}
     if folded(vote.approver) in in_person | {folded(one.approver) for one in votes}:

@@ -13,6 +13,7 @@ from sqlalchemy import and_, or_
 
 from surehand.activities.ledger.approvals.standing_grants import apply, give_back
 from surehand.activities.ledger.approvals.votes import (
+    accepted_decisions,
     asked_of,
     missing,
     needs_of,
@@ -35,7 +36,7 @@ from surehand.activities.ledger.steps.entries import (
     Mismatch,
     milliseconds,
 )
-from surehand.workflows.contracts.approvals import ApprovalState, Assurance
+from surehand.workflows.contracts.approvals import ApprovalState, Assurance, DecisionOutcome
 from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.plan.policy import Needs
 
@@ -256,7 +257,13 @@ def _looked_at(tx: Transaction, call: ClaimRequest) -> _Holds | ApprovalRefused 
     assurance = Assurance(row["assurance"]).stricter(call.assurance).stricter(call.proof)
     then = needs_of(row)
     in_advance = call.covers if then.standing and call.standing else None
-    votes = votes_now(tx, call.approval_id, assurance, in_advance=in_advance)
+    decided = accepted_decisions(tx, call.approval_id)
+    for one in decided:
+        # Whatever the row's state says: workers write that, and a no is never taken back.
+        if one["outcome"] != DecisionOutcome.APPROVE:
+            said = f"{one['outcome']} by {one['approver']}"
+            return ApprovalRefused(f"approval {call.approval_id} does not hold: {said}")
+    votes = votes_now(tx, call.approval_id, decided, assurance, in_advance=in_advance)
     now = [one.escalated() if then.escalated_to else one for one in call.requirements]
     asked = (*then.requirements, *now)
     lacking = unknown_requester(tx, call.run_id, asked, assurance)

@@ -150,8 +150,19 @@ def needs_of(row: Mapping[str, Any]) -> Needs:
     return Needs.model_validate(row["needs"])
 
 
+def accepted_decisions(tx: Transaction, approval_id: str) -> list[dict[str, Any]]:
+    """Return what was decided on a request and counted then, oldest first."""
+    query = rows_of(decisions, approval_id=approval_id, verdict=VerdictCode.ACCEPTED.value)
+    return tx.all(query.order_by(decisions.c.at_ms))
+
+
 def votes_now(
-    tx: Transaction, approval_id: str, assurance: Assurance, *, in_advance: Covers | None
+    tx: Transaction,
+    approval_id: str,
+    accepted: Iterable[Mapping[str, Any]],
+    assurance: Assurance,
+    *,
+    in_advance: Covers | None,
 ) -> list[Vote]:
     """Return the votes that stand now.
 
@@ -163,14 +174,11 @@ def votes_now(
     Args:
         tx: The transaction.
         approval_id: The request.
+        accepted: The decisions on it that were accepted.
         assurance: What has to prove a vote.
         in_advance: Says which standing approvals cover the call; ``None``: none of them counts.
     """
-    rows = tx.all(
-        rows_of(decisions, approval_id=approval_id, verdict="accepted", outcome="approve").order_by(
-            decisions.c.at_ms
-        )
-    )
+    rows = [row for row in accepted if row["outcome"] == DecisionOutcome.APPROVE]
     people = principals.find(tx, [row["approver"] for row in rows])
     given = [row["standing_id"] for row in rows if row["standing_id"] is not None]
     standing_now = {}

@@ -567,6 +567,6 @@ holds: Final = retention_tables.holds
 tenants: Final = cell_tables.tenants
 #: Tables whose rows are written once and never changed; triggers refuse UPDATE, and DELETE but for
 #: retention.
-APPEND_ONLY: Final = ("events", "steerings", people_tables.principal_changes.name)
+APPEND_ONLY: Final = ("decisions", "events", "steerings", "principal_changes")
 #: All tables of tenants, for row-level security and grants; `epochs` is the whole ledger's.
 ALL: Final = tuple(table.name for table in metadata.sorted_tables if table is not epochs)

@@ -32,7 +32,7 @@ _GO_WITH: Final = {
     "steps": ("runs", "steps"),
 }
 #: Of these, those that are written once.
-_WRITTEN_ONCE: Final = ("events", "steerings")
+_WRITTEN_ONCE: Final = ("decisions", "events", "steerings")
 #: What effects, runs and fencing tokens rest on: it stays for good.
 _NEVER: Final = ("bars", "effects", "leases", "runs")
 #: By table and columns: with which kinds their content goes, where it is not changed otherwise.

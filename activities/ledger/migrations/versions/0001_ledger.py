@@ -14,6 +14,7 @@ from surehand.activities.ledger.migrations.protection import (
     make_function,
     on_postgresql,
     refuse,
+    refuse_unless,
 )
 
 revision = "0001_ledger"
@@ -81,6 +82,11 @@ KEPT: Final = {
     ),
     "standing_uses": ("approval_id, standing_id, run_id, step_id, amount, used_ms", "returned_ms"),
 }
+#: From which states a request goes on, and where to. A yes that nothing has used ends with its time
+#: or its run; that one was used stays, which a CHECK says.
+APPROVAL_MOVES: Final = (
+    "OLD.state = 'pending' OR (OLD.state = 'approved' AND NEW.state IN ('expired', 'void'))"
+)
 
 
 def upgrade() -> None:
@@ -98,6 +104,10 @@ def upgrade() -> None:
     for table, (columns, end) in KEPT.items():
         _keep(table, columns, end)
     _keep_columns("runs", "parent_run_id, parent_step_id, linked_run_id")
+    refuse_unless(
+        *("approvals", "moves", "UPDATE OF state, decided_by, verified", APPROVAL_MOVES),
+        "a request that was answered or closed is not answered again",
+    )
     deletion.guard()
     _leave_alone()
     if on_postgresql():
