@@ -175,8 +175,7 @@ class OfPages:
     what_else: Final = "What else waits"
     web_ui: Final = "This run in Temporal's Web UI"
     you_excluded: Final = (
-        "Your own yes does not count: you have asked for this call, edited it, or given"
-        " its run a value."
+        "Your own yes does not count: you have asked for this call, or given its run a value."
     )
     you_voted: Final = "You have said yes already. One person has one yes."
     you_lack_role: Final = "You have none of the roles that are asked."

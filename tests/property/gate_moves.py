@@ -80,6 +80,7 @@ class Vote(NamedTuple):
     right_hash: bool = True
     loses: int = 0
     """The number of the transaction that commits without anybody hearing of it; 0: none."""
+    reason: str = ""
 
 
 VOTES: Final = st.builds(
@@ -95,6 +96,7 @@ VOTES: Final = st.builds(
     amount=st.sampled_from(AMOUNTS),
     right_hash=st.sampled_from([*[True] * 7, False]),
     loses=st.sampled_from([0, 0, 0, 1]),
+    reason=st.sampled_from(["", "", "too much"]),
 )
 #: What becomes of a call that arrives; one that is proven not to have happened frees its key.
 ANSWERS: Final = st.sampled_from(["done", "permanent", "permanent", "answer lost"])

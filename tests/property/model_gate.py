@@ -82,7 +82,6 @@ class Request:
     asked: list[Asks]
     late: bool
     strict: bool
-    asked_by: tuple[str, ...]
     until_ms: int
     state: str = "pending"
     yes: dict[str, str | None] = field(default_factory=dict)
@@ -104,6 +103,7 @@ class Sent:
     """What a signature of it has to be for."""
     amount: int | None = None
     """Of an edit."""
+    reason: str = ""
 
 
 @dataclass
@@ -114,6 +114,8 @@ class People:
     owners: dict[str, str] = field(default_factory=dict)
     revoked: set[str] = field(default_factory=set)
     nonces: set[tuple[str, str]] = field(default_factory=set)
+    planners: set[str] = field(default_factory=set)
+    """Who has asked, edited a call, or said why one is rejected: the next may be as they said."""
 
     def proves(self, sent: Sent, now_ms: int) -> bool:
         """Return whether a signature is the approver's, of this decision, in time and fresh."""
@@ -147,7 +149,7 @@ class People:
         mine = self.roles[sent.approver]
         if not any(not asks.roles or mine & {*asks.roles} for asks in request.asked):
             return False
-        if self._is_out(sent.approver, request, request.asked):
+        if self._is_out(sent.approver, request.asked):
             return False
         if sent.outcome == "edit":
             editable = all(
@@ -171,6 +173,8 @@ class People:
                 request.state = "approved"
         else:
             request.state = "rejected" if sent.outcome == "reject" else "superseded"
+            if sent.outcome == "edit" or sent.reason:
+                self.planners.add(same_person(sent.approver))
 
     def enough(self, request: Request, asked: list[Asks], *, strict: bool) -> bool:
         """Return whether enough distinct, permitted, verified people stand by their yes now."""
@@ -185,15 +189,14 @@ class People:
                 same_person(name)
                 for name in verified
                 if (not asks.roles or self.roles[name] & {*asks.roles})
-                and not self._is_out(name, request, asked)
+                and not self._is_out(name, asked)
             }
             if len(permitted) < asks.quorum:
                 return False
         return True
 
-    def _is_out(self, name: str, request: Request, asked: list[Asks]) -> bool:
-        mine = {same_person(one) for one in request.asked_by}
-        return any(asks.four_eyes for asks in asked) and same_person(name) in mine
+    def _is_out(self, name: str, asked: list[Asks]) -> bool:
+        return any(asks.four_eyes for asks in asked) and same_person(name) in self.planners
 
 
 def why_not(

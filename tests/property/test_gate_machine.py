@@ -134,7 +134,7 @@ class GateMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.people = People()
+        self.people = People(planners={REQUESTER})
         self.requests: list[Request] = []
         self.tokens: list[tuple[Token, str]] = []
         self.wrong: list[str] = []
@@ -272,7 +272,7 @@ class GateMachine(RuleBasedStateMachine):
         self.requests.append(
             Request(
                 approval_id(RUN, step, number), step, amount, needed, late,
-                self.strict, (REQUESTER, *editors),
+                self.strict,
                 int(got.request.expires_at.timestamp() * 1000),
             )
         )  # fmt: skip
@@ -472,11 +472,14 @@ class GateMachine(RuleBasedStateMachine):
             params_hash=params_hash("gate.pay", "1", shown_params),
             outcome=DecisionOutcome(outcome),
             approver=approver,
+            reason=vote.reason,
             params=params if outcome == "edit" else None,
         )
         content = (request.id, decision.params_hash, outcome, approver, str(decision.params))
         token, signature = self._signature(decision, content, vote.how)
-        sent = Sent(request, outcome, approver, vote.right_hash, token, content, amount)
+        sent = Sent(
+            request, outcome, approver, vote.right_hash, token, content, amount, vote.reason
+        )
         taken = outcome == "edit" and self._entry(request.step)[0] not in ("", "failed")
         counts = self.people.counts(sent, self.clock.now_ms + 1, strict=self.strict, taken=taken)
         asked = VerifyDecision(
@@ -494,8 +497,7 @@ class GateMachine(RuleBasedStateMachine):
             self.people.took(sent, strict=self.strict)
         assert reached.verdict.state == request.state, sent
         if counts and outcome == "edit":
-            editors = [name for name in request.asked_by[1:] if name != approver]
-            self._ask(request.step, amount, (*editors, approver), late=False, twice=False)
+            self._ask(request.step, amount, (approver,), late=False, twice=False)
 
     def _signature(
         self, decision: Decision, content: tuple[str, ...], how: str

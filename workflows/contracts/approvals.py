@@ -251,7 +251,7 @@ class VerdictCode(StrEnum):
     NOT_PERMITTED = "not_permitted"
     """The approver has none of the roles that may decide."""
     FOUR_EYES = "four_eyes"
-    """The approver has asked for the call, edited it, or given its run a value."""
+    """The approver has asked for the call, or given its run a value."""
     ALREADY_VOTED = "already_voted"
     """The approver has said yes before; one person has one vote."""
     NOT_EDITABLE = "not_editable"

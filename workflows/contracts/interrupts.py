@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from typing import Any, Final, Literal
 
 from pydantic import JsonValue
@@ -51,29 +51,17 @@ class InterruptKind(StrEnum):
             ):
                 return False
 
-    @property
-    def gives(self) -> Gives:
-        """What its answer gives the run: whoever has given it a value is one of its planners."""
+    def gives_value(self, answer: JsonValue) -> bool:
+        """Whether an answer gives the run a value: whoever has given it is one of its planners."""
         match self:
             case InterruptKind.ASK | InterruptKind.TOOL:
-                return Gives.VALUE
-            case InterruptKind.AFTER:
-                return Gives.VALUE_UNLESS_ACCEPTED
-            case InterruptKind.BEFORE | InterruptKind.FAILURE | InterruptKind.BUDGET:
-                return Gives.DIRECTION
-            case InterruptKind.EVENT:  # Nobody answers it. What an event gives is on record itself.
-                return Gives.DIRECTION
-
-
-class Gives(Enum):
-    """What an answer gives a run."""
-
-    VALUE = auto()
-    """What later calls may get as params."""
-    VALUE_UNLESS_ACCEPTED = auto()
-    """The same, except for ``accept``."""
-    DIRECTION = auto()
-    """How to go on, and nothing that a call gets."""
+                return True
+            case InterruptKind.BEFORE | InterruptKind.AFTER:
+                return answer not in ("accept", "reject")  # Also the reason of a rejection is told.
+            case InterruptKind.FAILURE | InterruptKind.BUDGET:
+                return False
+            case InterruptKind.EVENT:  # Nobody answers it: the event itself gives a value.
+                return False
 
 
 class Interrupt(Message):

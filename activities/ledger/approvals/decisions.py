@@ -166,7 +166,19 @@ def record(
         proof=proof.assurance.value,
         kid=proof.kid,
         reason=None if accepted else verdict.code.value,
+        value_by=decision.approver if accepted and decision and _gives_value(decision) else None,
     )
+
+
+def _gives_value(decision: Decision) -> bool:
+    """Return whether a decision that counts gives its run a value: a model is told of both."""
+    match decision.outcome:
+        case DecisionOutcome.EDIT:
+            return True
+        case DecisionOutcome.REJECT:
+            return bool(decision.reason)
+        case DecisionOutcome.APPROVE:
+            return False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from surehand.activities.ledger.approvals import standing
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import decisions, events
+from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.people import principals, starts
 from surehand.activities.ledger.people.planners import planners
 from surehand.activities.ledger.people.proofs import Refusal, unproven
@@ -61,7 +61,7 @@ def refusal(
         wanted = sorted({role for r in requirements for role in r.roles})
         return VerdictCode.NOT_PERMITTED, f"{vote.approver} has no role {' or '.join(wanted)}"
     if folded(vote.approver) in _not_counted(requirements, requesters):
-        why = "has asked for this call, edited it, or given its run a value"
+        why = "has asked for this call, or given its run a value"
         return VerdictCode.FOUR_EYES, f"{vote.approver} {why}"
     return None
 
@@ -123,16 +123,11 @@ def requesters(
 ) -> frozenset[str]:
     """Return who has asked for the call of an approval's row, where four eyes are asked for.
 
-    Whom its run acts for, who has decided what the run calls, and who has edited the params. That
-    the row names its editors is for people: it can be changed, what has happened cannot.
+    Whom its run acts for, and who has decided what the run calls.
     """
     if not any(one.four_eyes for one in requirements):
         return frozenset()
-    step = {"run_id": row["run_id"], "step_id": row["step_id"]}
-    decided = tx.all(rows_of(events, events.c.body, **step, type="decision.accepted"))
-    edited = (one["body"] for one in decided if one["body"]["outcome"] == DecisionOutcome.EDIT)
-    editors = (*row["editors"], *(body["approver"] for body in edited))
-    return frozenset((row["user_id"], *planners(tx, row["run_id"]), *editors))
+    return planners(tx, row["run_id"]) | {row["user_id"]}
 
 
 def unknown_requester(

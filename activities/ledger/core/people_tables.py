@@ -193,8 +193,7 @@ steerings = Table(
     Column("workflow_run_id", String(80), nullable=False),
     Column("verb", String(16), nullable=False),
     Column("actor", String(200), nullable=False),
-    # Who has decided params is asked for in SQL: by that alone whether they did is readable.
-    Column("content", SealedMembers("steerings.content", ("outcome",)), nullable=False),
+    Column("content", SealedMembers("steerings.content"), nullable=False),
     Column("code", String(32), nullable=False),
     Column("message", SealedText("steerings.message"), nullable=False),
     Column("verified", Boolean, nullable=False),

@@ -217,22 +217,16 @@ class SealedText(TypeDecorator[str]):
 
 
 class SealedMembers(Sealed):
-    """A column of JSON objects whose members are sealed, but for some that are asked for in SQL."""
+    """A column of JSON objects whose members are sealed."""
 
     cache_ok = True
-
-    def __init__(self, column: str, readable: tuple[str, ...] = ()) -> None:
-        """Make the type of a column, named with its table; ``readable``: what is not sealed."""
-        super().__init__(column)
-        self.readable = readable
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         """Return a document as it is written."""
         if value is None:
             return None
         return {
-            name: one if one is None or name in self.readable else _written(self.column, one)
-            for name, one in value.items()
+            name: None if one is None else _written(self.column, one) for name, one in value.items()
         }
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:

@@ -74,7 +74,7 @@ class Observer(Protocol):
 
 
 _CLOSED: Final = (Cell, Members)
-#: An answer that is the same in all runs: whether somebody has given another one is asked in SQL.
+#: An answer that is the same in all runs: that somebody has given another one, who has no key sees.
 _TELLS_NOTHING: Final = frozenset((digest("accept"),))
 
 # Made once: to make a statement takes longer than to run it.

@@ -162,6 +162,7 @@ def _settle(
         resolution_id=resolution_id,
         action=state,
         through=None if run_id == asked_in else run_id,
+        value_by=resolution.actor if _takes_receipt(entry, state) and not noted else None,
     )
     if not noted:
         recovery.verified(tx, entry, state, action="human")
@@ -234,6 +235,11 @@ def is_open(tx: Transaction, run_id: str) -> bool:
     return row is not None and row["closed_ms"] is None
 
 
+def _takes_receipt(entry: Entry, state: str) -> bool:
+    """Return whether an entry that becomes that gets its receipt from whoever settles it."""
+    return state == "committed" and entry.receipt is None
+
+
 def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) -> None:
     values: dict[str, object] = {
         "state": state,
@@ -245,7 +251,7 @@ def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) ->
     }
     if state in ("committed", "compensated") and entry.commit_no is None:
         values["commit_no"] = next_commit_no()
-    if state == "committed" and entry.receipt is None:
+    if _takes_receipt(entry, state):
         by_hand = {"settled_by": resolution.actor, "evidence": resolution.evidence}
         values["receipt"] = by_hand if resolution.receipt is None else resolution.receipt
     tx.execute(

@@ -1,96 +1,96 @@
 """Who has decided what a run calls, and with what: none of them is a second pair of eyes (G3).
 
 Nobody traces which param rests on which value. Whoever has given any to the run counts, and so does
-whoever has given one to a run whose plan or output it may have. What people send is kept in rows
-that nobody changes.
+whoever has given one to a run whose plan, output or receipt it may have. An event that nobody
+changes names each of them, as ``value_by``.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import CTE, ColumnElement, and_, or_, select
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from sqlalchemy import func
 
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import events, runs, steerings
-from surehand.activities.ledger.core.transaction import Opening
-from surehand.workflows.contracts.effects import ResolutionOutcome
-from surehand.workflows.contracts.interrupts import ACCEPTED, Gives, InterruptKind
-from surehand.workflows.contracts.judging import SteeringCode
-from surehand.workflows.contracts.steering import Verb
+from surehand.activities.ledger.core.tables import events, runs
+
+#: The events through which a person's words may come into the params of a call.
+GIVES_VALUE: Final = (
+    "run.opened",  # the plan and its input
+    "run.amended",  # another plan
+    "interrupt.answered",  # an answer, another output, the reason of a rejection
+    "steering.accepted",  # an event, other params, the reason why a child run was cancelled
+    "decision.accepted",  # an edit, the reason of a rejection
+    "intervention.settled",  # the receipt of a call that somebody says has happened
+)
+#: Runs that one statement asks about.
+_BATCH: Final = 500
+_body: Final = events.c.body
+#: What runs were told by people, and which other runs they have something of.
+_TOLD: Final = (
+    rows_of(
+        events,
+        func.coalesce(_body["value_by"].as_string(), _body["started_by"].as_string()).label("by"),
+        _body["parent"].as_string().label("parent"),
+        _body["linked"].as_string().label("linked"),
+        _body["made_by"].as_string().label("made_by"),
+    )
+    .where(events.c.type.in_((*GIVES_VALUE, "effect.replayed")))
+    .distinct()
+)
 
 
 def planners(tx: Transaction, run_id: str) -> frozenset[str]:
     """Return who is on record to have started or amended a run, or to have given it a value.
 
-    Or any of the runs that it is in, those that it has started or was forked from, and those beside
-    it that had ended when it was opened.
+    Or any of the runs that it is in, those that it has started or was forked from, those that have
+    made an effect that it replays, and those beside it that had ended when it was opened.
+
+    Raises:
+        RunNotFound: There is no such run.
     """
-    above = _above(tx, run_id)
-    sources = [opened.body["linked"] for opened in above.values() if opened.body.get("linked")]
-    own = _tree([run_id, *sources], "own")
-    tops = [id_ for id_, opened in above.items() if not opened.body.get("parent")]
-    whole, opened = _tree(tops, "whole"), above[run_id]
-    told_by = or_(
-        steerings.c.run_id.in_(above),
-        steerings.c.run_id.in_(select(own.c.run_id)),
-        steerings.c.run_id.in_(select(whole.c.run_id).where(whole.c.closed_ms <= opened.at_ms)),
-    )
-    accepted = rows_of(steerings, steerings.c.actor, code=SteeringCode.ACCEPTED.value)
-    told = tx.all(accepted.where(told_by, _decides_params()).distinct())
-    return frozenset((opened.body["started_by"], *(row["actor"] for row in told)))
-
-
-def _above(tx: Transaction, run_id: str) -> dict[str, Opening]:
-    """Return how and when a run was opened, and each that it is in or was forked from."""
-    found: dict[str, Opening] = {}
-    left: set[str] = {run_id}
-    while left:
-        id_ = left.pop()
-        opened = tx.opening(id_)
-        if opened is not None:  # Whoever starts a run may say that it was forked from none.
-            found[id_] = opened
-            named = (opened.body.get(how) for how in ("parent", "linked"))
-            left |= {by for by in named if by is not None} - found.keys()
-    if run_id not in found:
+    opened = tx.opening(run_id)
+    if opened is None:
         raise RunNotFound(run_id)
-    return found
+    people = set[str]()
+    #: Of each run, whether everything below it counts, or only what had ended by then.
+    found = dict[str, bool]()
+    left = {run_id: True}
+    while left:
+        found |= left
+        named = dict[str | None, bool]()
+        for row in _told(tx, left):
+            people |= {row["by"]} - {None}
+            named.setdefault(row["parent"], False)
+            named |= {row["linked"]: True, row["made_by"]: True}
+        named |= dict.fromkeys(_below(tx, left, opened.at_ms), True)
+        left = {
+            id_: whole
+            for id_, whole in named.items()
+            if id_ is not None and (id_ not in found or whole > found[id_])
+        }
+    return frozenset(people)
 
 
-def _tree(run_ids: list[str], name: str) -> CTE:
-    """Return runs and all below them."""
-    top = rows_of(runs, runs.c.run_id, runs.c.closed_ms).where(runs.c.run_id.in_(run_ids))
-    found = top.cte(name, recursive=True)
-    child = runs.alias()
-    return found.union(
-        rows_of(child, child.c.run_id, child.c.closed_ms, parent_run_id=found.c.run_id)
-    )
+def _told(tx: Transaction, run_ids: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    for some in _batches(run_ids):
+        yield from tx.all(_TOLD.where(events.c.run_id.in_(some)))
 
 
-def _decides_params() -> ColumnElement[bool]:
-    """Return the condition that what somebody has sent can have come into the params of a call."""
-    verb, content, body = steerings.c.verb, steerings.c.content, events.c.body
-    kind, answer = body["kind"].as_string(), body["answer"].as_string()
-    answered = or_(
-        kind.in_(_giving(Gives.VALUE)),
-        and_(kind.in_(_giving(Gives.VALUE_UNLESS_ACCEPTED)), answer != ACCEPTED),
-    )
-    return or_(
-        and_(verb == Verb.AMEND.value, _followed("run.amended")),
-        and_(verb == Verb.ANSWER.value, _followed("interrupt.answered", answered)),
-        verb == Verb.EVENT.value,
-        and_(verb == Verb.RESUME.value, content["params"].as_string().is_not(None)),
-        and_(
-            verb == Verb.RESOLVE.value,
-            content["outcome"].as_string() == ResolutionOutcome.HAPPENED.value,
-        ),
-    )
+def _below(tx: Transaction, left: Mapping[str, bool], opened_ms: int) -> Iterator[str]:
+    """Yield the runs that these have started: all of them, or those that had ended by then."""
+    child = (runs.c.run_id, runs.c.parent_run_id, runs.c.closed_ms)
+    for some in _batches(left):
+        for row in tx.all(rows_of(runs, *child).where(runs.c.parent_run_id.in_(some))):
+            ended = row["closed_ms"] is not None and row["closed_ms"] <= opened_ms
+            if ended or left[row["parent_run_id"]]:
+                yield row["run_id"]
 
 
-def _giving(what: Gives) -> list[str]:
-    return [kind.value for kind in InterruptKind if kind.gives is what]
-
-
-def _followed(type_: str, *where: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition that the run has followed what was sent."""
-    told_by = events.c.body["steering_id"].as_string() == steerings.c.steering_id
-    return rows_of(events, run_id=steerings.c.run_id, type=type_).where(told_by, *where).exists()
+def _batches(run_ids: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(run_ids)
+    while some := list(islice(rest, _BATCH)):
+        yield some

@@ -77,6 +77,7 @@ def answered(tx: Transaction, asked: Steer, given: GivenAnswer) -> None:
         actor=asked.actor,
         answer=_digest(given.value),
         steering_id=asked.steering_id,
+        value_by=asked.actor if interrupt.kind.gives_value(given.value) else None,
     )
 
 

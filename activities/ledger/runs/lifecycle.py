@@ -8,7 +8,7 @@ from surehand.activities.ledger.approvals.requests import void_all
 from surehand.activities.ledger.approvals.standing_grants import give_back
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import plans, runs, steps
+from surehand.activities.ledger.core.tables import plans, runs, steerings, steps
 from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import run_tree, taken_over
 from surehand.activities.ledger.people.starts import StartRefused, start_of
@@ -145,6 +145,7 @@ def amend(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> No
     if known is not None:
         return
     plan = asked.plan.model_dump(mode="json")
+    sent = tx.one(rows_of(steerings, steerings.c.actor, steering_id=asked.steering_id))
     tx.execute(
         insert_row(
             plans,
@@ -162,6 +163,7 @@ def amend(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> No
         plan_digest=digest(plan),
         steering_id=asked.steering_id,
         gated=_gated_steps(asked.plan, tools),
+        value_by=sent["actor"] if sent is not None else None,
     )
 
 

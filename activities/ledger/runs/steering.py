@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from surehand.activities.ledger.core.people_tables import grants
 from surehand.activities.ledger.core.statements import insert_row, rows_of
@@ -283,4 +283,22 @@ def _record(tx: Transaction, asked: Steer, judged: Judged, proof: _Proof) -> Non
         kid=proof.kid,
         forwarded_as=asked.forwarded_as,
         reason=None if accepted else judged.code.value,
+        value_by=asked.actor if accepted and _gives_value(asked) else None,
     )
+
+
+def _gives_value(asked: Steer) -> bool:
+    """Return whether what was sent may come into the params of a call, as it was sent."""
+    match asked.verb:
+        case Verb.EVENT:
+            return True
+        case Verb.RESUME:
+            return asked.content.get("params") is not None
+        case Verb.CANCEL:  # The code that has started a child run is told why that was cancelled.
+            return bool(asked.content.get("reason"))
+        case Verb.AMEND | Verb.ANSWER | Verb.RESOLVE | Verb.DECIDE:
+            return False  # The event of what follows says it.
+        case Verb.PAUSE | Verb.TOKEN | Verb.TOP_UP:
+            return False
+        case _:
+            assert_never(asked.verb)
