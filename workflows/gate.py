@@ -6,7 +6,7 @@ that arrive before their request.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import Any, Final
 
 from surehand.workflows.contracts.approvals import (
@@ -34,6 +34,8 @@ class Gate(Record):
 
     run_id: str
     held: list[Delivery] = []
+    asking: NameSet = set()
+    """Steps whose request is being written."""
     pending: dict[str, ApprovalRequest] = {}
     states: dict[str, ApprovalState] = {}
     """The requests of this run by approval id; forgotten are old ones of steps that are done."""
@@ -62,6 +64,25 @@ class Gate(Record):
             return False
         following = approval_id_of(self.run_id, named[1], self.next_number(named[1]))
         return delivery.decision.approval_id == following and len(self.held) < MOST_HELD
+
+    def is_being_asked(self, delivery: Delivery) -> bool:
+        """Return whether a decision's request may be there already, unknown to the run."""
+        if delivery.decision is None:
+            return False
+        named = run_of_approval(delivery.decision.approval_id)
+        return named is not None and named[0] == self.run_id and named[1] in self.asking
+
+    def early(self, step_id: str, queue: Iterable[Delivery]) -> list[Delivery]:
+        """Return the decisions on a step's next request, in the order in which they have come.
+
+        Args:
+            step_id: The step.
+            queue: What has arrived for the run, and was not judged yet.
+        """
+        following = approval_id_of(self.run_id, step_id, self.next_number(step_id))
+        arrived = (*self.held, *queue)
+        mine = [d for d in arrived if d.decision and d.decision.approval_id == following]
+        return mine[:MOST_HELD]
 
     def hold(self, delivery: Delivery) -> Verdict:
         """Keep an early decision until its request exists."""
@@ -135,8 +156,9 @@ class Gate(Record):
 
     def _count(self, verdict: Verdict) -> None:
         request = self.pending.get(verdict.approval_id)
-        if request is not None:
-            votes = (*request.votes, self.decided_by(verdict.approval_id))
+        by = self.decided_by(verdict.approval_id)
+        if request is not None and by not in request.votes:
+            votes = (*request.votes, by)
             self.pending[verdict.approval_id] = request.model_copy(update={"votes": votes})
 
     def close(self, approval_id: str, state: ApprovalState) -> None:

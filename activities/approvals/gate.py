@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -27,8 +28,8 @@ from surehand.activities.effects.quotas import require_queue
 from surehand.activities.effects.standing_scope import covered
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
-from surehand.activities.ledger.approvals.decisions import Edited
-from surehand.activities.ledger.approvals.standing_grants import voters
+from surehand.activities.ledger.approvals.decisions import Edited, Judged
+from surehand.activities.ledger.approvals.standing_grants import Voters, voters
 from surehand.activities.ledger.approvals.votes import needs_of, requesters
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.people.starts import marked_starter
@@ -63,7 +64,7 @@ class _Requested:
 
     row: Mapping[str, Any]
     decided: Decision | None
-    standing: tuple[str, ...]
+    voters: Voters
     started_by: str
     excluded: frozenset[str]
     foreign: tuple[ForeignContent, ...]
@@ -108,12 +109,13 @@ class ApprovalActivities:
                 editors=asked.editors,
                 answers=call.answers,
                 secret=prepared.tool.secret_params,
+                judge_early=partial(self._judge_early, asked),
             )
             started_by = marked_starter(tx, call.run_id)
-            standing = voters(tx, row["approval_id"])
+            votes = voters(tx, row["approval_id"])
             excluded = requesters(tx, row, needs_of(row).requirements)
             decided = decision_rows.decided(tx, row)
-            return _Requested(row, decided, standing, started_by, excluded, foreign)
+            return _Requested(row, decided, votes, started_by, excluded, foreign)
 
         try:
             found, head = await worker.ledger.record(call.tenant, call.run_id, ask)
@@ -140,7 +142,7 @@ class ApprovalActivities:
             state=ApprovalState(row["state"]),
             decided=found.decided,
             verified=found.decided is not None and row["verified"],
-            standing=found.standing,
+            standing=found.voters.standing,
             head=head,
         )
 
@@ -155,15 +157,22 @@ class ApprovalActivities:
     async def verify_decision(self, asked: VerifyDecision) -> VerdictReached:
         """Return the verdict on a decision; verifying the same delivery twice changes nothing."""
         judged, head = await self._worker.ledger.record(
-            asked.tenant,
-            asked.run_id,
-            decision_rows.verify,
+            asked.tenant, asked.run_id, self._verify, asked
+        )
+        return VerdictReached(verdict=judged.verdict, params=judged.params, head=head)
+
+    def _judge_early(self, asked: RequestApproval, tx: Transaction) -> None:
+        for one in asked.early:
+            self._verify(tx, one)
+
+    def _verify(self, tx: Transaction, asked: VerifyDecision) -> Judged:
+        return decision_rows.verify(
+            tx,
             asked,
             assurance=self._worker.assurance,
             check_edit=self._edited,
             covers=self._covered,
         )
-        return VerdictReached(verdict=judged.verdict, params=judged.params, head=head)
 
     def _edited(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> Edited | str:
         """Validate an edit with the tool's own model; a text says why it cannot be."""
@@ -242,7 +251,7 @@ def request_view(
         editors=tuple(row["editors"]),
         on_expiry=needs.on_expiry,
         remind_every=needs.remind_every,
-        votes=found.standing,
+        votes=found.voters.all,
         excluded=tuple(sorted(found.excluded)),
         key=row["key"],
         resources=prepared.resources,

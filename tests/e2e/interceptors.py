@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from temporalio.client import Client, Interceptor
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 from temporalio.worker import Interceptor as WorkerInterceptor
 
@@ -80,3 +81,17 @@ class Pause(Between):
     def go_on(self) -> None:
         """Let it run, and all later calls."""
         self._go_on.set()
+
+
+class Failing(Between):
+    """Has the first attempt of one activity fail: the next one goes through Temporal's queue."""
+
+    def __init__(self, activity: str) -> None:
+        self._activity = activity
+        self._failed = False
+
+    async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
+        if input.fn.__name__ == self._activity and not self._failed:
+            self._failed = True
+            raise ApplicationError("not now")
+        return await execute(input)

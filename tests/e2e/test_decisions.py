@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from surehand.workflows.state.run_state import (
     LONGEST_SIGNAL_NAME,
     MOST_REFUSED_SIGNALS,
 )
+from tests.e2e.interceptors import Failing, Pause
 from tests.e2e.runs import Run, decision_on, example_plan, states
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
@@ -269,6 +271,45 @@ async def test_an_early_update_returns_held_at_once(stage: Stage, order_id: str)
         assert (await run.view()).held == []
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert [row["decided_by"] for row in stage.approval_rows(run)] == ["ann", "ann"]
+
+
+async def test_a_decision_that_comes_while_its_request_is_written_is_no_early_one(
+    stage: Stage, order_id: str
+) -> None:
+    asking, failing = Pause("request_approval", done=True), Failing("request_approval")
+    client = failing.client(asking.client(stage.client))
+    async with stage.worker_here(client=client):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await asking.reached()
+        deciding = asyncio.create_task(run.decide(early(run, order_id)))
+        await run.history_has("WORKFLOW_EXECUTION_UPDATE_ACCEPTED")
+        asking.go_on()
+        assert (await deciding).code is VerdictCode.ACCEPTED
+        assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [("approve", "approved"), ("reject", "rejected"), ("edit", "superseded")],
+)
+async def test_what_is_decided_before_it_is_asked_is_never_said_to_wait(
+    stage: Stage, order_id: str, outcome: str, state: str
+) -> None:
+    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+    less = {"order_id": order_id, "amount": "7.00", "currency": "EUR", "reason": "returned"}
+    params = less if outcome == "edit" else None
+    await run.send(early(run, order_id, outcome=outcome, params=params))
+    async with stage.worker_here():
+        if outcome == "edit":
+            second = await run.asks()
+            assert second.params["amount"] == "7.00"
+            await run.decide(decision_on(second))
+        await run.result()
+        view = await run.view()
+    assert stage.approval_rows(run)[0]["state"] == state
+    waited = [line.text for line in view.timeline if line.text.startswith("waiting for approval")]
+    assert len(waited) == (outcome == "edit")
 
 
 async def test_an_early_decision_on_other_params_is_refused_when_the_request_exists(

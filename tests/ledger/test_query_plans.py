@@ -38,7 +38,7 @@ ROOT: Final = Path(__file__).parent.parent.parent
 SUITES: Final = (
     *("approval_use", "artifacts", "audit", "batches", "checkpoints", "claims_in_doubt"),
     *("compensations", "decisions", "doubts", "drafts", "events", "fencing", "interventions"),
-    *("one_approval", "open_items", "outbox", "own_decisions", "planners", "principals", "quotas"),
+    *("one_approval", "open_items", "outbox", "own_decisions", "principals", "quotas"),
     *("recovery", "resources", "run_tree", "runs", "stale_entries", "standing", "starts"),
     *("steering", "undone", "votes", "waiting", "retention", "late_requests"),
 )

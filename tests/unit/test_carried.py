@@ -215,6 +215,7 @@ def filled() -> RunData:
         "gate": Gate(
             run_id="r",
             held=[held],
+            asking={"s2"},
             pending={"r/s1/2": request(2)},
             states={"r/s1/2": ApprovalState.PENDING, "r/s1/1": ApprovalState.REJECTED},
             numbers={"s1": 2},

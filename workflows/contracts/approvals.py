@@ -73,17 +73,6 @@ class Assurance(StrEnum):
         }[self]
 
 
-class RequestApproval(Message):
-    """Asks for an approval of one call; idempotent by its approval id."""
-
-    call: ToolCall
-    number: int
-    editors: tuple[str, ...] = ()
-    """Who has changed the params since the plan asked for the call."""
-    escalated_to: str | None = None
-    """The only role that may decide: an earlier request has expired."""
-
-
 class ApprovalRequest(Message):
     """What a human is asked.
 
@@ -213,6 +202,19 @@ class VerifyDecision(Message):
     decision: Decision | None
     refused: str | None = None
     """Set when the run already knows why it cannot count (malformed, unknown)."""
+
+
+class RequestApproval(Message):
+    """Asks for an approval of one call; idempotent by its approval id."""
+
+    call: ToolCall
+    number: int
+    editors: tuple[str, ...] = ()
+    """Who has changed the params since the plan asked for the call."""
+    escalated_to: str | None = None
+    """The only role that may decide: an earlier request has expired."""
+    early: tuple[VerifyDecision, ...] = ()
+    """Decisions that have come before the request: they are judged as it is written."""
 
 
 class VerdictCode(StrEnum):

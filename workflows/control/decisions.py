@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from temporalio import workflow
+
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.contracts.approvals import ApprovalState, CloseApproval, VerifyDecision
@@ -20,23 +22,29 @@ class Decisions:
     async def judge(self, delivery: Delivery) -> Answer:
         """Return the verdict on a decision; one that comes before its request is held."""
         data = self._data
+        # One that is quicker than the report of its request is for a request that exists.
+        await workflow.wait_condition(lambda: not data.gate.is_being_asked(delivery))
         unfinished = {view.id for view in data.steps.values() if view.state not in ENDED_STEPS}
         may_come = data.ended is None and not data.compensating
         if may_come and data.gate.is_early(delivery, unfinished):
             return answer_of(data.gate.hold(delivery))
-        asked = VerifyDecision(
-            tenant=data.request.tenant,
-            run_id=data.request.run_id,
-            decision_id=delivery.id,
-            decision=delivery.decision,
-            refused=delivery.refused,
-        )
+        asked = self.to_verify(delivery)
         reached = await self._call(
             ports.VERIFY_DECISION, asked, "verify a decision", here=not delivery.update
         )
         data.keep_head(reached.head)
         data.gate.settle(delivery, reached.verdict, reached.params)
         return answer_of(reached.verdict)
+
+    def to_verify(self, delivery: Delivery) -> VerifyDecision:
+        """Return what the ledger is asked about a decision."""
+        return VerifyDecision(
+            tenant=self._data.request.tenant,
+            run_id=self._data.request.run_id,
+            decision_id=delivery.id,
+            decision=delivery.decision,
+            refused=delivery.refused,
+        )
 
     async def close(self, approval_id: str, *, expired: bool) -> ApprovalState:
         """Expire or void a request and return its state now: a decision may have been quicker."""

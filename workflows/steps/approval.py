@@ -88,19 +88,25 @@ class ApprovalWait:
         self, step: Step, call: ToolCall, escalated_to: str | None
     ) -> ApprovalRequest | None:
         data = self._data
-        wanted = RequestApproval(
-            call=call,
-            number=data.gate.next_number(step.id),
-            editors=self._data.of_step(step.id).editors,
-            escalated_to=escalated_to,
-        )
         summary = f"{step.id}: ask for approval of {call.tool.name}"
         while True:
+            early = data.gate.early(step.id, data.inbox.queue)
+            wanted = RequestApproval(
+                call=call,
+                number=data.gate.next_number(step.id),
+                editors=self._data.of_step(step.id).editors,
+                escalated_to=escalated_to,
+                early=tuple(self._decisions.to_verify(one) for one in early),
+            )
+            here = not any(one.update for one in early)
+            data.gate.asking.add(step.id)
             try:
-                asked = await self._call(ports.REQUEST_APPROVAL, wanted, summary)
+                asked = await self._call(ports.REQUEST_APPROVAL, wanted, summary, here=here)
             except asyncio.CancelledError:
                 self._leave_if_ending(step)
                 raise
+            finally:
+                data.gate.asking.discard(step.id)
             data.keep_head(asked.head)
             if asked.over_quota is None:
                 break
@@ -120,9 +126,9 @@ class ApprovalWait:
         leave_if_cancelled()  # An amended plan asks anew.
         for vote in asked.standing:
             data.add_line(workflow.now(), f"{request.approval_id}: approved by {vote}", step.id)
-        if state is ApprovalState.PENDING or not asked.standing:
+        if state is ApprovalState.PENDING:
             data.add_line(workflow.now(), f"waiting for approval: {request.description}", step.id)
-        data.set_step(step.id, StepState.WAITING_APPROVAL)
+            data.set_step(step.id, StepState.WAITING_APPROVAL)
         self._changed()
         return request
 

@@ -5,7 +5,7 @@ The row decides and the run follows it: every change is a guarded update under t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,12 +78,14 @@ def request(
     editors: Sequence[str] = (),
     answers: Sequence[Any] = (),
     secret: bool = False,
+    judge_early: Callable[[Transaction], None] = lambda _: None,
 ) -> Mapping[str, Any]:
     """Write an approval request, or return the one that is there and asks just this.
 
     A row of that id that says anything else is another life's, or forged: it is void from now on,
     and the next free number is used.
-    The standing approvals that cover the call vote at once.
+    The standing approvals that cover the call vote at once, and then whoever has decided before it
+    was asked: people are only told of what still waits after that.
 
     Args:
         tx: The transaction.
@@ -96,6 +98,7 @@ def request(
         editors: Who has changed the params.
         answers: What people have answered to the tool's own questions.
         secret: Whether it is on record who is shown the params.
+        judge_early: Judges the decisions that have come before the request.
 
     Raises:
         QuotaUsedUp: As many requests of the tenant wait as may; nothing of this one is to be left.
@@ -123,7 +126,8 @@ def request(
     while (already := locked(tx, approval_id)) is not None:
         same = all(already[name] == value for name, value in asked.items())
         if same and already["expires_ms"] <= tx.now_ms + lasts:
-            return already
+            judge_early(tx)
+            return locked(tx, approval_id) or already
         # One of an attempt, or of a life, that asked otherwise: nobody is to decide on it.
         close(tx, call.run_id, approval_id, "void")
         number += 1
@@ -156,11 +160,14 @@ def request(
         assurance=assurance.value,
         quorum=max(requirement.quorum for requirement in needs.requirements),
     )
-    voted = apply(tx, row, call.covers)
-    if voted["state"] == "pending":  # standing approvals may have answered it
+    apply(tx, row, call.covers)
+    judge_early(tx)
+    judged = locked(tx, approval_id)
+    assert judged is not None
+    if judged["state"] == "pending":
         require_place(tx)
-        write_approval(tx, voted, Kind.APPROVAL)
-    return voted
+        write_approval(tx, judged, Kind.APPROVAL)
+    return judged
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ from surehand.workflows.identity import digest
 _LONGEST_NAME: Final = 200
 
 
-def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> Mapping[str, Any]:
-    """Let standing approvals vote for a request that was just written; returns its row then.
+def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> None:
+    """Let standing approvals vote for a request that was just written.
 
     Only those that help, and none once there are votes enough. They are used under one lock for
     all of a tool, taken after the approval's row: workers may not change the rows of standing
@@ -60,12 +60,12 @@ def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> Mapping[st
     """
     needs = needs_of(row)
     if not needs.standing or not of_tool(tx, row["tool"]):
-        return row
+        return
     lock_name(tx.connection, f"standing:{tx.tenant}:{row['tool']}")
     tx.tick()
     assurance = Assurance(row["assurance"])
     if unknown_requester(tx, row["run_id"], needs.requirements, assurance) is not None:
-        return row
+        return
     waiting, asked_by = of_tool(tx, row["tool"]), requesters(tx, row, needs.requirements)
     people = principals.find(tx, [one.granter for one in waiting])
     votes: list[Vote] = []
@@ -82,12 +82,21 @@ def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> Mapping[st
         _use(tx, row, standing, found)
         votes, verified = [*votes, vote], verified and standing.signed
         if missing(needs.requirements, votes, asked_by) is None:
-            return _approved(tx, row, standing, verified=verified)
-    return row
+            _approved(tx, row, standing, verified=verified)
+            return
 
 
-def voters(tx: Transaction, approval_id: str) -> tuple[str, ...]:
-    """Return whose standing approvals have voted for a request, as people are told."""
+@dataclass(frozen=True)
+class Voters:
+    """Who has voted for a request, as people are told."""
+
+    all: tuple[str, ...]
+    standing: tuple[str, ...]
+    """Whose standing approvals have."""
+
+
+def voters(tx: Transaction, approval_id: str) -> Voters:
+    """Return who has voted for a request, and which of them in advance."""
     rows = tx.all(
         rows_of(
             decisions,
@@ -95,15 +104,17 @@ def voters(tx: Transaction, approval_id: str) -> tuple[str, ...]:
             decisions.c.standing_id,
             decisions.c.verified,
             approval_id=approval_id,
-        )
-        .where(decisions.c.standing_id.is_not(None))
-        .order_by(decisions.c.at_ms, decisions.c.standing_id)
+            verdict=VerdictCode.ACCEPTED.value,
+            outcome=DecisionOutcome.APPROVE.value,
+        ).order_by(decisions.c.at_ms, decisions.c.standing_id)
     )
-    return tuple(
-        standing_label(row["approver"], row["standing_id"])
+    told = [
+        (standing_label(row["approver"], id_) if (id_ := row["standing_id"]) else row["approver"])
         + ("" if row["verified"] else " (unverified)")
         for row in rows
-    )
+    ]
+    standing = [name for name, row in zip(told, rows, strict=True) if row["standing_id"]]
+    return Voters(tuple(told), tuple(standing))
 
 
 def give_back(
@@ -205,7 +216,7 @@ def _use(tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Cov
 
 def _approved(
     tx: Transaction, row: Mapping[str, Any], standing: Standing, *, verified: bool
-) -> Mapping[str, Any]:
+) -> None:
     by = standing.label if len(standing.label) <= _LONGEST_NAME else standing.standing_id
     changes = {
         "state": ApprovalState.APPROVED.value,
@@ -225,7 +236,6 @@ def _approved(
         params_hash=row["params_hash"],
         verified=verified,
     )
-    return {**row, **changes}
 
 
 class StandingError(PrincipalError):

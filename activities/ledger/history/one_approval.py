@@ -101,7 +101,7 @@ def one_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
             _without_sealed(one)
             for one in tx.all(readable(tx, said.order_by(decisions.c.at_ms).limit(_MOST)))
         ],
-        standing=voters(tx, approval_id),
+        standing=voters(tx, approval_id).standing,
         precondition_before=None if before is None else before["precondition"],
         replaces=before if before is not None and before["state"] == "superseded" else None,
         entries=tx.all(same_key.order_by(effects.c.generation.desc()).limit(_MOST)),
