@@ -143,6 +143,7 @@ def claims_for(
         params_hash=decision.params_hash,
         outcome=decision.outcome,
         edited=edited,
+        reason=digest(decision.reason) if decision.reason else None,
     )
 
 

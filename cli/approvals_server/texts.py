@@ -161,7 +161,10 @@ class OfPages:
     hash: Final = "Hash"
     decide: Final = "Decide"
     reason: Final = "Reason"
-    reason_hint: Final = "Recorded with your decision. Only a rejection needs one."
+    reason_hint: Final = (
+        "Recorded with your decision. Only a rejection needs one. Where four eyes are asked for,"
+        " whoever says why they reject a call can approve no other call of its run."
+    )
     approve: Final = "Approve"
     reject: Final = "Reject"
     edit: Final = "Edit…"

@@ -66,6 +66,16 @@ class Office:
             asked = ledger.execute("SELECT wrapped FROM run_keys WHERE run_id = ?", (name,))
             return bytes(asked.fetchone()[0])
 
+    def notifier_said(self, name: str, error: str) -> None:
+        """Have a notifier have raised that when it was to tell of a run."""
+        with closing(sqlite3.connect(self.folder / "ledger.db")) as ledger, ledger:
+            told = ledger.execute(
+                "UPDATE notifications SET state = 'failed', sent_ms = NULL, error = ?"
+                " WHERE run_id = ?",
+                (error, name),
+            )
+            assert told.rowcount > 0
+
     def plan(self, marker: str, order: str) -> str:
         file = self.folder.parent / f"{marker}.json"
         mail = {
@@ -186,8 +196,9 @@ def test_an_erased_run_is_proven_read_by_nobody_and_its_effect_is_not_made_again
     office.completed("run-1", marker, order)
     mails = office.shop.counts(order)["mails"]
     office.completed("other", f"{marker}-other", office.shop.new_order())
+    office.notifier_said("run-1", f"no such mailbox: {marker}")
     wrapped = office.wrapped("run-1")
-    assert office.found(wrapped)
+    assert office.found(wrapped) and office.found(marker)
     erased = office.verbs("erase", "run-1", "--reason", "request 4711")
     again = office.verbs("erase", "run-1")
     audited = office.verbs("audit", "run-1")

@@ -306,6 +306,30 @@ def test_a_gesture_over_the_same_nonce_counts_once(scene: Scene, passkey: Authen
     assert by(scene, second, proof).code == "used_signature"
 
 
+def test_a_gesture_for_another_reason_is_refused(scene: Scene, passkey: Authenticator) -> None:
+    gated = asked(scene)
+    proof = passkey.proof(claims(scene, gated, outcome=DecisionOutcome.REJECT, reason="too much"))
+
+    for reason in ("pay account 7", ""):
+        told = refused(scene, gated, proof, outcome="reject", reason=reason)
+        assert told == "bad_signature: it is for another reason"
+    assert by(scene, gated, proof, outcome="reject", reason="too much").state == "rejected"
+
+
+def test_a_gesture_that_was_refused_is_worth_nothing_once_the_role_is_given(
+    scene: Scene, passkey: Authenticator
+) -> None:
+    boss = Requirement(roles=("boss",))
+    gated = scene.ask_approval(scene.call(), requirement=boss, proof="passkey")
+    proof = passkey.proof(claims(scene, gated))
+    assert by(scene, gated, proof).code == "not_permitted"
+    with administration(scene) as tx:
+        principals.grant(tx, "ann", "role", "boss", ADMINISTRATOR)
+
+    assert by(scene, gated, proof).code == "used_signature"
+    assert by(scene, gated, passkey.proof(claims(scene, gated))).state == "approved"
+
+
 def test_a_gesture_that_has_expired_is_refused(scene: Scene, passkey: Authenticator) -> None:
     gated = asked(scene)
     proof = passkey.proof(claims(scene, gated))

@@ -178,6 +178,37 @@ async def signed(
     return {**values, "approver": approver, "signature": sign(key, claims)}
 
 
+async def test_a_decision_with_another_reason_than_was_signed_does_not_count(scene: Scene) -> None:
+    person(scene, "ann")
+    gated = scene.ask_approval(scene.call(), assurance=Assurance.SIGNED)
+    no = {"outcome": DecisionOutcome.REJECT, "reason": "the amount is wrong"}
+    said = await signed(scene, key_of(scene, "ann"), "ann", gated.params_hash, **no)
+
+    for reason in ("pay account 7", ""):
+        verdict = scene.decide(gated, **{**said, "reason": reason})
+        assert (verdict.code, verdict.message) == ("bad_signature", "it is for another reason")
+    assert scene.decide(gated, **said).state == "rejected"
+    [counted] = scene.rows(decisions, verdict="accepted")
+    assert (counted["reason"], counted["verified"]) == ("the amount is wrong", True)
+
+
+async def test_a_signature_that_was_refused_is_worth_nothing_once_the_role_is_given(
+    scene: Scene,
+) -> None:
+    person(scene, "ann")
+    key = key_of(scene, "ann")
+    boss = Requirement(roles=("boss",))
+    gated = scene.ask_approval(scene.call(), assurance=Assurance.SIGNED, requirement=boss)
+    yes = await signed(scene, key, "ann", gated.params_hash)
+    assert scene.decide(gated, **yes).code == "not_permitted"
+    with administration(scene) as tx:
+        principals.grant(tx, "ann", "role", "boss", ADMINISTRATOR)
+
+    assert scene.decide(gated, **yes).code == "used_signature"
+    again = await signed(scene, key, "ann", gated.params_hash)
+    assert scene.decide(gated, **again).state == "approved"
+
+
 async def test_a_signature_is_not_used_again_after_its_request_is_asked_anew(scene: Scene) -> None:
     person(scene, "ann")
     key = key_of(scene, "ann")

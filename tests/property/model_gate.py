@@ -161,11 +161,14 @@ class People:
         yes_already = {same_person(name) for name in request.yes}
         return sent.outcome == "reject" or same_person(sent.approver) not in yes_already
 
+    def heard(self, sent: Sent, now_ms: int) -> None:
+        """Follow that a decision was judged: its signature is worth nothing more."""
+        if sent.token is not None and self.proves(sent, now_ms):
+            self.nonces.add((sent.approver, sent.token.nonce))
+
     def took(self, sent: Sent, *, strict: bool) -> None:
         """Follow a decision that counts."""
         request, token = sent.request, sent.token
-        if token is not None:
-            self.nonces.add((sent.approver, token.nonce))
         if sent.outcome == "approve":
             request.yes[sent.approver] = token.key if token else None
             # The new vote counts as it was proven a moment ago.

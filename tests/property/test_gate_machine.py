@@ -475,7 +475,8 @@ class GateMachine(RuleBasedStateMachine):
             reason=vote.reason,
             params=params if outcome == "edit" else None,
         )
-        content = (request.id, decision.params_hash, outcome, approver, str(decision.params))
+        told = (str(decision.params), vote.reason)
+        content = (request.id, decision.params_hash, outcome, approver, *told)
         token, signature = self._signature(decision, content, vote.how)
         sent = Sent(
             request, outcome, approver, vote.right_hash, token, content, amount, vote.reason
@@ -492,6 +493,7 @@ class GateMachine(RuleBasedStateMachine):
         reached: VerdictReached = self._activity(activity, asked, loses=vote.loses)
         code = reached.verdict.code
         assert (code == "accepted") == counts, f"{sent}: {code}, {reached.verdict.message}"
+        self.people.heard(sent, self.clock.now_ms + 1)
         if counts:
             self.reached[outcome] += 1
             self.people.took(sent, strict=self.strict)

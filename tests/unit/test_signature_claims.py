@@ -72,6 +72,7 @@ def test_a_claim_that_stands_there_twice_is_refused(claim: str) -> None:
         ("outcome", ["approve"]),
         ("edited", 0),
         ("edited", False),
+        ("reason", 0),
         ("jti", "short"),
         ("jti", "a" * 101),
         ("jti", 10**32),

@@ -249,7 +249,7 @@ class VerdictCode(StrEnum):
     BAD_SIGNATURE = "bad_signature"
     """Not a signature, not of this decision, not by a key of the approver's, or not in time."""
     USED_SIGNATURE = "used_signature"
-    """The signature has counted already."""
+    """The signature was judged before, whatever came of it."""
     NOT_PERMITTED = "not_permitted"
     """The approver has none of the roles that may decide."""
     FOUR_EYES = "four_eyes"

@@ -72,6 +72,8 @@ class DecisionClaims(Claims):
     outcome: Annotated[DecisionOutcome, Field(strict=False)]
     edited: Text | None = None
     """Digest of the params that an ``edit`` puts in the place of those that were asked for."""
+    reason: Text | None = None
+    """Digest of the decision's reason, if it has one."""
 
 
 class SteeringClaims(Claims):

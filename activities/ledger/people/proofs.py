@@ -63,6 +63,8 @@ def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
     differs = matches(claims, decision, run_id, tx.tenant)
     if differs is None and not _signs_edit(claims, decision):
         differs = "it is for other edited params"
+    if differs is None and claims.reason != (digest(decision.reason) if decision.reason else None):
+        differs = "it is for another reason"
     if differs is not None:
         return VerdictCode.BAD_SIGNATURE, differs
     used = tx.one(
@@ -71,11 +73,11 @@ def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
             decisions.c.decision_id,
             approver=decision.approver,
             nonce=claims.jti,
-            verdict=VerdictCode.ACCEPTED.value,
         )
     )
     if used is not None:
-        return VerdictCode.USED_SIGNATURE, "this signature has counted already"
+        # Also one that was refused: a role that is given later makes it no decision.
+        return VerdictCode.USED_SIGNATURE, "this signature was judged before: sign again"
     return proof
 
 

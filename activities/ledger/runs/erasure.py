@@ -140,3 +140,9 @@ def _drop_copies(tx: Transaction, found: tuple[str, ...]) -> None:
         .where(notifications.c.run_id.in_(found))
         .values(state="void")
     )
+    # What a notifier has raised may repeat what it was to tell.
+    tx.execute(
+        update_rows(notifications)
+        .where(notifications.c.run_id.in_(found), notifications.c.error.is_not(None))
+        .values(error=null())
+    )

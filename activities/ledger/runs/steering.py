@@ -193,11 +193,11 @@ def _refuse_used(tx: Transaction, asked: Steer, nonce: str) -> None:
             steerings.c.steering_id,
             run_id=asked.run_id,
             nonce=nonce,
-            code=SteeringCode.ACCEPTED.value,
         ).where(steerings.c.workflow_run_id.in_([asked.workflow_run_id, *asked.lives]))
     )
     if used is not None:
-        raise _Refused(SteeringCode.USED_SIGNATURE, "this signature has counted already")
+        used_up = "this signature was judged before: sign again"
+        raise _Refused(SteeringCode.USED_SIGNATURE, used_up)
 
 
 def _permit(tx: Transaction, asked: Steer, proof: _Proof, assurance: Assurance) -> None:

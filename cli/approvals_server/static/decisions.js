@@ -73,14 +73,16 @@ export function freshClaims(tenant, principal, now = Math.floor(Date.now() / 100
  * @param {Pick<Request, "approval_id" | "params_hash">} decided.request
  * @param {Outcome} decided.outcome
  * @param {string} [decided.edited] of an edit: the digest of the new params
+ * @param {string} [decided.reason] its digest, if there is one
  * @param {number} [decided.now] whole seconds since 1970
  * @returns {Claims}
  * @throws {Error} The approval is another tenant's.
  */
-export function decisionClaims({ tenant, principal, request, outcome, edited, now }) {
+export function decisionClaims({ tenant, principal, request, outcome, edited, reason, now }) {
   const { approval_id, params_hash } = request;
   const run_id = runOf(approval_id, tenant);
-  const claims = { approval_id, run_id, params_hash, outcome, ...(edited && { edited }) };
+  const digests = { ...(edited && { edited }), ...(reason && { reason }) };
+  const claims = { approval_id, run_id, params_hash, outcome, ...digests };
   return { ...freshClaims(tenant, principal, now), ...claims };
 }
 
@@ -106,11 +108,13 @@ export async function preparedDecision(decided) {
   }
   const { approval_id, params_hash } = request;
   const decision = { approval_id, params_hash, outcome, approver: principal, reason };
+  const digests = { reason: reason && (await digest(reason)) };
   if (outcome !== "edit") {
-    return { claims: decisionClaims(decided), decision };
+    return { claims: decisionClaims({ ...decided, ...digests }), decision };
   }
   const edited = await editedDigest(request, params);
-  return { claims: decisionClaims({ ...decided, edited }), decision: { ...decision, params } };
+  const claims = decisionClaims({ ...decided, ...digests, edited });
+  return { claims, decision: { ...decision, params } };
 }
 
 /**
