@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import uuid
 import venv
 import zipfile
 from pathlib import Path
@@ -24,7 +23,6 @@ from surehand.process.children import Child, clean_environment
 from surehand.process.dev_server import DevServer, free_ports
 from tests.conftest import missing
 from tests.docs.pages import blocks
-from tests.worker_process import WorkerProcess
 
 ROOT: Final = Path(__file__).parent.parent
 #: What lies at the top of a checkout, where a program that runs from there could import it.
@@ -73,6 +71,11 @@ class Own(CodeRun):
         return await steps.call("own.read", {}, id="read")
 '''
 PLAN: Final = "name: own\ngoal: Read something\ncode: Own\n"
+SETTINGS: Final = """\
+SUREHAND_TOOL_MODULES=activities
+SUREHAND_WORKFLOW_MODULES=workflows
+SUREHAND_DATABASE_URL=sqlite:///.surehand/ledger.sqlite
+"""
 #: How somebody brings an agent of their own.
 AGENT_PAGE: Final = ROOT / "docs" / "howto" / "bring-an-agent.md"
 UNIT: Final = ROOT / "tests" / "unit"
@@ -200,131 +203,105 @@ def test_a_wheel_has_all_files_of_the_approvers_pages(wheel: Path) -> None:
 
 
 class User:
-    """Somebody who has installed the wheel, in a folder of theirs with a ledger."""
+    """Somebody who has installed the wheel, in a folder of theirs; no setting is made for them.
 
-    def __init__(self, programs: Path, folder: Path, server: DevServer, **own: str) -> None:
-        self._programs, self._folder = programs, folder
-        self.settings = {
-            "PYTHONPATH": str(folder),
-            "TEMPORAL_ADDRESS": server.address,
-            "SUREHAND_DATABASE_URL": f"sqlite:///{folder / 'ledger.db'}",
-            "SUREHAND_TASK_QUEUE": f"wheel-{uuid.uuid4().hex[:8]}",
-            "SUREHAND_USER": "ana",
-            **{f"SUREHAND_{setting}": value for setting, value in own.items()},
-        }
-        migrated = self._run("python", "-m", "surehand.cli.operate.migrate")
-        assert migrated.returncode == 0, migrated.stderr
+    They have ports of their own, and the Temporal CLI that is here already.
+    """
 
-    def run(self, *verb: str) -> subprocess.CompletedProcess[str]:
-        return self._run("surehand", *verb)
+    def __init__(self, programs: Path, folder: Path, cli: Path) -> None:
+        self.folder = folder
+        path = os.pathsep.join([str(programs), os.environ["PATH"]])
+        own = {"TEMPORAL_CLI_PATH": str(cli), "PATH": path, "TMPDIR": str(folder.parent)}
+        self.alone = clean_environment(own)
+        address, ui = (f"127.0.0.1:{port}" for port in free_ports(2))
+        self.served = {**self.alone, "TEMPORAL_ADDRESS": address, "TEMPORAL_UI_URL": f"http://{ui}"}
 
-    def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [self._programs / program, *arguments]
-        own = clean_environment(self.settings)
-        return subprocess.run(command, cwd=self._folder, env=own, capture_output=True, text=True)
+    def dev(self) -> Child:
+        log = self.folder / "dev.log"
+        return Child(["surehand", "dev"], environment=self.served, log=log)
 
-    def document(self, *verb: str) -> Any:
-        ended = self.run(*verb, "--json")
+    def run(self, line: str, settings: dict[str, str] | None = None) -> str:
+        ended = subprocess.run(
+            shlex.split(line),
+            cwd=self.folder,
+            env=settings or self.served,
+            capture_output=True,
+            text=True,
+        )
         assert ended.returncode == 0, ended.stdout + ended.stderr
-        return json.loads(ended.stdout)
+        return ended.stdout
 
-    def waiting(self, run_id: str) -> Any:
-        """Return what a run waits for to be approved, if it does."""
-        found = self.document("pending")["approvals"]
-        return next((one for one in found if one["run_id"] == run_id), None)
-
-    def worker(self, **more: str) -> WorkerProcess:
-        program = ("-m", "surehand.worker")
-        python = self._programs / "python"
-        return WorkerProcess(self.settings | more, self._folder / "worker", program, python=python)
+    def approve(self, dev: Child, approval: str) -> None:
+        """Paste the line that `dev` shows."""
+        line = rf"^  (surehand approve {approval} --params-hash \S+)$"
+        self.run(dev.wait_for(lambda: re.search(line, dev.output(), re.MULTILINE))[1])
 
 
 def test_from_the_wheel_a_run_completes_beside_modules_that_are_called_as_our_rooms(
-    environment: Path, temporal_server: DevServer, tmp_path: Path
+    environment: Path, temporal_cli: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "activities.py").write_text(TOOLS)
     (tmp_path / "workflows.py").write_text(WORKFLOW)
     (tmp_path / "plan.yaml").write_text(PLAN)
-    modules = {"TOOL_MODULES": "activities", "WORKFLOW_MODULES": "workflows"}
-    user = User(environment, tmp_path, temporal_server, **modules)
+    (tmp_path / ".env").write_text(SETTINGS)
+    user = User(environment, tmp_path, temporal_cli)
 
-    with user.worker() as worker:
-        worker.wait_ready()
-        ended = user.run("start", "plan.yaml", "--run-id", uuid.uuid4().hex, "--wait")
-
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    with user.dev() as dev:
+        dev.wait_said("worker.ready")
+        user.run("surehand start plan.yaml --run-id own-1 --wait")
 
 
 @pytest.mark.crash
 @pytest.mark.full
 @pytest.mark.guarantee("G2")
-def test_from_the_wheel_an_agent_of_ten_lines_pays_once_though_its_worker_is_killed_in_the_call(
-    environment: Path, temporal_server: DevServer, tmp_path: Path
+def test_from_the_wheel_an_agent_is_brought_by_its_page_alone_and_pays_once_though_it_is_killed(
+    environment: Path, temporal_cli: Path, tmp_path: Path
 ) -> None:
-    for block in blocks(AGENT_PAGE):
+    page = blocks(AGENT_PAGE)
+    for block in page:
         if block.title:
             (tmp_path / block.title).write_text(block.text)
-    file, hang = tmp_path / "bank.sqlite", tmp_path / "hang"
-    # Of a tenant of its own: `pending` asks all runs of one, and others have left some behind.
-    own = {"TOOL_MODULES": "refunds", "AGENT_MODULES": "clerk", "TENANT": uuid.uuid4().hex[:8]}
-    user = User(environment, tmp_path, temporal_server, **own)
-    user.settings["BANK_FILE"] = str(file)
-    name = uuid.uuid4().hex
-    hang.touch()
+    dev_line, typed = (block.text.splitlines() for block in page if block.not_run)
+    user, said = User(environment, tmp_path, temporal_cli), ""
 
-    with user.worker() as worker:
-        worker.wait_ready()
-        assert user.run("start", "clerk.yaml", "--run-id", name).returncode == 0
-        waiting = worker.wait_for(lambda: user.waiting(f"{own['TENANT']}/{name}"))
-        assert user.run(*shlex.split(waiting["commands"]["approve"])[1:]).returncode == 0
-        worker.wait_for(lambda: not hang.exists())
-        worker.kill()
-    with user.worker():
-        ended = user.document("start", "clerk.yaml", "--run-id", name, "--wait")
+    assert dev_line == ["surehand dev"]
+    with user.dev() as dev:
+        dev.wait_said("worker.ready")
+        for line in typed:
+            match line.split():
+                case ["surehand", "approve", approval, *_]:
+                    user.approve(dev, approval)
+                case ["pkill", *rest]:  # none but that one's
+                    dev.wait_for(lambda: not (tmp_path / "hang").exists())
+                    user.run(shlex.join(["pkill", "-P", str(dev.pid), *rest]))
+                case _:
+                    said += user.run(line)
 
-    assert ended["output"] == "paid"
-    assert Bank(file).counts() == {"refund": 1}
+    assert 'Returned: "paid"' in said
+    assert Bank(tmp_path / ".surehand" / "bank.sqlite").counts() == {"refund": 1}
 
 
 def test_from_the_wheel_an_empty_folder_comes_to_a_run_a_changed_tool_and_a_passing_test(
     environment: Path, temporal_cli: Path, tmp_path: Path
 ) -> None:
-    address, ui = (f"127.0.0.1:{port}" for port in free_ports(2))
     folder = tmp_path / "refunds"
     folder.mkdir()
-    own = clean_environment(
-        {
-            "TEMPORAL_CLI_PATH": str(temporal_cli),
-            "SUREHAND_USER": "ana",
-            "PATH": os.pathsep.join([str(environment), os.environ["PATH"]]),
-            "TMPDIR": str(tmp_path),
-            "PYTEST_ADDOPTS": "-p no:cacheprovider",
-        }
-    )
-    served = own | {"TEMPORAL_ADDRESS": address, "TEMPORAL_UI_URL": f"http://{ui}"}
-
-    def run(line: str, settings: dict[str, str] = served) -> str:
-        ended = subprocess.run(
-            shlex.split(line), cwd=folder, env=settings, capture_output=True, text=True
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout
+    user = User(environment, folder, temporal_cli)
 
     def complete(start: str) -> dict[str, Any]:
         """Start a run as it was said, approve it as it is said, and return its output."""
         name = shlex.split(start)[shlex.split(start).index("--run-id") + 1]
-        run(start.replace(" --wait", ""))
-        approve = rf"^  (surehand approve {name}/refund/1 --params-hash \S+)$"
-        run(dev.wait_for(lambda: re.search(approve, dev.output(), re.MULTILINE))[1])
-        document = json.loads(run(f"{start} --json"))
+        user.run(start.replace(" --wait", ""))
+        user.approve(dev, f"{name}/refund/1")
+        document = json.loads(user.run(f"{start} --json"))
         assert document["state"] == "completed"
         output: dict[str, Any] = document["steps"][0]["output"]
         return output
 
-    said = run("surehand init")
+    said = user.run("surehand init")
     [start] = re.findall(r"^  (surehand start .*)$", said, re.MULTILINE)
     [test] = re.findall(r"^  (python -m pytest .*)$", said, re.MULTILINE)
-    with Child(["surehand", "dev"], environment=served, log=folder / "dev.log") as dev:
+    with user.dev() as dev:
         dev.wait_said("worker.ready")
         assert complete(start)["amount"] == "12.50"
 
@@ -336,4 +313,4 @@ def test_from_the_wheel_an_empty_folder_comes_to_a_run_a_changed_tool_and_a_pass
 
         os.kill(dev.pid, signal.SIGINT)
         dev.wait_done()
-    assert "1 passed" in run(test, own)
+    assert "1 passed" in user.run(test, user.alone)
