@@ -245,6 +245,7 @@ class Compensation:
             options=compensation_call(f"{step_id}: undo {_name(remaining)}"),
         )
         self._data.keep_head(report.head)
+        self._data.add_story(report.story)
         if report.outcome is CompensationOutcome.HUMAN_NEEDED:
             assert report.intervention_id is not None
             return OpenIntervention(

@@ -18,7 +18,7 @@ from surehand.activities.artifacts import (
     ArtifactUnavailable,
 )
 from surehand.activities.effects.prepare import bare_request
-from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer
+from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, written
 from surehand.activities.effects.resource_leases import hold_resources
 from surehand.activities.effects.write import CannotSettle, EffectCall, settle
 from surehand.activities.ledger.core.store import Transaction
@@ -28,6 +28,7 @@ from surehand.activities.ledger.effects.compensations import (
     NothingToUndo,
     ToUndo,
 )
+from surehand.activities.ledger.history.story import recovery_of
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
 from surehand.activities.ledger.quotas.limits import OverQuota
@@ -129,6 +130,10 @@ class CompensationActivities:
         # What an earlier execution would undo, the newest may have completed on.
         attempt = replace(Attempt.current(), execution=execution_of(asked.within or asked.run_id))
         report = await as_newest(self._worker.ledger, lambda: self._compensate(asked, attempt))
+        if attempt.number > 1 and asked.within is None:
+            ledger, step = self._worker.ledger, (asked.run_id, asked.step_id)
+            story = await written(lambda: ledger.transact(asked.tenant, recovery_of, *step))
+            report = report.model_copy(update={"story": story})
         # Each run's history carries the heads of its own chain, and of no other.
         return report if asked.within is None else report.model_copy(update={"head": None})
 

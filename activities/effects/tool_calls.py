@@ -26,6 +26,7 @@ from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, writ
 from surehand.activities.effects.resource_leases import hold_resources
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.history.story import recovery_of
 from surehand.activities.ledger.quotas import usage as quota_usage
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import attempts as step_rows
@@ -43,6 +44,7 @@ from surehand.activities.tools.metering import Meter, metering
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.spans import note_effect, note_report
+from surehand.workflows.contracts.base import TimelineLine
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
@@ -312,8 +314,14 @@ class ToolActivities:
                 raise stop(type_, f"{prepared.tool.name}: {reason}")
             case _:
                 assert_never(result)
+        story = await self._recovery(call) if effect.recovered else ()
         effect.before_report()
-        return ToolReport(outcome=outcome, foreign=effect.heard, head=effect.head)
+        return ToolReport(outcome=outcome, foreign=effect.heard, story=story, head=effect.head)
+
+    async def _recovery(self, call: ToolCall) -> tuple[TimelineLine, ...]:
+        """Return how the call's outcome was found out: the run's timeline tells it."""
+        ledger, step = self._worker.ledger, (call.run_id, call.step_id)
+        return await written(lambda: ledger.transact(call.tenant, recovery_of, *step))
 
     async def _read(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
         tool = prepared.tool

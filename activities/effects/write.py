@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar, assert_never
@@ -141,6 +141,8 @@ class EffectCall:
     answers: tuple[tuple[str, Any], ...] = ()
     ahead: Ahead | None = None
     """What a batch does after this write."""
+    recovered: bool = field(default=False, init=False)
+    """Whether an earlier attempt has left no outcome, and this one has found out more."""
 
     def __post_init__(self) -> None:
         """Make what records this attempt."""
@@ -189,6 +191,7 @@ class EffectCall:
             entry: The entry in doubt.
             forward: Whether the tool may be called when the effect is proven not to have happened.
         """
+        self.recovered = True
         settled = await Settling(self._recorder, self.params, entry, forward).run()
         return settled if isinstance(settled, Done | SaidNo) else await self._go_on(settled)
 
@@ -213,6 +216,7 @@ class EffectCall:
     async def _go_on(self, result: ClaimResult) -> CallResult:
         match result:
             case Claimed(entry):
+                self.recovered = self.recovered or entry.recovering_ms is not None
                 if entry.observed == UNASKED:
                     observed = await self._observe(entry)
                     if not isinstance(observed, Entry):
@@ -223,6 +227,8 @@ class EffectCall:
             case Committed(entry):
                 if entry.foreign_receipt:
                     self._recorder.heard = self.request.content
+                # This step's earlier attempt may have found that out, and died before it told.
+                self.recovered = self.recovered or self.request.attempt > 1
                 return Done(entry, entry.receipt, True)
             case Answered(entry):
                 return SaidNo(entry.answer["reason"], entry.answer["code"], True)

@@ -18,7 +18,8 @@ from surehand.cli.verb.text import shown_time
 from surehand.client.connection import Connection
 from surehand.client.outcome import Tokens
 from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.runs import RunView, TimelineLine
+from surehand.workflows.contracts.base import TimelineLine
+from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.plain_text import plain
 

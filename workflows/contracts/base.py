@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, PlainSerializer
@@ -92,6 +93,14 @@ class Record(BaseModel):
 
 #: A set of names in a record; it is the same text each time.
 NameSet = Annotated[set[str], PlainSerializer(sorted, return_type=list[str])]
+
+
+class TimelineLine(Message):
+    """One line of a run's own story; the ledger's events are the proof."""
+
+    at: datetime
+    step_id: str | None = None
+    text: str
 
 
 class ChainHead(Message):

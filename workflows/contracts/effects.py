@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from surehand.workflows.contracts.base import ChainHead, Json, Message, Text
+from surehand.workflows.contracts.base import ChainHead, Json, Message, Text, TimelineLine
 from surehand.workflows.contracts.steering import Steering
 
 
@@ -112,6 +112,8 @@ class CompensationReport(Message):
     outcome: CompensationOutcome
     reason: str = ""
     intervention_id: str | None = None
+    story: tuple[TimelineLine, ...] = ()
+    """How its outcome was found out, where an attempt has died or ended without one."""
     head: ChainHead | None = None
 
 

@@ -14,7 +14,7 @@ from surehand.workflows.contracts.approvals import (
     SettledApproval,
     Verdict,
 )
-from surehand.workflows.contracts.base import ChainHead, Message
+from surehand.workflows.contracts.base import ChainHead, Message, TimelineLine
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.interrupts import Interrupt
@@ -118,14 +118,6 @@ class RunResult(Message):
     error: str | None = None
     output: JsonValue = None
     """What the code has returned that has made the steps."""
-
-
-class TimelineLine(Message):
-    """One line of a run's own story; the ledger's events are the proof."""
-
-    at: datetime
-    step_id: str | None = None
-    text: str
 
 
 class RefusedSignal(Message):

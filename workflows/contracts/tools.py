@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from surehand.workflows.contracts.artifacts import Late
-from surehand.workflows.contracts.base import ChainHead, Message
+from surehand.workflows.contracts.base import ChainHead, Message, TimelineLine
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.quotas import QuotaWait
@@ -299,4 +299,6 @@ class ToolReport(Message):
     foreign: ForeignContent | None = None
     """What it has brought its run from outside."""
     usage: Usage = Usage()
+    story: tuple[TimelineLine, ...] = ()
+    """How its outcome was found out, where an attempt has died or ended without one."""
     head: ChainHead | None = None

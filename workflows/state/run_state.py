@@ -14,14 +14,14 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
 
 from surehand.workflows.contracts.approvals import HeldApproval
-from surehand.workflows.contracts.base import ChainHead, Json, NameSet, Record
+from surehand.workflows.contracts.base import ChainHead, Json, NameSet, Record, TimelineLine
 from surehand.workflows.contracts.batches import FailedStep
 from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.effects import EffectView, OpenIntervention
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.quotas import QuotaWait
-from surehand.workflows.contracts.runs import RefusedSignal, StepView, TimelineLine, is_cut
+from surehand.workflows.contracts.runs import RefusedSignal, StepView, is_cut
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import ENDED_STEPS, RunState, StepState, Waiting
 from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun
@@ -321,6 +321,11 @@ class RunData(Record):
     def add_line(self, at: datetime, text: str, step_id: str | None = None) -> None:
         """Add a line to the run's story."""
         self.timeline.append(TimelineLine(at=at, step_id=step_id, text=text))
+        del self.timeline[:-LONGEST_TIMELINE]
+
+    def add_story(self, story: Iterable[TimelineLine]) -> None:
+        """Add lines that the ledger tells; it tells them again with each report of their step."""
+        self.timeline += [line for line in story if line not in self.timeline]
         del self.timeline[:-LONGEST_TIMELINE]
 
     def refuse_signal(self, at: datetime, name: str, reason: str) -> None:

@@ -101,6 +101,7 @@ class ToolCalls:
             self._data.unacknowledged.discard(step_id)
         known.attempts_used = max(used, report.outcome.attempts)
         self._data.note_foreign(filter(None, [report.foreign]))
+        self._data.add_story(report.story)
         return report
 
     async def may_have_happened(self, step_id: str, error: ActivityError) -> bool:

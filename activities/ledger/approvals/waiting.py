@@ -191,6 +191,11 @@ def readable(tx: Transaction, query: Select[Any]) -> Select[Any]:
     return query.execution_options(sealed="stored" if tx.keys is None else "shown")
 
 
+def without_sealed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with nothing in the place of what this process cannot read."""
+    return {k: None if isinstance(v, Cell | Erased) else v for k, v in row.items()}
+
+
 def _chosen(
     tx: Transaction,
     tool: str | None,

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from surehand.activities.ledger.approvals.waiting import readable
-from surehand.activities.ledger.core.sealed import Cell, Erased
+from surehand.activities.ledger.approvals.waiting import readable, without_sealed
+from surehand.activities.ledger.core.sealed import Erased
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, interventions, plans
@@ -91,7 +91,7 @@ def doubts(tx: Transaction, run_id: str, ids: Collection[str]) -> dict[str, Doub
     )
     wanted = [row["entry_id"] for row in asked]
     found = tx.all(readable(tx, rows_of(effects).where(effects.c.entry_id.in_(wanted))))
-    entries = {row["entry_id"]: _without_sealed(row) for row in found}
+    entries = {row["entry_id"]: without_sealed(row) for row in found}
     told = _told(tx, entries.values())
     tools = _tools(tx, {run_id, *(row["run_id"] for row in entries.values())})
     return {
@@ -164,8 +164,3 @@ def _tools(tx: Transaction, run_ids: Collection[str]) -> dict[str, Mapping[str, 
     for row in tx.all(query.order_by(plans.c.plan_version)):
         tools[row["run_id"]] = row["tools"]
     return tools
-
-
-def _without_sealed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with nothing in the place of what this process cannot read."""
-    return {k: None if isinstance(v, Cell | Erased) else v for k, v in row.items()}

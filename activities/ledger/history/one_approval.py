@@ -8,8 +8,7 @@ from typing import Any
 
 from surehand.activities.ledger.approvals.standing_grants import voters
 from surehand.activities.ledger.approvals.votes import needs_of, requesters
-from surehand.activities.ledger.approvals.waiting import readable
-from surehand.activities.ledger.core.sealed import Cell, Erased
+from surehand.activities.ledger.approvals.waiting import readable, without_sealed
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, effects, runs
@@ -98,7 +97,7 @@ def one_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
         excluded=tuple(sorted(requesters(tx, row, needs.requirements))),
         foreign=content_of(tx, run_id),
         decisions=[
-            _without_sealed(one)
+            without_sealed(one)
             for one in tx.all(readable(tx, said.order_by(decisions.c.at_ms).limit(_MOST)))
         ],
         standing=voters(tx, approval_id).standing,
@@ -128,9 +127,4 @@ _MOST = 50
 
 def _read(tx: Transaction, approval_id: str) -> dict[str, Any] | None:
     row = tx.one(readable(tx, rows_of(approvals, approval_id=approval_id)))
-    return None if row is None else _without_sealed(row)
-
-
-def _without_sealed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with nothing in the place of what this process cannot read."""
-    return {k: None if isinstance(v, Cell | Erased) else v for k, v in row.items()}
+    return None if row is None else without_sealed(row)
