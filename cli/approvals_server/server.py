@@ -58,7 +58,7 @@ from surehand.process.exits import NotFound, SurehandError, WrongUse
 from surehand.process.program import shared_program
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.encryption import KeyErased
-from surehand.workflows.identity import NotCanonical
+from surehand.workflows.identity import DEFAULT_TENANT, NotCanonical
 from surehand.workflows.names import RUN_STATE
 
 #: States in which a run waits for people, and not for an approval.
@@ -373,10 +373,15 @@ class ApprovalsServer:
         return await steer(self._way, sent, me=me, tenant=self._tenant)
 
     async def _keys(self, request: Request, me: str) -> Response:
-        person, keys = await self._ledger.transact(self._tenant, _person, me)
-        told = {"tenant": self._tenant, "principal": me, **own_keys(keys)}
-        line = f"{shared_program()} {shlex.join(('principal', 'key', me, 'KEYFILE'))}"
-        return page("keys", me=me, keys=person.keys, told=told, command=line)
+        def look(tx: Transaction) -> tuple[Principal, list[Key], bool]:
+            return *_person(tx, me), principals.exists(tx, me)
+
+        person, keys, known = await self._ledger.transact(self._tenant, look)
+        words = ["key", me, "-"] if known else ["add", me, "--key", "-"]
+        words += ["--tenant", self._tenant] if self._tenant != DEFAULT_TENANT else []
+        command = f"{shared_program()} principal {shlex.join(words)}"
+        told = {"tenant": self._tenant, "principal": me, "command": command, **own_keys(keys)}
+        return page("keys", me=me, keys=person.keys, told=told)
 
     async def _decide(self, request: Request, me: str) -> Response:
         sent = await _json(request, LARGEST_DECISION)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -35,6 +37,18 @@ class Served:
         done = self.starter(*asked)
         assert done.code == 0, done.err
         return str(done.document()["link"])
+
+    def paste(self, command: str) -> None:
+        """Do what a page tells an administrator to paste."""
+        typed = command.replace("python starter.py", shlex.join(self.starter.command()))
+        done = subprocess.run(
+            ["bash", "-ec", f"set -o pipefail; {typed}"],
+            cwd=self.state,
+            env=self.starter.environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
 
     def register(self, principal: str, public: str) -> None:
         """Register a key as the page shows it, as an administrator does."""

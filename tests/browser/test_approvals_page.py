@@ -25,6 +25,25 @@ from tests.ledger.people import key_of, person
 __all__ = ["ann", "served"]
 
 
+async def test_a_key_is_registered_by_the_command_that_is_shown_until_it_is_registered(
+    stage: Stage, ann: Approver, served: Served
+) -> None:
+    command = ann.page.locator("#command")
+    await ann.signs_in()
+    first = json.loads(await ann.makes_a_key())["kid"]
+    served.paste(await command.inner_text())  # nobody has added her before
+    await ann.page.reload()
+    await expect(ann.page.locator("#registered")).to_have_text("This browser's key is registered.")
+    await expect(command).to_be_hidden()
+
+    await ann.page.get_by_role("button", name="Forget this key").click()
+    await ann.page.get_by_role("button", name="Forget this key").click()
+    second = json.loads(await ann.makes_a_key())["kid"]
+    served.paste(await command.inner_text())  # of a principal that there is
+    listed = served.starter("principal", "list", "ann", "--json").document()
+    assert first in str(listed) and second in str(listed)
+
+
 async def test_an_approver_comes_by_a_link_makes_a_key_and_approves_what_the_page_shows(
     stage: Stage, ann: Approver, served: Served, order_id: str
 ) -> None:

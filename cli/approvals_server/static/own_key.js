@@ -27,9 +27,16 @@ function show(key) {
   part("with-key").hidden = key === null;
   if (key !== null) {
     part("public").textContent = JSON.stringify(key.jwk);
+    part("command").textContent = registering(key.jwk);
     const registered = told.keys.includes(key.kid);
+    part("to-register").hidden = registered;
     part("registered").textContent = say(registered ? "key_registered" : "key_not_registered");
   }
+}
+
+/** Return the command that registers a public key; no JSON of one has a quote that a shell ends. */
+function registering(key) {
+  return `echo '${JSON.stringify(key)}' | ${told.command}`;
 }
 
 /** @param {MouseEvent} event a second click of a double click says nothing that was thought about */
@@ -51,6 +58,7 @@ async function makePasskey() {
   try {
     const made = await register(asked);
     part("passkey").textContent = JSON.stringify(made, null, 2);
+    part("passkey-command").textContent = registering(made);
     part("new-passkey").hidden = false;
     part("said").textContent = say("passkey_made");
   } catch (error) {
