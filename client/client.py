@@ -16,7 +16,14 @@ from surehand.client.ids import chosen_run_id, find_approval, find_run_id, new_r
 from surehand.client.launch import launch, start_request
 from surehand.client.messages import Seen
 from surehand.client.plan_file import PlanSource, plan_from
-from surehand.client.query import PendingHeld, PendingQuestion, SilentRun, look_at
+from surehand.client.query import (
+    WAITS_FOR_PEOPLE,
+    PendingHeld,
+    PendingQuestion,
+    SilentRun,
+    look_at,
+    others_of,
+)
 from surehand.client.run import Run
 from surehand.process.connect import client_converter, connect, find_target
 from surehand.process.plugins import of_client
@@ -24,13 +31,13 @@ from surehand.process.settings import ClientSettings, client_settings, read_envi
 from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.starting import Linked
-from surehand.workflows.names import OPEN_ITEMS
+from surehand.workflows.contracts.states import Waiting
 from surehand.workflows.plan.durability import Durability
 
 
 @dataclass(frozen=True)
 class Pending:
-    """What waits for somebody to decide or answer.
+    """What waits for somebody to decide, to answer, to settle a doubt or to end a pause.
 
     Example:
         >>> waiting = await client.pending()
@@ -65,6 +72,11 @@ class Pending:
             for view in self.views
             for one in view.interrupts
         ]
+
+    @property
+    def others(self) -> list[Waiting]:
+        """Return the doubts and the pauses that wait for a person, each with its run."""
+        return [item for view in self.views for item in others_of(view)]
 
 
 class Client:
@@ -266,7 +278,7 @@ class Client:
         return Run(self._connection, find_run_id(self.settings.tenant, run_id))
 
     async def pending(self, *, limit: int = 50) -> Pending:
-        """Return what waits for somebody to decide or answer.
+        """Return everything that waits for a person.
 
         Args:
             limit: At most so many runs, those started last.
@@ -279,8 +291,7 @@ class Client:
             >>> for request in waiting.approvals:
             ...     verdict = await client.approve(request, reason="order was returned")
         """
-        condition = f"{OPEN_ITEMS.name} > 0 AND ExecutionStatus = 'Running'"
-        waiting = [run async for run in self._connection.listed(condition, limit)]
+        waiting = [run async for run in self._connection.listed(WAITS_FOR_PEOPLE, limit)]
         looked = await look_at(self._connection, waiting)
         return Pending(looked.views, looked.silent)
 

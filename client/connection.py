@@ -7,16 +7,20 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import temporalio.client
 from pydantic import BaseModel
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.enums.v1 import EventType, TaskQueueType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import WorkflowTaskFailedEventAttributes
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    GetWorkflowExecutionHistoryReverseRequest,
+)
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
@@ -61,6 +65,9 @@ from surehand.workflows.plain_text import plain
 
 #: A worker that was killed is replaced within seconds; longer than this, none is there.
 ANSWER_TIME: Final = timedelta(seconds=15)
+
+#: A worker asks for work again at least so often: one that has not for longer is gone.
+LONGEST_POLL: Final = timedelta(seconds=70)
 
 #: Silence beyond this makes people wonder: then it is said what is waited for.
 SAID_AFTER: Final = timedelta(seconds=2)
@@ -225,10 +232,8 @@ class Connection:
 
     async def _query(self, run_id: str, name: str, limit: timedelta | None = None) -> Any:
         within = limit or ANSWER_TIME
-        async with self._by_worker(run_id):
-            # Around it, because the SDK repeats what the server is too busy for.
-            async with asyncio.timeout(within.total_seconds()):
-                return await self.handle(run_id).query(name, rpc_timeout=within)
+        async with self._by_worker(run_id, within):
+            return await self.handle(run_id).query(name, rpc_timeout=within)
 
     async def update(
         self, run_id: str, name: str, message: BaseModel, answer: type[Message]
@@ -239,12 +244,10 @@ class Connection:
             Refused: With the run's reason.
             NoWorker: If no worker answers in time; what was sent may still count.
         """
-        async with self._by_worker(run_id):
-            # Around it, because the SDK asks twice within its own limit.
-            async with asyncio.timeout(ANSWER_TIME.total_seconds()):
-                result: Message = await self.handle(run_id).execute_update(
-                    name, message, result_type=answer
-                )
+        async with self._by_worker(run_id, ANSWER_TIME):
+            result: Message = await self.handle(run_id).execute_update(
+                name, message, result_type=answer
+            )
         return result
 
     async def signal(self, run_id: str, name: str, message: BaseModel) -> None:
@@ -273,14 +276,17 @@ class Connection:
                 yield run
 
     @asynccontextmanager
-    async def _by_worker(self, run_id: str) -> AsyncIterator[None]:
-        """Translate errors; where no worker answers, name the task queue that the run is on."""
-        late = asyncio.get_running_loop().call_later(
-            SAID_AFTER.total_seconds(), self._say_what_is_waited_for, run_id
-        )
+    async def _by_worker(self, run_id: str, within: timedelta) -> AsyncIterator[None]:
+        """Translate errors; if no worker answers in time, name the task queue that the run is on.
+
+        The limit is around the SDK's calls, because it repeats them within limits of its own.
+        """
+        limit = asyncio.timeout(within.total_seconds())
+        late = asyncio.create_task(self._look_for_a_worker(run_id, limit))
         try:
             with self.translated(run_id):
-                yield
+                async with limit:
+                    yield
         except NoWorker as error:
             found = await self.describe(run_id)
             queue = f"task queue {found.task_queue}"
@@ -299,11 +305,30 @@ class Connection:
         finally:
             late.cancel()
 
-    def _say_what_is_waited_for(self, run_id: str) -> None:
+    async def _look_for_a_worker(self, run_id: str, limit: asyncio.Timeout) -> None:
+        """End what takes long if no worker polls the run's task queue; else say what it waits for.
+
+        A dead worker is known as polling for a minute: only that none is known is proof.
+        """
+        await asyncio.sleep(SAID_AFTER.total_seconds())
+        with suppress(SurehandError, RPCError):
+            if not await self._is_polled((await self.describe(run_id)).task_queue):
+                limit.reschedule(asyncio.get_running_loop().time())
+                return
         # Once: of many runs that are asked, each would say it.
         if not self._told:
             self._told = True
             self._tell(f"waiting for a worker that answers for run {run_id} (Ctrl-C ends it)")
+
+    async def _is_polled(self, task_queue: str) -> bool:
+        asked = DescribeTaskQueueRequest(
+            namespace=self.client.namespace,
+            task_queue=TaskQueue(name=task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+        found = await self.client.workflow_service.describe_task_queue(asked)
+        newest = max((one.last_access_time.ToDatetime(UTC) for one in found.pollers), default=None)
+        return newest is not None and datetime.now(UTC) - newest < LONGEST_POLL
 
     @contextmanager
     def translated(self, run_id: str) -> Iterator[None]:

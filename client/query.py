@@ -13,11 +13,33 @@ from temporalio.client import WorkflowExecution
 
 from surehand.client.connection import Connection
 from surehand.client.outcome import state_of
-from surehand.process.exits import NoSuchRun, NotReachable, NoWorker, SurehandError
+from surehand.process.exits import (
+    OF_STATE,
+    ExitCode,
+    NoSuchRun,
+    NotReachable,
+    NoWorker,
+    SurehandError,
+)
 from surehand.workflows.contracts.approvals import HeldApproval
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.names import OPEN_ITEMS
+from surehand.workflows.contracts.states import RunState, Waiting
+from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
+
+#: States in which only a person moves a run on; an event comes from a system.
+_FOR_PEOPLE: Final = ", ".join(
+    f"'{state}'"
+    for state, code in OF_STATE.items()
+    if code is ExitCode.HUMAN_NEEDED and state is not RunState.WAITING_EVENT
+)
+#: What tells the server that a run waits for a person.
+WAITS_FOR_PEOPLE: Final = (
+    f"({OPEN_ITEMS.name} > 0 OR {RUN_STATE.name} IN ({_FOR_PEOPLE}))"
+    " AND ExecutionStatus = 'Running'"
+)
+#: What a run waits for that is neither decided on nor answered.
+_OTHER_KINDS: Final = frozenset(("intervention", "permission", "pause", "budget", "failure"))
 
 #: Runs asked at the same time; each query wakes a worker.
 _AT_ONCE: Final = 10
@@ -55,6 +77,21 @@ class Looked:
 
     views: list[RunView]
     silent: list[SilentRun]
+
+
+def others_of(view: RunView) -> list[Waiting]:
+    """Return the doubts and pauses of a run that wait for a person, without its child runs'."""
+    result = view.result
+    if result.state is RunState.NEEDS_INTERVENTION and not result.waiting_for:
+        lost = result.error or "it does not go on"
+        return [
+            Waiting(kind="intervention", id="", step_id="", question=lost, run_id=result.run_id)
+        ]
+    return [
+        item.model_copy(update={"run_id": result.run_id})
+        for item in result.waiting_for
+        if item.kind in _OTHER_KINDS and item.run_id is None
+    ]
 
 
 async def look_at(connection: Connection, runs: Sequence[WorkflowExecution]) -> Looked:

@@ -14,7 +14,7 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "list": ("RunList",),
     "show": (
         "ShownRun",
-        "CutOffRun",
+        "UnansweredRun",
         "KeptRun",
         "ShownApproval",
         "ShownHeld",

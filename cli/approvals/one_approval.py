@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.params import diff
 from surehand.cli.verb.pending import commands_of, held_lines
+from surehand.cli.verb.recorded import recorded_view
 from surehand.cli.verb.shapes import ShownApproval, ShownHeld
 from surehand.cli.verb.text import compact, rough_time, shown_time
-from surehand.client.connection import Connection
+from surehand.client.connection import SAID_AFTER, Connection
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
-from surehand.process.exits import NotFound
+from surehand.process.exits import ExitCode, NotFound, NoWorker
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import (
     ApprovalState,
@@ -38,22 +40,30 @@ _STATES: Final = {
 
 
 async def find_shown(
-    connection: Connection, run_id: str, approval_id: str
-) -> ShownApproval | ShownHeld:
-    """Return one approval of a run, by the run's own view.
+    caller: Caller, run_id: str, approval_id: str
+) -> tuple[ShownApproval | ShownHeld, ExitCode]:
+    """Return one approval of a run: by its own view or, if no worker answers, by the ledger.
 
     Raises:
         NotFound: There is no such run, or it has not asked for this.
         NoWorker: No worker answers for the run.
     """
+    connection, code = await caller.connection(), ExitCode.DONE
     found = await connection.describe(run_id)
-    view = await connection.view(run_id)
+    try:
+        view = await connection.view(run_id, None if caller.printer.json_output else SAID_AFTER)
+    except NoWorker as error:
+        known = await recorded_view(caller, found)
+        if known is None:
+            raise
+        caller.printer.warn(str(error))
+        view, code = known, error.code
     state = state_of(found)
     for held in view.held:
         if held.approval_id == approval_id:
-            return ShownHeld(**held.model_dump(), run_id=run_id, run_state=state)
+            return ShownHeld(**held.model_dump(), run_id=run_id, run_state=state), code
     reachable = state not in CUT_OFF_BY_SERVER and view.result.state not in ENDED
-    return _shown(connection, view, approval_id, state, reachable=reachable)
+    return _shown(connection, view, approval_id, state, reachable=reachable), code
 
 
 def _shown(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Final
 
@@ -19,6 +20,7 @@ from surehand.cli.verb.pending import (
     waiting_lines,
 )
 from surehand.cli.verb.printer import Lines, Reply
+from surehand.cli.verb.recorded import open_doubts, recorded_view
 from surehand.cli.verb.render import verdict_text
 from surehand.cli.verb.shapes import PendingApproval, PendingList
 from surehand.client.client import Pending
@@ -30,6 +32,7 @@ from surehand.process.exits import ExitCode, NotFound, WrongUse
 from surehand.workflows.contracts.approvals import DecisionOutcome, Verdict
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import Waiting
 
 _HASH: Final = re.compile("sha256:[0-9a-f]{64}")
 
@@ -43,7 +46,7 @@ Hash = Annotated[
 
 
 async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
-    """List the approvals that somebody has to decide, with the commands that do.
+    """List everything that waits for a person, with the commands that decide, answer and settle.
 
     Example: python starter.py pending
     """
@@ -51,20 +54,30 @@ async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
     connection, waiting = client.connection, await client.pending(limit=limit)
     for run in waiting.silent:
         caller.printer.warn(silent_line(run))
+    others = waiting.others
+    if caller.has_ledger:
+        known = [view.result.run_id for view in waiting.views]
+        recorded = [
+            await recorded_view(caller, await connection.describe(run.run_id))
+            for run in waiting.silent
+        ]
+        waiting = replace(waiting, views=[*waiting.views, *filter(None, recorded)])
+        others = [*others, *await open_doubts(caller, known)]
     listed = PendingList(
         approvals=_approvals(connection, waiting.views),
         held=waiting.held,
         questions=waiting.questions,
+        others=others,
         silent=waiting.silent,
     )
     # A list that is not whole is no success: somebody may believe that nothing else waits.
     code = ExitCode.NOT_REACHABLE if waiting.silent else ExitCode.DONE
-    return Reply(listed, _pending_lines(connection, waiting), code)
+    return Reply(listed, _pending_lines(connection, waiting, others), code)
 
 
-def _pending_lines(connection: Connection, waiting: Pending) -> Lines:
-    if not (waiting.silent or waiting.approvals or waiting.held or waiting.questions):
-        yield "Nothing waits for an approval, or an answer"
+def _pending_lines(connection: Connection, waiting: Pending, others: list[Waiting]) -> Lines:
+    if not (waiting.silent or waiting.approvals or waiting.held or waiting.questions or others):
+        yield "Nothing waits for a person"
     for view in waiting.views:
         for request in view.pending:
             yield from request_lines(connection, view.result.run_id, request)
@@ -76,6 +89,10 @@ def _pending_lines(connection: Connection, waiting: Pending) -> Lines:
             if item.kind == "question":
                 yield from waiting_lines(connection, view.result.run_id, item)
                 yield ""
+    for item in others:
+        yield f"Run {item.run_id}"
+        yield from waiting_lines(connection, item.run_id or "", item)
+        yield ""
 
 
 def _approvals(connection: Connection, views: list[RunView]) -> list[PendingApproval]:

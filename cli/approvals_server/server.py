@@ -38,6 +38,7 @@ from surehand.cli.approvals_server.own_decisions import show_own_decisions
 from surehand.cli.approvals_server.pages import error, page, static_files
 from surehand.cli.approvals_server.secret_reads import SecretReads
 from surehand.cli.approvals_server.sign_in import LASTS, SignIns, always
+from surehand.cli.approvals_server.texts import OF_PAGES
 from surehand.cli.approvals_server.views import (
     asked,
     detailed,
@@ -56,13 +57,10 @@ from surehand.client.outcome import state_of
 from surehand.client.query import ONE_OF_MANY
 from surehand.process.exits import NotFound, SurehandError, WrongUse
 from surehand.process.program import shared_program
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.encryption import KeyErased
 from surehand.workflows.identity import DEFAULT_TENANT, NotCanonical
 from surehand.workflows.names import RUN_STATE
 
-#: States in which a run waits for people, and not for an approval.
-_OTHER_STATES: Final = (RunState.WAITING_INPUT, RunState.NEEDS_INTERVENTION)
 #: Bytes of a decision, with the params of an edit; and of whatever else is sent.
 LARGEST_DECISION: Final = 2 * 1024 * 1024
 LARGEST_OTHER: Final = 4096
@@ -324,8 +322,8 @@ class ApprovalsServer:
         return JSONResponse({"state": state, "lines": story(view)})
 
     async def _others(self, request: Request, me: str) -> Response:
-        """Return the runs that wait for people in another way: they ask, or are in doubt."""
-        states = ", ".join(f"'{state}'" for state in _OTHER_STATES)
+        """Return the runs that wait for people in another way: they ask, doubt, or are paused."""
+        states = ", ".join(f"'{state}'" for state in OF_PAGES.run_states)
         condition = f"{RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"
         connection = (await self._way()).connection
         found = [run async for run in connection.listed(condition, ON_A_PAGE)]

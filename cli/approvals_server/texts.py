@@ -183,12 +183,16 @@ class OfPages:
     you_voted: Final = "You have said yes already. One person has one yes."
     you_lack_role: Final = "You have none of the roles that are asked."
     # what else waits, and runs
-    others_title: Final = "Questions and doubts"
+    others_title: Final = "Questions, doubts and pauses"
     others_what: Final = "Runs that wait for people, and not for an approval; the newest"
-    others_none: Final = "No run asks a question, and no effect is in doubt."
+    others_none: Final = "No run asks a question or is paused, and no effect is in doubt."
     run_states: Final = {
         "waiting_input": "asks a question",
         "needs_intervention": "does not know what became of a call",
+        "paused_user": "is paused: `resume` in the shell has it go on",
+        "paused_budget": "has used up its budget: `top-up` in the shell adds to it",
+        "paused_failure": "is paused after a failure: `resume` in the shell tries again",
+        "paused_permission": "lacks a permission: `resume` in the shell looks again",
     }
     run_steps: Final = "Steps"
     # what a run has kept

@@ -112,7 +112,7 @@ async def _run_of(caller: Caller, connection: Connection, intervention: str) -> 
     for view in looked.views:
         if any(item.id == intervention for item in view.result.waiting_for):
             return view.result.run_id
-    if _has_database(caller):
+    if caller.has_ledger:
         async with ledger_of(read_settings()) as ledger:
             from surehand.activities.ledger.history.reads import run_of_intervention
 
@@ -138,7 +138,7 @@ async def _has_ended(caller: Caller, connection: Connection, run_id: str) -> boo
     try:
         found = await connection.describe(run_id)
     except NotFound:
-        if not _has_database(caller):
+        if not caller.has_ledger:
             raise
         return True  # The server keeps runs for a while; the ledger keeps all, and its tenants.
     return found.status is not WorkflowExecutionStatus.RUNNING
@@ -146,7 +146,7 @@ async def _has_ended(caller: Caller, connection: Connection, run_id: str) -> boo
 
 async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution) -> str:
     """Settle an intervention of a run that has ended, and return what was made of it."""
-    if not _has_database(caller):
+    if not caller.has_ledger:
         raise WrongUse(
             f"run {run_id} has ended: its interventions are settled in the ledger; set"
             " SUREHAND_DATABASE_URL and try again"
@@ -166,7 +166,3 @@ async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution)
 def _ledger_resolution_id(resolution: Resolution) -> str:
     """Return the id under which a resolution is delivered once, however often it is sent."""
     return f"ledger#{digest(resolution.model_dump(mode='json')).removeprefix('sha256:')}"
-
-
-def _has_database(caller: Caller) -> bool:
-    return bool(caller.environment.get("SUREHAND_DATABASE_URL"))

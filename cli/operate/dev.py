@@ -14,13 +14,12 @@ from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.pending import open_items
 from surehand.cli.verb.printer import Printer
 from surehand.client.connection import Connection
-from surehand.client.query import Looked, look_at
+from surehand.client.query import WAITS_FOR_PEOPLE, Looked, look_at
 from surehand.process.children import Child, python, settings_of_module
 from surehand.process.connect import find_target
 from surehand.process.dev_server import DEFAULT_UI_PORT, DevServer, DevServerFailed, local_port
 from surehand.process.ending import end_by_signal_in_order
 from surehand.process.exits import (
-    OF_STATE,
     ExitCode,
     NotReachable,
     SurehandError,
@@ -29,17 +28,17 @@ from surehand.process.exits import (
 from surehand.process.program import command
 from surehand.process.sources import ENV_FILE, SETTINGS_FILE
 from surehand.process.temporal_cli import CliMissing, find_cli
-from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.names import RUN_STATE
 
 #: Where server, ledger and worker leave their files.
 _FOLDER: Final = Path(".surehand")
 #: Seconds between two looks, at files and processes and at what waits.
 _LOOK: Final = 0.5
-_STATES: Final = ", ".join(
-    f"'{state}'" for state, code in OF_STATE.items() if code is ExitCode.HUMAN_NEEDED
-)
+#: What is shown: what people do, and events, which whoever develops a plan sends by hand.
 _WAITING: Final = (
-    f"({OPEN_ITEMS.name} > 0 OR {RUN_STATE.name} IN ({_STATES})) AND ExecutionStatus = 'Running'"
+    f"({WAITS_FOR_PEOPLE} OR {RUN_STATE.name} = '{RunState.WAITING_EVENT}')"
+    " AND ExecutionStatus = 'Running'"
 )
 #: Runs that are looked at for what they wait for.
 _MOST: Final = 50

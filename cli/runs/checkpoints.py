@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -28,7 +28,7 @@ from surehand.cli.verb.shapes import (
 )
 from surehand.cli.verb.text import compact, counted, shown_time
 from surehand.client.outcome import call_progress
-from surehand.process.exits import NotFound, WrongUse
+from surehand.process.exits import NoSuchRun, NotFound, NoWorker, WrongUse
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.identity import canonical_json
 from surehand.workflows.plan.plan import NAME_FORM
@@ -79,7 +79,17 @@ async def checkpoint(
         return await _list(caller, run_id)
     if named is not None:
         return _shown(await _named(caller, run_id, named))
-    document = await (_live(caller, run_id) if at is None else _past(caller, run_id, at))
+    try:
+        document = await (_live(caller, run_id) if at is None else _past(caller, run_id, at))
+    except NoWorker as error:
+        if save is not None or not caller.has_ledger:
+            raise
+        try:
+            known = await _past(caller, run_id, None)
+        except NoSuchRun:
+            raise error from None
+        caller.printer.warn(f"{error}; this is what the ledger knows")
+        return replace(_shown(known), code=error.code)
     if save is None:
         return _shown(document)
     return await _save(caller, run_id, save, document, ttl)
@@ -117,7 +127,7 @@ async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
     return document
 
 
-async def _past(caller: Caller, run_id: str, seq: int) -> dict[str, Any]:
+async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
     from surehand.activities.ledger.history.rebuilding import (
         NoSuchEvent,
         checkpoint_at,

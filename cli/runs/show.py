@@ -14,14 +14,16 @@ from surehand.cli.runs.list import plan_of
 from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Reply, Styled
+from surehand.cli.verb.recorded import recorded_view
 from surehand.cli.verb.render import view_lines
-from surehand.cli.verb.shapes import CutOffRun, ShownRun
-from surehand.cli.verb.text import shown_time
-from surehand.client.connection import Connection
+from surehand.cli.verb.shapes import ShownRun, UnansweredRun
+from surehand.cli.verb.text import counted, shown_time
+from surehand.client.connection import SAID_AFTER, Connection
 from surehand.client.ids import find_approval
 from surehand.client.outcome import CUT_OFF_BY_SERVER, call_progress, last_own_state, state_of
 from surehand.process.exits import ExitCode, NeverTakenUp, NoWorker, OutOfReach, WrongUse
 from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.names import OPEN_ITEMS
 
 RunOrApproval = Annotated[
     str,
@@ -60,38 +62,46 @@ async def show(
         if follow:
             raise WrongUse(f"{run}: an approval has no timeline: --follow takes a RUN")
         run_id, approval_id = find_approval(caller.tenant, run)
-        one = await find_shown(await caller.connection(), run_id, approval_id)
-        return Reply(one, approval_lines(caller.settings, one))
+        one, code = await find_shown(caller, run_id, approval_id)
+        return Reply(one, approval_lines(caller.settings, one), code)
     run_id = caller.run_id(run)
     connection = await caller.connection()
     found = await connection.describe(run_id)
     if follow:
         return await tell(caller.printer, connection, run_id, tokens=tokens)
-    state, web_ui = state_of(found), connection.web_ui(run_id)
+    state, web_ui, code = state_of(found), connection.web_ui(run_id), ExitCode.DONE
+    cut_off, recorded = state in CUT_OFF_BY_SERVER, False
+    before: list[str | Styled] = []
     try:
-        view = await connection.view(run_id)
+        # A person sees what is known at once, and looks again; a program gets the whole of it.
+        view = await connection.view(run_id, None if caller.printer.json_output else SAID_AFTER)
     except OutOfReach as error:
         return replace(await kept(caller.printer, connection, run_id, error), code=ExitCode.DONE)
-    except (NoWorker, NeverTakenUp):
-        if state not in CUT_OFF_BY_SERVER:
-            raise
-        return await _cut_off(connection, found)
-    cut_off, calls = state in CUT_OFF_BY_SERVER, await call_progress(found)
-    before: list[str | Styled] = []
+    except (NoWorker, NeverTakenUp) as error:
+        if not cut_off:
+            caller.printer.warn(str(error))
+            code = error.code
+        known = await recorded_view(caller, found)
+        if known is None:
+            return await _by_server(connection, found, code)
+        view, recorded = known, True
+        before = ["No worker answers: this is what the ledger knows."]
+    calls = await call_progress(found)
     if cut_off:
         view = _without_requests(view)
-        before = [Styled(f"The server has ended this run ({state}).", "red")]
+        before += [Styled(f"The server has ended this run ({state}).", "red")]
         before += [connection.what_to_do(run_id), "It stood at:"]
     shown = ShownRun(
         **view.model_dump(),
         state=state,
         web_ui=web_ui,
         as_it_stood=cut_off,
+        recorded=recorded,
         under_way=calls.under_way,
         progress=calls.by_step,
         bytes_written=calls.bytes_written,
     )
-    return Reply(shown, [*before, *view_lines(connection, view, calls)])
+    return Reply(shown, [*before, *view_lines(connection, view, calls)], code)
 
 
 def _without_requests(view: RunView) -> RunView:
@@ -101,8 +111,10 @@ def _without_requests(view: RunView) -> RunView:
     return view.model_copy(update={"pending": [], "held": [], "result": result})
 
 
-async def _cut_off(connection: Connection, found: WorkflowExecutionDescription) -> Reply:
-    run = CutOffRun(
+async def _by_server(
+    connection: Connection, found: WorkflowExecutionDescription, code: ExitCode
+) -> Reply:
+    run = UnansweredRun(
         run_id=found.id,
         state=state_of(found),
         task_queue=found.task_queue,
@@ -110,9 +122,13 @@ async def _cut_off(connection: Connection, found: WorkflowExecutionDescription) 
         ended_at=found.close_time,
         plan=await plan_of(found),
         last_known_state=last_own_state(found),
+        open_items=found.typed_search_attributes.get(OPEN_ITEMS, 0),
         web_ui=connection.web_ui(found.id),
     )
     ended = [] if run.ended_at is None else [f"  ended    {shown_time(run.ended_at)}"]
+    after = [f"  waits    {counted(run.open_items, 'thing')} for people"]
+    if run.state in CUT_OFF_BY_SERVER:
+        after = [connection.what_to_do(run.run_id)]
     return Reply(
         run,
         [
@@ -122,7 +138,8 @@ async def _cut_off(connection: Connection, found: WorkflowExecutionDescription) 
             *ended,
             f"  was      {run.last_known_state}, as far as the server knows",
             f"  web ui   {run.web_ui}",
-            connection.what_to_do(run.run_id),
+            *after,
             f"No worker answers (task queue {run.task_queue}): with one, its steps are shown, too.",
         ],
+        code,
     )

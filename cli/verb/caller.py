@@ -48,6 +48,11 @@ class Caller:
         return self.settings.tenant
 
     @property
+    def has_ledger(self) -> bool:
+        """Say whether a ledger is named; most verbs need none."""
+        return bool(self.environment.get(f"{PREFIX}DATABASE_URL"))
+
+    @property
     def attended(self) -> bool:
         """Say whether a person is there to be asked, at both ends of the terminal."""
         return self.printer.attended and sys.stdin.isatty() and not self.printer.json_output
@@ -90,7 +95,7 @@ class Caller:
 
     def _encryption(self, target: Target) -> Encryption | None:
         """Return what encrypts by the keys in the ledger, where this verb can have them."""
-        if not target.encrypts or not self.environment.get(f"{PREFIX}DATABASE_URL"):
+        if not target.encrypts or not self.has_ledger:
             return None
         from surehand.cli.verb.ledger_door import encryption_of, read_settings
 

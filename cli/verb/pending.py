@@ -134,6 +134,8 @@ def waiting_lines(connection: Connection, run_id: str, waiting: Waiting) -> Iter
         if waiting.value is not None:
             yield f"  about  {json.dumps(waiting.value, ensure_ascii=False)}"
         yield f"  {command('answer', run_id, f'{waiting.id}=VALUE')}"
+    elif not waiting.step_id:
+        yield f"The run needs a human: {waiting.question}"
     else:
         yield f"Step {waiting.step_id} needs a human: {waiting.question}"
         for outcome, what in _OUTCOMES.items():

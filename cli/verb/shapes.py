@@ -15,6 +15,7 @@ from surehand.client.query import PendingHeld, PendingQuestion, SilentRun
 from surehand.workflows.contracts.approvals import ApprovalRequest, ApprovalState, HeldApproval
 from surehand.workflows.contracts.maintenance import NotUndone, StoppedRun
 from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import Waiting
 from surehand.workflows.contracts.tools import PlanError, ToolDefinition, ToolSpec
 from surehand.workflows.contracts.unreadable import Unreadable
 
@@ -139,6 +140,8 @@ class ShownRun(RunView):
     web_ui: str
     as_it_stood: bool = False
     """True: the server ended the run; ``result`` tells how it stood, and no decision reaches it."""
+    recorded: bool = False
+    """True: no worker answers. This is what the ledger knows: no pauses, and no open questions."""
     under_way: str | None = None
     """The step that a batch is at (durability ``exit``), as its worker has told last."""
     progress: dict[str, JsonValue] = {}
@@ -160,8 +163,8 @@ class TurnTokens(Shape):
     """The turn is recorded: what counts, in a line."""
 
 
-class CutOffRun(Shape):
-    """``show`` of a run that the server has ended, where no worker can tell how it stood."""
+class UnansweredRun(Shape):
+    """``show`` of a run for which no worker answers, and that no ledger at hand knows."""
 
     run_id: str
     state: str
@@ -170,6 +173,8 @@ class CutOffRun(Shape):
     ended_at: datetime | None
     plan: str
     last_known_state: str
+    open_items: int
+    """What waits for people, as far as the server knows."""
     web_ui: str
 
 
@@ -226,8 +231,11 @@ class PendingList(Shape):
     held: list[PendingHeld] = []
     """Decided before they were asked for: nothing has come of them yet."""
     questions: list[PendingQuestion] = []
+    others: list[Waiting] = []
+    """Doubts and pauses that wait for a person; ``run_id`` is the run that takes the answer."""
     silent: list[SilentRun] = []
-    """Runs that wait for approvals, too, and cannot say for which: no worker answers."""
+    """Runs that wait, too, and for which no worker answers. What the ledger knows of them, if one
+    is configured, is in the other lists."""
 
 
 class Steered(Shape):

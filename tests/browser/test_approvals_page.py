@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from base64 import urlsafe_b64decode
@@ -42,6 +43,21 @@ async def test_a_key_is_registered_by_the_command_that_is_shown_until_it_is_regi
     served.paste(await command.inner_text())  # of a principal that there is
     listed = served.starter("principal", "list", "ann", "--json").document()
     assert first in str(listed) and second in str(listed)
+
+
+async def test_the_list_of_what_else_waits_has_a_run_that_is_paused(
+    stage: Stage, ann: Approver, served: Served, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks()
+        paused = await asyncio.to_thread(served.starter, "pause", run.run_id)
+        assert paused.code == 0
+        await run.in_state(RunState.PAUSED_USER)
+        await ann.signs_in()
+        await ann.page.goto(f"{served.url}/others")
+        listed = ann.page.get_by_role("listitem").filter(has_text=run.run_id)
+        await expect(listed).to_contain_text("is paused")
 
 
 async def test_an_approver_comes_by_a_link_makes_a_key_and_approves_what_the_page_shows(

@@ -243,10 +243,77 @@ def test_pending_lists_the_runs_that_answer_and_names_the_one_that_does_not(
     assert f"run {deserted.settings['SUREHAND_TENANT']}/{deserted.run.name}" in shown.line()
     assert f"(task queue {deserted.queue})" in shown.line()
     listed = shapes.PendingList.model_validate(document.document())
-    assert [one.run_id.rpartition("/")[2] for one in listed.approvals] == ["alive"]
+    names = [one.run_id.rpartition("/")[2] for one in listed.approvals]
+    assert names == ["alive", deserted.run.name]  # the ledger knows of that one
     [silent] = listed.silent
     assert (silent.task_queue, silent.state) == (deserted.queue, "waiting_approval")
     assert silent.open_items == 1
+
+
+def test_without_a_worker_show_tells_at_once_what_the_ledger_knows(
+    deserted: Deserted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(hours=1))  # nobody waits for that
+    approval = deserted.decision[0]
+
+    shown = deserted.verbs("show", deserted.run.name)
+    one = deserted.verbs("show", approval)
+
+    assert (shown.code, one.code) == (4, 4)
+    for ended in (shown, one):
+        assert f"(task queue {deserted.queue})" in ended.err
+        assert f"approve {approval} --params-hash {deserted.decision[2]}" in ended.out
+    assert "this is what the ledger knows" in shown.out
+    assert "waiting_approval" in shown.out.splitlines()[1]
+    told = [line.split()[3:] for line in shown.out.splitlines() if "step succeeded" in line]
+    assert told == [
+        ["order", "step", "succeeded:", "orders.read"],
+        ["amount", "step", "succeeded:", "refunds.calculate"],
+    ]
+
+
+def test_without_a_worker_a_program_gets_the_same_document_from_the_ledger(
+    deserted: Deserted, patient: Callable[[], None]
+) -> None:
+    recorded = deserted.verbs("show", deserted.run.name, "--json")
+    point = deserted.verbs("checkpoint", deserted.run.name, "--json")
+    patient()
+    with deserted.worker():
+        live = deserted.verbs("show", deserted.run.name, "--json").document()
+
+    assert (recorded.code, point.code) == (4, 4)
+    found = recorded.document()
+    assert (found.pop("recorded"), live.pop("recorded")) == (True, False)
+    shapes.ShownRun.model_validate(found)
+    for name in ("state", "plan", "user", "tenant", "pending"):
+        for request in (*found["pending"], *live["pending"]):
+            request["resources"] = request["program"] = None  # which a worker adds
+        assert found[name] == live[name], name
+    outputs = [
+        [step[key] for key in ("id", "tool", "state", "output")] for step in live["result"]["steps"]
+    ]
+    assert outputs == [
+        [step[key] for key in ("id", "tool", "state", "output")]
+        for step in found["result"]["steps"]
+    ]
+    assert point.document()["pending_approvals"] == [deserted.decision[0]]
+
+
+@pytest.mark.parametrize("verb", ["show", "checkpoint", "cancel"])
+def test_if_nobody_polls_a_run_s_task_queue_no_verb_waits_for_an_answer(
+    lonely: Verbs, verb: str, shop: ShopProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(hours=1))
+    run = Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
+    lonely(*run.start)
+
+    ended = lonely(verb, run.name, "--json")
+
+    assert ended.code == 4
+    assert "no worker answers" in ended.err
+    if verb == "show":  # the ledger does not know of it, either
+        known = shapes.UnansweredRun.model_validate(ended.document())
+        assert (known.state, known.plan.partition(":")[0]) == ("running", "refund")
 
 
 def test_resolve_says_which_runs_it_could_not_look_at(deserted: Deserted) -> None:
@@ -281,10 +348,14 @@ def test_a_terminated_run_is_shown_as_that_with_what_to_do(
     document = deserted.verbs("show", deserted.run.name, "--json").document()
 
     assert shown.code == 0
-    assert f"Run {run_id}: terminated" in shown.out
+    assert "The server has ended this run (terminated)." in shown.out
     assert "python starter.py reconcile" in shown.out
-    found = shapes.CutOffRun.model_validate(document)
-    assert (found.state, found.last_known_state) == ("terminated", "waiting_approval")
+    found = shapes.ShownRun.model_validate(document)
+    assert (found.state, found.result.state) == ("terminated", "waiting_approval")
+    assert found.as_it_stood and found.recorded and found.pending == []
+    bare = deserted.verbs("show", deserted.run.name, "--json", SUREHAND_DATABASE_URL="")
+    known = shapes.UnansweredRun.model_validate(bare.document())
+    assert (known.state, known.last_known_state) == ("terminated", "waiting_approval")
     for arguments in (["approve", *deserted.decision], ["cancel", deserted.run.name]):
         refused = deserted.verbs(*arguments)
         assert refused.code == 2

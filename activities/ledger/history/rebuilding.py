@@ -135,14 +135,15 @@ def past_of(events: Sequence[Mapping[str, Any]], versions: Mapping[int, Plan]) -
     return past
 
 
-def checkpoint_at(tx: Transaction, run_id: str, seq: int) -> Rebuilt:
-    """Return the checkpoint of a run right after one of its events.
+def checkpoint_at(tx: Transaction, run_id: str, seq: int | None) -> Rebuilt:
+    """Return the checkpoint of a run right after one of its events; ``None``: after the newest.
 
     Raises:
         RunNotFound: No such run in this tenant.
         NoSuchEvent: It has no such event.
     """
     events, entries, _ = chain_of(tx, run_id, sealed="opened")
+    seq = len(events) if seq is None else seq
     if not 1 <= seq <= len(events):
         raise NoSuchEvent(f"run {run_id} has events 1 to {len(events)}, none of number {seq}")
     [run] = tx.all(rows_of(runs, run_id=run_id))
