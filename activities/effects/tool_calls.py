@@ -26,7 +26,7 @@ from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, writ
 from surehand.activities.effects.resource_leases import hold_resources
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.history.story import recovery_of
+from surehand.activities.ledger.history.timeline import recovery_of
 from surehand.activities.ledger.quotas import usage as quota_usage
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import attempts as step_rows

@@ -23,7 +23,7 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval
 from surehand.activities.ledger.history.reads import require_run
-from surehand.activities.ledger.history.story import story_of
+from surehand.activities.ledger.history.timeline import story_of
 from surehand.activities.ledger.people.starts import marked_starter
 from surehand.activities.ledger.retention.hiding import hidden
 from surehand.activities.ledger.steps.entries import Entry
