@@ -27,8 +27,11 @@ LIMIT_S = 540
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 #: Blocks that cannot be run here. A new one is a decision.
 NOT_RUN = 44
-#: What lies in a checkout, and is linked into the folder that a page is read in.
-CHECKOUT = ("surehand", "examples", "starter.py", "worker.py", "devserver.py")
+#: What lies in a checkout. Programs are copied into the folder that a page is read in: Python looks
+#: for modules beside a program itself, not beside a link to it.
+PROGRAMS = ("starter.py", "worker.py", "devserver.py")
+LINKED = ("surehand", "examples")
+RUN_IT = DOCS / "howto" / "run-it.md"
 #: What is in the virtual environment already.
 ALREADY_DONE = {"make venv": ":", "source .venv/bin/activate": ":"}
 
@@ -49,39 +52,35 @@ def server(temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="session")
-def common(
-    server: DevServer,
-    running_shop: ShopProcess,
-    sqlite_template: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, str]:
-    """What all pages share, as their reader does: server, shop, ledger."""
-    ledger = tmp_path_factory.mktemp("pages") / "ledger.sqlite"
-    shutil.copy(sqlite_template, ledger)
-    return {
-        "TEMPORAL_ADDRESS": server.address,
-        "SUREHAND_DATABASE_URL": f"sqlite:///{ledger}",
-        "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
-        "SUREHAND_ARTIFACTS": str(ledger.parent / "artifacts"),
-        "SUREHAND_USER": "ana",
-        "SHOP_URL": running_shop.url,
-    }
+def checkout(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where their reader's worker runs, with the ledger of all of them."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / ".surehand").mkdir()
+    shutil.copy(sqlite_template, folder / ".surehand" / "ledger.sqlite")
+    return folder
 
 
 @pytest.fixture(scope="session")
-def worker(
-    common: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[WorkerProcess]:
-    with WorkerProcess(common, tmp_path_factory.mktemp("worker")) as process:
+def common(server: DevServer, running_shop: ShopProcess, checkout: Path) -> dict[str, str]:
+    """What the reader has exported, as run-it.md says, and where server and shop listen here."""
+    exported = re.findall(r'^export (\w+)="?(.*?)"?$', RUN_IT.read_text(), re.MULTILINE)
+    ports = {"TEMPORAL_ADDRESS": server.address, "SHOP_URL": running_shop.url}
+    return {name: value.replace("$PWD", str(checkout)) for name, value in exported} | ports
+
+
+@pytest.fixture(scope="session")
+def worker(common: dict[str, str], checkout: Path) -> Iterator[WorkerProcess]:
+    with WorkerProcess(common, checkout) as process:
         yield process.wait_ready()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where the reader is: a checkout of their own."""
-    for name in CHECKOUT:
+    for name in PROGRAMS:
+        shutil.copy(ROOT / name, tmp_path)
+    for name in LINKED:
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / ".surehand").mkdir()
     return tmp_path
 
 
@@ -94,7 +93,7 @@ def read(page: Path, folder: Path, environment: dict[str, str], replaced: dict[s
         with subprocess.Popen(
             ["bash", str(file)],
             cwd=folder,
-            env=clean_environment(environment) | {"PATH": path, "PYTHONPATH": str(folder)},
+            env=clean_environment(environment) | {"PATH": path},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -114,14 +113,15 @@ def read(page: Path, folder: Path, environment: dict[str, str], replaced: dict[s
 
 
 #: Pages that start a server, a shop and a worker themselves.
-ALONE = (README, DOCS / "tutorial.md", DOCS / "howto" / "run-it.md")
+ALONE = (README, DOCS / "tutorial.md", RUN_IT)
 
 
 @pytest.mark.parametrize("page", [p for p in RUN if p not in ALONE], ids=lambda page: page.stem)
 @pytest.mark.usefixtures("worker")
 def test_what_a_page_says_can_be_done_as_it_stands(
-    page: Path, folder: Path, common: dict[str, str]
+    page: Path, folder: Path, common: dict[str, str], checkout: Path
 ) -> None:
+    (folder / ".surehand").symlink_to(checkout / ".surehand")  # of the same checkout
     metrics, health, several, receiver, desk, mail = free_ports(6)
     own = {
         "http://127.0.0.1:8090": common["SHOP_URL"],
@@ -145,8 +145,8 @@ def test_what_a_page_says_can_be_done_on_a_machine_where_nothing_runs(
     environment = {
         "TEMPORAL_ADDRESS": f"127.0.0.1:{port}",
         "SHOP_URL": f"http://127.0.0.1:{shop}",
-        "SUREHAND_USER": "ana",
     }
+    (folder / ".surehand").mkdir()
     serves = "python -m surehand.examples.shop"
     own = {
         "python devserver.py &": f"python devserver.py --port {port} --ui-port 0 &",
