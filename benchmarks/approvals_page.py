@@ -100,7 +100,6 @@ def _fill(scene: Scene, waiting: int) -> None:
                     call,
                     number=1,
                     description=f"Refund 120.00 EUR for order-{number}",
-                    undo="by hand",
                     needs=needs,
                 )
 

@@ -108,7 +108,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "decision.accepted": "A decision counts.",
     "decision.refused": "A decision does not count; `reason` says why. It changes nothing.",
     "effect.answered_no": "The tool has answered no; nothing was applied.",
-    "effect.claimed": "The entry is claimed: the call may be made from here on.",
+    "effect.claimed": "The entry is claimed: the call may be made from here on. Of an undo,"
+    " `instead_of` says how it differs from the one that its effect was made with.",
     "effect.committed": "The effect has happened, and its receipt is recorded.",
     "effect.compensated": "The effect was undone by the entry in `by`.",
     "effect.failed": "The call has failed, and is proven not to have been applied.",

@@ -103,7 +103,6 @@ class ApprovalActivities:
                 request,
                 number=asked.number,
                 description=_description(prepared, call),
-                undo=prepared.tool.undo_text(),
                 needs=needs,
                 assurance=worker.assurance,
                 editors=asked.editors,

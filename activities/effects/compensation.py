@@ -59,6 +59,7 @@ from surehand.workflows.contracts.effects import (
     FindRemaining,
     RemainingEffect,
     RemainingFound,
+    UndoSpec,
 )
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import undo_key
@@ -212,6 +213,11 @@ class CompensationActivities:
             return await self._ask(
                 asked, attempt, entry, f"tool {entry.tool!r} is not loaded any more"
             )
+        loaded = self._worker.toolbox.undo_spec(tool, approved=True)
+        kept = UndoSpec.model_validate(entry.undo) if entry.undo else loaded
+        changed = kept.changed_to(loaded, cleanup=asked.cleanup)
+        if changed is not None and kept.approved:
+            return await self._ask_whether_to_undo(asked, attempt, entry, changed, loaded)
         undo = tool.cleanup if asked.cleanup else tool.compensate
         if undo is None:
             return await self._leave(asked, attempt, entry, _why_not(tool, cleanup=asked.cleanup))
@@ -222,7 +228,7 @@ class CompensationActivities:
             params = undoing.validate(undo.params(entry.params, receipt))
             plain = params.model_dump(mode="json")
             names = resource_names(undoing.resource, params)
-            # No approval and no permission: the undo was shown and approved with its step.
+            # No approval and no permission: people have approved it with its step, or as changed.
             request = await self._worker.ledger.with_keys(
                 lambda: bare_request(
                     *(self._worker, asked, undoing, plain, attempt),
@@ -233,6 +239,7 @@ class CompensationActivities:
             request = replace(
                 request,
                 undoes=entry.entry_id,
+                instead_of=changed,
                 execution=attempt.execution,
                 within=asked.within,
             )
@@ -311,8 +318,29 @@ class CompensationActivities:
         self, asked: Compensate, attempt: Attempt, entry: Entry, why: str
     ) -> CompensationReport:
         question = f"undoing {entry.tool} {entry.key} failed: {why}"
+        return await self._open_intervention(asked, attempt, entry, question)
+
+    async def _ask_whether_to_undo(
+        self, asked: Compensate, attempt: Attempt, entry: Entry, changed: str, loaded: UndoSpec
+    ) -> CompensationReport:
+        """Have a human say whether an undo may run that is not the one that was approved."""
+        question = (
+            f"undoing {entry.tool} {entry.key} has changed since it was approved: {changed}."
+            " Settle it as undo to run what there is now, as compensated once it is undone by hand,"
+            " or give it up"
+        )
+        return await self._open_intervention(asked, attempt, entry, question, loaded)
+
+    async def _open_intervention(
+        self,
+        asked: Compensate,
+        attempt: Attempt,
+        entry: Entry,
+        question: str,
+        changed: UndoSpec | None = None,
+    ) -> CompensationReport:
         found, head = await self._record(
-            asked, attempt, lambda tx: compensations.failed(tx, entry, question)
+            asked, attempt, lambda tx: compensations.failed(tx, entry, question, changed)
         )
         if found is None:
             # This attempt is late: look at what has become of it.

@@ -32,8 +32,8 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.process import clock
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.effects import Compensate
-from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.contracts.effects import Compensate, UndoSpec
+from surehand.workflows.contracts.tools import Effect, ToolCall
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import (
     LOST_DIGITS,
@@ -208,6 +208,7 @@ def claim_request(
         proof=asking.proof,
         if_foreign=None if if_foreign == asking else if_foreign,
         foreign=brings_foreign(call, tool),
+        undo=_undo_spec(worker.toolbox, call, tool),
         covers=covering(tool, prepared.params),
         permissions=permissions(call, tool),
         drift=drift(call, tool),
@@ -216,6 +217,12 @@ def claim_request(
         batch=attempt.batch,
         first_attempt=call.attempts_before + 1,
     )
+
+
+def _undo_spec(toolbox: Toolbox, call: ToolCall, tool: Tool) -> UndoSpec | None:
+    if tool.effect is Effect.READ:
+        return None
+    return toolbox.undo_spec(tool, approved=call.approval_id is not None)
 
 
 def _asking(call: ToolCall, needs: Needs | None) -> Asking:

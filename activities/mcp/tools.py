@@ -41,6 +41,7 @@ from surehand.activities.tools.toolbox import (
     ToolboxError,
     tool,
 )
+from surehand.workflows.identity import digest
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.references import look_up, references, resolve
@@ -210,7 +211,8 @@ def _undo(server_name: str, said: McpTool) -> Undo | None:
         resolved: Mapping[str, Any] = resolve(written, {"params": params, "receipt": receipt})
         return resolved
 
-    return Undo(f"{server_name}.{said.compensate.tool}", params)
+    # The pin is of the server's definition alone, and the template is not in it.
+    return Undo(f"{server_name}.{said.compensate.tool}", params, digest(written))
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class Undo:
     tool: str
     params: Callable[[dict[str, Any], Any], Mapping[str, Any]]
     """``(params, receipt) -> params of the undoing tool``, all in JSON form."""
+    version: str = ""
+    """Of ``params``, where it may change while the tool's own version stays."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from surehand.activities.tools.drafts import Draft
 from surehand.activities.tools.metering import spend
 from surehand.activities.tools.output_json import clean_text
 from surehand.activities.tools.progress import earlier_progress, note_progress
-from surehand.workflows.contracts.approvals import CANNOT_BE_UNDONE
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.wording import reasons
@@ -177,14 +176,6 @@ class Tool:
         except Exception as error:
             # The params themselves are shown beside it.
             return f"{self.name} (describe(params) failed: {type(error).__name__})"
-
-    def undo_text(self) -> str:
-        """Return one line that says how the effect would be undone."""
-        if self.compensate:
-            return f"undone by {self.compensate.tool}"
-        if self.effect is Effect.READ:
-            return "changes nothing"
-        return CANNOT_BE_UNDONE
 
     def spec(self) -> ToolSpec:
         """Return the serialisable description that goes into history."""

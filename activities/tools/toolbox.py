@@ -32,6 +32,7 @@ from surehand.activities.tools.tool import (
     Tool,
     ToolFunction,
 )
+from surehand.workflows.contracts.effects import UndoSpec, UndoTool
 from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.identity import digest
@@ -353,6 +354,29 @@ class Toolbox:
         """Return the names of the tools that undo another one's effect."""
         undos = (undo for item in self._tools.values() for undo in (item.compensate, item.cleanup))
         return frozenset(undo.tool for undo in undos if undo is not None)
+
+    def undo_spec(self, of: Tool, *, approved: bool) -> UndoSpec:
+        """Return how a tool's effect is undone.
+
+        Args:
+            of: The tool.
+            approved: Whether people have approved a call of it that they were shown with this.
+        """
+        compensate, cleanup = map(self._undo_tool, (of.compensate, of.cleanup))
+        return UndoSpec(
+            version=of.version, compensate=compensate, cleanup=cleanup, approved=approved
+        )
+
+    def _undo_tool(self, undo: Undo | None) -> UndoTool | None:
+        if undo is None:
+            return None
+        tool = self._tools[undo.tool]
+        return UndoTool(
+            name=tool.name,
+            version=tool.version,
+            schema_hash=tool.schema_hash,
+            params_version=undo.version,
+        )
 
     def specs(self) -> list[ToolSpec]:
         """Return all specs, sorted by name."""

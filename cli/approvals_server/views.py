@@ -19,7 +19,8 @@ from surehand.cli.approvals_server.graph import run_graph
 from surehand.cli.approvals_server.texts import OF_PAGES, STATES
 from surehand.cli.approvals_server.times import iso, time_left, utc
 from surehand.cli.verb.params import diff
-from surehand.workflows.contracts.approvals import CANNOT_BE_UNDONE, Assurance
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.effects import CANNOT_BE_UNDONE
 from surehand.workflows.contracts.foreign import foreign_text
 from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.runs import RunView
@@ -36,7 +37,7 @@ def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]
         "id": row["approval_id"],
         "tool": row["tool"],
         "description": OF_PAGES.list_sealed if sealed else row["description"],
-        "irreversible": row["undo"] == CANNOT_BE_UNDONE,
+        "irreversible": str(row["undo"]).startswith(CANNOT_BE_UNDONE),
         "foreign": row["foreign"],
         "asked_by": row["user_id"],
         "needs": [one.as_text() for one in needs_of(row).requirements],

@@ -17,6 +17,7 @@ from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
+from surehand.workflows.contracts.effects import UndoSpec, UndoTool, undo_text
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
 from surehand.workflows.contracts.runs import RunResult, RunView
@@ -83,11 +84,13 @@ async def test_each_line_says_that_a_call_cannot_be_undone_and_that_its_run_has_
     site: Site,
 ) -> None:
     scene = site.scene
-    for number, undo in ((1, "cannot be undone"), (2, "undone by payments.charge")):
-        call = scene.call(step_id=f"s{number}", key=f"k{number}")
+    charge = UndoTool(name="payments.charge", version="1", schema_hash="sha256:0")
+    for number, compensate in ((1, None), (2, charge)):
+        undo = UndoSpec(version="1", compensate=compensate)
+        call = scene.call(step_id=f"s{number}", key=f"k{number}", undo=undo)
         with scene.tx() as tx:
             needs = Needs(requirements=(Requirement(),), expires_in=timedelta(hours=1))
-            requests.request(tx, call, number=1, description=undo, undo=undo, needs=needs)
+            requests.request(tx, call, number=1, description=undo_text(undo), needs=needs)
     await site.sign_in("ann")
 
     page = (await site.get("/?says=cannot+be")).text

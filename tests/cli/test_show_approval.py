@@ -39,7 +39,7 @@ def test_a_request_that_waits_shows_what_would_run_and_who_has_to_say_yes(
         f"  effect     key refund:{run.order}\n",
         '               "amount": "120.00",\n',
         "  hash       sha256:",
-        "  undo       undone by payments.cancel_refund\n",
+        "  undo       undone by payments.cancel_refund (version 1)\n",
         "  asked by   ana\n",
         "  needs      1 approval\n",
         "  so far     nobody\n",

@@ -39,7 +39,7 @@ _VALID: dict[Table, dict[str, Any]] = {
     approvals: {
         "run_id": RUN, "step_id": "s", "approval_id": "run-1/s/1", "tool": "t",
         "tool_version": "1", "key": "k", "params_hash": _HASH, "params": {}, "description": "",
-        "undo": "", "user_id": "ada", "editors": [], "needs": {}, "asked_of": "",
+        "undo": "changes nothing", "user_id": "ada", "editors": [], "needs": {}, "asked_of": "",
         "assurance": "open", "state": "pending", "requested_ms": 1, "expires_ms": 2,
     },
     decisions: {

@@ -307,7 +307,6 @@ class Scene:
                 request,
                 number=number,
                 description=description,
-                undo="",
                 needs=needs,
                 **changes,
             )

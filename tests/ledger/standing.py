@@ -139,7 +139,6 @@ def ask(
             call,
             number=number,
             description="",
-            undo="",
             needs=Needs(requirements=wanted, expires_in=expires_in, standing=standing),
             **changes,
         )

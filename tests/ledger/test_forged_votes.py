@@ -399,6 +399,10 @@ def test_a_row_that_was_written_before_its_request_is_not_the_request(
     assert scene.rows(effects) == []
     asked = scene.row(approvals, approval_id=f"{RUN}/{STEP}/2")
     assert (gated.approval_id, asked["state"]) == (asked["approval_id"], "pending")
-    assert (asked["params"], asked["description"], asked["undo"]) == (call.params, "", "")
+    assert (asked["params"], asked["description"], asked["undo"]) == (
+        call.params,
+        "",
+        "changes nothing",
+    )
     [told] = scene.events(type_="approval.requested")
     assert told["body"]["approval_id"] == gated.approval_id

@@ -859,14 +859,16 @@ def test_whatever_a_request_may_ask_for_is_plain_or_is_not() -> None:
         if field.default is not dataclasses.MISSING
         or field.default_factory is not dataclasses.MISSING
     }
-    of_the_entry = {"settle", "window", "observes", "also_known_by", "approval_id"}
+    of_the_entry = {"settle", "window", "observes", "also_known_by", "approval_id", "undo"}
     looked_at = {"batch", "execution"}
     # What is looked at only where an approval is used, or a user's permissions are.
     of_gated = {"requirements", "assurance", "standing", "proof", "covers", "precondition"}
     # What counts for a key that is there already, for what a pause tells, or for the outcome.
     later = {"withdrawn", "first_attempt", "foreign"}
+    # What the claim of an undo tells; none of these is plain.
+    of_undos = {"instead_of"}
 
-    assert optional == set(NOT_PLAIN) | of_the_entry | looked_at | of_gated | later
+    assert optional == set(NOT_PLAIN) | of_the_entry | looked_at | of_gated | later | of_undos
 
 
 async def test_a_later_attempt_claims_by_the_general_way(twins: Twins) -> None:

@@ -152,7 +152,7 @@ RAISES: dict[str, Use] = {
 
 def _request(tx: Transaction, story: Story) -> None:
     needs = Needs(requirements=(Requirement(),), expires_in=timedelta(days=30))
-    approval_rows.request(tx, story.gated, number=2, description="", undo="", needs=needs)
+    approval_rows.request(tx, story.gated, number=2, description="", needs=needs)
 
 
 def _later(story: Story) -> attempts.StepAttempt:

@@ -186,7 +186,7 @@ def test_a_line_says_how_it_is_undone_and_whether_its_run_has_read_content_from_
         lines = {row["approval_id"]: row for row in waiting(tx, most=5).rows}
 
     assert {one: row["foreign"] for one, row in lines.items()} == {mine: False, marked: True}
-    assert lines[mine]["undo"] == ""
+    assert lines[mine]["undo"] == "changes nothing"
 
 
 _COPIED = {

@@ -26,6 +26,7 @@ from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.effects import UndoSpec
 from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import Recovery, ToolCall
 from surehand.workflows.errors import NON_RETRYABLE
@@ -112,6 +113,7 @@ def test_a_claim_carries_everything_it_is_bound_to() -> None:
         window=LEASE - refund.timeout,
         gated=True,
         approval_id="acme/run-1/refund/1",
+        undo=UndoSpec(version="3", approved=True),
         first_attempt=5,
     )
 

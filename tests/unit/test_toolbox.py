@@ -24,6 +24,7 @@ from surehand.activities.tools.toolbox import (
     load_toolbox,
     tool,
 )
+from surehand.workflows.contracts.effects import undo_text
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.plan.policy import ApprovalPolicy
 
@@ -345,9 +346,15 @@ def test_a_human_is_told_what_would_happen_and_how_it_would_be_undone() -> None:
 
     assert plain.describe_call(params) == "payments.refund: Pay back."
     assert told.describe_call(params) == "refund 1001"
-    assert told.undo_text() == "undone by payments.charge"
-    assert plain.undo_text() == "cannot be undone"
-    assert make(effect=READ).undo_text() == "changes nothing"
+    charge = make("payments.charge", version="7", **HUMAN)
+    tools = Toolbox([charge, told])
+    shown = undo_text(tools.undo_spec(told, approved=False))
+    assert shown == "undone by payments.charge (version 7)"
+    assert undo_text(tools.undo_spec(plain, approved=False)) == "cannot be undone"
+    assert undo_text(None) == "changes nothing"
+    drops = make("drafts.make", **HUMAN, cleanup=UNDO)
+    shown = undo_text(Toolbox([charge, drops]).undo_spec(drops, approved=False))
+    assert shown == "cannot be undone; a cancel with cleanup runs payments.charge (version 7)"
 
 
 def test_a_validation_error_is_told_in_one_line() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Literal
 
 from pydantic import JsonValue
 
@@ -19,9 +19,6 @@ from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.quotas import QuotaWait
 from surehand.workflows.contracts.tools import ToolCall
 from surehand.workflows.plan.policy import OnExpiry, Requirement
-
-#: What people are told of a call that nothing undoes.
-CANNOT_BE_UNDONE: Final = "cannot be undone"
 
 
 class ApprovalState(StrEnum):

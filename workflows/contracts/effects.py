@@ -3,9 +3,61 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from surehand.workflows.contracts.base import ChainHead, Json, Message, Text, TimelineLine
 from surehand.workflows.contracts.steering import Steering
+
+#: What people are told of a call that nothing undoes.
+CANNOT_BE_UNDONE: Final = "cannot be undone"
+
+
+class UndoTool(Message):
+    """A tool that undoes another one's effect, as a worker has it loaded."""
+
+    name: str
+    version: str
+    schema_hash: str
+    params_version: str = ""
+    """What tells how its params are made, beside the version of the tool whose effect it undoes."""
+
+    def as_text(self) -> str:
+        """Return it as people see it."""
+        return f"{self.name} (version {self.version})"
+
+
+class UndoSpec(Message):
+    """How an effect is undone, as a worker has it loaded: people see it, and its entry keeps it."""
+
+    version: str
+    """Of the tool that makes the effect: its code makes the params of the undo."""
+    compensate: UndoTool | None = None
+    cleanup: UndoTool | None = None
+    approved: bool = False
+    """Whether people were shown it, and have approved it."""
+
+    def changed_to(self, loaded: UndoSpec, *, cleanup: bool) -> str | None:
+        """Return how an undo differs from this one, in words; ``None``: it does not."""
+        was, is_ = (one.cleanup if cleanup else one.compensate for one in (self, loaded))
+        if was == is_ and (was is None or self.version == loaded.version):
+            return None
+        before, now = (one.as_text() if one else "nothing" for one in (was, is_))
+        if (self.version, before) == (loaded.version, now):
+            now += " with other params"
+        return (
+            f"version {self.version} was undone by {before},"
+            f" version {loaded.version} is undone by {now}"
+        )
+
+
+def undo_text(undo: UndoSpec | None) -> str:
+    """Return the line that people see before they approve a call; ``None``: it has no effect."""
+    if undo is None:
+        return "changes nothing"
+    text = f"undone by {undo.compensate.as_text()}" if undo.compensate else CANNOT_BE_UNDONE
+    if undo.cleanup is None:
+        return text
+    return f"{text}; a cancel with cleanup runs {undo.cleanup.as_text()}"
 
 
 class ResolutionOutcome(StrEnum):
@@ -24,7 +76,8 @@ class ResolutionOutcome(StrEnum):
     """It did not, and is not to be tried again: the step has failed then."""
     COMPENSATED = "compensated"
     UNDO = "undo"
-    """It happened, at least in part: run the tool's compensation; the step has failed then."""
+    """It happened, at least in part: run the tool's compensation; the step has failed then. Of an
+    undo that has changed since its approval: run it as it is now."""
     GIVE_UP = "give_up"
 
 

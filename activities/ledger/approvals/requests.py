@@ -37,6 +37,7 @@ from surehand.activities.ledger.steps.entries import (
     milliseconds,
 )
 from surehand.workflows.contracts.approvals import ApprovalState, Assurance, DecisionOutcome
+from surehand.workflows.contracts.effects import undo_text
 from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.plan.policy import Needs
 
@@ -72,7 +73,6 @@ def request(
     *,
     number: int,
     description: str,
-    undo: str,
     needs: Needs,
     assurance: Assurance = Assurance.OPEN,
     editors: Sequence[str] = (),
@@ -92,7 +92,6 @@ def request(
         call: What is asked about.
         number: Which request of its step this is, if no other has that number.
         description: The call in one line.
-        undo: How its effect would be undone.
         needs: Whose yes it needs.
         assurance: What has to prove a decision, at least; the policies may want more.
         editors: Who has changed the params.
@@ -113,7 +112,7 @@ def request(
         "params_hash": call.params_hash,
         "params": call.params,
         "description": description,
-        "undo": undo,
+        "undo": undo_text(call.undo),
         "user_id": call.user,
         "editors": list(editors),
         "needs": needs.model_dump(mode="json"),
@@ -261,6 +260,8 @@ def _looked_at(tx: Transaction, call: ClaimRequest) -> _Holds | ApprovalRefused 
         return ApprovalRefused(f"approval {call.approval_id} is {row['state']}")
     if has_expired(row, tx.now_ms):
         return ApprovalRefused(f"approval {call.approval_id} has expired")
+    if row["undo"] != (undo := undo_text(call.undo)):
+        return ApprovalRefused(f"approval {call.approval_id} says {row['undo']}; now it is {undo}")
     assurance = Assurance(row["assurance"]).stricter(call.assurance).stricter(call.proof)
     then = needs_of(row)
     in_advance = call.covers if then.standing and call.standing else None

@@ -230,6 +230,8 @@ interventions = Table(
     Column("number", Integer, nullable=False),
     Column("rule", String(32), nullable=False),
     Column("question", SealedText("interventions.question"), nullable=False),
+    # How the effect would be undone as the question says: the answer `undo` agrees to this alone.
+    Column("undo", Json),
     Column("state", String(16), nullable=False),
     Column("outcome", String(16)),
     Column("actor", String(200)),

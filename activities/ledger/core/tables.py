@@ -301,6 +301,9 @@ effects = Table(
     Column("params", Sealed("effects.params"), nullable=False),
     Column("run_id", String(255), nullable=False),
     Column("step_id", String(80), nullable=False),
+    # How it would be undone, as loaded at its newest claim, or as a human has agreed to since; what
+    # undoes another has none.
+    Column("undo", Json),
     Column("undoes", String(80)),
     Column("state", String(16), nullable=False),
     Column("fencing_token", BigInteger, nullable=False),

@@ -13,7 +13,7 @@ from surehand.activities.ledger.core.statements import insert_row, rows_of, upda
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, effects
 from surehand.activities.ledger.effects import recovery
-from surehand.activities.ledger.effects.compensations import still_remains
+from surehand.activities.ledger.effects.compensations import other_undo, still_remains
 from surehand.activities.ledger.effects.epochs import Epoch, note_restored, open_epoch
 from surehand.activities.ledger.effects.in_doubt import give_back
 from surehand.activities.ledger.effects.undone import (
@@ -337,6 +337,7 @@ def _lease(tx: Transaction, request: ClaimRequest) -> dict[str, Any]:
         "tool_version": request.tool_version,
         "params_hash": request.params_hash,
         "params": request.params,
+        "undo": request.undo and request.undo.model_dump(mode="json"),
         "run_id": request.run_id,
         "step_id": request.step_id,
         "approval_id": request.approval_id,
@@ -422,6 +423,7 @@ def tell_claimed(tx: Transaction, request: ClaimRequest, entry: Entry) -> None:
         params_hash=request.params_hash,
         approval_id=request.approval_id,
         undoes=request.undoes,
+        instead_of=request.instead_of,
     )
 
 
@@ -446,6 +448,9 @@ def stopped(tx: Transaction, request: ClaimRequest, seen: Seen) -> ClaimResult |
             return told
     if request.undoes and not still_remains(tx, request.undoes):
         return Barred("a human has settled the effect to undo meanwhile")
+    # It was begun by a worker that has another undo loaded.
+    if request.undoes and (other := other_undo(tx, request.undoes, request.tool)):
+        return Barred(f"{other} may have undone it")
     return None
 
 

@@ -12,11 +12,13 @@ from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects.clock_jumps import lease_left
 from surehand.activities.ledger.effects.in_doubt import doubt
 from surehand.activities.ledger.effects.interventions import (
+    UNDO_CHANGED,
     newest_intervention,
     open_intervention,
 )
 from surehand.activities.ledger.effects.run_tree import bar_step
 from surehand.activities.ledger.steps.entries import Asked, Doubtful, Entry, Held
+from surehand.workflows.contracts.effects import UndoSpec
 
 #: Entries in these states have something left to undo, or to find out.
 _UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
@@ -98,8 +100,17 @@ def still_remains(tx: Transaction, original: str) -> bool:
     return question is None or (question["state"] != "open" and question["outcome"] != "give_up")
 
 
-def failed(tx: Transaction, original: Entry, question: str) -> str | Held | None:
-    """Put a failed compensation in front of a human and return the intervention's id.
+def other_undo(tx: Transaction, original: str, tool: str) -> str | None:
+    """Return the tool of an undo that may have happened, where it is not the one named."""
+    begun = rows_of(effects, effects.c.tool, undoes=original)
+    row = tx.one(begun.where(effects.c.tool != tool, effects.c.state != "failed").limit(1))
+    return None if row is None else str(row["tool"])
+
+
+def failed(
+    tx: Transaction, original: Entry, question: str, changed: UndoSpec | None = None
+) -> str | Held | None:
+    """Put an undo that failed, or has changed, before a human; return the intervention's id.
 
     ``None`` when another attempt, or a human, has settled the original meanwhile: there is nothing
     left to ask. ``Held`` while another attempt may be undoing it: a human who does the same would
@@ -107,6 +118,12 @@ def failed(tx: Transaction, original: Entry, question: str) -> str | Held | None
 
     The original is left as being compensated: until the human has answered, nobody else may use
     its key.
+
+    Args:
+        tx: The transaction.
+        original: The effect to undo.
+        question: What a human is asked.
+        changed: How it would be undone now, where that is not what was approved.
     """
     # Before its original, as whoever undoes it locks them.
     tx.all(rows_of(effects, effects.c.entry_id, undoes=original.entry_id).with_for_update())
@@ -126,7 +143,8 @@ def failed(tx: Transaction, original: Entry, question: str) -> str | Held | None
             state="compensating"
         )
     )
-    return open_intervention(tx, original, question, rule="compensation_failed")
+    rule = UNDO_CHANGED if changed else "compensation_failed"
+    return open_intervention(tx, original, question, rule=rule, undo=changed)
 
 
 def _undo_under_way(tx: Transaction, original: Entry, question: str) -> str | Held | None:

@@ -12,10 +12,12 @@ from surehand.activities.ledger.core.tables import interventions
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
 from surehand.activities.ledger.steps.entries import Entry
-from surehand.workflows.contracts.effects import ResolutionOutcome
+from surehand.workflows.contracts.effects import ResolutionOutcome, UndoSpec
 
 #: Asked of a run that has taken over the receipt of an effect which its owner has undone.
 UNDONE: Final = "undone"
+#: Asked before an undo that is not the one which people have approved with its step.
+UNDO_CHANGED: Final = "undo_changed"
 
 
 def open_intervention(
@@ -25,6 +27,7 @@ def open_intervention(
     *,
     rule: str,
     asked_in: tuple[str, str] | None = None,
+    undo: UndoSpec | None = None,
 ) -> str:
     """Open the one question about an entry and return its id; joins an open one.
 
@@ -32,8 +35,9 @@ def open_intervention(
         tx: The transaction.
         entry: The entry in question.
         question: What a human is asked.
-        rule: Why: ``unknown``, ``partial``, ``compensation_failed``, ``undone``.
+        rule: Why: ``unknown``, ``partial``, ``compensation_failed``, ``undo_changed``, ``undone``.
         asked_in: Run and step that wait for the answer; default those that own the entry.
+        undo: How the effect would be undone now; the answer ``undo`` agrees to that.
     """
     run_id, step_id = asked_in or (entry.run_id, entry.step_id)
     already = tx.one(
@@ -59,6 +63,7 @@ def open_intervention(
             number=number,
             rule=rule,
             question=question,
+            undo=undo and undo.model_dump(mode="json"),
             state="open",
             opened_ms=tx.now_ms,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, interventions, runs
 from surehand.activities.ledger.effects import recovery
 from surehand.activities.ledger.effects.clock_jumps import call_left
-from surehand.activities.ledger.effects.interventions import UNDONE
+from surehand.activities.ledger.effects.interventions import UNDO_CHANGED, UNDONE
 from surehand.activities.ledger.effects.undone import (
     mark_compensated,
     tell_replayers,
@@ -40,6 +40,7 @@ _SETTLES = {
     ("partial", ResolutionOutcome.GIVE_UP): "partial",
     ("compensating", ResolutionOutcome.COMPENSATED): "compensated",
     ("compensating", ResolutionOutcome.GIVE_UP): "committed",
+    ("compensating", ResolutionOutcome.UNDO): "compensating",
 }
 #: An undo is not undone: that it happened is what settles its original. An undo that is not to be
 #: tried again is given up.
@@ -130,7 +131,7 @@ def _settle(
     if not _fits(resolution.receipt):
         return False, f"give a receipt of at most {LARGEST_RECEIPT} bytes, without {ARTIFACT!r}"
     if not noted:
-        _apply(tx, entry, state, resolution)
+        _apply(tx, entry, state, resolution, row["undo"])
     tx.execute(
         update_rows(
             interventions,
@@ -192,7 +193,11 @@ def answers_to(
         for (before, outcome), state in _SETTLES.items()
         if before == entry.state and not (entry.undoes and outcome in _NOT_OF_UNDOS)
     }
-    if not (entry.run_id == run_id and can_undo(entry.tool)):
+    if entry.state == "compensating":
+        may_undo = rule == UNDO_CHANGED  # Whoever has asked undoes it, be it a run above.
+    else:
+        may_undo = entry.run_id == run_id and can_undo(entry.tool)
+    if not may_undo:
         answers.pop(ResolutionOutcome.UNDO, None)
     return answers
 
@@ -240,7 +245,13 @@ def _takes_receipt(entry: Entry, state: str) -> bool:
     return state == "committed" and entry.receipt is None
 
 
-def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) -> None:
+def _apply(
+    tx: Transaction,
+    entry: Entry,
+    state: str,
+    resolution: Resolution,
+    undo: Mapping[str, Any] | None,
+) -> None:
     values: dict[str, object] = {
         "state": state,
         "fencing_token": entry.fencing_token + 1,
@@ -254,6 +265,8 @@ def _apply(tx: Transaction, entry: Entry, state: str, resolution: Resolution) ->
     if _takes_receipt(entry, state):
         by_hand = {"settled_by": resolution.actor, "evidence": resolution.evidence}
         values["receipt"] = by_hand if resolution.receipt is None else resolution.receipt
+    if resolution.outcome is ResolutionOutcome.UNDO and undo is not None:
+        values["undo"] = undo
     tx.execute(
         update_rows(
             effects,

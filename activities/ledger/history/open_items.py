@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from surehand.activities.ledger.effects.epochs import RESTORED
+from surehand.activities.ledger.effects.interventions import UNDO_CHANGED
 
 #: Ends of a run after which an effect that remains should have been undone.
 _UNDOES: Final = frozenset({"run.failed", "run.cancelled", "run.stopped"})
 #: What an entry is whose question was opened by a rule; in doubt by any other.
-_ASKED: Final = {"partial": "partial", "compensation_failed": "compensating"}
+_ASKED: Final = {
+    "partial": "partial",
+    "compensation_failed": "compensating",
+    UNDO_CHANGED: "compensating",
+}
 
 
 @dataclass(frozen=True)

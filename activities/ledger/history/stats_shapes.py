@@ -106,7 +106,7 @@ class Interventions(Figures):
     """Questions that only a human can settle."""
 
     opened: dict[str, int]
-    """By rule: ``unknown``, ``partial``, ``compensation_failed``."""
+    """By rule: ``unknown``, ``partial``, ``compensation_failed``, ``undo_changed``."""
     settled: int
     open: int
     """Now, whenever they were opened."""

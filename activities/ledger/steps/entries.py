@@ -19,7 +19,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.contracts.effects import EffectView, UndoSpec
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import Recovery
@@ -163,8 +163,12 @@ class ClaimRequest:
     """What the acting user must be allowed now."""
     drift: str | None = None
     """Why a forward call is not allowed any more; what is settled is still returned."""
+    undo: UndoSpec | None = None
+    """How its effect would be undone by this worker; ``None``: it has none, or undoes another."""
     undoes: str | None = None
     """The entry this call compensates."""
+    instead_of: str | None = None
+    """How this undo differs from the one that its original's entry has kept."""
     also_known_by: tuple[str, ...] = ()
     """Other identity hashes that its entry may have: it may be from before runs had keys."""
     observes: bool = False
@@ -252,6 +256,8 @@ class Entry:
     """Whether the receipt is content from outside: by the tool, or by the lookup that found it."""
     answer: Any
     commit_no: int | None
+    undo: dict[str, Any] | None
+    """The ``UndoSpec`` of its newest claim, or the one that a human has agreed to since."""
     undoes: str | None
     left_because: str | None
     content_deleted_ms: int | None
