@@ -96,6 +96,28 @@ async def test_of_many_claims_of_a_failed_entry_at_once_exactly_one_is_claimed(
     assert (row["calls"], row["fencing_token"]) == (2, 2)
 
 
+async def test_of_many_requests_for_one_approval_at_once_people_see_one(
+    scene: Scene, scenes: list[Scene]
+) -> None:
+    """Retries and attempts side by side ask for the same thing (paperclip #8556)."""
+    for round_ in range(5):
+        step_id = f"refund-{round_}"
+        asking = [
+            asyncio.to_thread(worker.ask_approval, worker.call(step_id=step_id))
+            for worker in scenes
+        ]
+        asked = await asyncio.gather(*asking)
+
+        [row] = scene.rows(approvals, step_id=step_id)
+        assert {one.approval_id for one in asked} == {row["approval_id"]}
+        # Nor does a late retry after the answer ask again.
+        scene.decide(asked[0])
+        assert scene.ask_approval(scene.call(step_id=step_id)).approval_id == row["approval_id"]
+        [row] = scene.rows(approvals, step_id=step_id)
+        assert row["state"] == "approved"
+    assert len(scene.events(type_="approval.requested")) == 5
+
+
 async def test_of_many_claims_for_one_approval_at_once_one_entry_consumes_it(
     scene: Scene, scenes: list[Scene]
 ) -> None:

@@ -102,6 +102,8 @@ def request(
     Raises:
         QuotaUsedUp: As many requests of the tenant wait as may; nothing of this one is to be left.
     """
+    # An attempt that was given up may ask at the same time: one of the two finds the other's row.
+    tx.lock_step(call.run_id, call.step_id)
     assurance = assurance.stricter(Assurance(needs.proof))
     asked = {
         "run_id": call.run_id,
