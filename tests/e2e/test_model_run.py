@@ -10,6 +10,7 @@ import pytest
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Budget, Plan
 from tests.e2e.model_scripts import ALL, MODEL, asked, call, driven, finish, refund, said
+from tests.e2e.plans import FULL
 from tests.e2e.runs import Run, decision_on, example_plan, states, step, until
 from tests.e2e.stage import Stage
 
@@ -132,6 +133,43 @@ async def test_a_model_that_gives_up_has_its_work_undone(
     assert "out of ideas" in (result.error or "")
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+
+
+#: Fails for good: the shop answers 422 of a ticket that is on legal hold.
+ON_HOLD: Final = call("tickets.close", ticket_id="ticket-78")
+
+
+async def test_a_call_that_fails_and_is_made_right_later_has_nothing_undone(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    """A failed tool is no failed run: what was done before stays (langchain4j #5823)."""
+    right = call("tickets.close", ticket_id="ticket-77")
+    async with stage.worker_here(**MODEL):
+        run = await stage.start(driven(tmp_path, refund(order_id), ON_HOLD, right, ALL))
+        await run.approve()
+        refunded, failed, closed = said(await run.result())
+
+    assert refunded["amount"] == FULL and "failed" in failed and "failed" not in closed
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)
+    assert await stage.events(run, "effect.compensated") == []
+
+
+async def test_what_was_done_before_several_failures_is_undone_once_when_the_run_fails(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    """Each failure is another reason to undo, and the effect is one (langchain4j #5171)."""
+    gives_up = {"do": "give_up", "reason": "out of ideas"}
+    script = [refund(order_id), ON_HOLD, ON_HOLD, ON_HOLD, gives_up]
+    async with stage.worker_here(**MODEL):
+        run = await stage.start(driven(tmp_path, *script))
+        await run.approve()
+        result = await run.result()
+
+    assert (result.state, result.uncompensated) == (RunState.FAILED, [])
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+    assert len(await stage.events(run, "effect.compensated")) == 1
 
 
 async def test_calls_of_one_turn_are_made_side_by_side(

@@ -149,6 +149,20 @@ async def first_answer_counts(stage: Stage, run: Run, order_id: str, first: str)
     assert len(await stage.events(run, "interrupt.answered")) == 1
 
 
+async def first_of_answer_and_cancel_counts(
+    stage: Stage, run: Run, order_id: str, first: str
+) -> None:
+    """One of answer and stop wins, and the other changes nothing (Agenta #6530)."""
+    result, answers = await run.result(), await stage.events(run, "interrupt.answered")
+    refused = [one.name for one in (await run.view()).refused_signals]
+    if first == "answer":
+        assert (result.state, step(result, "end").output) == (RunState.COMPLETED, "yes")
+        assert (len(answers), refused, paid(stage, order_id)) == (1, [], (1, 0))
+    else:
+        assert (result.state, step(result, "end").output) == (RunState.CANCELLED, None)
+        assert (len(answers), refused, paid(stage, order_id)) == (0, ["answer"], (1, 1))
+
+
 async def resumed_once(stage: Stage, run: Run, order_id: str, first: str) -> None:
     assert (await run.result()).state is RunState.COMPLETED
     assert paid(stage, order_id) == (1, 0)
@@ -185,6 +199,7 @@ RACES: Final = [
     Race(PAUSED, ("resume", "pause"), paused_or_through),
     Race(PAUSED, ("resume", "cancel"), cancelled),
     Race(SPENT, ("top up", "top up more"), both_are_added),
+    Race(ASKING, ("cancel", "answer"), first_of_answer_and_cancel_counts),
 ]
 EACH: Final = [
     pytest.param(race, order, id=f"{race.messages[order]} before {race.messages[1 - order]}")
