@@ -20,7 +20,7 @@ from surehand.activities.ledger.core.store import (
 )
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.outbox import notification_rows
-from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
+from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.runs import terminated as stopped_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.worker.context import WorkerContext
@@ -33,6 +33,7 @@ from surehand.workflows.contracts.maintenance import (
 )
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.names import IS_RUN, TENANT
+from surehand.workflows.plain_text import plain_line
 
 log = structlog.get_logger()
 
@@ -150,7 +151,7 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
             return None
         page = run_tree.remaining(tx, run_id, limit=_MOST_LISTED)
         remain = run_tree.how_many_remain(tx, run_id)
-        facts = Facts(what=one_line(f"{run_id}: {remain} of its effects may stand"))
+        facts = Facts(what=plain_line(f"{run_id}: {remain} of its effects may stand"))
         # It may have been reset since it was stopped before: that is told again.
         where = {"run_id": run_id, "subject": run_id}
         notification_rows.write(tx, Kind.STOPPED, facts, **where, number=before)

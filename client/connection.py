@@ -61,7 +61,7 @@ from surehand.workflows.names import (
     WORKFLOW,
 )
 from surehand.workflows.payload_codec import StoreUnavailable
-from surehand.workflows.plain_text import plain
+from surehand.workflows.plain_text import plain, plain_line
 
 #: A worker that was killed is replaced within seconds; longer than this, none is there.
 ANSWER_TIME: Final = timedelta(seconds=15)
@@ -176,8 +176,7 @@ class Connection:
         where = f" ({places[-1][0]}:{places[-1][1]})" if places else ""
         if str(error).endswith(_NOT_TAKEN) and error.__cause__ is not None:
             error = error.__cause__  # which says what is wrong with it
-        reason = " ".join(str(error).split())
-        return plain(reason[:_LONGEST_REASON] + where)
+        return plain_line(error, _LONGEST_REASON) + plain(where)
 
     async def open_run(self, run_id: str) -> WorkflowExecutionDescription:
         """Return what the server knows about a run that has not ended; needs no worker.

@@ -19,22 +19,50 @@ _IGNORABLE: Final = re.compile(
 )
 #: What Markdown or HTML would take for something else than text.
 _MARKUP: Final = re.compile(r"([\\`*_{}\[\]<>~|&])")
+#: Characters of a line that a tool, a model or a stranger wrote: more would bury the rest.
+LONGEST_LINE: Final = 500
+#: The same of a text that people decide by.
+LONGEST_TEXT: Final = 4000
+#: So many times what a line shows is looked at: white space is left out of it.
+_LOOKED_AT: Final = 4
 
 
-def plain(value: object) -> str:
+def plain(value: object, longest: int | None = None) -> str:
     r"""Return ``value`` as one line of text with unseen characters written as ``\u001b``.
 
     An approver must see what will run: params that came from a model or a customer could
     otherwise move the cursor, hide a digit or reverse an account number on the screen.
+
+    Args:
+        value: What somebody else has written.
+        longest: Characters that are shown. It is cut before it is looked at: a stranger may have
+            written megabytes, and event loops show it. ``None``: all of it, which its caller
+            bounds or shows to whoever has asked for it.
     """
+    text = str(value)[:longest]
+    if text.isprintable() and _IGNORABLE.search(text) is None:
+        return text
     return "".join(
         f"\\u{ord(char):04x}"
         if (unicodedata.category(char) in _UNSEEN and char != " ") or _IGNORABLE.match(char)
         else char
-        for char in str(value)
-    )
+        for char in text
+    )[:longest]
 
 
-def markdown(value: object) -> str:
+def plain_line(value: object, longest: int = LONGEST_LINE) -> str:
+    """Return ``value`` as one plain line with single spaces, whose end says if it was cut.
+
+    Args:
+        value: What somebody else has written.
+        longest: Characters that it has at most.
+    """
+    text = str(value)
+    line = plain(" ".join(text[: _LOOKED_AT * longest].split()), longest + 1)
+    whole = len(line) <= longest and len(text) <= _LOOKED_AT * longest
+    return line if whole else f"{line[: longest - 1]}…"
+
+
+def markdown(value: object, longest: int = LONGEST_TEXT) -> str:
     """Return ``value`` as one line of Markdown that shows as the plain text it is."""
-    return _MARKUP.sub(r"\\\1", plain(" ".join(str(value).split())))
+    return _MARKUP.sub(r"\\\1", plain_line(value, longest))

@@ -30,7 +30,7 @@ from surehand.activities.ledger.effects.compensations import (
 )
 from surehand.activities.ledger.history.timeline import recovery_of
 from surehand.activities.ledger.outbox import notification_rows
-from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
+from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import batches, executions
 from surehand.activities.ledger.steps.entries import (
@@ -63,6 +63,7 @@ from surehand.workflows.contracts.effects import (
 )
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import undo_key
+from surehand.workflows.plain_text import plain_line
 
 T = TypeVar("T")
 
@@ -366,7 +367,7 @@ class CompensationActivities:
             notification_rows.write(
                 tx,
                 Kind.UNCOMPENSATED,
-                Facts(what=one_line(f"{entry.tool} {entry.key}: {reason}"), tool=entry.tool),
+                Facts(what=plain_line(f"{entry.tool} {entry.key}: {reason}"), tool=entry.tool),
                 run_id=asked.run_id,
                 step_id=asked.step_id,
                 subject=entry.entry_id,

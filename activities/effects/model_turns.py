@@ -135,7 +135,7 @@ class ModelActivities:
             if len(said.response) > LARGEST_TURN:
                 large = f"it has said {len(said.response)} characters, {LARGEST_TURN} at most"
                 raise Permanent(large)
-            line = clean_text(said.line)[:LONGEST_LINE]
+            line = clean_text(said.line, LONGEST_LINE)
             recorded = ModelSaid(
                 response=said.response,
                 line=line,

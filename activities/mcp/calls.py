@@ -31,7 +31,6 @@ from surehand.activities.tools.failure_classes import (
     ToolFault,
     Transient,
 )
-from surehand.activities.tools.output_json import clean_text
 from surehand.activities.tools.questions import NeedsAnswer
 from surehand.activities.tools.tool import ToolContext
 from surehand.process.named_objects import NotLoaded, load_extra
@@ -84,11 +83,11 @@ def changed(full: str, reviewed: Definition, offered: Definition | None) -> str 
     try:
         now = digest(offered)
     except NotCanonical as error:
-        return f"{unusable}: {plain(error)[:_LONGEST_ERROR]}; see `mcp diff`"
+        return f"{unusable}: {plain(error, _LONGEST_ERROR)}; see `mcp diff`"
     if now == digest(reviewed):
         return None
     if (problem := definition_problem(offered)) is not None:
-        return f"{unusable}: {plain(problem)[:_LONGEST_ERROR]}; see `mcp diff`"
+        return f"{unusable}: {plain(problem, _LONGEST_ERROR)}; see `mcp diff`"
     return (
         f"{full} is not as it was reviewed: {in_words(reviewed, offered)}. See `mcp diff`; to take "
         f"it as reviewed: `mcp pin {full}@{now}`, and restart the worker; "
@@ -181,7 +180,7 @@ class McpCall:
     def _fault(self, error: BaseException, sent: bool) -> ToolFault:
         if isinstance(error, ToolFault):
             return error
-        what = plain(clean_text(f"{type(error).__name__}: {error}"))[:_LONGEST_ERROR]
+        what = plain(f"{type(error).__name__}: {error}", _LONGEST_ERROR)
         if not sent:
             return DependencyDown(f"{self.full}: the server cannot be reached: {what}")
         if getattr(error, "code", None) in _REFUSED:
@@ -194,7 +193,7 @@ class McpCall:
     def _output(self, said: CallToolResult) -> Any:
         if said.is_error:
             texts = [getattr(part, "text", "") for part in said.content]
-            what = plain(clean_text(" ".join(filter(None, texts))))[:_LONGEST_ERROR]
+            what = plain(" ".join(filter(None, texts)), _LONGEST_ERROR)
             message = f"{self.full} says: {what or 'an error'}"
             proven = self.tool.effect == "read" or self.tool.errors == "not-applied"
             raise ReportedError(message, what) if proven else ReportedFailure(message)
@@ -226,7 +225,7 @@ class McpCall:
     async def _followed(self, link: str, message: str, ctx: ToolContext) -> Any:
         """Return whether a human has done what the server wants at a link, which only they open."""
         if not _LINK.fullmatch(link):
-            raise Permanent(f"{self.full} asks to open what is no link: {plain(link)[:200]}")
+            raise Permanent(f"{self.full} asks to open what is no link: {plain(link, 200)}")
         question = (
             f"{self.full} asks to open {link} in a browser. Answer accept once that is done there,"
             f" or decline. It says: {message}"

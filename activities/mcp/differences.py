@@ -51,7 +51,7 @@ def _text(value: Any) -> str:
 
 
 def _cut(text: str, at: int) -> str:
-    seen = plain(text[at : at + _LONGEST + 1])
+    seen = plain(text[at : at + _LONGEST + 1], _LONGEST + 1)
     begun = "..." if at else ""
     room = _LONGEST - len(begun)
     return begun + (seen if len(seen) <= room else f"{seen[: room - 3]}...")

@@ -106,7 +106,7 @@ async def ask_servers(reviewed: Reviewed, *, at_start: bool = False) -> Offered:
                     return found
         except Exception as error:
             first = innermost(error)
-            return plain(f"{type(first).__name__}: {first}".rstrip(": "))[:300]
+            return plain(f"{type(first).__name__}: {first}".rstrip(": "), 300)
 
     answers = await asyncio.gather(*(ask(name) for name in reviewed.servers))
     tools, silent = list[Seen](), dict[str, str]()

@@ -141,7 +141,7 @@ def _tool(reviewed: Reviewed, server_name: str, name: str) -> Tool:
 
 def _description(definition: Definition, full: str) -> str:
     lines = str(definition.get("description", "")).strip().splitlines()
-    return plain(lines[0])[:_LONGEST_DESCRIPTION] if lines else full
+    return plain(lines[0], _LONGEST_DESCRIPTION) if lines else full
 
 
 def _foreign(said: McpTool, hints: Mapping[str, Any]) -> bool:

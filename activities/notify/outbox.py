@@ -27,13 +27,13 @@ from surehand.activities.ledger.outbox.notification import (
     Notification,
     Notifier,
     ReceiverGone,
-    one_line,
 )
 from surehand.activities.ledger.outbox.notification_rows import Taken, remind
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.worker.metrics import Metrics
 from surehand.activities.worker.secrets import Secrets
 from surehand.workflows.identity import DEFAULT_TENANT
+from surehand.workflows.plain_text import plain_line
 
 
 class Courier:
@@ -253,7 +253,7 @@ class Outbox:
             return "unrecorded"
 
     async def _failed(self, tenant: str, channel: str, taken: Taken, error: NotDelivered) -> str:
-        reason = self._secrets.hide(one_line(error, _LONGEST_ERROR))
+        reason = self._secrets.hide(plain_line(error, _LONGEST_ERROR))
         gone = isinstance(error, ReceiverGone)
         if gone and channel not in self._gone:
             self._gone.add(channel)

@@ -27,7 +27,7 @@ class No:
 
     def cleaned(self) -> No:
         """Return the answer as ledger and history can carry it, whatever the tool has put in."""
-        return No(clean_text(str(self.reason))[:2000], clean_text(str(self.code))[:80])
+        return No(clean_text(str(self.reason), 2000), clean_text(str(self.code), 80))
 
 
 @dataclass(frozen=True)

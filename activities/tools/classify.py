@@ -51,7 +51,7 @@ def classify(error: BaseException, declared: Declared = NOTHING_DECLARED) -> Fai
         error: What it raised.
         declared: What the tool says of errors of its own; the first that fits wins.
     """
-    message = clean_text(f"{type(error).__name__}: {error}".rstrip(": "))[:LONGEST_MESSAGE]
+    message = clean_text(f"{type(error).__name__}: {error}".rstrip(": "), LONGEST_MESSAGE)
     for type_, class_ in declared.items():
         if isinstance(error, type_) and not isinstance(error, CallStopped):
             return Failure(class_, message, getattr(error, "retry_after", None))

@@ -36,9 +36,10 @@ def to_json(output: Any) -> Any:
     return clean
 
 
-def clean_text(text: str) -> str:
-    """Return text that both databases and UTF-8 can carry."""
-    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+def clean_text(text: str, longest: int | None = None) -> str:
+    """Return text that both databases and UTF-8 can carry, cut if it is longer."""
+    kept = text[:longest].replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    return kept.encode("utf-8", "replace").decode()
 
 
 def _plain(output: Any) -> Any:
@@ -52,7 +53,7 @@ def _plain(output: Any) -> Any:
 
 def _text_of(value: Any) -> str:
     try:
-        return clean_text(repr(value))[:LONGEST_TEXT]
+        return clean_text(repr(value), LONGEST_TEXT)
     except Exception:
         return f"a {type(value).__name__} that cannot be shown"
 

@@ -55,7 +55,7 @@ class Answers:
         wrong = schema_problem(schema or {})
         if wrong is not None:
             raise ValueError(f"ctx.ask: the answer's schema: {wrong}")
-        text = clean_text(str(question))[:LONGEST_QUESTION]
+        text = clean_text(str(question), LONGEST_QUESTION)
         needed = NeedsAnswer(text, dict(schema or {}), before=self._asked)
         if self._asked >= len(self._given):
             raise needed

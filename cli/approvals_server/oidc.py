@@ -175,7 +175,7 @@ class OidcSignIn:
         if asked.get("iss", None if says_who else issuer) != issuer:
             raise BadSignIn(OF_PAGES.oidc_other_issuer)  # RFC 9207
         if "error" in asked or "code" not in asked:
-            log.warning("sign_in.refused", error=plain(asked.get("error", "")[:80]))
+            log.warning("sign_in.refused", error=plain(asked.get("error", ""), 80))
             raise BadSignIn(OF_PAGES.oidc_refused)
         subject = await self._provider.subject(
             asked["code"],
@@ -200,7 +200,7 @@ def own_path(text: str) -> str:
 
 
 def _away(request: Request, problem: ProviderAway) -> Response:
-    log.warning("sign_in.provider_away", problem=plain(str(problem)))
+    log.warning("sign_in.provider_away", problem=plain(problem, 300))
     return error(request, 503, OF_PAGES.oidc_away)
 
 

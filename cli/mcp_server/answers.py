@@ -13,7 +13,7 @@ from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import Waiting
-from surehand.workflows.plain_text import plain
+from surehand.workflows.plain_text import plain, plain_line
 
 #: Characters of JSON that a tool's answer has at most, and a resource.
 LARGEST_ANSWER: Final = 24 * 1024
@@ -30,13 +30,7 @@ _MORE: Final = "... (more is not shown)"
 
 def error_line(error: SurehandError) -> str:
     """Return an error as one line."""
-    return one_line("; ".join(error.lines))
-
-
-def one_line(text: str) -> str:
-    """Return a text as one plain line that is not too long."""
-    line = plain(" ".join(text[: 4 * LONGEST_ERROR].split()))
-    return line if len(line) <= LONGEST_ERROR else f"{line[:LONGEST_ERROR]}..."
+    return plain_line("; ".join(error.lines), LONGEST_ERROR)
 
 
 class _TooMuch(Exception):

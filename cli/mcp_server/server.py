@@ -24,12 +24,12 @@ from surehand.cli.mcp_server.answers import (
     LONGEST_ERROR,
     bounded,
     error_line,
-    one_line,
 )
 from surehand.cli.mcp_server.runs import ServedRuns
 from surehand.process import VERSION
 from surehand.process.exits import NotFound, SurehandError
 from surehand.workflows.contracts.steering import CancelMode
+from surehand.workflows.plain_text import plain_line
 
 #: Characters of JSON of one request: a plan and its input, with room to spare.
 LARGEST_REQUEST: Final = 256 * 1024
@@ -200,7 +200,7 @@ async def _telling(ctx: Context[Any, Any]) -> AsyncIterator[Callable[[str], None
         while True:
             word = await words.get()
             count += 1
-            await ctx.report_progress(count, message=one_line(word))
+            await ctx.report_progress(count, message=plain_line(word, LONGEST_ERROR))
 
     telling = asyncio.create_task(tell())
     try:
@@ -230,10 +230,12 @@ async def _bounded_requests(
         data = error.error.data
         small = len(json.dumps(data, default=str)) <= LONGEST_ERROR
         kept = data if small else None
-        raise MCPError(error.error.code, one_line(error.error.message), kept) from error
+        raise MCPError(
+            error.error.code, plain_line(error.error.message, LONGEST_ERROR), kept
+        ) from error
     if isinstance(answer, dict) and answer.get("isError"):
         texts = " ".join(str(part.get("text", "")) for part in answer.get("content", ()))
-        answer = {**answer, "content": [{"type": "text", "text": one_line(texts)}]}
+        answer = {**answer, "content": [{"type": "text", "text": plain_line(texts, LONGEST_ERROR)}]}
     return answer
 
 

@@ -15,7 +15,7 @@ from surehand.cli.verb.printer import Reply, Table, table_or
 from surehand.cli.verb.shapes import McpChange, McpDiff, McpList, McpPinned, McpToolSeen
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.program import command
-from surehand.workflows.plain_text import plain
+from surehand.workflows.plain_text import plain_line
 
 if TYPE_CHECKING:
     from surehand.activities.mcp.pins import Offered, Seen
@@ -160,5 +160,4 @@ def _silent(offered: Offered) -> list[str | Table]:
 
 
 def _cut(value: object) -> str:
-    text = " ".join(plain("" if value is None else value).split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return plain_line("" if value is None else value, _LONGEST)

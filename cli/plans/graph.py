@@ -10,7 +10,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 from surehand.cli.plans.shapes import GraphEdge, GraphNode, Kind, PlanGraph
 from surehand.workflows.contracts.tools import Effect, ToolSpec
-from surehand.workflows.plain_text import plain
+from surehand.workflows.plain_text import plain, plain_line
 from surehand.workflows.plan.plan import Goto, Plan, Step
 from surehand.workflows.plan.validation import ancestors
 
@@ -173,8 +173,7 @@ def notes(node: GraphNode) -> list[str]:
 
 
 def _label(text: str) -> str:
-    text = plain(" ".join(text.split()))
-    return (text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…").translate(_CODES)
+    return plain_line(text, _LONGEST).translate(_CODES)
 
 
 #: Columns: a box is never wider, and a terminal never taken for narrower.

@@ -82,7 +82,7 @@ def view_lines(connection: Connection, view: RunView, calls: CallProgress) -> Li
     yield ""
     yield from _steps_lines(view.result)
     for step_id, progress in calls.by_step.items():
-        yield f"  {step_id} has come to {_short(compact(progress))}"
+        yield f"  {step_id} has come to {_short(compact(progress, _SHORT + 1))}"
     for step_id, size in calls.bytes_written.items():
         yield f"  {step_id} has written {size:,} bytes of its artifact"
     asked = {request.approval_id for request in view.pending}
@@ -126,7 +126,7 @@ def _outcome(step: StepView) -> str:
         return _short_error(step.error)
     made_by = f"made by run {step.made_by}: " if step.made_by else ""
     replayed = "recorded before: " if step.replayed and not made_by else ""
-    output = "" if step.output is None else compact(step.output)
+    output = "" if step.output is None else compact(step.output, _SHORT + 1)
     return _short(f"{made_by or replayed}{output}")
 
 

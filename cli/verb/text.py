@@ -10,14 +10,14 @@ from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.plain_text import plain
 
 
-def compact(value: Any) -> str:
-    """Return a JSON value as one line of text; a plain string as it is."""
+def compact(value: Any, longest: int | None = None) -> str:
+    """Return a JSON value as one line of text, cut if it is longer; a plain string as it is."""
     if isinstance(value, str):
-        return plain(value)
+        return plain(value, longest)
     artifact = as_artifact(value)
     if artifact is not None:
         return f"artifact sha256:{artifact.sha256[:12]}... ({artifact.bytes} bytes)"
-    return plain(json.dumps(value, ensure_ascii=False, default=str))
+    return plain(json.dumps(value, ensure_ascii=False, default=str), longest)
 
 
 def counted(number: int, noun: str) -> str:

@@ -152,7 +152,7 @@ async def place_calls(
         if tool not in there:
             refused = "it is none of the tools that this run has: " + ", ".join(sorted(there))
         if refused is not None:
-            await steps.refuse(plain(tool)[:120], refused, id=step_id)
+            await steps.refuse(plain(tool, 120), refused, id=step_id)
         placed.append(PlacedCall(call_id, step_id, refused))
     return placed
 
@@ -194,7 +194,7 @@ async def call_human(
         StepFailed: The model gives up.
     """
     if tool == _GIVE_UP.name:
-        reason = f"the model gives up: {plain(params.get('reason'))[:2000]}"
+        reason = f"the model gives up: {plain(params.get('reason'), 2000)}"
         raise StepFailed(reason, called=False)
     question, answer = question_of(params.get("question")), params.get("answer")
     try:
@@ -207,7 +207,7 @@ async def call_human(
 
 async def ask_to_call(steps: StepMaker, tool: str, args: str, call_id: str) -> str | None:
     """Ask a human whether an agent may call a tool of its own; return why not, ``None``: it may."""
-    question = plain(f"May the agent call {tool} with {args}?")
+    question = plain(f"May the agent call {tool} with {args}?", LONGEST_QUESTION + 1)
     if len(question) > LONGEST_QUESTION:
         return "its params are too long to be shown"  # nobody says yes to what is cut off
     yes = await steps.ask(question, {"type": "boolean"}, id=steps.places.get(call_id))
@@ -216,7 +216,7 @@ async def ask_to_call(steps: StepMaker, tool: str, args: str, call_id: str) -> s
 
 def question_of(value: object) -> str:
     """Return what a human is asked, where a model or somebody's code has written it."""
-    return plain(value)[:LONGEST_QUESTION]
+    return plain(value, LONGEST_QUESTION)
 
 
 def _names_other_artifacts(value: Any, known: Set[str]) -> bool:

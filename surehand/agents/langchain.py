@@ -424,7 +424,7 @@ class RecordedModel(BaseChatModel):
 
 
 def _why_broken(call: InvalidToolCall) -> str:
-    return f"its arguments are no JSON object: {plain(call['args'])[:200]}"
+    return f"its arguments are no JSON object: {plain(call['args'], 200)}"
 
 
 def _written(message: BaseMessage) -> str:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.cli.mcp_server.answers import LARGEST_ANSWER, LONGEST_ERROR, bounded, one_line
+from surehand.cli.mcp_server.answers import LARGEST_ANSWER, LONGEST_ERROR, bounded, error_line
+from surehand.process.exits import SurehandError
 
 COMMAND: Final = f"  python starter.py show {'r' * 120}/refund/1 --tenant {'t' * 60}"
 FIELDS: Final = {str(number): "y" * 999 for number in range(99)}
@@ -54,5 +55,5 @@ def test_nothing_in_it_is_unseen_and_lines_stay_lines() -> None:
 
 
 def test_an_error_is_one_line_with_an_end() -> None:
-    assert one_line("a\n\tb\x1b") == "a b\\u001b"
-    assert len(one_line("x" * 1_000_000)) <= LONGEST_ERROR + 3
+    assert error_line(SurehandError("a\n\tb\x1b")) == "a b\\u001b"
+    assert len(error_line(SurehandError("x" * 1_000_000))) == LONGEST_ERROR

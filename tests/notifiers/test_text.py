@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from surehand.activities.ledger.outbox.notification import Kind, one_line
+from surehand.activities.ledger.outbox.notification import Kind
+from surehand.workflows.plain_text import plain_line
 from tests.notifiers.samples import approval
 
 #: Lines as a model or a customer might write them.
@@ -84,7 +85,7 @@ def test_long_lines_are_cut_and_say_so() -> None:
 
     assert len(told.title) < 200
     assert len(told.text) < 2000
-    assert one_line("x" * 100_000).endswith("…")
+    assert plain_line("x" * 100_000).endswith("…")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Final
+from typing import Any, Final
 
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance, Decision, VerdictCode
 from surehand.workflows.contracts.approvals import DecisionOutcome as Outcome
@@ -19,6 +19,7 @@ from surehand.workflows.state.run_state import RunData
 
 #: Params longer than this are cut in the details; the view has them whole.
 _LONGEST_PARAMS: Final = 2000
+_IN_LINES: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
 
 
 def current_details(data: RunData) -> str:
@@ -72,8 +73,7 @@ def _refused(data: RunData) -> list[str]:
 
 
 def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
-    shown = json.dumps(request.params, indent=2, ensure_ascii=False)
-    params = "\n".join(map(plain, shown.split("\n")))
+    params = _indented(request.params)
     cut = len(params) > _LONGEST_PARAMS
     return [
         "",
@@ -97,13 +97,26 @@ def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
     ]
 
 
+def _indented(value: Any) -> str:
+    """Return a JSON value in lines for people, with more characters than are shown at most.
+
+    A run's details are made whenever it has moved, so the rest of a large value is not looked at.
+    """
+    text = ""
+    for part in _IN_LINES.iterencode(value):
+        text += part[: _LONGEST_PARAMS + 1]
+        if len(text) > _LONGEST_PARAMS:
+            break
+    return "\n".join(map(plain, text.split("\n")))
+
+
 def _question(interrupt: Interrupt) -> list[str]:
     answer = {"actor": YOUR_NAME, "answers": {interrupt.interrupt_id: "..."}}
     fence = ["```json", json.dumps(answer, indent=2, ensure_ascii=False), "```"]
     lines = ["", f"### Asks: `{interrupt.interrupt_id}`", markdown(interrupt.question), ""]
     if interrupt.answer_schema:
-        schema = "\n".join(map(plain, json.dumps(interrupt.answer_schema, indent=2).split("\n")))
-        lines += ["The answer has to fit:", "", "```json", schema[:_LONGEST_PARAMS], "```", ""]
+        schema = _indented(interrupt.answer_schema)[:_LONGEST_PARAMS]
+        lines += ["The answer has to fit:", "", "```json", schema, "```", ""]
     how = f"To answer, choose *More Actions*, *Send a Signal*, `{Verb.ANSWER}`, and paste:"
     return [*lines, how, "", *fence]
 

@@ -10,9 +10,10 @@ from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import interventions
 from surehand.activities.ledger.outbox import notification_rows
-from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
+from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.workflows.contracts.effects import ResolutionOutcome, UndoSpec
+from surehand.workflows.plain_text import plain_line
 
 #: Asked of a run that has taken over the receipt of an effect which its owner has undone.
 UNDONE: Final = "undone"
@@ -81,7 +82,7 @@ def open_intervention(
     notification_rows.write(
         tx,
         Kind.INTERVENTION,
-        Facts(what=one_line(question), tool=entry.tool),
+        Facts(what=plain_line(question), tool=entry.tool),
         run_id=run_id,
         step_id=step_id,
         subject=intervention_id,

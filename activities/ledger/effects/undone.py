@@ -22,9 +22,10 @@ from surehand.activities.ledger.effects.interventions import (
     open_intervention,
 )
 from surehand.activities.ledger.outbox import notification_rows
-from surehand.activities.ledger.outbox.notification import Facts, Kind, one_line
+from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.steps.entries import Asked, ClaimRequest, Entry
 from surehand.workflows.identity import root_run_id
+from surehand.workflows.plain_text import plain_line
 
 #: Runs that the owner's event names; each of them has an event of its own.
 _MOST_NAMED: Final = 100
@@ -97,7 +98,7 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
             notification_rows.write(
                 tx,
                 Kind.WITHDRAWN,
-                Facts(what=one_line(f"{undone} has completed on"), tool=entry.tool),
+                Facts(what=plain_line(f"{undone} has completed on"), tool=entry.tool),
                 run_id=run_id,
                 step_id=step_id,
                 # A step may rely on several.

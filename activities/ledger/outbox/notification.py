@@ -21,14 +21,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from surehand.process.program import shared_program
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.identity import DEFAULT_TENANT, digest
-from surehand.workflows.plain_text import plain
+from surehand.workflows.plain_text import plain, plain_line
 
 #: How long one attempt to send may take.
 SEND_LIMIT: Final = timedelta(seconds=10)
 #: What our own notifiers take of it, so that they can say what has become of it.
 ANSWER_LIMIT: Final = SEND_LIMIT - timedelta(seconds=1)
-#: Characters of a line that a tool, a model or a stranger wrote: more would bury the rest.
-_LONGEST_LINE: Final = 500
 #: Characters of a title: it becomes the subject of a mail, or the text on a lock screen.
 _LONGEST_TITLE: Final = 150
 #: What can be undone, the question says itself.
@@ -147,7 +145,7 @@ class Notification(Facts):
     @property
     def title(self) -> str:
         """One line that says what this is about; nothing in it breaks a line or a header."""
-        what = one_line(self.what, _LONGEST_TITLE)
+        what = plain_line(self.what, _LONGEST_TITLE)
         match self.kind:
             case Kind.APPROVAL:
                 return f"Approval needed: {what}"
@@ -166,7 +164,7 @@ class Notification(Facts):
             case Kind.WITHDRAWN:
                 return f"Undone since: {what}"
             case _:
-                return f"{one_line(self.kind)}: {what}"
+                return f"{plain_line(self.kind)}: {what}"
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -202,9 +200,9 @@ class Notification(Facts):
         yield self.title
         yield ""
         # The title may be cut.
-        yield one_line(self.what)
-        step = f", step {one_line(self.step_id)}" if self.step_id else ""
-        yield f"  run       {one_line(self.run_id)}{step}"
+        yield plain_line(self.what)
+        step = f", step {plain_line(self.step_id)}" if self.step_id else ""
+        yield f"  run       {plain_line(self.run_id)}{step}"
         until = self.until.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if self.until else None
         told: dict[str, Sequence[str | None]] = {
             "tool": [self.tool],
@@ -218,7 +216,7 @@ class Notification(Facts):
             "page": [self.page],
         }
         for name, values in told.items():
-            yield from (f"  {name:<9} {one_line(value)}" for value in values if value)
+            yield from (f"  {name:<9} {plain_line(value)}" for value in values if value)
         yield ""
         yield from self.commands
         if self.kind == Kind.INTERVENTION:
@@ -251,12 +249,6 @@ class Notifier(Protocol):
             NotDelivered: It may name a pause; anything else that is raised counts the same.
             ReceiverGone: Nothing is to be sent there any more.
         """
-
-
-def one_line(text: object, longest: int = _LONGEST_LINE) -> str:
-    """Return a text as one plain line that cannot steer a terminal, a mail or a log."""
-    line = plain(" ".join(str(text).split()))
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def delivery_id(tenant: str, kind: str, subject: str, number: int, channel: str) -> str:

@@ -22,13 +22,13 @@ from surehand.activities.ledger.outbox.notification import (
     Kind,
     Notification,
     delivery_id,
-    one_line,
 )
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.ledger.steps.foreign import content_of
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.foreign import foreign_text
 from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.plain_text import plain_line
 from surehand.workflows.plan.policy import Needs
 
 #: Rows that are given up in one transaction.
@@ -92,15 +92,15 @@ def write(
 def write_approval(tx: Transaction, row: Mapping[str, Any], kind: Kind, number: int = 0) -> None:
     """Have people told of an approval request, by its row."""
     facts = Facts(
-        what=one_line(row["description"]),
+        what=plain_line(row["description"]),
         tool=row["tool"],
         params_hash=row["params_hash"],
-        undo=one_line(row["undo"]),
-        asked_by=tuple(map(one_line, dict.fromkeys((row["user_id"], *row["editors"])))),
+        undo=plain_line(row["undo"]),
+        asked_by=tuple(map(plain_line, dict.fromkeys((row["user_id"], *row["editors"])))),
         needs=tuple(
             requirement.as_text() for requirement in Needs.model_validate(row["needs"]).requirements
         ),
-        foreign=one_line(foreign_text(content_of(tx, row["run_id"]))),
+        foreign=plain_line(foreign_text(content_of(tx, row["run_id"]))),
         signed=Assurance(row["assurance"]) is not Assurance.OPEN,
         passkey=Assurance(row["assurance"]).by_passkey,
         until=_moment(row["expires_ms"]),
@@ -113,14 +113,14 @@ def write_pause(
     tx: Transaction, run_id: str, step_id: str, number: int, *, tool: str, reason: str
 ) -> None:
     """Have people told that a run waits for a permission; ``number`` tells its pauses apart."""
-    facts = Facts(what=one_line(reason), tool=tool)
+    facts = Facts(what=plain_line(reason), tool=tool)
     where = {"run_id": run_id, "step_id": step_id, "subject": f"{run_id}/{step_id}"}
     write(tx, Kind.PERMISSION, facts, number=number, **where)
 
 
 def write_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
     """Have people told that a run asks for a value."""
-    facts = Facts(what=one_line(interrupt.question), until=interrupt.expires_at)
+    facts = Facts(what=plain_line(interrupt.question), until=interrupt.expires_at)
     subject, step_id = _question(run_id, interrupt), interrupt.step_id
     write(tx, Kind.QUESTION, facts, run_id=run_id, subject=subject, step_id=step_id)
 
