@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -27,6 +26,7 @@ from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.drafts import Written
 from surehand.process import set_aside
 from surehand.process.blobs import Blobs
+from surehand.process.off_loop import call_off_loop, load_json
 from surehand.process.payload_encryption import RunKey
 from surehand.process.sources import KEYS
 from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact
@@ -111,7 +111,7 @@ class ArtifactStore:
         Raises:
             KeyErased: The run was erased, which nobody can do to one with a call under way.
         """
-        data = canonical_json(value)
+        data = await call_off_loop(canonical_json, value)
         # A value that looks like a reference is kept as well, so that nobody takes it for one.
         if len(data) <= self._largest_inline and not _looks_like_one(value):
             return Kept(value)
@@ -172,11 +172,16 @@ class ArtifactStore:
     async def _sealed(
         self, tenant: str, run_id: str, data: bytes, type_: str
     ) -> tuple[Artifact, bytes]:
-        key, sha256 = await self._key(run_id), hashlib.sha256(data).hexdigest()
-        artifact = _artifact(key, run_id, sha256, len(data), type_)
-        if key is None:
-            return artifact, data
-        return artifact, key.seal(_about(tenant, artifact), data, kept=True)
+        key = await self._key(run_id)
+
+        def sealed(data: bytes) -> tuple[Artifact, bytes]:
+            sha256 = hashlib.sha256(data).hexdigest()
+            artifact = _artifact(key, run_id, sha256, len(data), type_)
+            if key is None:
+                return artifact, data
+            return artifact, key.seal(_about(tenant, artifact), data, kept=True)
+
+        return await call_off_loop(sealed, data)
 
     async def _key(self, run_id: str) -> RunKey | None:
         """Return a run's key, however long that takes: what is in hand is not kept in plain."""
@@ -205,7 +210,7 @@ class ArtifactStore:
         Raises:
             ArtifactUnavailable: It is not there, or not what was kept.
         """
-        return json.loads(await self.read_bytes(tenant, run_id, artifact))
+        return await load_json(await self.read_bytes(tenant, run_id, artifact))
 
     async def read_bytes(self, tenant: str, run_id: str, artifact: Artifact) -> bytes:
         """Return the content of an artifact, verified.
@@ -236,15 +241,19 @@ class ArtifactStore:
             except StoreUnavailable as error:
                 also = ": the ledger does not have it, nor the store" if in_ledger else ""
                 raise ArtifactUnavailable(f"{where}{also} at {self.url}: {error}") from error
-        try:
+
+        def opened(content: bytes) -> bytes:
             if key is not None:
                 content = key.open(_about(tenant, artifact), content)
+            sha256 = hashlib.sha256(content).hexdigest()
+            if artifact.sha256 != (sha256 if key is None else key.digest_of(sha256)):
+                raise NotDecrypted("it is not what was kept")
+            return content
+
+        try:
+            return await call_off_loop(opened, content)
         except NotDecrypted as error:
             raise ArtifactUnavailable(f"{where} at {self.url}: {error}") from error
-        sha256 = hashlib.sha256(content).hexdigest()
-        if artifact.sha256 != (sha256 if key is None else key.digest_of(sha256)):
-            raise ArtifactUnavailable(f"{where} at {self.url} is not what was kept")
-        return content
 
     async def _key_to_read(
         self, where: str, tenant: str, run_id: str, artifact: Artifact

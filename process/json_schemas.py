@@ -6,6 +6,7 @@ patterns are RE2's, which take time in proportion to the text, and an evaluation
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,10 @@ _NOWHERE: Final[Registry[Any]] = Registry()
 _RE2: Final = re2.Options()
 _RE2.max_mem = 1024 * 1024
 _RE2.log_errors = False
+#: Characters of a schema, as JSON: whether it is one takes the processor time for each part of it.
+LARGEST: Final = 64 * 1024
+#: The same of one that is looked at in a few milliseconds.
+_SHORT: Final = 1000
 _ends_at: Final[ContextVar[float]] = ContextVar("ends_at")
 
 
@@ -42,6 +47,8 @@ class _Unbounded(Exception):
 
 def schema_problem(schema: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a schema, as one clause; ``None``: nothing."""
+    if len(json.dumps(schema, default=str)) > LARGEST:
+        return f"has more than {LARGEST:,} characters of JSON"
     try:
         Draft202012Validator.check_schema(schema, format_checker=_FORMATS)
         # References are only followed when they are met: meet them.
@@ -60,6 +67,13 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
         # for these, and whoever evaluates it again gets no further.
         return f"cannot be evaluated: {type(error).__name__}"
     return None
+
+
+async def find_schema_problem(schema: Mapping[str, Any]) -> str | None:
+    """Return the same, found by a thread if the schema is none of people's: it may take seconds."""
+    if len(json.dumps(schema, default=str)) <= _SHORT:
+        return schema_problem(schema)
+    return await asyncio.to_thread(schema_problem, schema)
 
 
 def problems(schema: Mapping[str, Any], value: Any) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Final, Protocol
 
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from temporalio.api.common.v1 import Payload
 
 from surehand.process.key_encryption import KEY_BYTES, NONCE_BYTES
+from surehand.process.off_loop import call_off_loop
 from surehand.workflows.encryption import (
     ENCODING_KEY,
     ENCRYPTED,
@@ -122,8 +124,12 @@ class RunEncryption:
         """Encrypt a payload, as the port says."""
         key = await self._keys.key_of(place.root, make=True)
         about, content = _about(place), payload.SerializeToString(deterministic=True)
-        nonce = key.nonce_of(about, content) if kept else secrets.token_bytes(NONCE_BYTES)
-        data = _VERSION + nonce + key.payloads.encrypt(nonce, content, about)
+
+        def encrypted(content: bytes) -> bytes:
+            nonce = key.nonce_of(about, content) if kept else secrets.token_bytes(NONCE_BYTES)
+            return _VERSION + nonce + key.payloads.encrypt(nonce, content, about)
+
+        data = await call_off_loop(encrypted, content)
         metadata = {
             ENCODING_KEY: ENCRYPTED,
             KEY_ID: place.root.encode(),
@@ -136,7 +142,8 @@ class RunEncryption:
         """Decrypt a payload, as the port says."""
         named = require_place(payload, place)
         key = await self._keys.key_of(named.root, make=False)
-        return Payload.FromString(_opened(key.payloads, _about(named), payload.data))
+        opened = partial(_opened, key.payloads, _about(named))
+        return Payload.FromString(await call_off_loop(opened, payload.data))
 
 
 def _nonce_of(key: bytes, about: bytes, content: bytes) -> bytes:

@@ -187,6 +187,11 @@ class SharedPayloadConverter(PydanticPayloadConverter):
         """Do nothing: it has been made."""
 
 
+async def _sha256(data: bytes) -> str:
+    """Return a digest, made by a thread: a run may carry 32 MiB, and others have their turn."""
+    return (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
+
+
 class _Kept:
     """The store of one process, and what it remembers of it."""
 
@@ -213,7 +218,7 @@ class _Kept:
         data = self._known.get(path)
         if data is None:
             data = await self._opened().get(path)
-            if hashlib.sha256(data).hexdigest() != sha256:
+            if await _sha256(data) != sha256:
                 raise NotKept("what is there is not what was kept")
         self._remember(path, data)
         return data
@@ -332,7 +337,7 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
 
     async def _reference(self, payload: Payload) -> Payload:
         data = payload.SerializeToString(deterministic=True)
-        sha256 = hashlib.sha256(data).hexdigest()
+        sha256 = await _sha256(data)
         path = f"{payloads_of(self._run_id)}/{sha256}"
         try:
             await self._kept.put(path, data)

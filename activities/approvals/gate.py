@@ -81,12 +81,15 @@ class ApprovalActivities:
         """Write the request for one call and tell whoever listens; idempotent by approval id."""
         attempt, worker = Attempt.current(), self._worker
         call = await complete(worker.artifacts, asked.call)
-        prepared = await worker.ledger.with_keys(lambda: prepare_here(worker, call))
+        prepared = await worker.ledger.with_keys(lambda: prepare_here(worker, call), call.params)
         request = await worker.ledger.with_keys(
-            lambda: claim_request(worker, call, prepared, attempt)
+            lambda: claim_request(worker, call, prepared, attempt), prepared.plain
         )
         request = await to_ask_with(worker.watchdog, request, prepared, attempt.number)
-        asking = {marked: needed(call, prepared, foreign=marked) for marked in (False, True)}
+        asking = await worker.ledger.with_keys(
+            lambda: {marked: needed(call, prepared, foreign=marked) for marked in (False, True)},
+            prepared.plain,
+        )
 
         def ask(tx: Transaction) -> _Requested | None:
             foreign = foreign_rows.content_of(tx, call.run_id)

@@ -235,7 +235,8 @@ class CompensationActivities:
                     *(self._worker, asked, undoing, plain, attempt),
                     key=undo_key(entry.entry_id),
                     user=asked.user,
-                )
+                ),
+                plain,
             )
             request = replace(
                 request,

@@ -145,9 +145,11 @@ class ModelActivities:
             return recorded.model_dump(mode="json")
 
         worker = self._worker
-        prepared = await worker.ledger.with_keys(lambda: _prepared(worker.hashes, call, turn, say))
+        prepared = await worker.ledger.with_keys(
+            lambda: _prepared(worker.hashes, call, turn, say), call.params
+        )
         request = await worker.ledger.with_keys(
-            lambda: claim_request(worker, call, prepared, attempt)
+            lambda: claim_request(worker, call, prepared, attempt), prepared.plain
         )
         read = ReadCall(self._worker, call, prepared, request, attempt, NO_RESOURCES, kept)
         async with following(self._worker, call, attempt):

@@ -11,8 +11,9 @@ from surehand.activities.effects.prepare import PreparedCall, tool_context
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.classify import classify
 from surehand.activities.tools.failure_classes import FailureClass
-from surehand.activities.tools.output_json import to_json
+from surehand.activities.tools.output_json import make_json
 from surehand.activities.worker.watchdog import Watchdog
+from surehand.process.off_loop import call_off_loop
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
 
@@ -64,4 +65,5 @@ async def _read(watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCal
     context = tool_context(request, request.attempt)
     what = f"the precondition of {prepared.tool.name} of run {request.run_id}"
     async with watchdog.watched(what, LIMIT):
-        return digest(to_json(await read(prepared.params, context)))
+        said = await make_json(await read(prepared.params, context))
+        return await call_off_loop(digest, said)

@@ -31,6 +31,7 @@ from surehand.activities.tools.tool import Tool, ToolContext, explain
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.process import clock
+from surehand.process.off_loop import call_off_loop
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import Compensate, UndoSpec
 from surehand.workflows.contracts.tools import Effect, ToolCall
@@ -83,9 +84,14 @@ async def complete(artifacts: ArtifactStore, call: ToolCall) -> ToolCall:
     except ArtifactUnavailable as error:
         # Nothing has been called, and nothing is wrong with the step: it waits for the store.
         raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
-    params = copy.deepcopy(call.params)
-    try:
+
+    def filled_in(contents: Mapping[str, Any]) -> dict[str, Any]:
+        params = copy.deepcopy(call.params)
         fill_in(params, call.late, contents)
+        return params
+
+    try:
+        params = await call_off_loop(filled_in, contents)
     except ReferenceUnresolved as error:
         raise stop(ErrorType.INVALID_PARAMS, f"{call.tool.name}: {error}") from error
     return call.model_copy(update={"params": params, "late": []})

@@ -42,7 +42,7 @@ from surehand.activities.ledger.steps.entries import (
 from surehand.activities.tools.answers import No
 from surehand.activities.tools.classify import classify_call
 from surehand.activities.tools.failure_classes import Failure, FailureClass
-from surehand.activities.tools.output_json import to_json
+from surehand.activities.tools.output_json import make_json
 from surehand.activities.tools.questions import Answers, NeedsAnswer
 from surehand.activities.worker.alive import NobodyWaits
 from surehand.activities.worker.context import Attempt, WorkerContext
@@ -153,7 +153,9 @@ class ReadCall:
             )
             outcome = AnsweredNo(reason=answer.reason, code=answer.code, attempts=self._number)
         else:
-            kept = await self.worker.artifacts.keep(call.tenant, call.run_id, to_json(answer))
+            kept = await self.worker.artifacts.keep(
+                call.tenant, call.run_id, await make_json(answer)
+            )
             in_one = await self._succeed_in_one_call(row, kept)
             head = in_one or await self._finish(row, "succeeded", output=kept)
             outcome = Succeeded(output=kept.value, attempts=self._number, read_ms=begun.now_ms)

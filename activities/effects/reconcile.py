@@ -26,7 +26,7 @@ from surehand.activities.ledger.steps.entries import (
 from surehand.activities.runs.executions import as_newest
 from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
 from surehand.activities.tools.classify import classify
-from surehand.activities.tools.output_json import clean_text, to_json
+from surehand.activities.tools.output_json import clean_text, make_json
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process import clock
 from surehand.workflows.errors import ErrorType
@@ -93,7 +93,7 @@ class Settling:
                 evidence: dict[str, Any] = {"rule": "lookup", "answer": "found"}
                 if self.recorder.tool.lookup_by == "state":
                     evidence["before"] = self.entry.observed
-                return await self.recorder.commit(self.entry, to_json(receipt), evidence)
+                return await self.recorder.commit(self.entry, await make_json(receipt), evidence)
             case NotFound() if self.entry.settle_ms is None:
                 return await self._ask(
                     "the lookup found nothing, and the call was made without a settle time"
@@ -107,7 +107,7 @@ class Settling:
             case Partial(details, receipt):
                 worker, request = self.recorder.worker, self.recorder.request
                 whose = (request.tenant, request.run_id)
-                part = await worker.artifacts.keep(*whose, to_json(receipt))
+                part = await worker.artifacts.keep(*whose, await make_json(receipt))
                 why = clean_text(f"it happened in part: {details}")
                 return await self.recorder.ask(self.entry, why, part=part)
             case Unknown(reason):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final, assert_never
@@ -83,7 +84,7 @@ class ToolActivities:
         """
         if asked.defined:
             return define(self._worker.toolbox, asked.defined)
-        return describe_plan(self._worker.toolbox, asked.plan)
+        return await asyncio.to_thread(describe_plan, self._worker.toolbox, asked.plan)
 
     @activity.defn(name="execute_tool")
     async def execute_tool(self, call: ToolCall) -> ToolReport:
@@ -220,7 +221,7 @@ class ToolActivities:
 
     async def _prepared(self, call: ToolCall) -> PreparedCall:
         worker = self._worker
-        prepared = await worker.ledger.with_keys(lambda: prepare_here(worker, call))
+        prepared = await worker.ledger.with_keys(lambda: prepare_here(worker, call), call.params)
         changed = call.params_hash is not None and call.params_hash != prepared.params_hash
         # The hash covers the version: a newer tool is asked about again, at the claim.
         if changed and drift(call, prepared.tool) is None:
@@ -231,7 +232,9 @@ class ToolActivities:
         self, call: ToolCall, prepared: PreparedCall, attempt: Attempt
     ) -> ClaimRequest:
         worker = self._worker
-        return await worker.ledger.with_keys(lambda: claim_request(worker, call, prepared, attempt))
+        return await worker.ledger.with_keys(
+            lambda: claim_request(worker, call, prepared, attempt), prepared.plain
+        )
 
     async def _refuse_changed_params(self, call: ToolCall, prepared: PreparedCall) -> None:
         evidence = f"approved are params {call.params_hash}, to be run {prepared.params_hash}"

@@ -63,13 +63,14 @@ from surehand.activities.runs.executions import as_newest
 from surehand.activities.tools.answers import Found, No, NotFound
 from surehand.activities.tools.classify import classify, classify_call
 from surehand.activities.tools.failure_classes import Failure, FailureClass
-from surehand.activities.tools.output_json import to_json
+from surehand.activities.tools.output_json import make_json
 from surehand.activities.tools.questions import NeedsAnswer
 from surehand.activities.tools.tool import Tool, ToolContext, explain
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import grace
 from surehand.process import clock
+from surehand.process.off_loop import call_off_loop
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.errors import ErrorType
@@ -123,7 +124,8 @@ async def settle(
         why = explain(error) if isinstance(error, ValidationError) else repr(error)
         raise CannotSettle(f"its params do not fit the tool now: {why}") from error
     request = await worker.ledger.with_keys(
-        lambda: bare_request(worker, entry, tool, entry.params, attempt, key=entry.key, user=user)
+        lambda: bare_request(worker, entry, tool, entry.params, attempt, key=entry.key, user=user),
+        entry.params,
     )
     effect = EffectCall(worker, tool, params, replace(request, undoes=entry.undoes))
     return await effect.reconcile(entry, forward=False), effect.head
@@ -263,7 +265,7 @@ class EffectCall:
             log.info("effect.not_observed", entry_id=entry.entry_id, error=classify(error).message)
         else:
             said = {Found: "found", NotFound: "not_found"}.get(type(answer), "unknown")
-            evidence = digest(to_json(answer))
+            evidence = await call_off_loop(digest, await make_json(answer))
         observed = await self._recorder.in_ledger(
             lambda tx: claim_entry.keep_observed(tx, request, entry, said, evidence)
         )
@@ -309,7 +311,9 @@ class EffectCall:
         if isinstance(answer, No):
             return await self._said_no(entry, answer.cleaned())
         written = draft if draft is not None and draft.is_written else None
-        return await self._recorder.commit(entry, to_json(answer), ahead=self.ahead, draft=written)
+        return await self._recorder.commit(
+            entry, await make_json(answer), ahead=self.ahead, draft=written
+        )
 
     def _draft(self, entry: Entry) -> KeptDraft:
         request = self.request
@@ -364,7 +368,7 @@ class EffectCall:
         if isinstance(answer, No):
             raise _GaveUp(answer.cleaned())
         whose = (self.request.tenant, self.request.run_id)
-        kept = await self.worker.artifacts.keep(*whose, to_json(answer))
+        kept = await self.worker.artifacts.keep(*whose, await make_json(answer))
         commit = await transaction.do(outcomes.commit, self.request, entry, kept)
         await transaction.do(self._recorder.mark_foreign)
         await transaction.do(self.held.mark, self.request.run_id)

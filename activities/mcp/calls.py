@@ -138,7 +138,9 @@ class McpCall:
                     opened = sdk().connected(self.server_name, self.server)
                     connection = await stack.enter_async_context(opened)
                     offered = (await connection.definitions()).get(self.tool_name)
-                if (problem := changed(self.full, self.reviewed, offered)) is not None:
+                # In a thread: how long it takes is the server's to say.
+                problem = await asyncio.to_thread(changed, self.full, self.reviewed, offered)
+                if problem is not None:
                     raise NotAsReviewed(problem)
                 sent = True
                 said = await self._sent(connection, params, ctx)

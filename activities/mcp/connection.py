@@ -9,15 +9,17 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+import anyio
 import httpx2
 import mcp_types
 from mcp import Client
 from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter
 
 from surehand.activities.mcp.server_file import (
@@ -29,11 +31,15 @@ from surehand.activities.mcp.server_file import (
 )
 from surehand.activities.mcp.stdio import TooLarge, program
 from surehand.process import VERSION
+from surehand.process.json_size import MOST_VALUES, ValueCounter
 
 #: Bytes of one response over HTTP.
 LARGEST_RESPONSE: Final = 16 * 1024 * 1024
 _MOST_PAGES: Final = 50
 _MOST_TOOLS: Final = 1000
+#: Of a message: of each the SDK makes a model, or a field of one. What is below these is any JSON.
+_MOST_PARTS: Final = 4000
+_NO_PARTS: Final = frozenset({"structuredContent", "inputSchema", "outputSchema"})
 _ANSWER: Final[TypeAdapter[mcp_types.CallToolResult | mcp_types.InputRequiredResult]] = TypeAdapter(
     mcp_types.CallToolResult | mcp_types.InputRequiredResult
 )
@@ -114,7 +120,7 @@ async def connected(name: str, server: McpServer) -> AsyncIterator[Connection]:
         else:
             transport = _program(name, server)
         client = Client(
-            transport,
+            _of_few_parts(transport),
             cache=None,
             elicitation_callback=_not_in_the_middle,
             client_info=mcp_types.Implementation(name="surehand", version=VERSION),
@@ -135,6 +141,44 @@ def _program(name: str, server: McpServer) -> AbstractAsyncContextManager[Any]:
     return program([os.path.abspath(found), *server.command[1:]], variables)
 
 
+@asynccontextmanager
+async def _of_few_parts(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    """Pass on what a transport brings, and end the connection where that has too many parts.
+
+    The SDK makes a model of each part, and its error names each wrong one, several times.
+    """
+    async with transport as (inner, writes):
+        heard, reads = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        async with heard, reads, anyio.create_task_group() as tasks:
+            tasks.start_soon(_pass_on, inner, heard)
+            yield reads, writes
+            tasks.cancel_scope.cancel()
+
+
+async def _pass_on(inner: Any, heard: Any) -> None:
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody listens any more
+        async with heard:
+            async for one in inner:
+                if isinstance(one, SessionMessage):
+                    _require_few_parts(one.message)
+                await heard.send(one)
+
+
+def _require_few_parts(message: mcp_types.JSONRPCMessage) -> None:
+    """Raise ``TooLarge`` if the SDK would make too many models of a message."""
+    waiting = [getattr(message, name, None) for name in ("params", "result")]
+    left = _MOST_PARTS
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            part = [value for name, value in part.items() if name not in _NO_PARTS]
+        if isinstance(part, list):
+            left -= len(part)
+            if left < 0:
+                raise TooLarge(f"a message has more than {_MOST_PARTS:,} parts")
+            waiting += part
+
+
 async def _not_in_the_middle(context: Any, params: Any) -> mcp_types.ErrorData:
     """Answer what an older server asks while its tool runs: people take longer than a call may.
 
@@ -147,6 +191,7 @@ async def _not_in_the_middle(context: Any, params: Any) -> mcp_types.ErrorData:
 
 async def _bounded(response: httpx2.Response) -> None:
     response.stream = _Bounded(response.stream)
+    response.encoding = "utf-8"  # in which its values are counted, whatever it says
     if response.status_code >= 400 and b'"tools/call"' in response.request.content:
         # The SDK takes a bare 404 for the server's word that there is no such method. It may be of
         # a gateway that has lost the answer.
@@ -170,11 +215,13 @@ class _Bounded(httpx2.AsyncByteStream):
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = LARGEST_RESPONSE
+        left, counter = LARGEST_RESPONSE, ValueCounter()
         async for part in self._stream:
             left -= len(part)
             if left < 0:
                 raise TooLarge(f"a response has more than {LARGEST_RESPONSE:,} bytes")
+            if not counter.takes(part):
+                raise TooLarge(f"a response has more than {MOST_VALUES:,} values")
             yield part
 
     async def aclose(self) -> None:

@@ -18,6 +18,8 @@ import anyio
 import mcp_types
 from mcp.shared.message import SessionMessage
 
+from surehand.process.json_size import MOST_VALUES, PART, ValueCounter
+
 #: Bytes of one message.
 LARGEST_MESSAGE: Final = 10 * 1024 * 1024
 #: Seconds that a program has to end by itself once its input is closed, and once it was told to.
@@ -70,6 +72,7 @@ async def _hear(process: asyncio.subprocess.Process, heard: Any) -> None:
     gone = (anyio.BrokenResourceError, anyio.ClosedResourceError)  # whoever has listened
     async with heard:
         while line := await _line(process.stdout):
+            await _require_few_values(line)
             found: SessionMessage | Exception
             try:
                 message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -87,6 +90,19 @@ async def _line(stdout: asyncio.StreamReader) -> bytes:
         return await stdout.readline()
     except ValueError as error:  # the reader's way to say that its limit is reached
         raise TooLarge(f"a message has more than {LARGEST_MESSAGE:,} bytes") from error
+
+
+async def _require_few_values(line: bytes) -> None:
+    """Look at a message in parts, between which others have their turn.
+
+    Raises:
+        TooLarge: To parse it would hold up all of them.
+    """
+    counter = ValueCounter()
+    for start in range(0, len(line), PART):
+        if not counter.takes(line[start : start + PART]):
+            raise TooLarge(f"a message has more than {MOST_VALUES:,} values")
+        await asyncio.sleep(0)
 
 
 async def _say(process: asyncio.subprocess.Process, said: Any, heard: Any) -> None:

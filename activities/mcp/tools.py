@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ async def look_for_changes(path: str) -> list[str]:
     """
     offered = await ask_servers(read_file(Path(path)), at_start=True)
     found = [
-        changed(seen.full, seen.reviewed, seen.offered)
+        await asyncio.to_thread(changed, seen.full, seen.reviewed, seen.offered)
         for seen in offered.tools
         if seen.reviewed is not None
     ]

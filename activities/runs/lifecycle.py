@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import structlog
@@ -59,7 +60,7 @@ class RunActivities:
         request, assurance = asked.request, self._worker.assurance
         described = ToolsDescribed(tools={})
         if not asked.continues:
-            described = describe_plan(self._worker.toolbox, request.plan)
+            described = await asyncio.to_thread(describe_plan, self._worker.toolbox, request.plan)
         if described.problems:
             problems = [problem.model_dump() for problem in described.problems]
             raise stop(ErrorType.PLAN_INVALID, in_words(described.problems), problems)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 from temporalio import activity
 
 from surehand.activities.activity_errors import stop
@@ -12,7 +15,8 @@ from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.foreign import content_of
 from surehand.activities.tools.describing import describe_plan
 from surehand.activities.worker.context import Attempt, WorkerContext
-from surehand.process.json_schemas import schema_problem
+from surehand.process.json_schemas import find_schema_problem
+from surehand.process.off_loop import call_off_loop
 from surehand.workflows.contracts.base import Recorded
 from surehand.workflows.contracts.controls import Amended, AmendRun, Evaluate, Evaluated
 from surehand.workflows.contracts.interrupts import RecordInterrupt
@@ -45,7 +49,10 @@ class SteeringActivities:
     @activity.defn(name="record_interrupt")
     async def record_interrupt(self, asked: RecordInterrupt) -> Recorded:
         """Record that a question was asked, or that nobody has answered it in time."""
-        wrong = schema_problem(asked.interrupt.answer_schema) if asked.what == "opened" else None
+        wrong = None
+        if asked.what == "opened":
+            schema = asked.interrupt.answer_schema
+            wrong = await find_schema_problem(schema)
         if wrong is not None:
             # Code or a model has written it: no answer would ever be one.
             text = f"it cannot be asked: the answer's schema: {wrong}"
@@ -70,14 +77,15 @@ class PlanActivities:
             found = await self._worker.ledger.transact(asked.tenant, content_of, asked.run_id)
             values = {**values, **of_run(bool(found))}
         try:
-            return Evaluated(holds=condition_holds(asked.expression, values))
+            judge = partial(condition_holds, asked.expression)
+            return Evaluated(holds=await call_off_loop(judge, values))
         except RuleBroken as error:
             return Evaluated(problem=str(error))
 
     @activity.defn(name="amend_run")
     async def amend_run(self, asked: AmendRun) -> Amended:
         """Record a new plan version, unless something is wrong with it."""
-        described = describe_plan(self._worker.toolbox, asked.plan)
+        described = await asyncio.to_thread(describe_plan, self._worker.toolbox, asked.plan)
         if described.problems:
             return Amended(problems=described.problems)
         _, head = await self._worker.ledger.record(

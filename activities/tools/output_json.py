@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from surehand.process.off_loop import call_off_loop
 from surehand.workflows.identity import canonical_json, is_too_deep, loses_digits
 
 #: Larger ones are recorded by their digest only: a worker holds several outputs in memory.
@@ -34,6 +35,11 @@ def to_json(output: Any) -> Any:
     if len(text) > LARGEST:
         return {"too_large": {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}}
     return clean
+
+
+async def make_json(output: Any) -> Any:
+    """Return the same, made beside the event loop if the output is large."""
+    return await call_off_loop(to_json, output)
 
 
 def clean_text(text: str, longest: int | None = None) -> str:

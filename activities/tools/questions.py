@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import JsonValue
 
 from surehand.activities.tools.output_json import clean_text
-from surehand.process.json_schemas import schema_problem
 from surehand.workflows.identity import digest
 
 #: Characters of a question.
@@ -50,11 +49,7 @@ class Answers:
 
         Raises:
             NeedsAnswer: Nobody has answered it yet, but at most another one in its place.
-            ValueError: The question or the schema cannot be asked.
         """
-        wrong = schema_problem(schema or {})
-        if wrong is not None:
-            raise ValueError(f"ctx.ask: the answer's schema: {wrong}")
         text = clean_text(str(question), LONGEST_QUESTION)
         needed = NeedsAnswer(text, dict(schema or {}), before=self._asked)
         if self._asked >= len(self._given):

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 
@@ -17,6 +18,7 @@ from surehand.activities.tools.drafts import Draft
 from surehand.activities.tools.metering import spend
 from surehand.activities.tools.output_json import clean_text
 from surehand.activities.tools.progress import earlier_progress, note_progress
+from surehand.process.json_schemas import find_schema_problem
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.wording import reasons
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from surehand.activities.ledger.core.session import Session
     from surehand.activities.tools.failure_classes import Declared
     from surehand.activities.tools.questions import Answers
+
+#: Characters that a human reads of a call before its params; they stand beside it.
+_LONGEST_DESCRIPTION: Final = 4000
+#: Of what is wrong with params, so much is told.
+_MOST_REASONS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -93,9 +100,13 @@ class ToolContext:
 
         Raises:
             RuntimeError: Nobody can be asked here: a lookup, a precondition, or an undo.
+            ValueError: The schema is none, or too large.
         """
         if self.answers is None:
             raise RuntimeError("only a tool's own call can ask, and no undo")
+        wrong = await find_schema_problem(answer or {})
+        if wrong is not None:
+            raise ValueError(f"ctx.ask: the answer's schema: {wrong}")
         return self.answers.next(question, answer)
 
 
@@ -172,7 +183,9 @@ class Tool:
         if self.describe is None:
             return f"{self.name}: {self.description}"
         try:
-            return clean_text(str(self.describe(params)))
+            text = str(self.describe(params))
+            cut = "…" if len(text) > _LONGEST_DESCRIPTION else ""
+            return clean_text(text, _LONGEST_DESCRIPTION) + cut
         except Exception as error:
             # The params themselves are shown beside it.
             return f"{self.name} (describe(params) failed: {type(error).__name__})"
@@ -231,4 +244,4 @@ class Tool:
 
 def explain(error: ValidationError) -> str:
     """Return a validation error as one line: ``amount: must be a number such as "12.50"``."""
-    return "; ".join(reasons(error, "params"))
+    return "; ".join(islice(reasons(error, "params"), _MOST_REASONS))

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -16,6 +17,8 @@ from surehand.activities.worker.settings import Settings
 
 #: A shorter one would take half of every line with it.
 _SHORTEST: Final = 5
+#: Backslashes that one has become where a text was quoted three times.
+_QUOTED: Final = 8
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,34 @@ class Secrets:
     def _pattern(self) -> re.Pattern[str]:
         # The longest first: one may be part of another.
         texts = sorted(self.texts, key=len, reverse=True)
-        return re.compile("|".join("".join(map(_written, text)) for text in texts))
+        return re.compile(
+            "|".join(
+                "".join(_written(one, len(list(run))) for one, run in groupby(text))
+                for text in texts
+            )
+        )
 
 
-def _written(character: str) -> str:
-    """Return a pattern of a character as logs have it: quoted by Python or JSON, once or twice."""
+def _written(character: str, times: int) -> str:
+    """Return a pattern of equal characters as logs have them: quoted by Python or JSON.
+
+    How often they may be quoted has an end. Without one, a long row of backslashes in a stranger's
+    text would be gone through again from each of them.
+    """
     if character == "\\":
-        return r"\\+"
+        return rf"\\{{{times},{times * _QUOTED}}}"
     if character in "'\"":
-        return rf"\\*{character}"
+        return rf"\\{{0,{_QUOTED}}}{character}" * times
     if character.isascii() and character.isprintable():
-        return re.escape(character)
+        return re.escape(character) * times
     quoted = (
         ascii(character),
         json.dumps(character),
         str(character.encode("utf-8", "replace"))[1:],
     )
-    escapes = "|".join(re.sub(r"\\\\", r"\\\\+", re.escape(one[1:-1])) for one in quoted)
-    return f"(?:{re.escape(character)}|{escapes})"
+    slashes = rf"\\\\{{1,{_QUOTED}}}"
+    escapes = "|".join(re.sub(r"\\\\", slashes, re.escape(one[1:-1])) for one in quoted)
+    return f"(?:{re.escape(character)}|{escapes})" * times
 
 
 def _parts(value: str) -> list[str]:

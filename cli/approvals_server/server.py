@@ -57,12 +57,14 @@ from surehand.client.outcome import state_of
 from surehand.client.query import ONE_OF_MANY
 from surehand.process.exits import NotFound, SurehandError, WrongUse
 from surehand.process.program import shared_program
+from surehand.workflows import deliveries
 from surehand.workflows.encryption import KeyErased
 from surehand.workflows.identity import DEFAULT_TENANT, NotCanonical
 from surehand.workflows.names import RUN_STATE
 
-#: Bytes of a decision, with the params of an edit; and of whatever else is sent.
-LARGEST_DECISION: Final = 2 * 1024 * 1024
+#: Bytes of a decision, with the params of an edit, of which a run takes no more characters; and of
+#: whatever else is sent.
+LARGEST_DECISION: Final = deliveries.LARGEST
 LARGEST_OTHER: Final = 4096
 
 if TYPE_CHECKING:
@@ -254,7 +256,12 @@ class ApprovalsServer:
         one, person, keys = await self._one(request.query_params.get("id", ""), me, request)
         web_ui = await self._web_ui(one.row["run_id"])
         told = asked(one, person, keys, tenant=self._tenant)
-        return page("approval", me=me, one=detailed(one, person), asked=told, web_ui=web_ui)
+
+        def drawn() -> Response:
+            return page("approval", me=me, one=detailed(one, person), asked=told, web_ui=web_ui)
+
+        # In a thread, as all that grows with the params of a call.
+        return await asyncio.to_thread(drawn)
 
     async def _several(self, request: Request, me: str) -> Response:
         ids = list(dict.fromkeys(request.query_params.getlist("id")))
@@ -263,15 +270,19 @@ class ApprovalsServer:
         calls = []
         for approval_id in ids:
             one, person, _ = await self._one(approval_id, me, request)
-            calls.append(detailed(one, person))
-        return page("several", me=me, calls=calls)
+            calls.append(await asyncio.to_thread(detailed, one, person))
+        return await asyncio.to_thread(page, "several", me=me, calls=calls)
 
     async def _document(self, request: Request, me: str) -> Response:
         one, person, keys = await self._one(request.query_params.get("id", ""), me, request)
         salt = await self._salt(one)
         schema = self._schema_of(one.row["tool"], one.row["tool_version"])
-        told = document(one, person, keys, tenant=self._tenant, salt=salt, schema=schema)
-        return JSONResponse(told)
+        known = (one, person, keys)
+
+        def drawn() -> Response:
+            return JSONResponse(document(*known, tenant=self._tenant, salt=salt, schema=schema))
+
+        return await asyncio.to_thread(drawn)
 
     async def _one(
         self, wanted: str, me: str, request: Request
@@ -296,7 +307,7 @@ class ApprovalsServer:
         answers = row["answers"] or ()
         try:
             made = await self._ledger.with_keys(
-                lambda: Hashes(keys).of_params(*hashed, row["params"], answers)
+                lambda: Hashes(keys).of_params(*hashed, row["params"], answers), row["params"]
             )
         except (NotCanonical, KeyErased):
             return None

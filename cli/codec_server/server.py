@@ -6,6 +6,7 @@ key of another tenant is even looked for, so nobody learns which runs there are.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from html import escape
 from typing import Final
@@ -21,6 +22,7 @@ from temporalio.api.common.v1 import Payload, Payloads
 
 from surehand.cli.codec_server.tokens import Holder, Tokens
 from surehand.process.exits import WrongUse
+from surehand.process.json_size import ValueCounter
 from surehand.process.payload_encryption import RunEncryption, RunKey, RunKeys
 from surehand.workflows.encryption import (
     ENCODING_KEY,
@@ -39,6 +41,8 @@ from surehand.workflows.payload_codec import ENCODING, Reference, Store, data_co
 #: Bytes of a request's body, and payloads in it. A page of the Web UI has a hundred events.
 LARGEST_BODY: Final = 16 * 1024 * 1024
 MOST_PAYLOADS: Final = 1000
+#: A payload has some values, above all its metadata: more of them are more payloads.
+_MOST_VALUES: Final = 20 * MOST_PAYLOADS
 #: Bytes of a token that is typed into the page.
 _LARGEST_FORM: Final = 4096
 _COOKIE: Final = "surehand_codec"
@@ -122,7 +126,7 @@ class CodecServer:
                 return _error(400, str(error))
             except KeyUnavailable as error:
                 return _error(503, str(error))
-            return JSONResponse(json_format.MessageToDict(Payloads(payloads=done)))
+            return await asyncio.to_thread(_answer, done)
 
         return endpoint
 
@@ -260,18 +264,25 @@ def _take_place(payload: Payload, holder: Holder) -> Place:
 
 
 async def _payloads_in(request: Request) -> list[Payload]:
-    body = bytearray()
+    body, counter = bytearray(), ValueCounter(_MOST_VALUES)
     async for chunk in request.stream():
         body += chunk
         if len(body) > LARGEST_BODY:
             raise Refused(413, f"{LARGEST_BODY} bytes are taken at most")
+        if not counter.takes(chunk):
+            raise Refused(413, f"{MOST_PAYLOADS} payloads are taken at most")
     try:
-        payloads = list(json_format.Parse(bytes(body), Payloads()).payloads)
+        found = await asyncio.to_thread(json_format.Parse, bytes(body), Payloads())
+        payloads = list(found.payloads)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise Refused(400, "that is no JSON of Payloads") from error
     if len(payloads) > MOST_PAYLOADS:
         raise Refused(413, f"{MOST_PAYLOADS} payloads are taken at most")
     return payloads
+
+
+def _answer(payloads: Sequence[Payload]) -> Response:
+    return JSONResponse(json_format.MessageToDict(Payloads(payloads=payloads)))
 
 
 def _error(status: int, reason: str) -> Response:

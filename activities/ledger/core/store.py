@@ -44,6 +44,7 @@ from surehand.activities.ledger.core.sealed import KeyNeeded, KnownKey
 from surehand.activities.ledger.core.session import LongTransaction
 from surehand.activities.ledger.core.transaction import Observer, RunNotFound, Transaction
 from surehand.process import clock
+from surehand.process.off_loop import call_off_loop
 from surehand.process.payload_encryption import RememberedKeys, RunKey
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.encryption import KeyErased, KeyUnavailable
@@ -381,8 +382,12 @@ class Ledger:
                         raise erased from needed
                 held |= await self.fetch_keys(needed)
 
-    async def with_keys(self, work: Callable[[], T]) -> T:
+    async def with_keys(self, work: Callable[[], T], about: object = None) -> T:
         """Do something that needs keys of runs but no transaction, once they are at hand.
+
+        Args:
+            work: Does it.
+            about: What it takes its time by: a thread does it if that is large.
 
         Raises:
             KeyErased: Its run was erased.
@@ -390,7 +395,7 @@ class Ledger:
         """
         while True:
             try:
-                return work()
+                return await call_off_loop(lambda _: work(), about)
             except KeyNeeded as needed:
                 for found in (await self.fetch_keys(needed)).values():
                     if isinstance(found, KeyErased):
