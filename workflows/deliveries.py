@@ -80,10 +80,11 @@ def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
     except (ValueError, RecursionError) as error:
         # No database has it: it would be tried for ever, and hold up all that arrives after it.
         raise Malformed(f"{name}: it has what JSON does not have: {error}") from error
-    if is_too_deep(payload):
-        raise Malformed(f"{name}: it is nested too deeply")
+    # First: of what is too large, nothing else is looked at.
     if size > largest:
         raise Malformed(f"{name}: it is too large: {size} characters, {largest} at most")
+    if is_too_deep(payload):
+        raise Malformed(f"{name}: it is nested too deeply")
     try:
         return model.model_validate(payload)
     except ValidationError as error:
