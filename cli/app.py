@@ -207,13 +207,9 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         {"set": "cli.operate.quota:set_quota", "show": "cli.operate.quota:show_quota"},
     ),
     "tenant": (
-        "Say of which cell a tenant is, and move it to another one.",
+        "Say of which cell a tenant is.",
         "Who may decide, and how much (in the ledger)",
-        {
-            "add": "cli.operate.tenant:add",
-            "show": "cli.operate.tenant:show",
-            "move": "cli.operate.tenant:move",
-        },
+        {"add": "cli.operate.tenant:add", "show": "cli.operate.tenant:show"},
     ),
     "standing": (
         "Approve calls within a scope in advance.",

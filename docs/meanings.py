@@ -84,7 +84,6 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "ledger restored": ("EpochShown",),
     "tenant add": ("TenantShown",),
     "tenant show": ("TenantShown",),
-    "tenant move": ("TenantMoved",),
     "standing grant": ("StandingChanged",),
     "standing add": ("StandingChanged",),
     "standing list": ("StandingList",),
@@ -264,5 +263,5 @@ TABLES: Final[Mapping[str, str]] = {
     "standing_uses": "One call that a standing approval has voted for.",
     "steerings": "One message that steers a run, with its verdict.",
     "steps": "One attempt of a step.",
-    "tenants": "Of which cell a tenant is, and whether it leaves.",
+    "tenants": "Of which cell a tenant is.",
 }

@@ -2,7 +2,7 @@
 
 A file says which there are, and of which one each tenant is. What it says of a cell stands in the
 place of the settings of the same names. It routes; what keeps a tenant's effects in one place are
-the ledgers themselves (``activities/ledger/tenants/moves.py``).
+the ledgers themselves (``activities/ledger/runs/tenant_cell.py``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from surehand.process.files import replace_whole
-from surehand.process.yaml_file import Unreadable, parse_yaml, read_document
+from surehand.process.yaml_file import Unreadable, read_document
 from surehand.workflows.identity import tenant_problem
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -169,36 +168,6 @@ def _shared(cells: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]
             if place in places:
                 yield places[place], name
             places[place] = name
-
-
-def assign(cells: Cells, tenant: str, cell: str) -> None:
-    """Write into the file of which cell a tenant is; nothing else of it changes.
-
-    Raises:
-        CellsError: It cannot be written so; the message says which line is to be written by hand.
-    """
-    text = cells.file.read_text(encoding="utf-8")
-    line = f"{tenant}: {cell}"
-    named = re.compile(
-        rf"^(?P<in>[ \t]+){re.escape(tenant)}:[ \t]*[A-Za-z0-9_-]+(?=[ \t]*(#|$))", re.M
-    )
-    if tenant in cells.tenants:
-        changed = named.sub(rf"\g<in>{line}", text, count=1)
-    else:
-        changed = re.sub(r"^tenants:[ \t]*$", f"tenants:\n  {line}", text, count=1, flags=re.M)
-        if "tenants" not in (parse_yaml(text) or {}):
-            changed = f"{text.rstrip()}\ntenants:\n  {line}\n"
-    by_hand = f"write `{line}` below `tenants` yourself"
-    try:
-        now = _judged(cells.file, parse_yaml(changed))
-    except (Unreadable, CellsError) as error:
-        raise CellsError(f"{cells.file} cannot be changed: {by_hand}") from error
-    if now != Cells(cells.file, cells.cells, {**cells.tenants, tenant: cell}, cells.default):
-        raise CellsError(f"{cells.file} cannot be changed: {by_hand}")
-    try:
-        replace_whole(cells.file, changed)
-    except OSError as error:
-        raise CellsError(f"{cells.file} cannot be written: {error.strerror}: {by_hand}") from error
 
 
 class OwnCell:

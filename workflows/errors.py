@@ -50,7 +50,7 @@ class ErrorType(StrEnum):
     """The Workflow Id does not carry the run's tenant."""
 
     TENANT_ELSEWHERE = "TenantElsewhere"
-    """The tenant is of another cell, or leaves for one: nothing of its run begins here."""
+    """The tenant is of another cell: nothing of its run begins here."""
 
     START_REFUSED = "StartRefused"
     """Nothing proves who has started the run, or nobody can have."""

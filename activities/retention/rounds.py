@@ -27,7 +27,6 @@ from surehand.activities.ledger.retention.content import (
 from surehand.activities.ledger.retention.deletion import Going, Moved
 from surehand.activities.ledger.retention.policy import Policy
 from surehand.activities.ledger.steps import drafts as draft_rows
-from surehand.activities.ledger.tenants.moves import require_here
 from surehand.process import set_aside
 from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.set_aside import Collected
@@ -122,12 +121,9 @@ class Retention:
         Raises:
             LedgerUnavailable: The database is away.
             StoreUnavailable: The artifact store is away.
-            TenantAway: The tenant leaves this ledger, or has left it.
             NotPermitted: The database's role may not hide and delete.
         """
         done = Round()
-        # Another cell's ledger refers to its files then.
-        await self.ledger.transact(self.tenant, require_here)
         try:
             await self._go_on(done)
         except LedgerUnavailable:

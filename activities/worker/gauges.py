@@ -13,10 +13,9 @@ from typing import Final
 import structlog
 
 from surehand.activities.ledger.core.standbys import standbys_of
-from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import current
-from surehand.activities.ledger.retention.rounds import LastRound, last
-from surehand.activities.ledger.tenants.moves import residence_of
+from surehand.activities.ledger.retention.rounds import last
 from surehand.activities.worker.metrics import Metrics
 from surehand.workflows.identity import DEFAULT_TENANT
 
@@ -35,14 +34,8 @@ async def measure(ledger: Ledger, metrics: Metrics) -> None:
     epoch = await ledger.transact(DEFAULT_TENANT, current)
     metrics.epoch(0 if epoch is None else epoch.number)
     metrics.standbys(await asyncio.to_thread(standbys_of, ledger.engine))
-    rounds = [await ledger.transact(one, _last_here) for one in {DEFAULT_TENANT, *ledger.tenants}]
+    rounds = [await ledger.transact(one, last) for one in {DEFAULT_TENANT, *ledger.tenants}]
     metrics.retention([one for one in rounds if one is not None])
-
-
-def _last_here(tx: Transaction) -> LastRound | None:
-    """Return the tenant's last rounds; ``None``: there were none, or no more come here."""
-    found = residence_of(tx)
-    return last(tx) if found is None or found.state == "here" else None
 
 
 async def keep_measuring(ledger: Ledger, metrics: Metrics, stopping: asyncio.Event) -> None:

@@ -16,11 +16,10 @@ from surehand.activities.ledger.core.store import (
     Ledger,
     LedgerUnavailable,
     RunNotFound,
-    TenantAway,
     TenantInvalid,
 )
 from surehand.activities.ledger.history.reads import knows_run
-from surehand.activities.ledger.tenants.moves import is_known
+from surehand.activities.ledger.runs.tenant_cell import cell_of_tenant
 from surehand.process.cells import OwnCell
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import tenant_of_run
@@ -62,8 +61,6 @@ class _Guarded(ActivityInboundInterceptor):
             if self._cell is not None:
                 await self._require_own(self._cell)
             return await super().execute_activity(input)
-        except TenantAway as error:
-            raise stop(ErrorType.TENANT_ELSEWHERE, str(error)) from error
         except (ApplicationError, LedgerUnavailable):
             raise
         except TenantInvalid as error:
@@ -97,12 +94,13 @@ class _Guarded(ActivityInboundInterceptor):
         tenant = tenant_of_run(run_id)
         problem = cell.problem(tenant)
         begins = info.activity_type == OPEN_RUN.name
-        # The file may have been changed by hand: the ledger knows no keys of another one's.
-        if begins and problem is None and not await self._ledger.transact(tenant, is_known):
-            problem = (
-                f"cell {cell.name} does not know tenant {tenant}: `tenant add` makes a new one"
-                " known, `tenant move` brings one along"
-            )
+        if begins and problem is None:
+            # The file may be wrong, or old: another ledger may know the tenant's keys.
+            named = await self._ledger.transact(tenant, cell_of_tenant)
+            if named is None:
+                problem = f"cell {cell.name} does not know tenant {tenant}: `tenant add` adds it"
+            elif named != cell.name:
+                problem = f"the ledger of cell {cell.name} says: tenant {tenant} is of cell {named}"
         if problem is None:
             return
         if begins and not await self._ledger.transact(tenant, knows_run, run_id):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from surehand.cli.verb.printer import Reply, table_or
 from surehand.cli.verb.shapes import LedgerRows
 from surehand.cli.verb.text import compact
-from surehand.process.exits import NoSuchRun, NotFound, NotReachable, Refused, WrongUse
+from surehand.process.exits import NoSuchRun, NotFound, NotReachable, WrongUse
 from surehand.workflows.encryption import KeyErased, NotDecrypted
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def translated() -> Iterator[None]:
         ArtifactUnavailable,
     )
     from surehand.activities.ledger.core.migrate import DatabaseBehind
-    from surehand.activities.ledger.core.store import LedgerUnavailable, RunNotFound, TenantAway
+    from surehand.activities.ledger.core.store import LedgerUnavailable, RunNotFound
     from surehand.activities.ledger.core.transaction import NoKeys
     from surehand.activities.ledger.retention.hiding import RunHidden
     from surehand.activities.tools.toolbox import ToolboxError
@@ -54,8 +54,6 @@ def translated() -> Iterator[None]:
         raise NotReachable(str(error)) from error
     except StoreUnavailable as error:
         raise NotReachable(f"the artifact store: {error}") from error
-    except TenantAway as error:
-        raise Refused(str(error)) from error
     except KeyErased as error:
         raise NotFound(str(error)) from error
     except NotDecrypted as error:

@@ -582,23 +582,8 @@ class TenantShown(Shape):
     tenant: str
     cell: str
     """As the file of cells has it."""
-    state: Literal["here", "leaving", "gone", "arriving"] | None
-    """As the ledger of that cell has it; ``None``: nobody has said it there."""
-    known: bool
-    """Whether its runs can begin there."""
-
-
-class TenantMoved(Shape):
-    """``tenant move``: how far a tenant's move is."""
-
-    tenant: str
-    cell: str
-    """The cell that it is of now."""
-    to: str
-    under_way: list[str]
-    """What has to end first."""
-    rows: dict[str, int]
-    """Rows that were copied, by table."""
+    in_ledger: str | None
+    """As the ledger of that cell has it. Only where both are the same, the tenant's runs begin."""
 
 
 class LoadedTool(ToolSpec, ToolDefinition):

@@ -63,7 +63,7 @@ SERVING = ["dev", "worker"]
 GROUP = ["add", "grant", "revoke", "key", "list", "keygen"]
 STANDING = ["grant", "add", "list", "revoke"]
 QUOTA = ["set", "show"]
-TENANT = ["add", "show", "move"]
+TENANT = ["add", "show"]
 PLAN = ["check", "graph", "schema"]
 MCP = ["list", "pin", "diff"]
 #: The one of its verbs that serves until it is ended.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
-import signal
-import subprocess
-import sys
+import sqlite3
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -32,21 +30,10 @@ from tests.cli.starter import Ended, Starter
 from tests.e2e.runs import until
 from tests.worker_process import ROOT, WorkerProcess
 
-#: Where a move is killed: right behind each of its parts but the last, and in the middle of one.
-KILLS: Final = (
-    "surehand.cli.operate.tenant:_go",
-    "surehand.cli.operate.tenant:_without_schedule",
-    "surehand.activities.ledger.tenants.copies:settle",
-    "surehand.cli.operate.tenant:assign",
+#: What the page has its reader say to the old ledger.
+HAND_OVER: Final = re.search(
+    "```sql\n(.+?)```", (ROOT / "docs/howto/cells.md").read_text(), re.DOTALL
 )
-#: Calls the starter, which kills itself where the named function would be called.
-KILLED: Final = """
-import importlib, os, sys
-module, _, name = sys.argv.pop(1).partition(":")
-setattr(importlib.import_module(module), name, lambda *_, **__: os.kill(os.getpid(), 9))
-from surehand.starter import main
-main()
-"""
 
 
 @dataclass(frozen=True)
@@ -72,28 +59,12 @@ class Cells:
         }
         self.file.write_text(yaml.safe_dump({"cells": cells, "tenants": tenants}))
 
-    def tenants(self) -> dict[str, str]:
-        found: dict[str, str] = yaml.safe_load(self.file.read_text())["tenants"]
-        return found
-
-    def worker(self, cell: str) -> WorkerProcess:
-        environment = {**self.environment, "SUREHAND_CELL": cell, "PYTHONPATH": str(ROOT)}
-        return WorkerProcess(environment, self.folder / cell)
+    def worker(self, cell: str, **settings: str) -> WorkerProcess:
+        own = {"SUREHAND_CELL": cell, "PYTHONPATH": str(ROOT), **settings}
+        return WorkerProcess({**self.environment, **own}, self.folder / cell)
 
     def verb(self, *arguments: str, **settings: str) -> Ended:
         return Starter({**self.environment, **settings}, self.folder)(*arguments)
-
-    def killed_move(self, where: str) -> int:
-        move = ["tenant", "move", "--tenant", "acme", "--to", "b"]
-        environment = {**os.environ, **self.environment, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, where, *move],
-            env=environment,
-            cwd=self.folder,
-            capture_output=True,
-            check=False,
-        )
-        return done.returncode
 
     def plan(self, *steps: dict[str, Any]) -> str:
         file = self.folder / f"{uuid.uuid4().hex}.yaml"
@@ -246,45 +217,42 @@ async def test_a_run_under_way_waits_while_the_file_is_wrong(
     assert (done.code, working.paid()) == (0, {"rent": 1}), done.err
 
 
-async def test_a_tenant_moves_once_its_runs_have_ended_and_pays_nothing_again(
-    working: Cells,
+def test_a_tenant_that_is_moved_by_hand_pays_nothing_again_in_either_cell(
+    cells: Cells, tmp_path: Path
 ) -> None:
-    assert working.pay("acme", "water").code == 0
-    waiting = working.plan(
-        {"id": "go", "ask": "Go on?"},
-        {"id": "pay", "tool": "bills.pay", "params": {"bill": "rent"}},
-    )
-    # One that the ledger has not yet, the ledger would refuse: it is waited for.
-    start = ["start", waiting, "--run-id", "moving", "--tenant", "acme", "--wait"]
-    asked = working.verb(*start, "--timeout", "60s")
-    assert asked.code == 10, asked.err
-    move = ["tenant", "move", "--tenant", "acme", "--to", "b"]
+    """As the page has it. The worker of the old cell and a starter keep the old file."""
+    cells.write(acme="a", initech="a")
+    old = tmp_path / "old.yaml"
+    old.write_text(cells.file.read_text())
+    a, b = (tmp_path / f"{name}.db" for name in "ab")
+    b.unlink()
+    with ExitStack() as stack:
+        stack.enter_context(cells.worker("a", SUREHAND_CELLS=str(old))).wait_ready()
+        for tenant in ("acme", "initech"):
+            asked = cells.verb("tenant", "add", "--tenant", tenant, LEDGER_B="")
+            assert asked.code == 0, asked.err
+            assert cells.pay(tenant, f"{tenant}-water").code == 0
 
-    early = working.verb(*move)
-    refused = working.pay("acme", "late")
+        assert HAND_OVER is not None
+        statement = HAND_OVER[1].replace("globex", "acme").replace("west", "b")
+        with closing(sqlite3.connect(a, isolation_level=None)) as ledger:
+            assert ledger.execute(statement).rowcount == 1
+            ledger.execute("VACUUM INTO ?", [str(b)])
+        cells.write(acme="b", initech="a")
+        stack.enter_context(cells.worker("b")).wait_ready()
 
-    assert (early.code, "run acme/moving is open" in early.out) == (10, True)
-    assert (refused.code, "tenant acme leaves this cell" in refused.err) == (2, True)
-    assert working.tenants() == {"acme": "a", "globex": "b"}
-    yes = ["answer", "moving", "yes", "--tenant", "acme"]
-    answered = working.verb(*yes)
-    assert answered.code == 0, answered.err
-    follow = working.verb("show", "moving", "--tenant", "acme", "--follow")
-    assert follow.code == 0, follow.err
-    assert working.paid() == {"water": 1, "rent": 1}
+        again = cells.pay("acme", "acme-water")
+        assert (again.code, cells.pay("acme", "fresh").code) == (0, 0), again.err
+        paid = {"acme-water": 1, "initech-water": 1, "fresh": 1}
+        assert cells.paid() == paid
+        late = cells.pay("acme", "fresh", SUREHAND_CELLS=str(old))
+        assert (late.code, cells.paid()) == (2, paid)
+        assert "the ledger of cell a says: tenant acme is of cell b" in late.err
+        readded = cells.verb("tenant", "add", "--tenant", "acme", SUREHAND_CELLS=str(old))
+        assert (readded.code, "the ledger of cell b knows it" in readded.err) == (2, True)
 
-    for where in KILLS:
-        assert working.killed_move(where) == -signal.SIGKILL, where
-        assert working.tenants()["acme"] == "a"
-        assert working.pay("acme", "meanwhile").code == 2
-    moved = working.verb(*move, "--json")
-    assert (moved.code, working.tenants()) == (0, {"acme": "b", "globex": "b"}), moved.err
-    assert working.verb(*move).code == 0
-
-    for bill in ("water", "rent", "fresh"):
-        done = working.pay("acme", bill)
-        assert done.code == 0, done.err
-    assert working.paid() == {"water": 1, "rent": 1, "fresh": 1}
-    assert working.verb("audit", "moving", "--tenant", "acme").code == 0
-    before = {row["run_id"] for row in await working.rows("a", "acme", runs)}
-    assert before < {row["run_id"] for row in await working.rows("b", "acme", runs)}
+        # The other one is in the copied ledger, too, and the file is changed by mistake.
+        cells.write(acme="b", initech="b")
+        mistaken = cells.pay("initech", "initech-water")
+        assert (mistaken.code, cells.paid()) == (2, paid)
+        assert "the ledger of cell b says: tenant initech is of cell a" in mistaken.err

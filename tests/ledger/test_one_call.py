@@ -22,7 +22,7 @@ from sqlalchemy.sql import visitors
 from structlog.testing import capture_logs
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.ledger.core.store import Ledger, TenantAway, Transaction, open_ledger
+from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
 from surehand.activities.ledger.core.tables import effects, quota_usage, runs, steps
 from surehand.activities.ledger.effects import (
     claim_entry,
@@ -36,18 +36,14 @@ from surehand.activities.ledger.effects.claim_entry import Seen
 from surehand.activities.ledger.effects.one_call import Outcome
 from surehand.activities.ledger.migrations import one_call as functions
 from surehand.activities.ledger.quotas.limits import take_turn
-from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import batches, executions, foreign
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.batches import Holding
 from surehand.activities.ledger.steps.entries import Asking, Claimed, ClaimRequest, Entry
 from surehand.activities.ledger.steps.executions import ActsElsewhere
-from surehand.activities.ledger.tenants import moves
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.quotas import Quota
-from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import NotCanonical, params_hash
 from tests.ledger import databases
@@ -988,26 +984,6 @@ async def test_what_is_locked_beside_a_call_is_not_in_its_way(
 
     assert made is not None
     assert made.claimed is not None
-
-
-async def test_a_tenant_that_has_left_this_cell_claims_nothing_here(twins: Twins) -> None:
-    requests = [scene.call(holder="mine") for scene in twins.both()]
-    for scene in twins.both():
-        with scene.tx() as tx:
-            ended_ = CloseRun(tenant=scene.tenant, run_id=RUN, state=RunState.COMPLETED)
-            lifecycle.close_run(tx, ended_)
-        with administration(scene) as tx:
-            moves.leave(tx, "b", "olga")
-        with administration(scene) as tx:
-            assert moves.go(tx, "olga") == []
-    before = told(twins.quick)
-
-    with pytest.raises(TenantAway):
-        await call(twins.quick, RUN, None, requests[0])
-    [(name, _), _] = await same_is_said(twins, requests)
-
-    assert name == "TenantAway"
-    assert told(twins.quick) == before
 
 
 @pytest.mark.parametrize("level", ["serializable", "repeatable read"])

@@ -15,8 +15,8 @@ from surehand.activities.ledger.core.tables import ALL, APPEND_ONLY
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.retention import hiding, rounds
 from surehand.activities.ledger.runs import keys, lifecycle, steering
+from surehand.activities.ledger.runs.tenant_cell import add_tenant
 from surehand.activities.ledger.steps import artifacts, drafts
-from surehand.activities.ledger.tenants import moves
 from surehand.process.key_encryption import Wrapped
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.runs import CloseRun
@@ -63,7 +63,7 @@ async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Sc
     for scene in found:
         limited(scene, effects_per_hour=1000)
         with administration(scene) as tx:
-            moves.settle(tx, "a", "root")
+            add_tenant(tx, "a", "root")
         gated = scene.approved(scene.call())
         scene.asked(gated)
         scene.begin_undo(step_id="barred")

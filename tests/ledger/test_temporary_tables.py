@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.guards import weak_guards
-from surehand.activities.ledger.core.store import Ledger, TenantAway, open_ledger
+from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import (
     decisions,
     effects,
@@ -23,15 +23,12 @@ from surehand.activities.ledger.core.tables import (
     retentions,
     steps,
 )
-from surehand.activities.ledger.effects import claims
 from surehand.activities.ledger.retention import hiding
 from surehand.activities.ledger.steps.entries import Committed
-from surehand.activities.ledger.tenants import moves
 from tests.cli.starter import Starter
 from tests.ledger import one_call
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, Scene
-from tests.ledger.test_moves import close
 from tests.ledger_databases import OWNER, RETENTION, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresServer
 
@@ -77,7 +74,7 @@ def test_every_function_of_the_ledger_looks_among_temporary_tables_last(
         ).all()
     engine.dispose()
 
-    assert {"refuse_left", "record_write", "retentions_going"} <= {one.proname for one in found}
+    assert {"refuse_change", "record_write", "retentions_going"} <= {one.proname for one in found}
     wrong = [one for one in found if one.proconfig != ["search_path=public, pg_temp"]]
     assert wrong == []
 
@@ -117,19 +114,11 @@ def test_a_tables_namesake_lets_nothing_of_an_open_and_held_run_be_deleted(
     assert scene.rows(table) == before
 
 
-@pytest.mark.parametrize(
-    "namesake",
-    [
-        "TABLE tenants AS SELECT tenant_id, 'arriving'::text AS state FROM public.runs",
-        "TABLE runs AS SELECT tenant_id, run_id, 1::bigint AS closed_ms FROM public.runs",
-    ],
-)
-def test_a_tables_namesake_lets_no_run_that_is_open_go(
-    scene: Scene, keeper: Ledger, namesake: str
-) -> None:
+def test_a_tables_namesake_lets_no_run_that_is_open_go(scene: Scene, keeper: Ledger) -> None:
     refused = pytest.raises(DBAPIError, match="only what has ended is hidden")
     with refused, keeper.transaction(scene.tenant) as tx:
-        tx.connection.execute(text(f"CREATE TEMP {namesake}"))
+        namesake = "runs AS SELECT tenant_id, run_id, 1::bigint AS closed_ms FROM public.runs"
+        tx.connection.execute(text(f"CREATE TEMP TABLE {namesake}"))
         tx.connection.execute(text(FIRST))
         tx.connection.execute(
             text(
@@ -140,26 +129,6 @@ def test_a_tables_namesake_lets_no_run_that_is_open_go(
         )
 
     assert scene.rows(retentions) == []
-
-
-async def test_a_tables_namesake_lets_nothing_of_a_tenant_that_has_left_be_claimed(
-    scene: Scene, url: str
-) -> None:
-    close(scene)
-    async with open_ledger(of(url, OWNER)) as owner:
-        with owner.transaction(scene.tenant) as tx:
-            moves.leave(tx, "b", "olga")
-        with owner.transaction(scene.tenant) as tx:
-            assert moves.go(tx, "olga") == []
-
-    with pytest.raises(TenantAway), scene.tx() as tx:
-        tx.connection.execute(
-            text("CREATE TEMP TABLE tenants AS SELECT tenant_id, 'here' AS state FROM public.runs")
-        )
-        tx.connection.execute(text(FIRST))
-        claims.claim(tx, scene.call())
-
-    assert scene.rows(effects) == []
 
 
 @pytest.mark.guarantee("G1")
@@ -199,7 +168,7 @@ def test_doctor_warns_of_what_could_pass_for_a_table_of_the_ledger(
         assert weak_guards(engine) == []
         engine.dispose()
     name = str(make_url(url).database)
-    postgres_server.execute("ALTER FUNCTION refuse_left() RESET search_path", name)
+    postgres_server.execute("ALTER FUNCTION refuse_change() RESET search_path", name)
     postgres_server.execute(f"GRANT CREATE ON SCHEMA public TO {WORKER}", name)
 
     own = {
@@ -214,4 +183,4 @@ def test_doctor_warns_of_what_could_pass_for_a_table_of_the_ledger(
 
     assert f"warning: role {WORKER} may make temporary tables" in database
     assert f"warning: role {WORKER} may make tables and functions" in database
-    assert "warning: functions of the ledger without a search_path: refuse_left: " in database
+    assert "warning: functions of the ledger without a search_path: refuse_change: " in database

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from surehand.activities.worker.settings import SettingsError, load_settings
-from surehand.process.cells import CellsError, OwnCell, assign, read_cells, routed
+from surehand.process.cells import CellsError, OwnCell, read_cells, routed
 from surehand.process.connect import find_target
 from surehand.process.settings import client_settings, read_environment
 from surehand.process.sources import SourceError, read_sources
@@ -132,39 +132,6 @@ def test_a_tenant_of_no_cell_is_named(file: Path) -> None:
     file.write_text(FILE.replace("default: east\n", ""))
     with pytest.raises(CellsError, match="tenant acme is of no cell"):
         read_cells(file).cell_of("acme")
-
-
-@pytest.mark.parametrize(
-    ("tenant", "text", "changed"),
-    [
-        ("globex", FILE, FILE.replace("globex: west", "globex: east")),
-        ("acme", FILE, FILE.replace("tenants:\n", "tenants:\n  acme: east\n")),
-        (
-            "acme",
-            FILE[: FILE.index("tenants")],
-            f"{FILE[: FILE.index('tenants')]}tenants:\n  acme: east\n",
-        ),
-    ],
-)
-def test_one_line_of_the_file_changes_and_nothing_else(
-    file: Path, tenant: str, text: str, changed: str
-) -> None:
-    file.write_text(text)
-    assign(read_cells(file), tenant, "east")
-    assert file.read_text() == changed
-    assert read_cells(file).cell_of(tenant) == "east"
-
-
-@pytest.mark.parametrize(
-    "text", [FILE.replace("tenants:\n  globex: west", "tenants: {globex: west}")]
-)
-def test_a_file_that_cannot_be_changed_safely_is_left_and_the_line_is_told(
-    file: Path, text: str
-) -> None:
-    file.write_text(text)
-    with pytest.raises(CellsError, match="write `globex: east` below `tenants` yourself"):
-        assign(read_cells(file), "globex", "east")
-    assert file.read_text() == text
 
 
 def test_a_worker_hears_of_a_change_and_keeps_to_the_last_good_file(file: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import re
 import threading
 import time
 from collections import defaultdict, deque
@@ -26,7 +25,6 @@ from functools import partial
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import (
     CONNECTIONS,
@@ -194,21 +192,14 @@ __all__ = [
     "LedgerUnavailable",
     "Observer",
     "RunNotFound",
-    "TenantAway",
     "TenantInvalid",
     "Transaction",
     "open_ledger",
 ]
 
-#: What the triggers of the first migration say.
-_AWAY: Final = re.compile(r"this tenant (leaves|has left) this cell")
 _NONE: Final[Mapping[str, RunKey | KeyErased]] = {}
 #: Runs whose head a process remembers.
 _MOST_HEADS: Final = 1000
-
-
-class TenantAway(Exception):
-    """The tenant leaves for another cell, or has left: nothing was written."""
 
 
 class TenantInvalid(ValueError):
@@ -568,9 +559,6 @@ class Ledger:
                 raise LedgerUnavailable(
                     f"ledger database: {type(error).__name__}: {first_line(error)}"
                 ) from error
-            if isinstance(error, DBAPIError) and _AWAY.search(str(error.orig)):
-                away = first_line(error).replace("this tenant", f"tenant {tenant}", 1)
-                raise TenantAway(away) from error
             raise
         finally:
             if self._observer is not None:

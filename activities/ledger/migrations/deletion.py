@@ -71,9 +71,6 @@ _HELD: Final = _HELD_RUN.format(row="NEW")
 _MAY_HIDE: Final = (
     "NEW.going_ms IS NULL AND NEW.deleted_ms IS NULL"
     f" AND NEW.hidden_ms >= {{now}} - {_AGO} AND {_CLOSED} AND NOT {_HELD}"
-    # What was hidden in another ledger comes as it was there. Only the owner says so.
-    " OR EXISTS (SELECT 1 FROM tenants WHERE tenants.tenant_id = NEW.tenant_id"
-    " AND tenants.state = 'arriving')"
 )
 _MAY_GO: Final = (
     "{same_tenant} AND NEW.run_id = OLD.run_id AND NEW.kind = OLD.kind"

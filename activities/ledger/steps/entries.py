@@ -52,14 +52,6 @@ def _on_sqlite(element: next_commit_no, compiler: Any, **how: Any) -> str:
     return f"(coalesce(({newest} WHERE every.tenant_id = effects.tenant_id), 0) + 1)"
 
 
-def continue_numbers(tx: Transaction) -> None:
-    """Have the next number be behind those that were copied from another database."""
-    if tx.connection.dialect.name == "postgresql":
-        newest = "coalesce((SELECT max(commit_no) FROM effects), 1)"
-        last = f"(SELECT last_value FROM {SEQUENCE})"
-        tx.connection.exec_driver_sql(f"SELECT setval('{SEQUENCE}', greatest({last}, {newest}))")
-
-
 #: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
 _ENTRY_DIGITS = 24
 

@@ -53,17 +53,6 @@ TABLES: Final = (
     "standing_uses",
     "tenants",
 )
-#: Tables that nobody changes of a tenant which has left: runs, each change of which changes its
-#: row, and what people may do.
-FROZEN_ONCE_LEFT: Final = (
-    "runs",
-    "grants",
-    "principal_changes",
-    "principal_keys",
-    "principals",
-    "quotas",
-    "standing_approvals",
-)
 #: Tables whose rows are written once.
 APPEND_ONLY: Final = ("principal_changes",)
 #: By table: what was asked, granted or used, which stands, and the end, which is set once.
@@ -109,51 +98,8 @@ def upgrade() -> None:
         "a request that was answered or closed is not answered again",
     )
     deletion.guard()
-    _leave_alone()
     if on_postgresql():
         one_call.make_functions()
-
-
-def _leave_alone() -> None:
-    left, leaves = "this tenant has left this cell", "this tenant leaves this cell"
-    if on_postgresql():
-        make_function(
-            "refuse_left() RETURNS trigger AS $$"
-            " DECLARE found text; BEGIN"
-            # Who says that it leaves, or has left, waits for all that was let pass here.
-            " PERFORM pg_advisory_xact_lock_shared("
-            "hashtextextended('tenant:' || NEW.tenant_id, 0));"
-            " SELECT state INTO found FROM tenants WHERE tenant_id = NEW.tenant_id;"
-            f" IF found = 'gone' THEN RAISE EXCEPTION '{left}'; END IF;"
-            " IF found = 'leaving' AND TG_TABLE_NAME = 'runs' THEN"
-            " IF TG_OP = 'INSERT' THEN IF NEW.parent_run_id IS NULL THEN"
-            f" RAISE EXCEPTION '{leaves}'; END IF;"
-            " ELSIF OLD.closed_ms IS NOT NULL AND NEW.closed_ms IS NULL THEN"
-            f" RAISE EXCEPTION '{leaves}'; END IF; END IF;"
-            " RETURN NEW; END $$"
-        )
-        for table in FROZEN_ONCE_LEFT:
-            op.execute(
-                f"CREATE TRIGGER {table}_left BEFORE INSERT OR UPDATE ON {table}"
-                " FOR EACH ROW EXECUTE FUNCTION refuse_left()"
-            )
-        return
-    begins = {
-        "INSERT": "NEW.parent_run_id IS NULL",
-        "UPDATE": "OLD.closed_ms IS NOT NULL AND NEW.closed_ms IS NULL",
-    }
-    for table in FROZEN_ONCE_LEFT:
-        for verb, is_begun in begins.items():
-            for state, refused in (("gone", left), ("leaving", leaves)):
-                if state == "leaving" and table != "runs":
-                    continue
-                more = f" AND {is_begun}" if state == "leaving" else ""
-                op.execute(
-                    f"CREATE TRIGGER {table}_{state}_{verb.lower()} BEFORE {verb} ON {table}"
-                    " WHEN EXISTS (SELECT 1 FROM tenants WHERE tenants.tenant_id = NEW.tenant_id"
-                    f" AND tenants.state = '{state}'){more}"
-                    f" BEGIN SELECT RAISE(ABORT, '{refused}'); END"
-                )
 
 
 def downgrade() -> None:
@@ -1130,13 +1076,8 @@ def _tables() -> None:
     op.create_table(
         "tenants",
         sa.Column("tenant_id", sa.String(length=80), nullable=False),
-        sa.Column("state", sa.String(length=8), nullable=False),
         sa.Column("cell", sa.String(length=64), nullable=False),
-        sa.Column("came_from", sa.String(length=64), nullable=True),
         sa.Column("set_by", sa.String(length=200), nullable=False),
         sa.Column("set_ms", sa.BigInteger(), nullable=False),
-        sa.CheckConstraint(
-            "state IN ('here', 'leaving', 'gone', 'arriving')", name=op.f("ck_tenants_state")
-        ),
         sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_tenants")),
     )
