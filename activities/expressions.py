@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import decimal
+import itertools
 import math
 import operator
 import re
@@ -18,7 +19,6 @@ from decimal import Decimal
 from typing import Any, Final
 
 from pydantic import BaseModel
-from simpleeval import EvalWithCompoundTypes  # type: ignore[import-untyped]
 
 from surehand.process import processor_time
 from surehand.workflows.plan.policy import ApprovalPolicy
@@ -57,7 +57,7 @@ def _bounded(number: Any) -> Any:
 
 
 #: Comparisons and sums: what a limit needs, and nothing that runs for long.
-_OPERATORS: Final = {
+_OPERATORS: Final[Mapping[type[ast.AST], Callable[..., Any]]] = {
     ast.Add: _of_numbers(operator.add),
     ast.Sub: _of_numbers(operator.sub),
     ast.Mult: _of_numbers(operator.mul),
@@ -118,7 +118,7 @@ def _evaluated(expression: str, names: Callable[[], dict[str, Any]]) -> bool:
     try:
         tree = _parsed(expression)
         with decimal.localcontext(_EXACT):
-            answer: object = _Evaluator(names()).eval(expression, tree.body)
+            answer: object = _Evaluation(names()).value_of(tree.body)
         shown = reprlib.repr(answer)
     except RuleBroken:
         raise
@@ -194,30 +194,54 @@ def exact_names(params: BaseModel) -> dict[str, Any]:
     return names
 
 
-class _Evaluator(EvalWithCompoundTypes):  # type: ignore[misc]
-    """Reads fractions as they are written: 0.1 is a tenth, not the float next to it."""
+class _Evaluation:
+    """Evaluates the nodes of the language; the values of names are JSON."""
 
-    def __init__(self, names: dict[str, Any]) -> None:
-        super().__init__(operators=_OPERATORS, functions={}, names=names)
-        self.functions: dict[str, Any] = {}  # without those that the library adds, such as `list`
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = names
         # The thread's own time: one that was stopped for a while has not taken long.
         self._ends_at = processor_time.spent() + LONGEST
 
-    def _eval(self, node: ast.AST) -> Any:
-        # Values are JSON: there is nothing in them that would have to be looked for.
+    def value_of(self, node: ast.expr) -> Any:
         if processor_time.spent() > self._ends_at:
             raise TimeoutError("takes too long to evaluate")
-        return self.nodes[type(node)](node)
-
-    def _eval_constant(self, node: ast.Constant) -> Any:
-        return _exact(super()._eval_constant(node))
-
-    def _eval_attribute(self, node: ast.Attribute) -> Any:
-        # Never Python's own attributes: an object may have a field `keys` or `items`.
-        value = self._eval(node.value)
-        if not isinstance(value, Mapping) or node.attr not in value:
-            raise LookupError(f"there is no {node.attr!r} in {ast.unparse(node.value)}")
-        return value[node.attr]
+        match node:
+            case ast.Constant():
+                # A fraction is read as it is written: 0.1 is a tenth, not the float next to it.
+                return _exact(node.value)
+            case ast.Name() if node.id in self._names:
+                return self._names[node.id]
+            case ast.Attribute():
+                # Never Python's own attributes: an object may have a field `keys` or `items`.
+                value = self.value_of(node.value)
+                if isinstance(value, Mapping) and node.attr in value:
+                    return value[node.attr]
+                raise LookupError(f"there is no {node.attr!r} in {ast.unparse(node.value)}")
+            case ast.Subscript():
+                return self.value_of(node.value)[self.value_of(node.slice)]
+            case ast.List():
+                return [self.value_of(part) for part in node.elts]
+            case ast.Tuple():
+                return tuple(self.value_of(part) for part in node.elts)
+            case ast.UnaryOp():
+                return _OPERATORS[type(node.op)](self.value_of(node.operand))
+            case ast.BinOp():
+                left, right = self.value_of(node.left), self.value_of(node.right)
+                return _OPERATORS[type(node.op)](left, right)
+            case ast.BoolOp():
+                *parts, last = node.values
+                for part in parts:
+                    value = self.value_of(part)
+                    if bool(value) is isinstance(node.op, ast.Or):
+                        return value
+                return self.value_of(last)
+            case ast.Compare():
+                values = map(self.value_of, (node.left, *node.comparators))
+                pairs = zip(node.ops, itertools.pairwise(values), strict=True)
+                return all(_OPERATORS[type(kind)](*pair) for kind, pair in pairs)
+            case ast.IfExp():
+                return self.value_of(node.body if self.value_of(node.test) else node.orelse)
+        raise LookupError(f"there is no {ast.unparse(node)!r}")
 
 
 def _plain(value: Any, as_json: Any) -> Any:

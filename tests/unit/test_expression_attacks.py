@@ -109,3 +109,26 @@ def test_a_rule_that_is_about_no_run_cannot_name_it() -> None:
     assert problem("run.foreign", Payment, of=()) is not None
     with pytest.raises(RuleBroken):
         holds("run.foreign", Payment())
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "1 < input.two < 3 and not 1 < input.two < 2 < input.nothing",
+        "input.two == 2 or input.nothing",
+        "not (input.none and input.nothing)",
+        "(input.none or input.two) == 2 and (0 or '' or []) == []",
+        "(input.two if input.yes else input.nothing) - 1 * 3 == -1",
+        "'a' in input.parts and 'b' not in ('a', 'c')",
+        "input['parts'][0] == 'a' and input.parts != ('a',) and input.parts == ['a']",
+    ],
+)
+def test_a_condition_means_what_python_means_by_it(condition: str) -> None:
+    values = {"input": {"two": 2, "none": None, "yes": True, "parts": ["a"]}}
+    assert condition_holds(condition, values) is True
+
+
+@pytest.mark.parametrize("condition", ["nobody == 1", "input.a and nobody", "(nobody, 1) == 1"])
+def test_a_name_that_nothing_has_is_told(condition: str) -> None:
+    with pytest.raises(RuleBroken, match="there is no 'nobody'"):
+        condition_holds(condition, {"input": {"a": 1}})
