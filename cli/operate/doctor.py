@@ -350,27 +350,13 @@ def _wrong_database(settings: Settings, error: SurehandError) -> Check:
 
 
 def _locked_database(settings: Settings, detail: str) -> Check:
-    """Say who holds the one write lock of SQLite: nobody else can write meanwhile."""
-    from surehand.activities.ledger.core.lock_holder import file_of, lock_holder
-
-    file = file_of(settings.database_url)
-    holder = lock_holder(file)
-    if holder is None:
-        return _wrong(
-            "database",
-            f"{detail}; by which process cannot be known from here (another container or"
-            " machine, or it has just let go)",
-            "look again, and where the file's other processes run",
-            f"fuser -v {shlex.quote(str(file))}",
-        )
-    commands = [f"kill -KILL {holder.pid}"]
-    fix = "wait for it, or end it: what it has not committed is rolled back, nothing else is lost"
-    if holder.stopped:
-        commands = [f"kill -CONT {holder.pid}", *commands]
-        fix = "let it go on, or end it: what it has not committed is rolled back"
-    return _wrong(
-        "database", f"{detail}; its write lock is held by {plain(str(holder))}", fix, *commands
+    """Say how to find who holds the one write lock of SQLite: nobody else can write meanwhile."""
+    file = shlex.quote(settings.database_url.partition("///")[2].partition("?")[0])
+    fix = (
+        "find the process that is writing, or was stopped while it wrote (state T): wait for it,"
+        " let it go on with `kill -CONT`, or end it; only what it has not committed is rolled back"
     )
+    return _wrong("database", detail, fix, f"ps -o pid,stat,args -p $(fuser {file} 2>/dev/null)")
 
 
 async def _database(caller: Caller, settings: Settings) -> list[Check]:
