@@ -190,19 +190,37 @@ async def test_a_worker_and_doctor_warn_of_an_asynchronous_standby_in_one_line(
         worker.wait_said("worker.standby_asynchronous")
 
 
-def test_each_standby_that_is_named_and_not_there_is_missing(synchronous: Replicated) -> None:
-    engine = make_engine(synchronous.url(WORKER))
+@pytest.mark.parametrize("user", [WORKER, SUPERUSER], ids=["worker", "who may see all"])
+def test_as_many_standbys_are_missing_as_commits_wait_for_in_vain(
+    synchronous: Replicated, user: str
+) -> None:
+    engine = make_engine(synchronous.url(user))
     found = {}
     for names in (
         "FIRST 1 (standby_1, standby_2)",
         'ANY 2 (standby_1, Standby_1, standby_2, "standby 3")',
         "2 (*)",
-        "standby_2, standby_1",
+        "any 12(*)",
+        'standby_1, "2 (of them)"',
         "*",
     ):
         synchronous.commit_on(names)
         synchronous.wait("SHOW synchronous_standby_names", names)
+        synchronous.wait("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'async'", "0")
         found[names] = standbys_of(engine).missing
 
-    assert list(found.values()) == [1, 2, 1, 1, 0]
+    assert list(found.values()) == [0, 1, 1, 11, 0, 0]
+    engine.dispose()
+
+
+def test_a_standby_that_commits_do_not_wait_for_is_in_nobody_s_place(
+    synchronous: Replicated,
+) -> None:
+    engine = make_engine(synchronous.url(SUPERUSER))
+    synchronous.commit_on("standby_2")
+    synchronous.wait("SELECT sync_state FROM pg_stat_replication", "async")
+
+    assert standbys_of(engine) == Standbys(
+        asynchronous=(STANDBY,), missing=1, behind_bytes=standbys_of(engine).behind_bytes
+    )
     engine.dispose()

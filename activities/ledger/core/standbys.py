@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,18 +21,16 @@ _FOLLOWING: Final = text(
     " pg_wal_lsn_diff(pg_current_wal_flush_lsn(), flush_lsn)::bigint AS behind"
     " FROM pg_stat_replication WHERE state IS NULL OR state <> 'backup' ORDER BY 1"
 )
-#: Which standbys commits wait for, and for how many log is kept that they do not fetch.
+#: For how many standbys commits wait, and for how many log is kept that they do not fetch.
 _EXPECTED: Final = text(
-    "SELECT current_setting('synchronous_standby_names') AS awaited,"
+    "SELECT CASE names WHEN '' THEN 0 ELSE coalesce(substring(names"
+    " FROM '^\\s*[A-Za-z]*\\s*(\\d+)\\s*[(]'), '1')::int END AS awaited,"
     " (SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'physical' AND NOT active)"
-    " AS unused"
+    " AS unused FROM current_setting('synchronous_standby_names') AS names"
 )
 #: Standbys that no commit waits for. A potential one takes the place of a synchronous one that has
 #: gone, and follows asynchronously until then.
 _BEHIND: Final = ("async", "potential")
-#: ``synchronous_standby_names``: ``FIRST 2 (a, b)``, ``ANY 1 (a, b)``, ``2 (a, b)``, ``a, b``.
-_AWAITED: Final = re.compile(r"\s*(?:(?:FIRST|ANY)?\s*(\d+)\s*\((.*)\)|(.*))\s*", re.I | re.S)
-_NAME: Final = re.compile(r'"((?:[^"]|"")+)"|([^\s,"]+)')
 
 
 @dataclass(frozen=True)
@@ -45,9 +41,9 @@ class Standbys:
     asynchronous: tuple[str, ...] = ()
     """Their names; empty of one that has none."""
     missing: int = 0
-    """How many are expected and not there: commits wait for them or may, or log is kept for them.
+    """How many are expected and not there: commits wait for them, or log is kept for them.
 
-    A standby may be expected by its name, and by its slot: then it counts twice.
+    A standby that commits wait for and that has a slot counts twice.
     """
     behind_bytes: int | None = None
     """How much of the log the slowest one has not on its disk; ``None``: nobody follows, or this
@@ -88,31 +84,14 @@ def standbys_of(engine: Engine) -> Standbys:
         ) from error
     awaited = expected["awaited"]
     behind = [row["name"] for row in following if not awaited or row["sync"] in _BEHIND]
+    synchronous = len(following) - len(behind)
     return Standbys(
-        synchronous=len(following) - len(behind),
+        synchronous=synchronous,
         asynchronous=tuple(behind),
-        missing=expected["unused"] + _not_there(awaited, {row["name"] for row in following}),
+        missing=expected["unused"] + max(awaited - synchronous, 0),
         behind_bytes=max(
             # It may have fetched more since the server's own place in the log was read.
             (max(row["behind"], 0) for row in following if row["behind"] is not None),
             default=None,
         ),
     )
-
-
-def _not_there(awaited: str, following: Collection[str]) -> int:
-    """Return how many standbys commits wait for, or may wait for, that do not follow.
-
-    Args:
-        awaited: The setting ``synchronous_standby_names``.
-        following: Names of those that follow, which every role may see.
-    """
-    parts = _AWAITED.fullmatch(awaited)
-    if not awaited or parts is None:
-        return 0
-    most, listed, alone = parts.groups()
-    names = {quoted or bare for quoted, bare in _NAME.findall(listed or alone)}
-    if "*" in names:
-        return max(int(most or 1) - len(following), 0)
-    there = {name.lower() for name in following}
-    return sum(name.lower() not in there for name in names)
