@@ -51,7 +51,7 @@ class Gate(Record):
         """Return whether a decision's request is the next that its step can make.
 
         Any other number is a slip of the pen: it would be held for ever, and its sender believe it
-        was taken.
+        was taken. While a request is being written, nobody knows its number yet.
 
         Args:
             delivery: What arrived.
@@ -63,7 +63,8 @@ class Gate(Record):
         if named is None or named[0] != self.run_id or named[1] not in unfinished:
             return False
         following = approval_id_of(self.run_id, named[1], self.next_number(named[1]))
-        return delivery.decision.approval_id == following and len(self.held) < MOST_HELD
+        may_come = delivery.decision.approval_id == following or named[1] in self.asking
+        return may_come and len(self.held) < MOST_HELD
 
     def is_being_asked(self, delivery: Delivery) -> bool:
         """Return whether a decision's request may be there already, unknown to the run."""
@@ -204,7 +205,7 @@ class Gate(Record):
 
 
 def _is_due(decision: Decision, request: ApprovalRequest) -> bool:
-    """Return whether a decision is for a request, or for an earlier one of its step: it is void."""
+    """Return whether a decision can be judged: its request is there, void, or no next one."""
     step, _, number = decision.approval_id.rpartition("/")
     asked, _, newest = request.approval_id.rpartition("/")
-    return step == asked and int(number) <= int(newest)
+    return step == asked and number != str(int(newest) + 1)

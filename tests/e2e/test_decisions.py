@@ -17,7 +17,7 @@ from surehand.workflows.state.run_state import (
     MOST_REFUSED_SIGNALS,
 )
 from tests.e2e.interceptors import Failing, Pause
-from tests.e2e.runs import Run, decision_on, example_plan, states
+from tests.e2e.runs import PATIENCE_S, Run, decision_on, example_plan, states
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 
@@ -287,6 +287,21 @@ async def test_a_decision_that_comes_while_its_request_is_written_is_no_early_on
         assert (await deciding).code is VerdictCode.ACCEPTED
         assert (await run.result()).state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_decision_that_waits_for_its_request_keeps_nothing_else_waiting(
+    stage: Stage, order_id: str
+) -> None:
+    asking = Pause("request_approval", done=True)
+    async with stage.worker_here(client=asking.client(stage.client)):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await asking.reached()
+        await run.send(early(run, order_id))
+        async with asyncio.timeout(PATIENCE_S):
+            await run.cancel()
+        asking.go_on()
+        assert (await run.result()).state is RunState.CANCELLED
+    assert stage.shop.counts(order_id)["refunds"] == 0
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,14 @@ class Decisions:
     async def judge(self, delivery: Delivery) -> Answer:
         """Return the verdict on a decision; one that comes before its request is held."""
         data = self._data
-        # One that is quicker than the report of its request is for a request that exists.
-        await workflow.wait_condition(lambda: not data.gate.is_being_asked(delivery))
+        # One that is quicker than the report of its request is for a request that exists. But a
+        # request may take long to write, and a cancellation does not wait for that.
+        await workflow.wait_condition(
+            lambda: (
+                not data.gate.is_being_asked(delivery)
+                or not all(map(data.gate.is_being_asked, data.inbox.queue))
+            )
+        )
         unfinished = {view.id for view in data.steps.values() if view.state not in ENDED_STEPS}
         may_come = data.ended is None and not data.compensating
         if may_come and data.gate.is_early(delivery, unfinished):
