@@ -228,10 +228,12 @@ def test_whoever_has_made_up_a_receipt_approves_nothing_that_rests_on_it(
     assert scene.decide(gated, approver="bob").code == "four_eyes"
 
 
+@pytest.mark.parametrize("name", ["started_by", "user"])
 def test_whoever_has_started_a_run_is_no_second_pair_of_eyes_wherever_its_values_go(
-    scene: Scene,
+    scene: Scene, name: str
 ) -> None:
-    scene.open_run(OTHER_RUN, started_by="bob")
+    """So is whom it acts for: a service has started it with what they have said."""
+    scene.open_run(OTHER_RUN, **{"started_by": "service", name: "bob"})
     scene.committed(scene.call(run_id=OTHER_RUN, key="theirs"))
     scene.open_run(FORK, linked=Linked(run_id=OTHER_RUN))
     scene.claim(scene.call(key="theirs", step_id="replays"))

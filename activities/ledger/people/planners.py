@@ -34,6 +34,7 @@ _TOLD: Final = (
     rows_of(
         events,
         func.coalesce(_body["value_by"].as_string(), _body["started_by"].as_string()).label("by"),
+        _body["user"].as_string().label("user"),
         _body["parent"].as_string().label("parent"),
         _body["linked"].as_string().label("linked"),
         _body["made_by"].as_string().label("made_by"),
@@ -44,7 +45,7 @@ _TOLD: Final = (
 
 
 def planners(tx: Transaction, run_id: str) -> frozenset[str]:
-    """Return who is on record to have started or amended a run, or to have given it a value.
+    """Return who has started or amended a run, had it started, or given it a value.
 
     Or any of the runs that it is in, those that it has started or was forked from, those that have
     made an effect that it replays, and those beside it that had ended when it was opened.
@@ -63,7 +64,7 @@ def planners(tx: Transaction, run_id: str) -> frozenset[str]:
         found |= left
         named = dict[str | None, bool]()
         for row in _told(tx, left):
-            people |= {row["by"]} - {None}
+            people |= {row["by"], row["user"]} - {None}
             named.setdefault(row["parent"], False)
             named |= {row["linked"]: True, row["made_by"]: True}
         named |= dict.fromkeys(_below(tx, left, opened.at_ms), True)
