@@ -26,6 +26,7 @@ from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     Claimed,
     ClaimRequest,
+    entry_id_for,
 )
 from surehand.client.signing import claims_for, sign
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
@@ -247,6 +248,59 @@ def test_a_no_is_not_taken_off(
     assert isinstance(scene.claim(gated), ApprovalRefused)
     assert not may_read(scene, gated)
     assert scene.rows(effects) == []
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("used", [False, True], ids=["unused", "said to be used"])
+@pytest.mark.parametrize("how", ["reject", "edit"])
+def test_a_no_counts_though_the_request_is_said_to_be_approved(
+    scene: Scene, key: Ed25519PrivateKey, how: str, used: bool
+) -> None:
+    """By whoever has the workers' rights; nobody has said yes by then."""
+    person(scene, "bob", "finance")
+    gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
+    said = {"state": "approved", "decided_by": "ann", "verified": True}
+    if used:
+        entry = entry_id_for(scene.tenant, gated.tool, gated.key, 1)
+        said |= {"consumed_entry": entry, "consumed_generation": 1}
+    with scene.tx() as tx:
+        tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(said))
+
+    end_without_yes(scene, gated, how)
+    late = scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
+
+    assert late.code != "accepted"
+    verdicts = {row["approver"]: row["verdict"] for row in scene.rows(decisions)}
+    assert verdicts["bob"] == "accepted"
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+    assert not may_read(scene, gated)
+    assert scene.rows(effects) == []
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("nonce", [True, False], ids=["its nonce", "no nonce"])
+def test_a_signed_yes_that_was_refused_is_no_vote_by_being_written_again(
+    scene: Scene, nonce: bool
+) -> None:
+    """By whoever has the workers' rights, once its approver may decide."""
+    person(scene, "ann")
+    gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
+    yes = signature(scene, key_of(scene, "ann"), gated)
+    assert scene.decide(gated, approver="ann", signature=yes).code == "not_permitted"
+    with administration(scene) as tx:
+        principals.grant(tx, "ann", "role", "finance", "olga")
+    said = scene.row(decisions)
+    names = ("signature", "kid", "nonce", "verified")
+    copied = {name: said[name] for name in names}
+
+    with suppress(DBAPIError):
+        forge(scene, gated, **copied | ({} if nonce else {"nonce": None, "verified": False}))
+    with suppress(DBAPIError), scene.tx() as tx:
+        approved = {"state": "approved", "decided_by": "ann", "verified": True}
+        tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(approved))
+
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+    assert not may_read(scene, gated)
 
 
 @pytest.mark.guarantee("G3")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -315,13 +315,16 @@ def _weigh(
     covers: CoversRow,
 ) -> _Counts | Refusal:
     """Return what follows from a decision, or why it does not count."""
+    if row is not None:
+        assurance = Assurance(row["assurance"]).stricter(assurance)
+        if _lacks_votes(tx, row, assurance, covers):
+            row = {**row, "state": ApprovalState.PENDING.value}
     refused = judge(decision, row, tx.now_ms)
     if refused is not None or row is None:
         assert refused is not None, "there is nothing to decide"
         return refused
     if not isinstance(found, Proof):
         return found
-    assurance = Assurance(row["assurance"]).stricter(assurance)
     if not found.assurance.satisfies(assurance):
         if assurance.by_passkey:
             return VerdictCode.PASSKEY_NEEDED, f"decisions {assurance.as_text()} here"
@@ -349,6 +352,39 @@ def _weigh(
             return _with_vote(tx, row, vote, found, assurance, covers)
 
 
+def _lacks_votes(
+    tx: Transaction, row: Mapping[str, Any], assurance: Assurance, covers: CoversRow
+) -> bool:
+    """Return whether a row says approved, but the votes do not, and no call was made by it.
+
+    Workers write the row: whoever has their rights could keep a no from being put on record.
+    """
+    if row["state"] != ApprovalState.APPROVED:
+        return False
+    if tx.one(rows_of(effects, effects.c.entry_id, entry_id=row["consumed_entry"])) is not None:
+        return False
+    recorded = accepted_decisions(tx, row["approval_id"])
+    if any(one["outcome"] != DecisionOutcome.APPROVE for one in recorded):
+        return False  # Somebody has said no; that the row does not say so changes nothing.
+    return _missing(tx, row, _votes(tx, row, recorded, assurance, covers)) is not None
+
+
+def _votes(
+    tx: Transaction,
+    row: Mapping[str, Any],
+    recorded: Iterable[Mapping[str, Any]],
+    assurance: Assurance,
+    covers: CoversRow,
+) -> list[Vote]:
+    in_advance = partial(covers, row) if needs_of(row).standing else None
+    return votes_now(tx, row["approval_id"], recorded, assurance, in_advance=in_advance)
+
+
+def _missing(tx: Transaction, row: Mapping[str, Any], votes: Sequence[Vote]) -> str | None:
+    requirements = needs_of(row).requirements
+    return missing(requirements, votes, requesters(tx, row, requirements))
+
+
 def _with_vote(
     tx: Transaction,
     row: Mapping[str, Any],
@@ -359,15 +395,13 @@ def _with_vote(
 ) -> _Counts | Refusal:
     """Return where a request stands with one more yes."""
     recorded = accepted_decisions(tx, row["approval_id"])
-    needs = needs_of(row)
-    in_advance = partial(covers, row) if needs.standing else None
-    votes = votes_now(tx, row["approval_id"], recorded, assurance, in_advance=in_advance)
+    votes = _votes(tx, row, recorded, assurance, covers)
     # Whose standing approval has ended since may look at the call and vote in person.
     in_person = {folded(one["approver"]) for one in recorded if one["standing_id"] is None}
     if folded(vote.approver) in in_person | {folded(one.approver) for one in votes}:
         return VerdictCode.ALREADY_VOTED, f"{vote.approver} counts once"
     votes = [*votes, vote]
-    lacking = missing(needs.requirements, votes, requesters(tx, row, needs.requirements))
+    lacking = _missing(tx, row, votes)
     if lacking is not None:
         message = f"approved by {vote.approver}; so far {lacking}"
         return _Counts(ApprovalState.PENDING, message, proof.verified)
@@ -379,9 +413,9 @@ def _with_vote(
 def _close(tx: Transaction, decision: Decision, row: Mapping[str, Any], counts: _Counts) -> None:
     """Let a request's row follow the decision that has decided it."""
     tx.execute(
-        update_rows(approvals, approval_id=decision.approval_id, state="pending").values(
-            state=counts.state.value, decided_by=decision.approver, verified=counts.verified
-        )
+        update_rows(
+            approvals, approval_id=decision.approval_id, state=row["state"], consumed_entry=None
+        ).values(state=counts.state.value, decided_by=decision.approver, verified=counts.verified)
     )
     tx.event(
         row["run_id"],

@@ -170,15 +170,15 @@ decisions = Table(
     # What was said to one request.
     Index("ix_decisions_approval", "tenant_id", "approval_id"),
     Index("ix_decisions_run", "tenant_id", "run_id"),
-    # G3: a signature counts once.
+    # G3: a signature is judged once.
     Index(
         "uq_decisions_nonce",
         "tenant_id",
         "approver",
         "nonce",
         unique=True,
-        sqlite_where=text("verdict = 'accepted' AND nonce IS NOT NULL"),
-        postgresql_where=text("verdict = 'accepted' AND nonce IS NOT NULL"),
+        sqlite_where=text("nonce IS NOT NULL"),
+        postgresql_where=text("nonce IS NOT NULL"),
     ),
     run_reference(),
 )
@@ -204,7 +204,7 @@ steerings = Table(
     Column("at_ms", BigInteger, nullable=False),
     CheckConstraint("(kid IS NULL) = (nonce IS NULL)", name="signed_whole"),
     CheckConstraint("NOT verified OR nonce IS NOT NULL", name="verified_by_a_signature"),
-    # A signature counts once in one life of a run.
+    # A signature is judged once in one life of a run.
     Index(
         "uq_steerings_nonce",
         "tenant_id",
@@ -212,8 +212,8 @@ steerings = Table(
         "workflow_run_id",
         "nonce",
         unique=True,
-        sqlite_where=text("code = 'accepted' AND nonce IS NOT NULL"),
-        postgresql_where=text("code = 'accepted' AND nonce IS NOT NULL"),
+        sqlite_where=text("nonce IS NOT NULL"),
+        postgresql_where=text("nonce IS NOT NULL"),
     ),
     run_reference(),
 )

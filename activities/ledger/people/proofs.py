@@ -242,7 +242,7 @@ def unproven(
         in_force: Whether its key has to count now, or had to when it was taken.
     """
     kept = Signed(row["signature"], row["approver"], row["kid"], row["nonce"], row["at_ms"])
-    if kept.signature is None:
+    if kept.signature is None or kept.nonce is None:  # The nonce is what is on record once.
         return "it is not signed"
     try:
         proof = decided_by(

@@ -72,9 +72,10 @@ KEPT: Final = {
     "standing_uses": ("approval_id, standing_id, run_id, step_id, amount, used_ms", "returned_ms"),
 }
 #: From which states a request goes on, and where to. A yes that nothing has used ends with its time
-#: or its run; that one was used stays, which a CHECK says.
+#: or its run, or once its votes do not carry it any more; one that was used stays.
 APPROVAL_MOVES: Final = (
-    "OLD.state = 'pending' OR (OLD.state = 'approved' AND NEW.state IN ('expired', 'void'))"
+    "OLD.state = 'pending' OR (OLD.state = 'approved' AND NEW.state <> 'pending'"
+    " AND OLD.consumed_entry IS NULL)"
 )
 
 
@@ -492,8 +493,8 @@ def _tables() -> None:
         "decisions",
         ["tenant_id", "approver", "nonce"],
         unique=True,
-        sqlite_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
-        postgresql_where=sa.text("verdict = 'accepted' AND nonce IS NOT NULL"),
+        sqlite_where=sa.text("nonce IS NOT NULL"),
+        postgresql_where=sa.text("nonce IS NOT NULL"),
     )
     op.create_index("ix_decisions_approval", "decisions", ["tenant_id", "approval_id"])
     op.create_index("ix_decisions_run", "decisions", ["tenant_id", "run_id"])
@@ -1014,8 +1015,8 @@ def _tables() -> None:
         "steerings",
         ["tenant_id", "run_id", "workflow_run_id", "nonce"],
         unique=True,
-        sqlite_where=sa.text("code = 'accepted' AND nonce IS NOT NULL"),
-        postgresql_where=sa.text("code = 'accepted' AND nonce IS NOT NULL"),
+        sqlite_where=sa.text("nonce IS NOT NULL"),
+        postgresql_where=sa.text("nonce IS NOT NULL"),
     )
     op.create_table(
         "steps",
