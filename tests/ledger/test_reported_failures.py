@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.history.open_items import OpenItems, open_items
+from surehand.activities.ledger.history.recorded import recording_of
+from surehand.activities.ledger.history.recorded_view import recorded_view
 from surehand.activities.ledger.steps.entries import Asked
 from surehand.activities.tools.answers import Dedupes, Found, NotFound, Unknown
 from surehand.activities.tools.failure_classes import OutcomeUnknown, ReportedFailure
@@ -27,7 +30,9 @@ from tests.ledger.scene import (
     AT_ONCE,
     LEASE,
     OTHER_RUN,
+    RUN,
     SETTLE,
+    STEP,
     TIMEOUT,
     WINDOW,
     Scene,
@@ -108,6 +113,25 @@ async def test_where_the_lookup_finds_it_it_has_happened_whatever_was_said(scene
 
     assert isinstance(result, Done)
     assert (result.receipt, len(provider.keys)) == (RECEIPT, 1)
+    assert scene.row(effects)["answer"] is None
+
+
+@pytest.mark.parametrize(
+    "answer", [Found(RECEIPT), NotFound(), Unknown("?")], ids=lambda one: type(one).__name__
+)
+async def test_a_run_that_was_told_of_a_failure_is_still_simulated_from_and_shown_truly(
+    scene: Scene, answer: Any
+) -> None:
+    provider, loaded = refusing(answer)
+    with suppress(ApplicationError):
+        await last_of(scene, loaded)
+
+    with scene.tx() as tx:
+        recorded, told = recording_of(tx, RUN), recorded_view(tx, RUN).timeline
+
+    assert {call.step_id for call in recorded.calls} == {STEP}
+    assert len(provider.keys) == 1
+    assert [line.text for line in told if "it was called again" in line.text] == []
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,8 @@ def commit(
         return int(row["commit_no"])
     done = tx.one(
         update_rows(effects, **_guard(entry))
-        .values(**values, commit_no=next_commit_no())
+        # That the outside system has said that it failed ends nothing: it has happened.
+        .values(**values, answer=None, commit_no=next_commit_no())
         .returning(effects.c.commit_no)
     )
     if done is None:

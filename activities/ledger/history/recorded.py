@@ -172,7 +172,8 @@ def _calls(
 ) -> Iterable[RecordedCall]:
     """Return how calls have ended, oldest first."""
     found: list[tuple[int, RecordedCall]] = []
-    codes = {one["step_id"]: one["answer"]["code"] for one in entries if one["answer"]}
+    # One in doubt may have what the outside system has said of the call, which is no answer to it.
+    codes = {one["step_id"]: (one["answer"] or {}).get("code", "") for one in entries}
     for row in rows:
         if row["state"] not in ("succeeded", "failed"):
             continue

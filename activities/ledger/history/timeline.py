@@ -61,7 +61,7 @@ def _line(event: Mapping[str, Any], text: str) -> TimelineLine:
 
 def _recovery_text(event: Mapping[str, Any]) -> str | None:
     body = event["body"]
-    if event["type"] == "effect.reconciled" and body.get("action") == "bar":
+    if event["type"] == "effect.reconciled" and body.get("action") != "call_again":
         return f"{body['tool']} had not happened; it is not called any more"
     text = _RECOVERY.get(event["type"], {}).get(body.get("rule"))
     return None if text is None else text.format(tool=body["tool"])
