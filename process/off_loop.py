@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from pydantic import BaseModel
@@ -27,7 +27,17 @@ LONGEST_TEXT: Final = 64 * 1024
 
 
 def is_large(*values: object) -> bool:
-    """Return whether it may take long to go through values, without going through all of them."""
+    """Return whether it may take long to go through values, without going through all of them.
+
+    So it may with what cannot be gone through: an odd object of somebody's tool.
+    """
+    try:
+        return _is_large(values)
+    except Exception:
+        return True
+
+
+def _is_large(values: Iterable[object]) -> bool:
     most, longest = MOST_VALUES, LONGEST_TEXT
     waiting = list(values)
     while waiting and most >= 0 and longest >= 0:

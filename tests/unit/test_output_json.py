@@ -9,6 +9,7 @@ import enum
 import json
 import math
 import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
-from surehand.activities.tools.output_json import LARGEST, clean_text, to_json
+from surehand.activities.tools.output_json import LARGEST, clean_text, make_json, to_json
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import Succeeded, ToolReport
@@ -41,6 +42,19 @@ class Point:
 class Unprintable:
     def __repr__(self) -> str:
         raise RuntimeError("no")
+
+
+class ClosedCursor(Mapping[str, Any]):
+    """What can be asked for nothing any more, not even its length."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise RuntimeError("closed")
+
+    def __iter__(self) -> Iterator[str]:
+        raise RuntimeError("closed")
+
+    def __len__(self) -> int:
+        raise RuntimeError("closed")
 
 
 def storable(output: Any) -> Any:
@@ -122,12 +136,19 @@ ODD: dict[str, Any] = {
     "number of 5000 digits": 10**5000,
     "huge number in a model": Receipt(value=10**400),
     "class": Receipt,
+    "mapping that is closed": {"rows": ClosedCursor()},
+    "model that was never made": Receipt.__new__(Receipt),
 }
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_an_odd_output_is_recorded_in_some_form_and_never_an_error(name: str) -> None:
     storable(ODD[name])
+
+
+@pytest.mark.parametrize("name", ODD)
+async def test_nor_is_an_odd_output_one_where_it_is_asked_how_large_it_is(name: str) -> None:
+    canonical_json(await make_json(ODD[name]))
 
 
 _keys = st.text(max_size=5) | st.integers() | st.none() | st.binary(max_size=3)
