@@ -92,6 +92,8 @@ class Graph:
     """Tools of the run, by the names that models know."""
     told: dict[str, str] = field(default_factory=dict)
     """What is told of calls, by step or task: a node that was interrupted makes them again."""
+    unasked: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    """Calls that no model has asked for, by task: their tools and arguments."""
     turns: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
     """What models have said, by the graph's own task."""
     again: dict[str, list[Turn]] = field(default_factory=dict)
@@ -208,6 +210,13 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
         step_id = steps.places.get(call_id)
         # A call that no model has asked for is known by the node that makes it.
         known_as = step_id or f"{_task()} {call_id}"
+        if step_id is None:
+            said = (called, call["args"])
+            if graph.unasked.setdefault(known_as, said) != said:
+                raise LangChainException(
+                    f"a node makes two calls with the id {call_id!r}: give each call its own, by"
+                    " which it is recognised when the node runs again"
+                )
         if known_as not in graph.told:
             names = provider_names(one.name for one in await steps.tools(*self._names))
             tool = next((ours for ours, theirs in names.items() if theirs == called), None)

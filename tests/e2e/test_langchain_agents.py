@@ -106,6 +106,18 @@ async def test_a_call_that_no_model_has_asked_for_is_not_made_again_with_its_nod
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
+async def test_a_call_by_code_is_not_taken_for_another_one_that_has_its_id(
+    stage: Stage, order_id: str, count: Path
+) -> None:
+    async with stage.worker_here(**AGENTS):
+        run = await stage.start(planned("same_ids", order_id, count))
+        result = await run.result()
+    assert result.state is RunState.FAILED
+    assert "a node makes two calls with the id" in str(result.error)
+    assert list(states(result)) == ["read"]
+    assert stage.shop.counts(order_id)["refunds"] == 0
+
+
 @pytest.mark.crash
 async def test_a_worker_killed_behind_a_graphs_interrupt_asks_nobody_again_and_pays_once(
     stage: Stage, order_id: str, count: Path

@@ -428,3 +428,19 @@ without_model = (
     .add_edge("act", "say")
     .compile(checkpointer=InMemorySaver())
 )
+
+
+ACTS = tool_node("orders.read", "payments.refund")
+
+
+async def read_then_pay(state: MessagesState) -> dict[str, Any]:
+    """Make two calls without a model, one after the other, and give both the same id."""
+    order_id = count_turn(prompt_in(state["messages"]))
+    told = list[BaseMessage]()
+    for call in (reading(order_id), paying(order_id)):
+        made = await ACTS.ainvoke({"messages": [again(call, ids=(0,))]})
+        told += made["messages"]
+    return {"messages": [AIMessage("; ".join(str(one.content) for one in told))]}
+
+
+same_ids = StateGraph(MessagesState).add_node("act", read_then_pay).add_edge(START, "act").compile()
