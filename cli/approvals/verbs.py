@@ -28,7 +28,7 @@ from surehand.client.connection import Connection
 from surehand.client.ids import find_approval
 from surehand.client.messages import SeenRequest, decided
 from surehand.client.signing import USUAL_SIGNATURE
-from surehand.process.exits import ExitCode, NotFound, WrongUse
+from surehand.process.exits import ExitCode, NotFound, SurehandError, WrongUse
 from surehand.workflows.contracts.approvals import DecisionOutcome, Verdict
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.contracts.runs import RunView
@@ -54,7 +54,7 @@ async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
     connection, waiting = client.connection, await client.pending(limit=limit)
     for run in waiting.silent:
         caller.printer.warn(silent_line(run))
-    others = waiting.others
+    others, whole = waiting.others, not waiting.silent
     if caller.has_ledger:
         known = [view.result.run_id for view in waiting.views]
         recorded = [
@@ -62,7 +62,12 @@ async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
             for run in waiting.silent
         ]
         waiting = replace(waiting, views=[*waiting.views, *filter(None, recorded)])
-        others = [*others, *await open_doubts(caller, known)]
+        try:
+            others = [*others, *await open_doubts(caller, known)]
+        except SurehandError as error:
+            # What the runs themselves have said is shown all the same.
+            caller.printer.warn(str(error))
+            whole = False
     listed = PendingList(
         approvals=_approvals(connection, waiting.views),
         held=waiting.held,
@@ -71,12 +76,14 @@ async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
         silent=waiting.silent,
     )
     # A list that is not whole is no success: somebody may believe that nothing else waits.
-    code = ExitCode.NOT_REACHABLE if waiting.silent else ExitCode.DONE
-    return Reply(listed, _pending_lines(connection, waiting, others), code)
+    code = ExitCode.DONE if whole else ExitCode.NOT_REACHABLE
+    return Reply(listed, _pending_lines(connection, waiting, others, whole=whole), code)
 
 
-def _pending_lines(connection: Connection, waiting: Pending, others: list[Waiting]) -> Lines:
-    if not (waiting.silent or waiting.approvals or waiting.held or waiting.questions or others):
+def _pending_lines(
+    connection: Connection, waiting: Pending, others: list[Waiting], *, whole: bool
+) -> Lines:
+    if whole and not (waiting.approvals or waiting.held or waiting.questions or others):
         yield "Nothing waits for a person"
     for view in waiting.views:
         for request in view.pending:

@@ -51,21 +51,11 @@ async def open_doubts(caller: Caller, seen: Sequence[str]) -> list[Waiting]:
         seen: Runs that tell of theirs themselves.
 
     Raises:
-        NotReachable: The ledger is away.
+        SurehandError: The ledger cannot be read.
     """
-    from surehand.activities.ledger.history.reads import interventions_of
+    from surehand.activities.ledger.history import recorded_view
     from surehand.cli.verb.ledger_door import ledger_of, read_settings
 
     async with ledger_of(read_settings()) as ledger:
-        rows = await ledger.transact(caller.tenant, lambda tx: interventions_of(tx, only_open=True))
-    return [
-        Waiting(
-            kind="intervention",
-            id=row["intervention_id"],
-            step_id=row["step_id"],
-            question=str(row["question"]),
-            run_id=row["run_id"],
-        )
-        for row in rows
-        if row["run_id"] not in seen
-    ]
+        found = await ledger.transact(caller.tenant, recorded_view.open_doubts)
+    return [one for one in found if one.run_id not in seen]

@@ -10,6 +10,7 @@ import pytest
 
 from surehand.cli.verb import shapes
 from surehand.process.dev_server import DevServer
+from surehand.process.exits import ExitCode
 from tests.cli.starter import Verbs
 from tests.worker_process import WorkerProcess
 
@@ -91,6 +92,10 @@ def test_pending_lists_doubts_and_pauses_also_those_of_ended_runs(
         )
         assert f"top-up {tenant}/spends" in shown
         assert "Nothing waits" not in shown
+        blind = {**own, "SUREHAND_DATABASE_URL": f"sqlite:///{tmp_path / 'none.db'}"}
+        without_ledger = Verbs(blind, tmp_path, monkeypatch)("pending")
+        assert without_ledger.code == ExitCode.NOT_REACHABLE
+        assert f"starter.py resume {tenant}/waits" in without_ledger.out
         where = ["--workflow-id", f"{tenant}/doubt", "--address", temporal_server.address]
         terminate = [temporal_cli, "workflow", "terminate", *where]
         subprocess.run(terminate, check=True, capture_output=True)

@@ -20,6 +20,7 @@ from surehand.activities.ledger.effects.resolve import settle
 from surehand.activities.ledger.effects.undone import must_be_told, tell_replayers
 from surehand.activities.ledger.history.audit import erasure, verify_chain
 from surehand.activities.ledger.history.reads import chain_of, interventions_of
+from surehand.activities.ledger.history.recorded_view import open_doubts
 from surehand.activities.ledger.retention.content import content_of
 from surehand.activities.ledger.retention.hiding import keep
 from surehand.activities.ledger.runs import lifecycle
@@ -360,7 +361,10 @@ async def test_a_list_of_a_tenant_shows_other_runs_although_one_was_erased(
     await sealed.transact(TENANT, ask)
     await erased(sealed)
     found = await sealed.transact(TENANT, interventions_of)
+    sealed.keys = None
+    [open_one] = await sealed.transact(TENANT, open_doubts)
 
+    assert (open_one.run_id, MARKER in open_one.question) == (OTHER_RUN, False)
     shown = {row["run_id"]: row["question"] for row in found}
     assert shown == {RUN: "(erased)", OTHER_RUN: MARKER}
 

@@ -93,6 +93,18 @@ def recorded_view(tx: Transaction, run_id: str) -> RunView:
     )
 
 
+def open_doubts(tx: Transaction) -> list[Waiting]:
+    """Return the open interventions of a tenant, newest first, each with its run.
+
+    A process without keys sees them, too: a human has to settle each.
+    """
+    query = rows_of(interventions, state=OPEN).order_by(interventions.c.opened_ms.desc())
+    return [
+        _doubt(without_sealed(row)).model_copy(update={"run_id": row["run_id"]})
+        for row in tx.all(readable(tx, query))
+    ]
+
+
 def _rows(tx: Transaction, table: Table, run_id: str) -> Sequence[Mapping[str, Any]]:
     return tx.all(readable(tx, rows_of(table, run_id=run_id)))
 
