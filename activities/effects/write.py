@@ -232,6 +232,8 @@ class EffectCall:
                 # This step's earlier attempt may have found that out, and died before it told.
                 self.recovered = self.recovered or self.request.attempt > 1
                 return Done(entry, entry.receipt, True)
+            case Answered(entry) if entry.reported_failure is not None:
+                raise stop(ErrorType.TOOL_FAILED, f"{self.tool.name}: {entry.reported_failure}")
             case Answered(entry):
                 return SaidNo(entry.answer["reason"], entry.answer["code"], True)
             case Doubtful(entry):

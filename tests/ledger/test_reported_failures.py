@@ -71,12 +71,30 @@ async def test_where_the_lookup_finds_nothing_the_step_fails_after_one_call_and_
     assert WORDS in await fails(scene, loaded)
 
     row = scene.row(effects)
-    assert (len(provider.keys), row["state"], row["answer"]) == (1, "failed", None)
+    assert (len(provider.keys), row["state"]) == (1, "failed")
     assert WORDS in row["error"]
     assert scene.rows(interventions) == []
     [settled] = scene.events(type_="effect.reconciled")
     assert (settled["body"]["rule"], settled["body"]["action"]) == ("lookup_not_found", "fail")
     assert open_items(scene.events()) == OpenItems([], [], [], [])
+
+
+async def test_a_worker_that_dies_behind_the_outcome_has_the_next_attempt_told_it_and_not_call(
+    scene: Scene,
+) -> None:
+    provider, loaded = refusing(NotFound(), RECEIPT)
+    words = await fails(scene, loaded)
+
+    assert await fails(scene, loaded) == words
+    assert (len(provider.keys), scene.row(effects)["state"]) == (1, "failed")
+
+
+async def test_whoever_tries_the_failed_step_again_has_it_called(scene: Scene) -> None:
+    provider, loaded = refusing(NotFound(), RECEIPT)
+    await fails(scene, loaded)
+
+    assert isinstance(await last_of(scene, loaded, activity_key="another"), Done)
+    assert (len(provider.keys), scene.row(effects)["answer"]) == (2, None)
 
 
 async def test_it_waits_for_the_settle_time_after_the_answer_and_not_for_the_deadline(

@@ -142,7 +142,7 @@ def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> C
     match entry.state:
         case "failed" if not same:
             return _first(tx, request, seen, generation=entry.generation + 1)
-        case "failed" if entry.answer is not None and mine:
+        case "failed" if mine and _is_told_again(entry, request):
             return Answered(entry)
         case "failed":
             epoch = _forgotten(tx, request, seen, entry)
@@ -187,6 +187,14 @@ def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> C
             return _look_at_doubtful(tx, request, seen, entry)
         case state:
             raise AssertionError(f"unknown entry state {state!r}")
+
+
+def _is_told_again(entry: Entry, request: ClaimRequest) -> bool:
+    """Return whether a step is told once more how its call has ended, and makes none."""
+    if entry.reported_failure is None:
+        return entry.answer is not None
+    # The attempt that has recorded it may have died then. Who tries a failed step again, calls.
+    return entry.activity_key == request.activity_key
 
 
 def _goes(tx: Transaction, run_id: str) -> bool:

@@ -90,7 +90,7 @@ def settle_not_applied(
             effects, entry_id=entry.entry_id, state=entry.state, fencing_token=entry.fencing_token
         ).values(
             state="failed",
-            answer=None,
+            answer=entry.answer if action == "fail" else None,
             lease_until_ms=None,
             recovering_ms=None,
             settled_ms=tx.now_ms,

@@ -172,7 +172,7 @@ def _calls(
 ) -> Iterable[RecordedCall]:
     """Return how calls have ended, oldest first."""
     found: list[tuple[int, RecordedCall]] = []
-    # One in doubt may have what the outside system has said of the call, which is no answer to it.
+    # Another answer says how the outside system has reported a failure: it has no code.
     codes = {one["step_id"]: (one["answer"] or {}).get("code", "") for one in entries}
     for row in rows:
         if row["state"] not in ("succeeded", "failed"):

@@ -277,7 +277,7 @@ class Entry:
 
     @property
     def reported_failure(self) -> str | None:
-        """How the outside system has said that the call failed, while nobody knows if it did."""
+        """How the outside system has said that the call failed, unless it happened all the same."""
         reported: str | None = (self.answer or {}).get("reported_failure")
         return reported
 
