@@ -68,8 +68,25 @@ async def call_off_loop(
         kwargs: For it.
     """
     if is_large(value):
-        return await asyncio.to_thread(work, value, *args, **kwargs)
+        return await run_in_thread(work, value, *args, **kwargs)
     return work(value, *args, **kwargs)
+
+
+async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what a function returns in a thread; it may run code of users.
+
+    Raises:
+        RuntimeError: It raised ``StopIteration``. No future can hold that: whoever waits for the
+            thread would wait for ever.
+    """
+
+    def run() -> T:
+        try:
+            return work(*args, **kwargs)
+        except StopIteration as error:
+            raise RuntimeError(f"{getattr(work, '__name__', work)} raised StopIteration") from error
+
+    return await asyncio.to_thread(run)
 
 
 async def load_json(data: bytes) -> Any:

@@ -16,6 +16,7 @@ from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.activities.worker.context import WorkerContext
+from surehand.process.off_loop import run_in_thread
 from surehand.workflows.contracts.artifacts import ArtifactRead, ReadArtifact
 from surehand.workflows.contracts.controls import RecordValue, ValueRecorded
 from surehand.workflows.errors import ErrorType
@@ -42,7 +43,7 @@ class RecordingActivities:
         if function is None:
             raise LookupError(f"{asked.step_id}: this worker has nothing to make the value with")
         try:
-            value = await asyncio.to_thread(_made, function)
+            value = await run_in_thread(_made, function)
             canonical_json(value)
             if is_too_deep(value):
                 return ValueRecorded(problem="what it returns is nested too deeply")

@@ -25,7 +25,7 @@ from surehand.cli.verb.params import diff
 from surehand.process import json_schemas, off_loop
 from surehand.process.json_schemas import find_schema_problem, schema_problem
 from surehand.process.json_size import MOST_VALUES, PART, ValueCounter
-from surehand.process.off_loop import call_off_loop, is_large, load_json
+from surehand.process.off_loop import call_off_loop, is_large, load_json, run_in_thread
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -159,6 +159,12 @@ async def test_what_is_large_is_worked_on_by_a_thread_and_what_is_small_stays(va
 
     assert await thread_for(value) is not threading.current_thread()
     assert await thread_for({"id": "o-1", "amount": "12.50"}) is threading.current_thread()
+
+
+async def test_a_thread_that_runs_out_of_an_iterator_is_not_waited_for_for_ever() -> None:
+    with pytest.raises(RuntimeError, match="next raised StopIteration"):
+        async with asyncio.timeout(10):
+            await run_in_thread(next, iter(()))
 
 
 def test_a_value_that_is_inside_itself_is_looked_at_with_an_end() -> None:
