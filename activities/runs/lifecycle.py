@@ -12,6 +12,7 @@ from surehand.activities.activity_errors import stop
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import resolve as intervention_rows
 from surehand.activities.ledger.effects import run_tree
+from surehand.activities.ledger.effects.run_tree import TreeEffects
 from surehand.activities.ledger.effects.taken_over import TakesOverUndone
 from surehand.activities.ledger.effects.undone import undone_under
 from surehand.activities.ledger.people.starts import StartRefused
@@ -27,7 +28,6 @@ from surehand.activities.tools.describing import describe_plan
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import (
-    EffectView,
     FindInterventions,
     InterventionSettled,
     InterventionsFound,
@@ -123,25 +123,22 @@ class RunActivities:
     async def _close(self, asked: CloseRun) -> RunClosed:
         execution, completed = execution_of(asked.run_id), asked.state is RunState.COMPLETED
 
-        over: list[Written] = []
-
-        def close(tx: Transaction) -> tuple[list[EffectView], list[EffectView], int, int]:
+        def close(tx: Transaction) -> tuple[list[Written], TreeEffects]:
             run_rows.close_run(tx, asked, execution)
-            over[:] = draft_rows.over(tx, asked.run_id)
-            all_ = run_tree.how_many_remain(tx, asked.run_id)
-            return *run_rows.effect_views(tx, asked.run_id, MOST_EFFECTS), all_
+            over = draft_rows.over(tx, asked.run_id)
+            return over, run_tree.effects_of_tree(tx, asked.run_id, MOST_EFFECTS)
 
-        told, head = await self._worker.ledger.record(asked.tenant, asked.run_id, close)
+        (over, told), head = await self._worker.ledger.record(asked.tenant, asked.run_id, close)
         await self._worker.artifacts.remove_drafts(asked.tenant, over)
-        views, remaining, more, all_ = told
+        remaining = [one.view() for one in told.remaining]
         # A completed run reports what nobody could undo: of failed child runs, of lives before a
         # reset, of steps that were given up.
         left = [view for view in remaining if view.reason is not None]
         return RunClosed(
-            effects=views,
+            effects=[one.view() for one in told.made],
             uncompensated=left if completed else remaining,
-            more_effects=more,
-            more_uncompensated=0 if completed else all_ - len(remaining),
+            more_effects=told.more,
+            more_uncompensated=0 if completed else told.more_remaining,
             head=head,
         )
 

@@ -240,13 +240,21 @@ def test_what_is_left_keeps_its_reason_for_as_long_as_it_stands(scene: Scene) ->
     scene.commit(undo, scene.claimed(undo))
 
     with scene.tx() as tx:
-        views, remaining, more = lifecycle.effect_views(tx, RUN, newest=2)
+        every = run_tree.effects_of_tree(tx, RUN, newest=3)
+        newest = run_tree.effects_of_tree(tx, RUN, newest=2)
 
-    assert [(view.key, view.reason, view.inside) for view in remaining] == [
-        ("kept", "irreversible", "pay")
-    ]
+    for told in (every, newest):
+        remaining = [one.view() for one in told.remaining]
+        assert [(view.key, view.reason, view.inside) for view in remaining] == [
+            ("kept", "irreversible", "pay")
+        ]
+        assert told.more_remaining == 0
+    assert ([one.entry.key for one in every.made][:1], every.more) == (["kept"], 0)
     # The newest are listed, the others are counted.
-    assert ([view.state for view in views], more) == (["compensated", "committed"], 1)
+    assert ([one.entry.state for one in newest.made], newest.more) == (
+        ["compensated", "committed"],
+        1,
+    )
 
 
 def _close(scene: Scene, run_id: str) -> None:

@@ -101,7 +101,8 @@ def test_what_stands_uncompensated_is_listed_with_its_reason(scene: Scene) -> No
     with scene.tx() as tx:
         run_tree.leave(tx, RUN, [stands.entry_id], "irreversible")
     with scene.tx() as tx:
-        views, uncompensated, more = lifecycle.effect_views(tx, RUN, 10)
+        told = run_tree.effects_of_tree(tx, RUN, 10)
+    views = [one.view() for one in told.made]
 
     assert {view.step_id: view.state for view in views if view.undoes is None} == {
         "undone": "compensated",
@@ -109,11 +110,11 @@ def test_what_stands_uncompensated_is_listed_with_its_reason(scene: Scene) -> No
         "doubted": "in_doubt",
         "failed": "failed",
     }
-    assert {view.entry_id: view.reason for view in uncompensated} == {
+    assert {one.entry.entry_id: one.view().reason for one in told.remaining} == {
         stands.entry_id: "irreversible",
         doubted.entry_id: None,
     }
-    assert more == 0
+    assert (told.more, told.more_remaining) == (0, 0)
 
 
 async def test_another_runs_effect_is_in_its_own_list_only(scene: Scene) -> None:

@@ -122,6 +122,10 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "run_tree.remaining": (
         lambda tx, s: run_tree.remaining(tx, THEIRS), run_tree.Page([], None),
     ),
+    "run_tree.effects_of_tree": (
+        lambda tx, s: run_tree.effects_of_tree(tx, THEIRS, 10),
+        run_tree.TreeEffects([], 0, [], 0),
+    ),
     "run_tree.how_many_remain": (lambda tx, s: run_tree.how_many_remain(tx, THEIRS), 0),
     "run_tree.bar": (lambda tx, s: run_tree.bar(tx, THEIRS), None),
     "run_tree.leave": (lambda tx, s: run_tree.leave(tx, THEIRS, [s.entry.entry_id], "no"), None),
@@ -146,7 +150,6 @@ RAISES: dict[str, Use] = {
         tx, s.entry.entry_id, THEIRS, "refund"
     ),
     "outcomes.note_late_receipt": lambda tx, s: outcomes.note_late_receipt(tx, s.entry, Kept("r")),
-    "lifecycle.effect_views": lambda tx, s: lifecycle.effect_views(tx, THEIRS, 10),
 }
 
 

@@ -84,6 +84,11 @@ class Made:
         """Return the effect of a row."""
         return cls(Entry.from_row(row), row["child"], row["inside"])
 
+    @property
+    def remains(self) -> bool:
+        """Whether it may have happened, and is not undone; undos themselves never are."""
+        return self.entry.undoes is None and self.entry.state in REMAINING
+
     def view(self) -> EffectView:
         """Return it as people see it who look at the run at the top."""
         run_id = self.entry.run_id if self.child is not None else None
@@ -246,11 +251,36 @@ def how_many_remain(tx: Transaction, run_id: str) -> int:
     return tx.count(_HOW_MANY_REMAIN, **within(run_id))
 
 
-def effects_of_tree(tx: Transaction, run_id: str, newest: int) -> tuple[list[Made], int]:
-    """Return the newest effects of a run and its child runs, undos included, and how many more."""
-    counted = tx.count(_HOW_MANY, **within(run_id))
-    rows = tx.all(_NEWEST.limit(newest), **within(run_id))
-    return [Made.from_row(row) for row in reversed(rows)], counted - len(rows)
+@dataclass(frozen=True)
+class TreeEffects:
+    """What a run and its child runs have made, as far as one message can tell it."""
+
+    made: list[Made]
+    """The newest, undos included, in the order of their claims."""
+    more: int
+    """How many others there are."""
+    remaining: list[Made]
+    """Those that remain, in the order of their claims."""
+    more_remaining: int
+    """How many others remain."""
+
+
+def effects_of_tree(tx: Transaction, run_id: str, newest: int) -> TreeEffects:
+    """Return the newest effects of a run and its child runs, and those that remain.
+
+    Mostly one statement tells both: few trees have made more than one message can list.
+    """
+    rows = tx.all(_NEWEST.limit(newest + 1), **within(run_id))
+    made = [Made.from_row(row) for row in reversed(rows[:newest])]
+    if len(rows) <= newest:
+        return TreeEffects(made, 0, [one for one in made if one.remains], 0)
+    remaining_ = remaining(tx, run_id, limit=newest).effects
+    return TreeEffects(
+        made,
+        tx.count(_HOW_MANY, **within(run_id)) - newest,
+        sorted(remaining_, key=lambda one: (one.entry.claimed_ms, one.entry.entry_id)),
+        how_many_remain(tx, run_id) - len(remaining_),
+    )
 
 
 def bar(tx: Transaction, run_id: str, step_id: str | None = None) -> None:

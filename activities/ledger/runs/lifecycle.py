@@ -13,11 +13,10 @@ from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import run_tree, taken_over
 from surehand.activities.ledger.people.starts import StartRefused, start_of
 from surehand.activities.ledger.quotas.admission import at_opening
-from surehand.activities.ledger.retention.hiding import hidden, require_shown
+from surehand.activities.ledger.retention.hiding import hidden
 from surehand.activities.ledger.steps import executions, foreign
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.controls import AmendRun
-from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.starting import OpenRun
 from surehand.workflows.contracts.tools import ToolSpec
@@ -212,36 +211,7 @@ def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) ->
     tx.event(asked.run_id, f"run.{asked.state}", error=bool(asked.error) or None)
 
 
-def effect_views(
-    tx: Transaction, run_id: str, newest: int
-) -> tuple[list[EffectView], list[EffectView], int]:
-    """Return effects of a run and its child runs, those that remain, and how many are not listed.
-
-    The newest ones, in the order of their claims.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-    """
-    require_run(tx, run_id)
-    made, more = run_tree.effects_of_tree(tx, run_id, newest)
-    page = run_tree.remaining(tx, run_id, limit=newest)
-    remaining = sorted(page.effects, key=lambda one: (one.entry.claimed_ms, one.entry.entry_id))
-    return [one.view() for one in made], [one.view() for one in remaining], more
-
-
 def plan_of(tx: Transaction, run_id: str) -> dict[str, object] | None:
     """Return the plan that a run was opened with; ``None``: no such run is recorded."""
     row = tx.one(rows_of(plans, plans.c.plan, run_id=run_id, plan_version=1))
     return None if row is None else dict(row["plan"])
-
-
-def require_run(tx: Transaction, run_id: str) -> None:
-    """Make sure that a run is recorded.
-
-    Raises:
-        RunNotFound: No such run in this tenant, or it is hidden.
-    """
-    known = tx.one(rows_of(runs, runs.c.run_id, run_id=run_id))
-    if known is None:
-        raise RunNotFound(run_id)
-    require_shown(tx, run_id)
