@@ -386,7 +386,7 @@ async def test_an_agents_structured_output_is_its_runs(
 
 
 @pytest.mark.parametrize(
-    ("allowed", "discount"), [(True, "50 off"), (False, "The tool call was denied.")]
+    ("allowed", "discount"), [(True, "50 off"), (False, "a human has said no")]
 )
 async def test_what_an_agents_own_tools_defer_is_asked_of_a_human(
     stage: Stage, order_id: str, tmp_path: Path, allowed: bool, discount: str

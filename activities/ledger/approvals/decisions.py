@@ -361,7 +361,8 @@ def _lacks_votes(
     """
     if row["state"] != ApprovalState.APPROVED:
         return False
-    if tx.one(rows_of(effects, effects.c.entry_id, entry_id=row["consumed_entry"])) is not None:
+    used_by = row["consumed_entry"]
+    if used_by and tx.one(rows_of(effects, effects.c.entry_id, entry_id=used_by)) is not None:
         return False
     recorded = accepted_decisions(tx, row["approval_id"])
     if any(one["outcome"] != DecisionOutcome.APPROVE for one in recorded):
