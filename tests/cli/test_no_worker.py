@@ -380,7 +380,8 @@ def test_a_run_whose_code_fails_says_why_and_not_that_no_worker_answers(
         worker.wait_ready()
         started = verbs("start", "unborn.yaml", "--run-id", f"unborn-{unique}")
         waited = verbs(*("start", "hopeless.yaml", "--run-id", run, "--wait", "--timeout", "20s"))
-        shown = verbs("show", run)
+        # A task that still opens the run answers, between two that fail: on a busy machine it does.
+        shown = next(shown for _ in range(20) if (shown := verbs("show", run)).code)
 
     assert started.code == 0
     assert "started, but its workflow task fails: RuntimeError: never begun (" in started.out

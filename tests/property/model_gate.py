@@ -139,7 +139,9 @@ class People:
             taken: Whether the effect is there or may be, so that no edit reaches it any more.
         """
         request = sent.request
-        if request.state != "pending" or now_ms >= request.until_ms or not sent.right_hash:
+        if not self._asks_still(request, strict=strict):
+            return False
+        if now_ms >= request.until_ms or not sent.right_hash:
             return False
         if sent.token is None:
             if strict or request.strict:
@@ -197,6 +199,12 @@ class People:
             if len(permitted) < asks.quorum:
                 return False
         return True
+
+    def _asks_still(self, request: Request, *, strict: bool) -> bool:
+        """Return whether a decision may still count: undecided, or its yes no longer stands."""
+        if request.state != "approved":
+            return request.state == "pending"
+        return not request.used_for and not self.enough(request, request.asked, strict=strict)
 
     def _is_out(self, name: str, asked: list[Asks]) -> bool:
         return any(asks.four_eyes for asks in asked) and same_person(name) in self.planners
