@@ -159,14 +159,35 @@ class Connection:
         service = self.client.workflow_service
         with self.translated(run.id):
             found = await service.get_workflow_execution_history_reverse(asked)
+        asks_for_another = False
         for event in found.history.events:
             match event.event_type:
-                case EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-                    return None
                 case EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
                     failed = event.workflow_task_failed_event_attributes
-                    return None if failed.cause in _NO_MISTAKE else await self._reason_of(failed)
+                    if failed.cause not in _NO_MISTAKE:
+                        return await self._reason_of(failed)
+                case EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED:
+                    asks_for_another = True
+                case EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED if asks_for_another:
+                    pass  # a task that takes long, or that has answered a query, gets nowhere yet
+                case (
+                    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED
+                    | EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT
+                ):
+                    pass
+                case _:
+                    return None
         return None
+
+    async def stuck(self, run: WorkflowExecutionDescription) -> str | None:
+        """Return in one line that a run's workflow task fails, and why; ``None``: it does not."""
+        why = await self.task_failure(run)
+        if why is None:
+            return None
+        return (
+            f"run {run.id} does not go on: its workflow task fails: {why}; it is tried again"
+            f" until a worker (task queue {run.task_queue}) gets through it"
+        )
 
     async def _reason_of(self, failed: WorkflowTaskFailedEventAttributes) -> str:
         error = await self.client.data_converter.decode_failure(failed.failure)
@@ -293,12 +314,9 @@ class Connection:
                 raise NoWorker(
                     f"no worker ({queue}) can tell where it stood: {self._end_of(found)}"
                 ) from error
-            why = await self.task_failure(found)
-            if why is not None:
-                raise TaskFails(
-                    f"run {run_id} does not go on: its workflow task fails: {why}; it is tried"
-                    f" again until a worker ({queue}) gets through it"
-                ) from error
+            stuck = await self.stuck(found)
+            if stuck is not None:
+                raise TaskFails(stuck) from error
             remedy = f"start one with `{program('worker')}`, or see in its log what holds it up"
             raise NoWorker(f"{error} ({queue}): {remedy}") from error
         finally:

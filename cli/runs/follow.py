@@ -72,7 +72,10 @@ async def follow(
     except OutOfReach as error:
         return await kept(printer, connection, run_id, error)
     except TimeoutError as error:
-        raise SurehandError(f"--timeout is over; {goes_on}", code=ExitCode.OUT_OF_TIME) from error
+        stuck = await connection.stuck(await connection.describe(run_id))
+        raise SurehandError(
+            f"--timeout is over; {stuck or goes_on}", code=ExitCode.OUT_OF_TIME
+        ) from error
     except asyncio.CancelledError:
         printer.warn(goes_on)
         raise

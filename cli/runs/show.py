@@ -21,7 +21,7 @@ from surehand.cli.verb.text import counted, shown_time
 from surehand.client.connection import SAID_AFTER, Connection
 from surehand.client.ids import find_approval
 from surehand.client.outcome import CUT_OFF_BY_SERVER, call_progress, last_own_state, state_of
-from surehand.process.exits import ExitCode, NeverTakenUp, NoWorker, OutOfReach, WrongUse
+from surehand.process.exits import ExitCode, NeverTakenUp, NoWorker, OutOfReach, TaskFails, WrongUse
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.names import OPEN_ITEMS
 
@@ -86,6 +86,13 @@ async def show(
             return await _by_server(connection, found, code)
         view, recorded = known, True
         before = ["No worker answers: this is what the ledger knows."]
+    else:
+        # Between two failures its task opens the run again and answers, as if the run went on.
+        if found.raw_description.HasField("pending_workflow_task"):
+            stuck = await connection.stuck(found)
+            if stuck is not None:
+                caller.printer.warn(stuck)
+                code = TaskFails.code
     calls = await call_progress(found)
     if cut_off:
         view = _without_requests(view)
