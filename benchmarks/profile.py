@@ -28,12 +28,11 @@ from benchmarks.ledgers import DATABASES, limit, makers
 from benchmarks.program import Told, parser_of, run, unread_log
 from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
 from surehand.activities.ledger.effects import claims, outcomes
-from surehand.activities.ledger.effects.one_call import Outcome, record_write
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
 from surehand.drill.environment import Environment
 from surehand.process.ending import leave
-from tests.ledger.scene import RUN, Scene
+from tests.ledger.scene import Scene
 
 #: Writes of each pass.
 WRITES: Final = 500
@@ -124,20 +123,16 @@ class Measure:
     sums: dict[str, list[float]] = field(default_factory=dict)
     """By name: seconds, of the processor and in the database, statements, transactions."""
 
-    async def make(
-        self, name: str, work: Work, *, one_call: bool = False, more: bool = False
-    ) -> Any:
+    async def make(self, name: str, work: Work, *, more: bool = False) -> Any:
         """Make a transaction and return what its work returns.
 
         Args:
             name: Of its kind.
             work: What is done in it.
-            one_call: It is one call of the database.
             more: It is part of the one before.
         """
         ledger, before = self.scene.ledger, self._now()
-        do = ledger.call if one_call else ledger.transact
-        result = await do(self.scene.tenant, work)
+        result = await ledger.transact(self.scene.tenant, work)
         sums = self.sums.setdefault(name, [0.0] * 5)
         for at, (late, early) in enumerate(zip(self._now(), before, strict=True)):
             sums[at] += late - early
@@ -152,8 +147,7 @@ class Measure:
         """Yield what one transaction of each kind costs."""
         for name, (*seconds, statements, times) in self.sums.items():
             wall, processor, database = (1000 * one / times for one in seconds)
-            called = "one call" in name
-            trips = statements / times + (0 if called or store == "sqlite" else 1)  # BEGIN
+            trips = statements / times + (0 if store == "sqlite" else 1)  # BEGIN
             yield Cost(store, name, wall, processor, database, trips)
 
 
@@ -170,26 +164,6 @@ async def play_writes(measure: Measure, first: int, count: int) -> None:
         claimed = await measure.make(name, both)
         if claimed is None:
             claimed = await measure.make(name, _claim(following), more=True)
-    if not scene.ledger.one_call:
-        return
-    requests = list(_writes(scene, first + 3 * count, 2 * count + 1))
-    for request in requests[:count]:
-        recorded = await measure.make("claim, one call", _in_one(None, request), one_call=True)
-        over = _in_one((request, recorded.claimed), None)
-        await measure.make("outcome, one call", over, one_call=True)
-    claimed = await scene.ledger.transact(scene.tenant, _claim(requests[count]))
-    for request, following in pairwise(requests[count:]):
-        name, both = "outcome and next claim, one call", _in_one((request, claimed), following)
-        recorded = await measure.make(name, both, one_call=True)
-        if recorded.claimed is None:
-            claim = _in_one(None, following)
-            recorded = await measure.make(name, claim, one_call=True, more=True)
-        claimed = recorded.claimed
-
-
-def _in_one(done: tuple[ClaimRequest, Claimed] | None, following: ClaimRequest | None) -> Work:
-    outcome = None if done is None else Outcome(done[0], done[1].entry, Kept(_RECEIPT))
-    return lambda tx: record_write(tx, RUN, outcome, following)
 
 
 def _functions(scene: Scene, first: int, count: int) -> list[list[str]]:

@@ -21,7 +21,6 @@ from surehand.activities.effects.recorder import written
 from surehand.activities.effects.resource_leases import HeldResources
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.effects import one_call
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.effects.claims import note as note_claim
 from surehand.activities.ledger.outbox.notification_rows import write_pause
@@ -105,9 +104,7 @@ class ReadCall:
         outcome: ToolOutcome
         row, ledger = self._row(), self.worker.ledger
         try:
-            begun: _Begun | ToolReport | None = await self._begin_in_one_call(row)
-            if begun is None:
-                begun = await ledger.transact(call.tenant, self._begin, row)
+            begun = await ledger.transact(call.tenant, self._begin, row)
         except QuotaUsedUp as used_up:
             return await self._over(used_up.found)
         if isinstance(begun, ToolReport):
@@ -156,41 +153,10 @@ class ReadCall:
             kept = await self.worker.artifacts.keep(
                 call.tenant, call.run_id, await make_json(answer)
             )
-            in_one = await self._succeed_in_one_call(row, kept)
-            head = in_one or await self._finish(row, "succeeded", output=kept)
+            head = await self._finish(row, "succeeded", output=kept)
             outcome = Succeeded(output=kept.value, attempts=self._number, read_ms=begun.now_ms)
         self._crash(CrashPoint.BEFORE_REPORT)
         return ToolReport(outcome=outcome, head=head)
-
-    async def _begin_in_one_call(self, row: StepAttempt) -> _Begun | None:
-        """Begin a first attempt that needs nothing, where the ledger has a call for that."""
-        ledger, plain = self.worker.ledger, one_call.is_plain(self.request)
-        first = self._number == 1 and self.attempt.unacknowledged_holders() is None
-        if not (ledger.one_call and first and plain) or self.keeps:
-            return None
-
-        def begin(tx: Transaction) -> _Begun | None:
-            begun = one_call.begin_read(tx, row)
-            return _Begun(None, None, False, tx.now_ms) if begun else None
-
-        return await ledger.call(self.call.tenant, begin)
-
-    async def _succeed_in_one_call(self, row: StepAttempt, output: Kept) -> ChainHead | None:
-        """Record an answer, where the ledger has a call for that and nothing else is to be done."""
-        ledger = self.worker.ledger
-        more = output.artifact or self._draft.is_written or self.held.leases
-        if not ledger.one_call or more or self.request.foreign:
-            return None
-
-        def succeed(tx: Transaction) -> ChainHead | None:
-            return tx.heads[row.run_id] if one_call.record_read(tx, row, output.value) else None
-
-        try:
-            return await written(lambda: ledger.call(self.call.tenant, succeed, first=True))
-        except Exception as error:
-            # What is wrong with it, the general way finds out: an answer is in hand.
-            log.warning("ledger.call_failed", step_id=row.step_id, error=repr(error))
-            return None
 
     def _begin(self, tx: Transaction, row: StepAttempt) -> _Begun | ToolReport:
         """Begin the read, or say what it has come to already."""

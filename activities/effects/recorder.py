@@ -20,8 +20,7 @@ from surehand.activities.effects.resource_leases import (
 from surehand.activities.ledger.core.engine import may_pass
 from surehand.activities.ledger.core.session import LongTransaction
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.effects import claims, one_call, outcomes
-from surehand.activities.ledger.effects.one_call import Outcome, Recorded
+from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
@@ -155,32 +154,6 @@ class Recorder:
         self._note(opened.tx)
         return result
 
-    async def claim_in_one_call(self) -> Claimed | None:
-        """Claim a plain write whose key nobody has had, where the ledger has a call for that.
-
-        Raises:
-            LedgerUnavailable: The database is away; whether it has committed is unknown.
-        """
-        request, ledger = self.request, self.worker.ledger
-        # Of a later attempt there is an entry, or something that was in the way of the first one.
-        if not (ledger.one_call and request.attempt == 1 and one_call.is_plain(request)):
-            return None
-        recorded = await self._call(None, request, first=False)
-        return None if recorded is None else recorded.claimed
-
-    async def _call(
-        self, outcome: Outcome | None, following: ClaimRequest | None, *, first: bool
-    ) -> Recorded | None:
-        run_id = self.request.run_id
-
-        def whole(tx: Transaction) -> tuple[Recorded | None, Transaction]:
-            return one_call.record_write(tx, run_id, outcome, following), tx
-
-        recorded, tx = await self.worker.ledger.call(self.request.tenant, whole, first=first)
-        if recorded is not None:
-            self._note(tx)
-        return recorded
-
     def _note(self, tx: Transaction) -> None:
         self._now_ms, self.began = tx.now_ms, tx.began
         self.head = tx.heads.get(self.request.run_id, self.head)
@@ -237,13 +210,8 @@ class Recorder:
                 draft.end(tx)
             return commit
 
-        outcome = Outcome(request, entry, kept)
-        plain = evidence is None and draft is None and outcome.is_plain and not self.held.leases
         try:
-            recorded = await self._commit_in_one_call(outcome, ahead, following) if plain else None
-            if recorded is not None:
-                commit = recorded.commit_no
-            elif ahead is None or following is None:
+            if ahead is None or following is None:
                 commit = await self.write(record)
             else:
                 commit = await self._commit_and_claim(record, ahead, following)
@@ -263,27 +231,6 @@ class Recorder:
         if kept.artifact is None:
             late = await store.keep_in_ledger(request.tenant, request.run_id, receipt)
         await self.write(lambda tx: outcomes.note_late_receipt(tx, entry, late))
-
-    async def _commit_in_one_call(
-        self, outcome: Outcome, ahead: Ahead | None, following: Next | None
-    ) -> Recorded | None:
-        """Record a plain outcome, and claim the write that follows, in one call.
-
-        Returns ``None`` where the ledger has none, or something is in the way.
-        """
-        ledger, claim = self.worker.ledger, None if following is None else following.request
-        same_run = claim is None or claim.run_id == self.request.run_id
-        if not (ledger.one_call and same_run and (claim is None or one_call.is_plain(claim))):
-            return None
-        try:
-            recorded = await written(lambda: self._call(outcome, claim, first=True))
-        except Exception as error:
-            # What is wrong with it, the general way finds out: this outcome must not be lost.
-            log.warning("ledger.call_failed", step_id=self.request.step_id, error=repr(error))
-            return None
-        if recorded is not None and ahead is not None and following is not None:
-            ahead.begun = Begun(following, recorded.claimed, self.began)
-        return recorded
 
     async def _commit_and_claim(
         self,

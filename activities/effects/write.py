@@ -201,9 +201,6 @@ class EffectCall:
         tries, recorder = 1, self._recorder
 
         async def claim() -> ClaimResult:
-            claimed = await recorder.claim_in_one_call()
-            if claimed is not None:
-                return claimed
             return await recorder.in_ledger(lambda tx: claims.claim(tx, self.request))
 
         while True:

@@ -20,7 +20,6 @@ from surehand.activities.effects.batches import BatchActivities
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import Transaction, open_ledger
 from surehand.activities.ledger.core.tables import effects
-from surehand.activities.ledger.effects.one_call import record_write
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.answers import Dedupes, No
 from surehand.activities.tools.tool import Tool, ToolContext
@@ -297,14 +296,7 @@ async def test_a_claim_that_fails_does_not_cost_the_outcome_before_it(
     def refused(tx: Transaction, request: ClaimRequest) -> None:
         tx.execute(text("INSERT INTO nowhere VALUES (1)"))
 
-    def called(tx: Transaction, run_id: str, outcome: Any, following: Any) -> Any:
-        if outcome is not None and following is not None:
-            refused(tx, following)
-        return record_write(tx, run_id, outcome, following)
-
-    recorder = "surehand.activities.effects.recorder"
-    monkeypatch.setattr(f"{recorder}.claims.claim_at_once", refused)
-    monkeypatch.setattr(f"{recorder}.one_call.record_write", called)
+    monkeypatch.setattr("surehand.activities.effects.recorder.claims.claim_at_once", refused)
     await play(scene, bank, ("bank.pay", "a"), ("bank.named", "b"))
 
     assert bank.asked == ["a", "b"]

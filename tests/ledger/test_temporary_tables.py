@@ -26,7 +26,6 @@ from surehand.activities.ledger.core.tables import (
 from surehand.activities.ledger.retention import hiding
 from surehand.activities.ledger.steps.entries import Committed
 from tests.cli.starter import Starter
-from tests.ledger import one_call
 from tests.ledger.databases import Database
 from tests.ledger.scene import RUN, Scene
 from tests.ledger_databases import OWNER, RETENTION, WORKER, PostgresLedgers
@@ -74,7 +73,7 @@ def test_every_function_of_the_ledger_looks_among_temporary_tables_last(
         ).all()
     engine.dispose()
 
-    assert {"refuse_change", "record_write", "retentions_going"} <= {one.proname for one in found}
+    assert {"refuse_change", "retentions_going"} <= {one.proname for one in found}
     wrong = [one for one in found if one.proconfig != ["search_path=public, pg_temp"]]
     assert wrong == []
 
@@ -132,9 +131,8 @@ def test_a_tables_namesake_lets_no_run_that_is_open_go(scene: Scene, keeper: Led
 
 
 @pytest.mark.guarantee("G1")
-@pytest.mark.parametrize("way", ["general", "one call"])
-async def test_what_a_tool_leaves_in_its_session_catches_no_claim_and_no_outcome(
-    scene: Scene, url: str, way: str
+def test_what_a_tool_leaves_in_its_session_catches_no_claim_and_no_outcome(
+    scene: Scene, url: str
 ) -> None:
     """The pool hands a tool's connection on; it has rolled back, and forgotten nothing."""
     mine = Scene(Ledger(make_engine(url)), scene.tenant)
@@ -146,13 +144,7 @@ async def test_what_a_tool_leaves_in_its_session_catches_no_claim_and_no_outcome
         tx.connection.execute(text("CREATE TEMP SEQUENCE effects_commit_no"))
         tx.connection.execute(text("SET search_path = pg_temp, public"))
 
-    call = mine.call()
-    if way == "general":
-        mine.committed(call)
-    else:
-        found = await one_call.call(mine, RUN, None, call)
-        assert found is not None and found.claimed is not None
-        assert await one_call.call(mine, RUN, one_call.outcome(call, found.claimed.entry), None)
+    mine.committed(mine.call())
     mine.ledger.close()
 
     again = scene.claim(scene.call(step_id="another"))

@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from surehand.activities.ledger.core.prepared import run_sql
 from surehand.process.program import command, migrate_command
 
 #: How long a statement may take, and a SQLite writer waits for another process's transaction.
@@ -247,7 +248,7 @@ def _prepare_sqlite(patience: timedelta, connection: Any, _record: Any) -> None:
 
 def _begin_immediate(connection: Any) -> None:
     # A deferred transaction that turns into a writer fails at once when another writer is there.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    run_sql(connection, "BEGIN IMMEDIATE")
 
 
 def forget_log(engine: Engine) -> None:
@@ -273,11 +274,11 @@ def enter_transaction(
         idle: How long it may take between two: then PostgreSQL ends it, and frees its locks.
     """
     if connection.dialect.name == "sqlite":
-        row = connection.exec_driver_sql(f"SELECT {_SQLITE_CLOCK}")
+        cursor = run_sql(connection, f"SELECT {_SQLITE_CLOCK}")
     else:
         limits = (str(one // timedelta(milliseconds=1)) for one in (limit, idle))
-        row = connection.exec_driver_sql(_POSTGRES_BEGIN, (tenant, *limits))
-    return int(row.one()[0])
+        cursor = run_sql(connection, _POSTGRES_BEGIN, (tenant, *limits))
+    return int(cursor.fetchone()[0])
 
 
 def read_clock(connection: Connection) -> int:
@@ -287,7 +288,7 @@ def read_clock(connection: Connection) -> int:
     """
     if connection.dialect.name == "sqlite":
         return 0
-    return int((connection.exec_driver_sql(_POSTGRES_CLOCK)).scalar_one())
+    return int(run_sql(connection, _POSTGRES_CLOCK).fetchone()[0])
 
 
 def lock_name(connection: Connection, *names: str, shared: str | None = None) -> int:
@@ -306,8 +307,7 @@ def lock_name(connection: Connection, *names: str, shared: str | None = None) ->
     locks, names = _locks(_POSTGRES_LOCK, names, shared)
     # What is selected is worked out from left to right: the clock comes last.
     selected = ", ".join([*locks, _POSTGRES_NOW])
-    row = connection.exec_driver_sql(f"SELECT {selected}", names)
-    return int(row.one()[-1])
+    return int(run_sql(connection, f"SELECT {selected}", names).fetchone()[-1])
 
 
 def try_lock_names(connection: Connection, *names: str, shared: str | None = None) -> bool:
@@ -315,8 +315,7 @@ def try_lock_names(connection: Connection, *names: str, shared: str | None = Non
     if connection.dialect.name == "sqlite":
         return True
     locks, names = _locks(_POSTGRES_TRY, names, shared)
-    row = connection.exec_driver_sql(f"SELECT {' AND '.join(locks)}", names)
-    return bool(row.scalar_one())
+    return bool(run_sql(connection, f"SELECT {' AND '.join(locks)}", names).fetchone()[0])
 
 
 def _locks(

@@ -18,7 +18,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import Enum
 from functools import partial
@@ -221,9 +221,6 @@ class Ledger:
         self._turns = Turns.of(engine)
         # One for each turn: whoever has a turn never waits for a thread.
         self._threads = ThreadPoolExecutor(self._turns.most, thread_name_prefix="ledger")
-        self.one_call = engine.dialect.name == "postgresql"
-        """The database has functions that do a whole transaction of the hot path."""
-        self._calls = engine.execution_options(isolation_level="AUTOCOMMIT")
         self.one_writer = engine.dialect.name == "sqlite"
         """While a transaction is open, no other one begins, in any process."""
         self.transactional = Places(1 if self.one_writer else TRANSACTIONAL)
@@ -287,23 +284,6 @@ class Ledger:
         """Do the same for what records a call under way: other work lets it pass."""
         return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), Turn.OUTCOME)
 
-    async def call(
-        self, tenant: str, work: Callable[[Transaction], T], *, first: bool = False
-    ) -> T:
-        """Do what is one call of the database, which is a transaction by itself.
-
-        Args:
-            tenant: Whose.
-            work: Makes the call; what it returns is returned.
-            first: It records a call under way: other work lets it pass.
-
-        Raises:
-            TenantInvalid: Nobody can be called so.
-            LedgerUnavailable: The database is away, as in ``transact``.
-        """
-        turn = Turn.OUTCOME if first else Turn.OTHER
-        return await self._transact(tenant, work, turn, opening=self._begin_call)
-
     async def renew(self, tenant: str, work: Callable[[Transaction], T], *, limit: timedelta) -> T:
         """Do the same for what keeps a call under way: all else lets it pass.
 
@@ -352,13 +332,11 @@ class Ledger:
         work: Callable[[Transaction], T],
         turn: Turn,
         limit: timedelta = timedelta.max,
-        opening: Callable[..., AbstractContextManager[Transaction]] | None = None,
     ) -> T:
         held: dict[str, RunKey | KeyErased] = {}
-        begin = opening or self._begin
 
         def whole() -> tuple[T, Transaction]:
-            with begin(tenant, min(limit, self._patience), held=held) as tx:
+            with self._begin(tenant, min(limit, self._patience), held=held) as tx:
                 return work(tx), tx
 
         while True:
@@ -514,19 +492,6 @@ class Ledger:
             )
             yield tx
             tx.write_events()
-
-    @contextmanager
-    def _begin_call(
-        self, tenant: str, limit: timedelta, *, held: Mapping[str, RunKey | KeyErased] = _NONE
-    ) -> Iterator[Transaction]:
-        with self._calls.connect() as connection:
-            began = clock.now()
-            patience_ms = limit // timedelta(milliseconds=1)
-            yield Transaction(
-                *(connection, tenant, 0, began, self._channels, self.passkey_origins),
-                keys=self._known_keys(held),
-                patience_ms=patience_ms,
-            )
 
     def _known_keys(self, held: Mapping[str, RunKey | KeyErased]) -> KnownKey | None:
         if self.keys is None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
-from sqlalchemy import BindParameter, Connection, CursorResult, Insert, Table, Update, bindparam
+from sqlalchemy import BindParameter, Connection, Insert, Table, Update, bindparam, insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import StatementError
 
 from surehand.activities.ledger.core.engine import lock_name, read_clock, try_lock_names
+from surehand.activities.ledger.core.prepared import PreparedStatement, run_sql
 from surehand.activities.ledger.core.sealed import (
     OF_RUN,
     Cell,
@@ -24,7 +26,7 @@ from surehand.activities.ledger.core.sealed import (
     sealed_body,
     sealing,
 )
-from surehand.activities.ledger.core.statements import OF_TENANT, insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import OF_TENANT, rows_of, update_rows
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.process.sources import KEYS
 from surehand.workflows.contracts.base import ChainHead
@@ -77,20 +79,35 @@ _CLOSED: Final = (Cell, Members)
 #: An answer that is the same in all runs: that somebody has given another one, who has no key sees.
 _TELLS_NOTHING: Final = frozenset((digest("accept"),))
 
-# Made once: to make a statement takes longer than to run it.
-_CHAIN: Final = (
+_CHAIN: Final = PreparedStatement(
     rows_of(runs, runs.c.seq, runs.c.head, run_id=bindparam("of_run"))
     # NO KEY: rows that refer to this run, inserted by parallel steps, hold a share of it.
     .with_for_update(key_share=True)
 )
-_MOVE: Final = update_rows(
-    runs, run_id=bindparam("of_run"), seq=bindparam("from_seq"), head=bindparam("from_head")
-).values(seq=bindparam("to_seq"), head=bindparam("to_head"))
-_ADD: Final = insert_row(events)
-_APPEND: Final = f"SELECT * FROM append_events({', '.join(['%s'] * 8)})"
-_OPENING: Final = rows_of(
-    events, events.c.body, events.c.at_ms, run_id=bindparam("of_run"), seq=1
-).execution_options(sealed="stored")
+_MOVE: Final = PreparedStatement(
+    update_rows(
+        runs, run_id=bindparam("of_run"), seq=bindparam("from_seq"), head=bindparam("from_head")
+    ).values(seq=bindparam("to_seq"), head=bindparam("to_head"))
+)
+_EVENT: Final = ("run_id", "seq", "type", "step_id", "body", "at_ms", "previous", "hash")
+_OPENING: Final = PreparedStatement(
+    rows_of(
+        events, events.c.body, events.c.at_ms, run_id=bindparam("of_run"), seq=1
+    ).execution_options(sealed="stored")
+)
+
+
+@cache
+def _add_events(count: int) -> PreparedStatement:
+    """Return the INSERT of so many events."""
+    rows = [
+        {
+            "tenant_id": OF_TENANT,
+            **{name: bindparam(f"{name}_{n}", type_=events.c[name].type) for name in _EVENT},
+        }
+        for n in range(count)
+    ]
+    return PreparedStatement(insert(events).values(rows))
 
 
 class Opening(NamedTuple):
@@ -134,12 +151,7 @@ class Transaction:
     heads: dict[str, ChainHead] = field(default_factory=dict)
     """The head of each run that got an event or was watched; filled when the transaction ends."""
     last_seen: Mapping[str, ChainHead] = field(default_factory=dict)
-    """Heads as an earlier transaction has left them: a guess, and right where one worker is on.
-
-    For SQLite: PostgreSQL chains where the head is.
-    """
-    patience_ms: int = 0
-    """How long a call that is a transaction by itself waits for a lock."""
+    """Heads as an earlier transaction has left them: a guess, and right where one worker is on."""
     keys: KnownKey | None = None
     """The keys of runs that are at hand; ``None``: nothing is sealed."""
     _watched: set[str] = field(default_factory=set)
@@ -211,21 +223,26 @@ class Transaction:
 
     def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
         """Return the first row of a statement, or ``None``."""
-        row = self._run(statement, values).mappings().first()
-        return None if row is None else self._opened(statement, values, [row])[0]
+        rows = self._rows(statement, values)
+        return self._opened(statement, values, rows[:1])[0] if rows else None
 
     def all(self, statement: Any, **values: Any) -> list[dict[str, Any]]:
         """Return all rows of a statement."""
-        return self._opened(statement, values, self._run(statement, values).mappings().all())
+        return self._opened(statement, values, self._rows(statement, values))
+
+    def _rows(self, statement: Any, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if isinstance(statement, PreparedStatement):
+            compiled = statement.compiled(self.connection.dialect)
+            return compiled.rows(self._run(statement, values))
+        return [dict(row) for row in self._run(statement, values).mappings()]
 
     def _opened(
-        self, statement: Any, values: Mapping[str, Any], rows: Sequence[Mapping[Any, Any]]
+        self, statement: Any, values: Mapping[str, Any], found: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """Return rows with their sealed cells opened, as the statement's options say.
 
         Options: ``stored`` leaves them as they are, ``shown`` marks those of erased runs.
         """
-        found = [{str(name): value for name, value in row.items()} for row in rows]
         closed = [
             (row, name, value)
             for row in found
@@ -260,15 +277,19 @@ class Transaction:
 
     def count(self, statement: Any, **values: Any) -> int:
         """Return what a statement counts: the one value of its one row."""
-        return int(self._run(statement, values).scalar_one())
+        [row] = self._rows(statement, values)
+        [counted] = row.values()
+        return int(counted)
 
     def execute(self, statement: Any, **values: Any) -> int:
         """Run a statement and return the number of rows it touched."""
         return int(self._run(statement, values).rowcount)
 
-    def _run(self, statement: Any, values: Mapping[str, Any]) -> CursorResult[Any]:
-        """Run what is a statement of this tenant by this alone."""
+    def _run(self, statement: Any, values: Mapping[str, Any]) -> Any:
+        """Run what is a statement of this tenant by this alone, and return its cursor."""
         given = {**values, OF_TENANT.key: self.tenant}
+        if isinstance(statement, PreparedStatement):
+            return self._run_prepared(statement, given)
         if self.keys is None or not isinstance(statement, Insert | Update):
             return self.connection.execute(statement, given)
         try:
@@ -279,6 +300,15 @@ class Transaction:
             if isinstance(error.orig, KeyNeeded | KeyErased):
                 raise error.orig from None
             raise
+
+    def _run_prepared(self, statement: PreparedStatement, given: Mapping[str, Any]) -> Any:
+        compiled = statement.compiled(self.connection.dialect)
+        if self.keys is None or not compiled.writes:
+            parameters = compiled.parameters(given)
+        else:
+            with sealing(Sealing(self.tenant, self._run_of(statement, given), self.keys)):
+                parameters = compiled.parameters(given)
+        return run_sql(self.connection, compiled.sql, parameters)
 
     def insert_new(self, table: Table, *rows: Mapping[str, Any]) -> int:
         """Insert this tenant's rows that are not there yet, and return how many those are."""
@@ -307,56 +337,7 @@ class Transaction:
             elif run_id in self._watched:
                 self.heads[run_id] = self._chain(run_id)
 
-    def call(self, function: str, run_id: str, *arguments: Any) -> Mapping[str, Any] | None:
-        """Do a whole transaction of a run in one call, which chains the run's pending events.
-
-        Args:
-            function: What selects the row of a function of PostgreSQL.
-            run_id: The run.
-            arguments: What it takes between the run and the events.
-
-        Returns:
-            Its row; ``None``: it has written nothing, because something is in the way.
-        """
-        about = (self.tenant, str(self.patience_ms))
-        row = self._appended(function, run_id, about, arguments)
-        if row["at_time"] is None:
-            self.pending.clear()
-            return None
-        self.now_ms = row["at_time"]
-        return row
-
-    def chained(self, run_id: str, row: Mapping[str, Any]) -> None:
-        """Take note that a run's pending events are chained, as a function's row says."""
-        waiting, head = self.pending[run_id], ChainHead(seq=row["last_seq"], hash=row["last_hash"])
-        for seq, item in enumerate(waiting, start=head.seq - len(waiting) + 1):
-            item.seq = seq
-        self.heads[run_id] = head
-
-    def _appended(
-        self, function: str, run_id: str, about: tuple[Any, ...], more: tuple[Any, ...]
-    ) -> Mapping[str, Any]:
-        """Return the row of a function that takes a run and, last, the run's pending events."""
-        waiting = self.pending[run_id]
-        step_ids = [item.step_id for item in waiting]
-        written = (
-            [item.type for item in waiting],
-            step_ids,
-            # As they are hashed.
-            [canonical_json(step_id).decode() for step_id in step_ids],
-            [canonical_json(item.body).decode() for item in waiting],
-        )
-        run = (run_id, canonical_json(run_id).decode())
-        called = self.connection.exec_driver_sql(function, (*about, *run, *more, *written))
-        return dict(called.mappings().one())
-
     def _write_chain(self, run_id: str) -> None:
-        if self.connection.dialect.name == "postgresql":
-            row = self._appended(_APPEND, run_id, (self.tenant,), (self.now_ms,))
-            if row["last_seq"] is None:
-                raise RunNotFound(run_id)
-            self.chained(run_id, row)
-            return
         head = self._locked.get(run_id)
         guess = self.last_seen.get(run_id) if head is None else None
         # Reads, compares and locks in one statement; where it fails, somebody else was faster.
@@ -367,8 +348,9 @@ class Transaction:
 
     def _move(self, run_id: str, start: ChainHead) -> bool:
         """Write a run's pending events behind ``start``; ``False``: that is not its head."""
-        seq, head, rows = start.seq, start.hash, []
-        for item in self.pending[run_id]:
+        seq, head = start.seq, start.hash
+        values: dict[str, Any] = {}
+        for n, item in enumerate(self.pending[run_id]):
             seq = item.seq = seq + 1
             event = {
                 "run_id": run_id,
@@ -379,7 +361,8 @@ class Transaction:
                 "at_ms": self.now_ms,
             }
             previous, head = head, event_hash(head, event)
-            rows.append({OF_TENANT.key: self.tenant, **event, "previous": previous, "hash": head})
+            event |= {"previous": previous, "hash": head}
+            values |= {f"{name}_{n}": event[name] for name in _EVENT}
         moved = self.execute(
             _MOVE,
             of_run=run_id,
@@ -390,7 +373,7 @@ class Transaction:
         )
         if not moved:
             return False
-        self.connection.execute(_ADD, rows)
+        self.execute(_add_events(len(self.pending[run_id])), **values)
         self.heads[run_id] = ChainHead(seq=seq, hash=head)
         return True
 

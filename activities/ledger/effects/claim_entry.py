@@ -9,6 +9,7 @@ from typing import Any, Final
 from sqlalchemy import BindParameter, bindparam, or_, select
 
 from surehand.activities.ledger.approvals import requests as approval_rows
+from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, effects
@@ -47,25 +48,27 @@ from surehand.workflows.contracts.tools import Recovery
 #: Before a batch that another attempt has made its own is tried again, if it is still wanted.
 OVERTAKEN_PAUSE: Final = timedelta(seconds=1)
 
-# Made once, because each claim needs them: to make a statement takes longer than to run it.
 _OF: Final[dict[str, BindParameter[str]]] = {
     name: bindparam(f"of_{name}")
     for name in ("run", "step", "batch", "acting_run", "execution", "tool", "key")
 }
-_LOOK_AROUND: Final = select(
-    rows_of(bars, run_id=_OF["run"])
-    .where(or_(bars.c.step_id == _OF["step"], bars.c.step_id == EVERY_STEP))
-    .exists()
-    .label("barred"),
-    overtaken(_OF["run"], _OF["batch"]).label("overtaken"),
-    acting_instead(_OF["acting_run"], _OF["execution"]).label("acting_instead"),
-    waits_to_be_told(_OF["run"]).label("untold"),
-    rows_of(effects, tool=_OF["tool"], key=_OF["key"]).exists().label("known"),
-    is_marked(_OF["run"]).label("foreign"),
-    limits_calls().label("limited"),
-    open_epoch().label("epoch"),
+_LOOK_AROUND: Final = PreparedStatement(
+    select(
+        rows_of(bars, run_id=_OF["run"])
+        .where(or_(bars.c.step_id == _OF["step"], bars.c.step_id == EVERY_STEP))
+        .exists()
+        .label("barred"),
+        overtaken(_OF["run"], _OF["batch"]).label("overtaken"),
+        acting_instead(_OF["acting_run"], _OF["execution"]).label("acting_instead"),
+        waits_to_be_told(_OF["run"]).label("untold"),
+        rows_of(effects, tool=_OF["tool"], key=_OF["key"]).exists().label("known"),
+        is_marked(_OF["run"]).label("foreign"),
+        limits_calls().label("limited"),
+        open_epoch().label("epoch"),
+    )
 )
-_FIRST: Final = insert_row(effects).returning(effects)
+_UNSET: Final = dict.fromkeys(one.name for one in effects.c if one.name != "tenant_id")
+_FIRST: Final = PreparedStatement(insert_row(effects).returning(effects), list(_UNSET))
 #: What a call of another run has left in an entry is that run's.
 _NOTHING_LEFT: Final = {"error": None, "evidence": None, "receipt": None, "foreign_receipt": False}
 
@@ -134,7 +137,8 @@ def take_first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: i
     refused = _authorise(tx, request, seen, entry_id, generation, first=True)
     if refused is not None:
         return refused
-    row = tx.one(_FIRST, **new_entry(tx, request, epoch=seen.epoch or 0, generation=generation))
+    entry = _new_entry(tx, request, epoch=seen.epoch or 0, generation=generation)
+    row = tx.one(_FIRST, **entry)
     assert row is not None
     return _claimed(tx, request, Entry.from_row(row))
 
@@ -149,7 +153,7 @@ def doubt_first(
     row = tx.one(
         _FIRST,
         **{
-            **new_entry(tx, request, epoch=seen.epoch or 0, generation=generation),
+            **_new_entry(tx, request, epoch=seen.epoch or 0, generation=generation),
             "state": "in_doubt",
             "holder": None,
             "lease_until_ms": None,
@@ -218,11 +222,12 @@ def doubt_again(
     return doubted
 
 
-def new_entry(
+def _new_entry(
     tx: Transaction, request: ClaimRequest, *, epoch: int, generation: int
 ) -> dict[str, Any]:
     """Return the values of an entry that is claimed for the first time."""
     return {
+        **_UNSET,
         "entry_id": entry_id_for(request.tenant, request.tool, request.key, generation),
         "tool": request.tool,
         "key": request.key,
@@ -403,14 +408,6 @@ def _claimed(
             action="call_again",
             found=found,
         )
-    tell_claimed(tx, request, entry)
-    if not request.undoes:
-        step_rows.start(tx, request.step_attempt)
-    return Claimed(entry)
-
-
-def tell_claimed(tx: Transaction, request: ClaimRequest, entry: Entry) -> None:
-    """Add the event of a claim."""
     tx.event(
         request.run_id,
         "effect.claimed",
@@ -425,6 +422,9 @@ def tell_claimed(tx: Transaction, request: ClaimRequest, entry: Entry) -> None:
         undoes=request.undoes,
         instead_of=request.instead_of,
     )
+    if not request.undoes:
+        step_rows.start(tx, request.step_attempt)
+    return Claimed(entry)
 
 
 def _begin_undo(tx: Transaction, request: ClaimRequest) -> None:

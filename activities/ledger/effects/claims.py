@@ -8,8 +8,11 @@ expects, so that an attempt which lost its lease changes nothing.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
+from sqlalchemy import bindparam
+
+from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, retentions
@@ -61,6 +64,15 @@ from surehand.workflows.contracts.tools import Recovery
 #: How long to wait for an entry that is being compensated: no lease says when that ends.
 COMPENSATING_WAIT = timedelta(seconds=2)
 
+_NEWEST: Final = PreparedStatement(
+    rows_of(effects, tool=bindparam("of_tool"), key=bindparam("of_key"))
+    .order_by(effects.c.generation.desc())
+    .limit(1)
+    .with_for_update()
+    # Its run may have been erased: its key is kept, and says what has happened.
+    .execution_options(sealed="shown")
+)
+
 
 def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     """Claim the effect of ``request`` or say what is there already.
@@ -76,14 +88,7 @@ def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     if seen.fresh:
         result = _first(tx, request, seen, generation=1)
     else:
-        row = tx.one(
-            rows_of(effects, tool=request.tool, key=request.key)
-            .order_by(effects.c.generation.desc())
-            .limit(1)
-            .with_for_update()
-            # Its run may have been erased: its key is kept, and says what has happened.
-            .execution_options(sealed="shown")
-        )
+        row = tx.one(_NEWEST, of_tool=request.tool, of_key=request.key)
         assert row is not None, "entries are never deleted"
         # It may have waited for the row: what was seen before is old.
         tx.tick()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import bindparam
 
+from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
@@ -26,8 +27,11 @@ from surehand.activities.ledger.steps.entries import (
 )
 from surehand.workflows.identity import digest
 
-#: Made once, because each write needs it: to make a statement takes longer than to run it.
-_COMMIT_CLAIMED: Final = (
+_COMMITTED: Final = (
+    *("state", "receipt", "foreign_receipt", "evidence"),
+    *("lease_until_ms", "recovering_ms", "settled_ms"),
+)
+_COMMIT_CLAIMED: Final = PreparedStatement(
     update_rows(
         effects,
         entry_id=bindparam("of_entry"),
@@ -37,7 +41,8 @@ _COMMIT_CLAIMED: Final = (
         recovering_ms=None,
     )
     .values(commit_no=next_commit_no())
-    .returning(effects.c.commit_no)
+    .returning(effects.c.commit_no),
+    _COMMITTED,
 )
 
 
@@ -125,21 +130,14 @@ def _committed(
     evidence: dict[str, Any] | None,
 ) -> None:
     """Record what a commit means beside its own row."""
-    tell_committed(tx, before, receipt, evidence)
+    rule = evidence["rule"] if evidence else None
+    before.tell(tx, "effect.committed", receipt=receipt.digest, rule=rule)
     recovery.verified(tx, before, "committed", action="resume")
     artifact_rows.record(tx, before.run_id, before.step_id, receipt)
     if before.undoes:
         mark_compensated(tx, before)
     else:
         step_rows.finish(tx, request.step_attempt, "succeeded", output=receipt.value)
-
-
-def tell_committed(
-    tx: Transaction, entry: Entry, receipt: Kept, evidence: dict[str, Any] | None = None
-) -> None:
-    """Add the event of a commit."""
-    rule = evidence["rule"] if evidence else None
-    entry.tell(tx, "effect.committed", receipt=receipt.digest, rule=rule)
 
 
 def answer_no(

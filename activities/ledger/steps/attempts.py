@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Insert, bindparam, func, literal, null, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import OF_TENANT, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, steps
@@ -36,20 +37,26 @@ def _start(insert: postgresql.Insert | sqlite.Insert, *, unanswered: bool) -> In
     )
 
 
-# Made once, because each step needs them: to make a statement takes longer than to run it.
+_START_COLUMNS: Final = ("run_id", "step_id", "attempt", *_STARTED)
 _START: Final = {
-    ("postgresql", False): _start(postgresql.insert(steps), unanswered=False),
-    ("postgresql", True): _start(postgresql.insert(steps), unanswered=True),
-    ("sqlite", False): _start(sqlite.insert(steps), unanswered=False),
-    ("sqlite", True): _start(sqlite.insert(steps), unanswered=True),
+    (dialect.__name__.rpartition(".")[2], unanswered): PreparedStatement(
+        _start(dialect.insert(steps), unanswered=unanswered), _START_COLUMNS
+    )
+    for dialect in (postgresql, sqlite)
+    for unanswered in (False, True)
 }
-_FINISH: Final = update_rows(
+_END_COLUMNS: Final = ("state", *_ENDED)
+_OF_ATTEMPT: Final = update_rows(
     steps, run_id=bindparam("of_run"), step_id=bindparam("of_step"), attempt=bindparam("of_attempt")
 )
-_FINISH_OWN: Final = _FINISH.where(
-    steps.c.holder == bindparam("of_holder"),
-    steps.c.state == "running",
-    ~overtaken(bindparam("of_run"), bindparam("of_batch")),
+_FINISH: Final = PreparedStatement(_OF_ATTEMPT, _END_COLUMNS)
+_FINISH_OWN: Final = PreparedStatement(
+    _OF_ATTEMPT.where(
+        steps.c.holder == bindparam("of_holder"),
+        steps.c.state == "running",
+        ~overtaken(bindparam("of_run"), bindparam("of_batch")),
+    ),
+    _END_COLUMNS,
 )
 
 

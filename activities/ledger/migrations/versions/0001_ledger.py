@@ -7,7 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 from alembic import op
 
-from surehand.activities.ledger.migrations import deletion, one_call
+from surehand.activities.ledger.migrations import deletion
 from surehand.activities.ledger.migrations.protection import (
     keep_tenants_apart,
     make_append_only,
@@ -99,8 +99,6 @@ def upgrade() -> None:
         "a request that was answered or closed is not answered again",
     )
     deletion.guard()
-    if on_postgresql():
-        one_call.make_functions()
 
 
 def downgrade() -> None:
