@@ -46,7 +46,9 @@ class PreparedStatement:
             statement: Its ``IN`` has no list: how many values there are is part of the text.
             columns: Those that are set when it is run, by values of their names.
         """
-        self.statement: Final = statement
+        # What only names columns and values, SQLAlchemy reads by this.
+        itself = getattr(statement, "__clause_element__", None)
+        self.statement: Final = statement if itself is None else itself()
         self._columns = list(columns)
         self._made: dict[str, CompiledStatement] = {}
 

@@ -26,7 +26,13 @@ from surehand.activities.ledger.core.sealed import (
     sealed_body,
     sealing,
 )
-from surehand.activities.ledger.core.statements import OF_TENANT, rows_of, update_rows
+from surehand.activities.ledger.core.statements import (
+    OF_TENANT,
+    as_sqlalchemy,
+    plain,
+    rows_of,
+    update_rows,
+)
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.process.sources import KEYS
 from surehand.workflows.contracts.base import ChainHead
@@ -108,6 +114,12 @@ def _add_events(count: int) -> PreparedStatement:
         for n in range(count)
     ]
     return PreparedStatement(insert(events).values(rows))
+
+
+def _runnable(statement: Any, values: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Return a statement as it is run, with its values."""
+    known = None if values else plain(statement)
+    return (as_sqlalchemy(statement), values) if known is None else known
 
 
 class Opening(NamedTuple):
@@ -223,12 +235,14 @@ class Transaction:
 
     def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
         """Return the first row of a statement, or ``None``."""
-        rows = self._rows(statement, values)
-        return self._opened(statement, values, rows[:1])[0] if rows else None
+        statement, given = _runnable(statement, values)
+        rows = self._rows(statement, given)
+        return self._opened(statement, given, rows[:1])[0] if rows else None
 
     def all(self, statement: Any, **values: Any) -> list[dict[str, Any]]:
         """Return all rows of a statement."""
-        return self._opened(statement, values, self._rows(statement, values))
+        statement, given = _runnable(statement, values)
+        return self._opened(statement, given, self._rows(statement, given))
 
     def _rows(self, statement: Any, values: Mapping[str, Any]) -> list[dict[str, Any]]:
         if isinstance(statement, PreparedStatement):
@@ -277,13 +291,13 @@ class Transaction:
 
     def count(self, statement: Any, **values: Any) -> int:
         """Return what a statement counts: the one value of its one row."""
-        [row] = self._rows(statement, values)
+        [row] = self._rows(*_runnable(statement, values))
         [counted] = row.values()
         return int(counted)
 
     def execute(self, statement: Any, **values: Any) -> int:
         """Run a statement and return the number of rows it touched."""
-        return int(self._run(statement, values).rowcount)
+        return int(self._run(*_runnable(statement, values)).rowcount)
 
     def _run(self, statement: Any, values: Mapping[str, Any]) -> Any:
         """Run what is a statement of this tenant by this alone, and return its cursor."""
