@@ -55,16 +55,10 @@ def is_settled(tx: Transaction, call: ClaimRequest) -> bool:
     One whose content is gone is not made again, whichever params it had.
     """
     known_by = (call.identity_hash, *call.also_known_by, NO_IDENTITY)
-    row = tx.one(
-        rows_of(
-            effects,
-            effects.c.entry_id,
-            tool=call.tool,
-            key=call.key,
-            state="committed",
-        ).where(effects.c.identity_hash.in_(known_by))
+    found = rows_of(
+        effects, effects.c.identity_hash, tool=call.tool, key=call.key, state="committed"
     )
-    return row is not None
+    return any(row["identity_hash"] in known_by for row in tx.all(found))
 
 
 def request(

@@ -9,13 +9,14 @@ from decimal import Context, Decimal, Inexact
 from typing import Any, Final
 
 from pydantic import ValidationError
-from sqlalchemy import func, or_
+from sqlalchemy import bindparam, func, or_
 
 from surehand.activities.ledger.core.people_tables import (
     approvals,
     standing_approvals,
     standing_uses,
 )
+from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.people.proofs import Signed, still_signed
@@ -38,6 +39,22 @@ _EXACT: Final = Context(prec=60 + len(str(MOST_USES)), traps=[Inexact])
 _AMOUNT: Final = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
 #: What any other text adds to a sum: nothing is within a limit then.
 _NO_AMOUNT: Final = Decimal("Infinity")
+
+
+_OF_TOOL: Final = PreparedStatement(
+    rows_of(standing_approvals, tool=bindparam("of_tool"), revoked_ms=None)
+    .where(standing_approvals.c.until_ms > bindparam("now_ms"))
+    .order_by(standing_approvals.c.until_ms, standing_approvals.c.standing_id)
+)
+_USED_FOR: Final = PreparedStatement(
+    rows_of(
+        standing_uses,
+        standing_approvals,
+        standing_uses.c.amount,
+        approval_id=bindparam("of_approval"),
+        returned_ms=None,
+    ).join(standing_approvals, ours(standing_approvals, standing_id=standing_uses.c.standing_id))
+)
 
 
 @dataclass(frozen=True)
@@ -141,12 +158,7 @@ def of_tool(tx: Transaction, tool: str) -> list[Standing]:
 
     So that what would be lost soon is used up first.
     """
-    columns = standing_approvals.c
-    rows = tx.all(
-        rows_of(standing_approvals, tool=tool, revoked_ms=None)
-        .where(columns.until_ms > tx.now_ms)
-        .order_by(columns.until_ms, columns.standing_id)
-    )
+    rows = tx.all(_OF_TOOL, of_tool=tool, now_ms=tx.now_ms)
     return [found for found in map(Standing.from_row, rows) if found is not None]
 
 
@@ -160,17 +172,11 @@ def voting(
     """
     if not standing_ids:
         return {}
-    rows = tx.all(
-        rows_of(
-            standing_uses,
-            standing_approvals,
-            standing_uses.c.amount,
-            approval_id=approval_id,
-            returned_ms=None,
-        )
-        .join(standing_approvals, ours(standing_approvals, standing_id=standing_uses.c.standing_id))
-        .where(standing_uses.c.standing_id.in_(standing_ids))
-    )
+    rows = [
+        row
+        for row in tx.all(_USED_FOR, of_approval=approval_id)
+        if row["standing_id"] in standing_ids
+    ]
     asked = tx.one(rows_of(approvals, approvals.c.run_id, approval_id=approval_id))
     foreign = asked is not None and bool(content_of(tx, asked["run_id"]))
     found: dict[str, Standing] = {}

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from typing import Any, Final
+
+from sqlalchemy import bindparam
 
 from surehand.activities.ledger.approvals.standing import (
     Standing,
@@ -24,6 +27,7 @@ from surehand.activities.ledger.approvals.votes import (
 )
 from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.people_tables import standing_approvals, standing_uses
+from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions
@@ -102,12 +106,13 @@ def voters(tx: Transaction, approval_id: str) -> Voters:
             decisions,
             decisions.c.approver,
             decisions.c.standing_id,
-            decisions.c.verified,
+            *(decisions.c.verified, decisions.c.at_ms),
             approval_id=approval_id,
             verdict=VerdictCode.ACCEPTED.value,
             outcome=DecisionOutcome.APPROVE.value,
-        ).order_by(decisions.c.at_ms, decisions.c.standing_id)
+        )
     )
+    rows.sort(key=lambda row: (row["at_ms"], row["standing_id"] or ""))
     told = [
         (standing_label(row["approver"], id_) if (id_ := row["standing_id"]) else row["approver"])
         + ("" if row["verified"] else " (unverified)")
@@ -115,6 +120,27 @@ def voters(tx: Transaction, approval_id: str) -> Voters:
     ]
     standing = [name for name, row in zip(told, rows, strict=True) if row["standing_id"]]
     return Voters(tuple(told), tuple(standing))
+
+
+@cache
+def _unused(*named: str) -> PreparedStatement:
+    """Return the query of a run's approvals that have used something and that no effect has used.
+
+    Args:
+        named: What else is given: ``of_step``, ``of_approval``.
+    """
+    live = standing_uses.c
+    waiting = rows_of(standing_uses, live.approval_id, run_id=bindparam("of_run"), returned_ms=None)
+    if "of_step" in named:
+        waiting = waiting.where(live.step_id == bindparam("of_step"))
+    if "of_approval" in named:
+        waiting = waiting.where(live.approval_id == bindparam("of_approval"))
+    return PreparedStatement(
+        rows_of(approvals, approvals.c.approval_id, approvals.c.step_id, consumed_entry=None)
+        .where(approvals.c.approval_id.in_(waiting))
+        .order_by(approvals.c.approval_id)
+        .with_for_update()
+    )
 
 
 def give_back(
@@ -131,19 +157,10 @@ def give_back(
         step_id: Of this step only.
         approval_id: Of this approval only.
     """
-    live = standing_uses.c
-    waiting = rows_of(standing_uses, live.approval_id, run_id=run_id, returned_ms=None)
-    if step_id is not None:
-        waiting = waiting.where(live.step_id == step_id)
-    if approval_id is not None:
-        waiting = waiting.where(live.approval_id == approval_id)
+    named = {"of_step": step_id, "of_approval": approval_id}
+    given = {name: value for name, value in named.items() if value is not None}
     # Locked, in order of their ids: a claim may be about to consume one of them.
-    ended = tx.all(
-        rows_of(approvals, approvals.c.approval_id, approvals.c.step_id, consumed_entry=None)
-        .where(approvals.c.approval_id.in_(waiting))
-        .order_by(approvals.c.approval_id)
-        .with_for_update()
-    )
+    ended = tx.all(_unused(*given), of_run=run_id, **given)
     for row in ended:
         returned = tx.all(
             update_rows(standing_uses, approval_id=row["approval_id"], returned_ms=None)

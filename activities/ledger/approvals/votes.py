@@ -147,8 +147,8 @@ def needs_of(row: Mapping[str, Any]) -> Needs:
 
 def accepted_decisions(tx: Transaction, approval_id: str) -> list[dict[str, Any]]:
     """Return what was decided on a request and counted then, oldest first."""
-    query = rows_of(decisions, approval_id=approval_id, verdict=VerdictCode.ACCEPTED.value)
-    return tx.all(query.order_by(decisions.c.at_ms))
+    rows = rows_of(decisions, approval_id=approval_id, verdict=VerdictCode.ACCEPTED.value)
+    return sorted(tx.all(rows), key=lambda row: int(row["at_ms"]))
 
 
 def votes_now(

@@ -53,7 +53,7 @@ def rows_of(table: FromClause, /, *columns: Any, **equal: Any) -> Select[Any]:
 
 def update_rows(table: Table, /, **equal: Any) -> Update:
     """Return the UPDATE of the tenant's rows whose columns are equal to that."""
-    return cast("Update", _Changes(table, equal))
+    return cast("Update", _Changes(table, equal, {}))
 
 
 def delete_rows(table: Table, /, **equal: Any) -> Delete:
@@ -78,6 +78,9 @@ class _Plain(ABC):
     All that have the same shape are one ``PreparedStatement``: none is built anew for its values.
     Whatever more is said of it (``where``, ``returning``) makes it one of SQLAlchemy's.
     """
+
+    #: What SQLAlchemy asks before it takes what `__clause_element__` returns.
+    is_clause_element: Final = False
 
     @abstractmethod
     def __clause_element__(self) -> Any:
@@ -123,16 +126,12 @@ class _Rows(_Plain):
 
 
 class _Changes(_Plain):
-    def __init__(
-        self, table: Table, equal: dict[str, Any], changed: dict[str, Any] | None = None
-    ) -> None:
-        self.table, self.equal, self.changed = table, equal, changed or {}
+    def __init__(self, table: Table, equal: dict[str, Any], changed: dict[str, Any]) -> None:
+        self.table, self.equal, self.changed = table, equal, changed
 
-    def values(self, *more: Any, **changed: Any) -> Any:
+    def values(self, values: Mapping[str, Any] | None = None, **changed: Any) -> Any:
         """Return the same with values to be set."""
-        if more:
-            return self.__clause_element__().values(*more, **changed)
-        return _Changes(self.table, self.equal, {**self.changed, **changed})
+        return _Changes(self.table, self.equal, {**self.changed, **(values or {}), **changed})
 
     def __clause_element__(self) -> Update:
         made = _of_run(update(self.table).where(ours(self.table, **self.equal)), self.equal)
@@ -206,7 +205,7 @@ def _prepared_rows(
 
 @cache
 def _prepared_changes(table: Table, shape: _Shape, columns: tuple[str, ...]) -> PreparedStatement:
-    return PreparedStatement(_Changes(table, _bound(shape)).__clause_element__(), columns)
+    return PreparedStatement(_Changes(table, _bound(shape), {}).__clause_element__(), columns)
 
 
 @cache

@@ -228,6 +228,10 @@ class Transaction:
             self._locked[run_id] = self._chain(run_id)
         return self._locked[run_id]
 
+    def begin_chain(self, run_id: str) -> None:
+        """Take note that this transaction has inserted a run: nobody else knows its chain."""
+        self._locked[run_id] = ChainHead(seq=0, hash=GENESIS)
+
     def opening(self, run_id: str) -> Opening | None:
         """Return how a run was opened, also if it was erased; ``None``: it never was."""
         row = self.one(_OPENING, of_run=run_id)

@@ -184,38 +184,21 @@ def all_principals(tx: Transaction) -> list[Principal]:
 
 def find(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
     """Return what these may do now; a name that nobody has registered may do nothing."""
-    held = tx.all(
-        rows_of(grants, grants.c.principal, grants.c.kind, grants.c.name, revoked_ms=None).where(
-            grants.c.principal.in_(names)
-        )
-    )
-    keys = tx.all(
-        rows_of(
-            principal_keys,
-            principal_keys.c.principal,
-            principal_keys.c.kid,
-            principal_keys.c.passkey,
-            revoked_ms=None,
-        )
-        .where(principal_keys.c.principal.in_(names))
-        .order_by(principal_keys.c.added_ms, principal_keys.c.kid)
-    )
+    return {name: _find(tx, name) for name in names}
 
-    def of(name: str, kind: str) -> frozenset[str]:
-        return frozenset(
-            row["name"] for row in held if (row["principal"], row["kind"]) == (name, kind)
-        )
 
-    return {
-        name: Principal(
-            name,
-            of(name, "role"),
-            of(name, "permission"),
-            tuple(row["kid"] for row in keys if row["principal"] == name),
-            tuple(row["kid"] for row in keys if row["principal"] == name and row["passkey"]),
-        )
-        for name in names
-    }
+def _find(tx: Transaction, name: str) -> Principal:
+    held = tx.all(rows_of(grants, grants.c.kind, grants.c.name, principal=name, revoked_ms=None))
+    columns = (principal_keys.c.kid, principal_keys.c.passkey, principal_keys.c.added_ms)
+    keys = tx.all(rows_of(principal_keys, *columns, principal=name, revoked_ms=None))
+    keys.sort(key=lambda row: (row["added_ms"], row["kid"]))
+    return Principal(
+        name,
+        frozenset(row["name"] for row in held if row["kind"] == "role"),
+        frozenset(row["name"] for row in held if row["kind"] == "permission"),
+        tuple(row["kid"] for row in keys),
+        tuple(row["kid"] for row in keys if row["passkey"]),
+    )
 
 
 def lacks(tx: Transaction, user: str, permissions: Collection[str]) -> str | None:

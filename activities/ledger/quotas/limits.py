@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from sqlalchemy import ScalarSelect, case, literal, or_
 
@@ -74,12 +74,9 @@ class QuotaUsedUp(Exception):
         self.found = found
 
 
-_ALL: Final = rows_of(quotas)
-
-
 def limits_of(tx: Transaction) -> Limits:
     """Return what the tenant may use now."""
-    row = tx.one(_ALL)
+    row = tx.one(rows_of(quotas))
     return Limits() if row is None else limits_from(row)
 
 

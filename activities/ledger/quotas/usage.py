@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import BigInteger, BindParameter, Insert, ScalarSelect, bindparam, case
 from sqlalchemy.dialects import postgresql, sqlite
 
+from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import OF_TENANT, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import quota_usage, quotas
@@ -52,13 +53,14 @@ def _used(kind: Kind, window: BindParameter[int]) -> ScalarSelect[int]:
     ).scalar_subquery()
 
 
-# Made once: to make a statement takes longer than to run it.
-_STANDS: Final = rows_of(
-    quotas,
-    *quotas.c,
-    _used("effects", _HOUR).label("effects"),
-    _used("tokens", _DAY).label("tokens"),
-    _used("money", _DAY).label("money"),
+_STANDS: Final = PreparedStatement(
+    rows_of(
+        quotas,
+        *quotas.c,
+        _used("effects", _HOUR).label("effects"),
+        _used("tokens", _DAY).label("tokens"),
+        _used("money", _DAY).label("money"),
+    )
 )
 
 

@@ -103,6 +103,7 @@ def open_run(
             admitted_ms=admitted_ms,
         )
     )
+    tx.begin_chain(request.run_id)
     taken_over.watch(tx, request.run_id, taken)
     tx.execute(
         insert_row(

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from sqlalchemy import ColumnElement, Exists, Select, literal_column
+from sqlalchemy import ColumnElement, Exists, Select, bindparam, literal_column
 
+from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events
@@ -25,10 +26,13 @@ def is_marked(run_id: ColumnElement[str]) -> Exists:
     return _marks(run_id).exists()
 
 
-def _marks(run_id: ColumnElement[str] | str) -> Select[tuple[object, ...]]:
+def _marks(run_id: ColumnElement[str]) -> Select[tuple[object, ...]]:
     # Written out: by a parameter the database could not use the index, which has these rows alone.
     marks = rows_of(events, events.c.step_id, events.c.body, run_id=run_id)
     return marks.where(events.c.type == literal_column(f"'{MARKED}'"))
+
+
+_CONTENT: Final = PreparedStatement(_marks(bindparam("of_run")).order_by(events.c.seq))
 
 
 def marked_here(tx: Transaction, run_id: str) -> list[ForeignContent]:
@@ -42,7 +46,7 @@ def marked_here(tx: Transaction, run_id: str) -> list[ForeignContent]:
 
 def content_of(tx: Transaction, run_id: str) -> tuple[ForeignContent, ...]:
     """Return what has brought a run content from outside: of each tool, its first step."""
-    rows = tx.all(_marks(run_id).order_by(events.c.seq))
+    rows = tx.all(_CONTENT, of_run=run_id)
     return (*(of_event(row["step_id"], row["body"]) for row in rows), *marked_here(tx, run_id))
 
 
