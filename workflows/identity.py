@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import rfc8785
@@ -102,6 +102,14 @@ def canonical_json(value: Any) -> bytes:
 def digest(value: Any) -> str:
     """Return ``sha256:<hex>`` over the canonical JSON of ``value``."""
     return "sha256:" + hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def standing_digest(entries: Iterable[str], children: Iterable[str]) -> str:
+    """Return the digest of what stands of a run: its own entries, and its child runs.
+
+    As short for thousands of effects as for one.
+    """
+    return digest([sorted(set(entries)), sorted(set(children))])
 
 
 def short_hash(hash_: str) -> str:

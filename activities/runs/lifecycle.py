@@ -11,17 +11,13 @@ from temporalio import activity
 from surehand.activities.activity_errors import stop
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import resolve as intervention_rows
-from surehand.activities.ledger.effects import run_tree
-from surehand.activities.ledger.effects.run_tree import TreeEffects
 from surehand.activities.ledger.effects.taken_over import TakesOverUndone
 from surehand.activities.ledger.effects.undone import undone_under
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.quotas import admission
 from surehand.activities.ledger.quotas.limits import QuotaUsedUp, limits_of
 from surehand.activities.ledger.runs import lifecycle as run_rows
-from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps import executions, foreign
-from surehand.activities.ledger.steps.drafts import Written
 from surehand.activities.runs.child_runs import started_in
 from surehand.activities.runs.executions import as_newest, execution_of
 from surehand.activities.tools.describing import describe_plan
@@ -117,19 +113,23 @@ class RunActivities:
 
     @activity.defn(name="close_run")
     async def close_run(self, asked: CloseRun) -> RunClosed:
-        """Record the end of a run and return its effects as the ledger has them."""
+        """Record the end of a run and return its effects as the ledger has them.
+
+        Unless it says what stands, and something else does: then it is not closed.
+        """
         return await as_newest(self._worker.ledger, lambda: self._close(asked))
 
     async def _close(self, asked: CloseRun) -> RunClosed:
         execution, completed = execution_of(asked.run_id), asked.state is RunState.COMPLETED
 
-        def close(tx: Transaction) -> tuple[list[Written], TreeEffects]:
-            run_rows.close_run(tx, asked, execution)
-            over = draft_rows.over(tx, asked.run_id)
-            return over, run_tree.effects_of_tree(tx, asked.run_id, MOST_EFFECTS)
+        def close(tx: Transaction) -> run_rows.Closed | None:
+            return run_rows.close_run(tx, asked, execution, newest=MOST_EFFECTS)
 
-        (over, told), head = await self._worker.ledger.record(asked.tenant, asked.run_id, close)
-        await self._worker.artifacts.remove_drafts(asked.tenant, over)
+        found, head = await self._worker.ledger.record(asked.tenant, asked.run_id, close)
+        if found is None:
+            return RunClosed(closed=False, head=head)
+        await self._worker.artifacts.remove_drafts(asked.tenant, found.drafts)
+        told = found.made
         remaining = [one.view() for one in told.remaining]
         # A completed run reports what nobody could undo: of failed child runs, of lives before a
         # reset, of steps that were given up.

@@ -14,7 +14,7 @@ from surehand.activities.ledger.effects import run_tree
 from surehand.activities.runs import lifecycle
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelMode
-from tests.e2e.executions import inside
+from tests.e2e.executions import called, inside
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
 from tests.e2e.plans import child, plan
 from tests.e2e.runs import Run, until
@@ -34,6 +34,21 @@ def tree(stage: Stage) -> list[dict[str, Any]]:
 def known(stage: Stage, run: Run) -> None:
     """Have the audit after the test look at the child runs, too."""
     inside(stage, inside(stage, run), "below")
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_run_whose_effects_all_stand_is_not_asked_for_them_before_it_closes(
+    stage: Stage, durability: str
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*tree(stage)), durability=durability)
+        result = await run.result()
+        known(stage, run)
+
+    assert (result.state, told(stage, "take out")) == (RunState.COMPLETED, [])
+    for one in stage.started:
+        called_ = [called(event) async for event in one.handle.fetch_history_events()]
+        assert (called_.count("find_remaining"), called_.count("close_run")) == (0, 1), one.run_id
 
 
 @pytest.mark.parametrize("database", DATABASES)

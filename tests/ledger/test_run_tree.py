@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surehand.activities.ledger.core.tables import effects, interventions
+from surehand.activities.ledger.core.tables import effects, interventions, runs
 from surehand.activities.ledger.effects import claims, outcomes, run_tree
 from surehand.activities.ledger.effects.compensations import (
     NothingToUndo,
@@ -30,6 +30,7 @@ from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.starting import Linked, Parent
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.state.effects import Saga
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 
 pytestmark = pytest.mark.guarantee("G4")
@@ -416,3 +417,84 @@ def test_a_completed_child_run_of_which_something_was_undone_later_is_told(
 
     with scene.tx() as tx:
         assert run_tree.unwound(tx, RUN) == {CHILD: "pay"}
+
+
+def completes(scene: Scene, saga: Saga, newest: int = 10) -> bool:
+    """Have a run complete that knows this of what it has done; returns whether it has."""
+    before = scene.rows(runs), scene.events(RUN)
+    with scene.tx(timedelta(seconds=5)) as tx:
+        state, standing = RunState.COMPLETED, saga.standing()
+        asked = CloseRun(tenant=tx.tenant, run_id=RUN, state=state, standing=standing)
+        closed = lifecycle.close_run(tx, asked, "first", newest=newest)
+    if closed is None:
+        assert (scene.rows(runs), scene.events(RUN)) == before
+    return closed is not None
+
+
+def knowing(*effects_: tuple[str, str], children: tuple[str, ...] = ()) -> Saga:
+    saga = Saga()
+    for step_id, entry_id in effects_:
+        saga.committed(step_id, entry_id)
+    for child in children:
+        saga.ended("pay", child, completed=True)
+    return saga
+
+
+@pytest.mark.parametrize("newest", [10, 1], ids=["all told", "one told"])
+def test_a_run_completes_on_what_it_knows_and_on_nothing_else(scene: Scene, newest: int) -> None:
+    one, two = (("one", made(scene, "one")), ("two", made(scene, "two")))
+    kept = ("kept", made(scene, "kept"))
+    begun = scene.compensating(scene.call(key="kept-too", step_id="kept-too"))
+    with scene.tx() as tx:
+        run_tree.leave(tx, RUN, [kept[1], begun.entry_id], "irreversible")
+    scene.compensated(scene.call(key="undone", step_id="undone"))
+    given_up = (kept, ("kept-too", begun.entry_id))
+
+    assert not completes(scene, knowing(one, *given_up), newest)
+    assert not completes(scene, knowing(one, two, ("x", "ef-x"), *given_up), newest)
+    reused = knowing(one, *given_up)
+    reused.relies("three", two[1], own=True)
+    assert completes(scene, reused, newest)
+
+
+@pytest.mark.parametrize("newest", [10, 1], ids=["all told", "one told"])
+def test_a_run_does_not_complete_on_what_was_undone_or_is_being_undone(
+    scene: Scene, newest: int
+) -> None:
+    stands = ("stands", made(scene, "stands"))
+    undone = scene.compensated(scene.call(key="undone", step_id="undone"))
+    assert not completes(scene, knowing(stands, ("undone", undone.entry_id)), newest)
+
+    undoing = scene.compensating(scene.call(key="undoing", step_id="undoing"))
+    assert not completes(scene, knowing(stands), newest)
+    assert not completes(scene, knowing(stands, ("undoing", undoing.entry_id)), newest)
+
+
+def test_a_run_does_not_complete_before_its_child_runs_or_beside_one_it_does_not_know(
+    scene: Scene,
+) -> None:
+    tree(scene)
+    for name, run_id in (("a", CHILD), ("b", BELOW)):
+        made(scene, name, run_id)
+    own = ("own", made(scene, "own"))
+
+    assert not completes(scene, knowing(own, children=(CHILD,)))
+    _close(scene, CHILD)
+    assert not completes(scene, knowing(own, children=(CHILD,)))
+    _close(scene, BELOW)
+    assert not completes(scene, knowing(own))
+    assert completes(scene, knowing(own, children=(CHILD,)))
+
+
+def test_a_run_does_not_complete_on_a_child_run_of_which_something_was_undone_later(
+    scene: Scene,
+) -> None:
+    scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
+    entry = scene.committed(scene.call(run_id=CHILD, key="a", step_id="a"))
+    _close(scene, CHILD)
+    with scene.tx(timedelta(seconds=1)) as tx:
+        run_tree.bar(tx, CHILD)
+    undo = scene.undo(entry)
+    scene.commit(undo, scene.claimed(undo, timedelta(seconds=2)))
+
+    assert not completes(scene, knowing(children=(CHILD,)))

@@ -113,12 +113,6 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
         lambda tx, s: outcomes.leave_in_doubt(tx, s.gated, s.entry, "?"), None,
     ),
     "outcomes.ask_human": (lambda tx, s: outcomes.ask_human(tx, s.entry, "?"), None),
-    "lifecycle.close_run": (
-        lambda tx, s: lifecycle.close_run(
-            tx, CloseRun(tenant=tx.tenant, run_id=THEIRS, state=RunState.FAILED)
-        ),
-        None,
-    ),
     "run_tree.remaining": (
         lambda tx, s: run_tree.remaining(tx, THEIRS), run_tree.Page([], None),
     ),
@@ -137,6 +131,9 @@ FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
 RAISES: dict[str, Use] = {
     "store.event": lambda tx, s: _event(tx),
     "store.lock_chain": lambda tx, s: tx.lock_chain(THEIRS),
+    "lifecycle.close_run": lambda tx, s: lifecycle.close_run(
+        tx, CloseRun(tenant=tx.tenant, run_id=THEIRS, state=RunState.FAILED)
+    ),
     "decisions.verify": lambda tx, s: decision_rows.verify(
         tx,
         _decision(s, tx.tenant),

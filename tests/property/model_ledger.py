@@ -67,7 +67,7 @@ from surehand.workflows.contracts.tools import (
     ToolSpec,
 )
 from surehand.workflows.errors import ErrorType
-from surehand.workflows.identity import approval_id, params_hash
+from surehand.workflows.identity import approval_id, params_hash, standing_digest
 from surehand.workflows.plan.policy import combine
 from tests.property.scenarios import PlannedStep, Scenario
 
@@ -393,6 +393,9 @@ class ModelLedger:
     async def close_run(self, asked: CloseRun) -> RunClosed:
         world = self.worlds[asked.run_id]
         await world.asked("close_run", asked.state)
+        stands = standing_digest((entry.id for entry in world.remaining(None)), ())
+        if asked.standing not in (None, stands):
+            return RunClosed(closed=False, head=world.head())
         world.closed = asked
         views = world.views()
         remaining = [view for view in views if view.state in _REMAINING]

@@ -32,13 +32,17 @@ class CloseRun(Message):
     error: str | None = None
     skipped: dict[str, str] = {}
     """Steps that never started, with their tools."""
+    standing: str | None = None
+    """Digest of what this life of the run takes for all that stands: it is closed only if it is."""
 
 
 class RunClosed(Message):
     """The run's effects as the ledger has them."""
 
-    effects: list[EffectView]
-    uncompensated: list[EffectView]
+    closed: bool = True
+    """``False``: nothing was recorded, because something else stands than the run knows of."""
+    effects: list[EffectView] = []
+    uncompensated: list[EffectView] = []
     more_effects: int = 0
     """Effects that are not listed: a message of more than 2 MiB could not be told."""
     more_uncompensated: int = 0

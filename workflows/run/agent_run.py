@@ -63,7 +63,7 @@ class AgentRun(Run):
                 if not running and not ready:
                     if data.amending:
                         await workflow.wait_condition(partial(self._amended, running))
-                    elif await self._all_stands() and not data.amending:
+                    elif await self._complete() and not data.amending:
                         return None
                     continue
                 await workflow.wait_condition(partial(self._moves, running, held))

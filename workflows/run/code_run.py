@@ -113,17 +113,18 @@ class CodeRun(Run):
             return failure
         maker.returned = True
         await workflow.wait_condition(lambda: maker.idle or self._data.cancel is not None)
-        failure = maker.over
+        if maker.over is not None or self._data.cancel is not None:
+            return maker.over
         try:
-            done = failure is None and self._data.cancel is None and await self._all_stands()
+            output = _plain(body.result(), "what the code returns")
+        except ApplicationError as error:
+            return error.message  # what was done for it is undone
+        try:
+            if await self._complete():
+                self._data.output = output
         except StepFailed as lost:
             return lost.reason
-        if done:
-            try:
-                self._data.output = _plain(body.result(), "what the code returns")
-            except ApplicationError as error:
-                return error.message  # what was done for it is undone
-        return failure
+        return None
 
 
 def _failure_of(body: asyncio.Future[JsonValue], fails_on: FailsOn) -> str | None:

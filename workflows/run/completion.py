@@ -10,7 +10,7 @@ from temporalio import workflow
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.compensation import Compensation
-from surehand.workflows.contracts.runs import CloseRun, RunResult
+from surehand.workflows.contracts.runs import CloseRun, RunClosed, RunResult
 from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.contracts.steering import CancelMode
 from surehand.workflows.control.child_runs import RunSignals
@@ -40,6 +40,17 @@ class Completion:
         self._signals = signals
         self._compensation = compensation
         self._changed = changed
+        self._completed: RunClosed | None = None
+
+    async def complete(self) -> bool:
+        """Record that the run has completed, if nothing stands but what this life knows of.
+
+        The transaction that closes the run looks. ``False``: it has closed nothing.
+        """
+        self._data.error = None
+        closed = await self._record(RunState.COMPLETED, standing=True)
+        self._completed = closed if closed.closed else None
+        return closed.closed
 
     async def close(self, failure: str | None) -> RunResult:
         """Undo what has to be undone, record the end, and return the result.
@@ -47,7 +58,10 @@ class Completion:
         Args:
             failure: Why the run cannot finish; ``None``: it has, or is cancelled.
         """
-        return await self._record(await self._undone(failure))
+        if self._completed is not None:
+            return await self._show(RunState.COMPLETED, self._completed)
+        state = await self._undone(failure)
+        return await self._show(state, await self._record(state))
 
     async def _undone(self, failure: str | None) -> RunState:
         """Undo what has to be undone and return the state the run ends in."""
@@ -70,8 +84,13 @@ class Completion:
             await self._compensation.run(cleanup=mode is CancelMode.CLEANUP)
         return RunState.CANCELLED if cancel else RunState.FAILED
 
-    async def _record(self, state: RunState) -> RunResult:
-        """Judge what is still in the inboxes, record the end, and return the result."""
+    async def _record(self, state: RunState, *, standing: bool = False) -> RunClosed:
+        """Judge what is still in the inboxes, and record the end.
+
+        Args:
+            state: How the run ends.
+            standing: Only if all that stands is what this life of the run knows of.
+        """
         data = self._data
         for view in data.in_state(StepState.PENDING):
             data.set_step(view.id, StepState.SKIPPED)
@@ -91,10 +110,16 @@ class Completion:
                 state=state,
                 error=data.error,
                 skipped={v.id: v.tool for v in data.in_state(StepState.SKIPPED)},
+                standing=data.saga.standing() if standing else None,
             ),
             "close the run",
         )
         data.keep_head(closed.head)
+        return closed
+
+    async def _show(self, state: RunState, closed: RunClosed) -> RunResult:
+        """Show the recorded end, and return the result once all that was sent is answered."""
+        data = self._data
         data.final_effects, data.uncompensated = closed.effects, closed.uncompensated
         data.more_effects = closed.more_effects
         data.more_uncompensated = closed.more_uncompensated

@@ -158,7 +158,9 @@ class Run:
         data, ours = self._data, CancelRun(actor=ITSELF)
 
         async def watch() -> None:
-            await workflow.wait_condition(lambda: self._continuing.too_long() is not None)
+            await workflow.wait_condition(
+                lambda: not data.closing and self._continuing.too_long() is not None
+            )
             data.cancel = data.cancel or ours
 
         watching = asyncio.create_task(watch())
@@ -240,19 +242,30 @@ class Run:
         self._continuing.begun()
         self._changed()
 
-    async def _all_stands(self) -> bool:
-        """Return whether what other runs have made for this one still stands.
+    async def _complete(self) -> bool:
+        """Return whether the run may complete; mostly that is recorded then.
 
-        Where it does not, a human takes note of it first, or cancels the run.
+        If what other runs have made for it does not stand any more, a human takes note of it
+        first, or cancels the run.
 
         Raises:
             StepFailed: What this run itself has made does not stand any more.
         """
         data = self._data
+        relies = data.replays or any(view.made_by for view in data.steps.values())
+        # Calls of a revoked batch may still be claimed: `undo_orphaned` bars them first.
+        if not relies and not data.revoked_batches:
+            # Before anything else can happen: what is recorded as the end is not to be cancelled.
+            data.closing = True
+            if await self._undisturbed(self._completion.complete()):
+                return True
+            data.closing = False
+            if self._cancelled_by_temporal:
+                self._note_cancellation()
         lost = await self._undisturbed(self._compensation.undo_orphaned())
         if lost:
             raise StepFailed(f"what {', '.join(lost)} did has been undone, before a reset")
-        if not data.replays and not any(view.made_by for view in data.steps.values()):
+        if not relies:
             return True
         asked = FindInterventions(tenant=data.request.tenant, run_id=data.request.run_id)
         found = await self._undisturbed(

@@ -11,6 +11,7 @@ from typing import Final
 
 from surehand.workflows.contracts.base import NameSet, Record
 from surehand.workflows.contracts.effects import RemainingEffect
+from surehand.workflows.identity import standing_digest
 
 #: What is said of a step that is undone where somebody would have it done again.
 NO_MORE: Final = "has been undone, and is not called again: give what is to be done a new step id"
@@ -102,6 +103,10 @@ class Saga(Record):
             return True
         used = any(children.get(child) is not None for child in remaining.used_in)
         return used or entry_id in (*self.relied.values(), *self.reused.values())
+
+    def standing(self) -> str:
+        """Return the digest of what stands if no other life of the run has made or undone any."""
+        return standing_digest([*self.made, *self.reused.values()], self.children)
 
     def lost(self, remains: Set[str], unwound: Set[str]) -> list[str]:
         """Return the steps of which something is undone that this life takes for done.

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from sqlalchemy import (
     CTE,
     ColumnElement,
+    Integer,
     Select,
     String,
     and_,
@@ -33,6 +34,7 @@ from surehand.activities.ledger.core.tables import bars, effects, replays, runs
 from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name, is_barred
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.workflows.contracts.effects import EffectView
+from surehand.workflows.identity import standing_digest
 
 #: Entries in these states may have happened and are not undone.
 REMAINING: Final = ("claimed", "committed", "in_doubt", "partial", "compensating")
@@ -171,12 +173,33 @@ _LAST_FIRST: Final = (
     )
 )
 _HOW_MANY_REMAIN: Final = _effects(func.count()).where(effects.c.state.in_(REMAINING))
+#: What ``standing`` has to know of each effect that remains, and of each run below the top.
+_STANDING: Final = _effects(
+    effects.c.entry_id,
+    TREE.c.child,
+    and_(effects.c.state == "compensating", effects.c.left_because.is_(None)).label("undoing"),
+).where(effects.c.state.in_(REMAINING))
+_BELOW: Final = (
+    rows_of(
+        runs,
+        runs.c.run_id,
+        (runs.c.run_id == TREE.c.child).label("direct"),
+        runs.c.closed_ms,
+        and_(
+            runs.c.state == "completed",
+            rows_of(bars, run_id=runs.c.run_id, step_id=EVERY_STEP).exists(),
+        ).label("unwound"),
+    )
+    .join(TREE, runs.c.run_id == TREE.c.run_id)
+    .where(TREE.c.child.is_not(None))
+)
 _MADE_IN: Final = effects.c.run_id == TREE.c.run_id
 _HOW_MANY: Final = rows_of(effects, func.count()).join(TREE, _MADE_IN)
 _NEWEST: Final = (
     rows_of(effects, effects, TREE.c.child, TREE.c.inside)
     .join(TREE, _MADE_IN)
     .order_by(effects.c.claimed_ms.desc(), effects.c.entry_id.desc())
+    .limit(bindparam("tree_most", type_=Integer))
 )
 
 
@@ -270,7 +293,7 @@ def effects_of_tree(tx: Transaction, run_id: str, newest: int) -> TreeEffects:
 
     Mostly one statement tells both: few trees have made more than one message can list.
     """
-    rows = tx.all(_NEWEST.limit(newest + 1), **within(run_id))
+    rows = tx.all(_NEWEST, **within(run_id), tree_most=newest + 1)
     made = [Made.from_row(row) for row in reversed(rows[:newest])]
     if len(rows) <= newest:
         return TreeEffects(made, 0, [one for one in made if one.remains], 0)
@@ -281,6 +304,35 @@ def effects_of_tree(tx: Transaction, run_id: str, newest: int) -> TreeEffects:
         sorted(remaining_, key=lambda one: (one.entry.claimed_ms, one.entry.entry_id)),
         how_many_remain(tx, run_id) - len(remaining_),
     )
+
+
+def standing(tx: Transaction, run_id: str, told: TreeEffects, *, has_children: bool) -> str | None:
+    """Return the digest of what stands of a run, as the run itself tells it; ``None``: not all.
+
+    Something is being undone then, or may be, or a child run is open. Whether that is in order, a
+    run finds out by looking at each effect.
+
+    Args:
+        tx: The transaction.
+        run_id: The run.
+        told: What its tree has made.
+        has_children: Whether it has child runs.
+    """
+    below = tx.all(_BELOW, **within(run_id)) if has_children else []
+    if any(row["closed_ms"] is None or (row["direct"] and row["unwound"]) for row in below):
+        return None
+    if told.more_remaining:
+        rows = tx.all(_STANDING, **within(run_id))
+        found = [(row["entry_id"], row["child"], row["undoing"]) for row in rows]
+    else:
+        found = [
+            (one.entry.entry_id, one.child, one.entry.is_being_undone) for one in told.remaining
+        ]
+    if any(undoing for *_, undoing in found):
+        return None
+    # What a child run has made is known by the child run.
+    own = [entry_id for entry_id, child, _ in found if child is None]
+    return standing_digest(own, [row["run_id"] for row in below if row["direct"]])
 
 
 def bar(tx: Transaction, run_id: str, step_id: str | None = None) -> None:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, FromClause, bindparam
 
 from surehand.activities.ledger.approvals.requests import void_all
 from surehand.activities.ledger.approvals.standing_grants import give_back
+from surehand.activities.ledger.core.people_tables import standing_uses
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import plans, runs, steerings, steps
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    drafts,
+    plans,
+    runs,
+    steerings,
+    steps,
+)
 from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import run_tree, taken_over
+from surehand.activities.ledger.effects.run_tree import TreeEffects
 from surehand.activities.ledger.people.starts import StartRefused, start_of
 from surehand.activities.ledger.quotas.admission import at_opening
 from surehand.activities.ledger.retention.hiding import hidden
+from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps import executions, foreign
+from surehand.activities.ledger.steps.drafts import Written
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.controls import AmendRun
 from surehand.workflows.contracts.runs import CloseRun
@@ -176,31 +191,93 @@ def _gated_steps(plan: Plan, tools: Mapping[str, ToolSpec]) -> list[str]:
     ]
 
 
-def close_run(tx: Transaction, asked: CloseRun, execution: str | None = None) -> None:
+def _there_is(table: FromClause, name: str, **equal: Any) -> ColumnElement[bool]:
+    return rows_of(table, **equal).exists().label(name)
+
+
+_CHILD: Final = runs.alias("child")
+#: All that decides which other statements the end of a run takes: for most runs it is none.
+_AT_THE_END: Final = rows_of(
+    runs,
+    runs.c.execution,
+    runs.c.parent_run_id,
+    foreign.is_marked(runs.c.run_id).label("is_marked"),
+    _there_is(standing_uses, "has_used", run_id=runs.c.run_id, returned_ms=None),
+    _there_is(approvals, "asks", run_id=runs.c.run_id, state="pending"),
+    _there_is(_CHILD, "has_children", parent_run_id=runs.c.run_id),
+    _there_is(drafts, "has_drafts", run_id=runs.c.run_id, removed_ms=None),
+    run_id=bindparam("of_run"),
+)
+_CLOSE: Final = update_rows(runs, run_id=bindparam("of_run"), closed_ms=None).values(
+    state=bindparam("to_state"), error=bindparam("to_error"), closed_ms=bindparam("to_closed_ms")
+)
+
+
+@dataclass(frozen=True)
+class Closed:
+    """What a run leaves."""
+
+    made: TreeEffects
+    drafts: list[Written]
+    """Those whose content nobody needs any more."""
+
+
+def close_run(
+    tx: Transaction,
+    asked: CloseRun,
+    execution: str | None = None,
+    *,
+    newest: int = run_tree.PAGE,
+) -> Closed | None:
     """Record the end of a run; doing so twice changes nothing.
 
     Args:
         tx: The transaction.
         asked: The end.
         execution: Which execution of the run asks, if one does.
+        newest: How many of its effects are told.
+
+    Returns:
+        ``None``: it is not closed, because something else stands than it knows of.
 
     Raises:
         ActsElsewhere: Another one acts for the run.
+        RunNotFound: No such run in this tenant.
     """
+    run_id = asked.run_id
     if execution is not None:
-        executions.require(tx, asked.run_id, execution)
-    give_back(tx, asked.run_id)
-    row = tx.one(rows_of(runs, runs.c.parent_run_id, run_id=asked.run_id))
-    if row is not None and row["parent_run_id"] is not None:
+        # From here on nothing of it is claimed, and no child run is opened, until it is closed.
+        tx.lock_run(run_id)
+    found = tx.one(_AT_THE_END, of_run=run_id)
+    if found is None:
+        raise RunNotFound(run_id)
+    if execution is not None:
+        executions.compare(tx, run_id, execution, found["execution"])
+    made = run_tree.effects_of_tree(tx, run_id, newest)
+    if asked.standing is not None:
+        has_children = found["has_children"]
+        if run_tree.standing(tx, run_id, made, has_children=has_children) != asked.standing:
+            return None
+    if found["has_used"]:
+        give_back(tx, run_id)
+    if found["parent_run_id"] is not None and found["is_marked"]:
         # Before its end is told: what it returns, and why it has failed, is its parent's then.
-        foreign.hand_on(tx, asked.run_id, row["parent_run_id"])
-    # The run has closed those that it knows of. But it may have asked, and have heard of something
-    # else when a crash made it decide anew.
-    void_all(tx, asked.run_id, approved=False)
+        foreign.hand_on(tx, run_id, found["parent_run_id"])
+    if found["asks"]:
+        # The run has closed those that it knows of. But it may have asked, and have heard of
+        # something else when a crash made it decide anew.
+        void_all(tx, run_id, approved=False)
+    _record_end(tx, asked)
+    return Closed(made, draft_rows.over(tx, run_id) if found["has_drafts"] else [])
+
+
+def _record_end(tx: Transaction, asked: CloseRun) -> None:
     touched = tx.execute(
-        update_rows(runs, run_id=asked.run_id, closed_ms=None).values(
-            state=asked.state.value, error=asked.error, closed_ms=tx.now_ms
-        )
+        _CLOSE,
+        of_run=asked.run_id,
+        to_state=asked.state.value,
+        to_error=asked.error,
+        to_closed_ms=tx.now_ms,
     )
     if not touched:
         return

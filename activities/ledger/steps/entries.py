@@ -290,6 +290,11 @@ class Entry:
             return "the ledger was restored, and has forgotten whether it was called"
         return "a crash left its outcome unknown"
 
+    @property
+    def is_being_undone(self) -> bool:
+        """Whether its undo has begun, and was not given up."""
+        return self.state == "compensating" and self.left_because is None
+
     def view(self, *, state: str | None = None) -> EffectView:
         """Return the entry as people see it."""
         state = state or self.state

@@ -49,7 +49,15 @@ def require(tx: Transaction, run_id: str, mine: str) -> None:
         RunNotFound: No such run in this tenant.
     """
     tx.lock_run(run_id)
-    acting = (_row(tx, run_id))["execution"]
+    compare(tx, run_id, mine, _row(tx, run_id)["execution"])
+
+
+def compare(tx: Transaction, run_id: str, mine: str, acting: str) -> None:
+    """Make sure that an execution acts for its run, whose lock is held, and was when it was read.
+
+    Raises:
+        ActsElsewhere: Another one does.
+    """
     if acting != mine:
         raise ActsElsewhere(tx.tenant, run_id, mine, acting)
 

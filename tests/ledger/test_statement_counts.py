@@ -1,0 +1,102 @@
+"""How many statements a refund's activities send to the ledger: the figures may only fall."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import Engine, event
+from temporalio import activity
+from temporalio.client import Client
+
+from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.workflows.contracts.states import RunState
+from tests.e2e.runs import example_plan
+from tests.e2e.stage import Stage
+from tests.ledger_databases import DATABASES
+from tests.shop_process import ShopProcess
+
+#: By database and activity: statements of all its calls together, with BEGIN and COMMIT.
+MOST: Final[dict[str, dict[str, int]]] = {
+    "sqlite": {
+        "open_run": 13,
+        "request_approval": 16,
+        "verify_decision": 14,
+        "execute_tool": 72,
+        "close_run": 8,
+    },
+    "postgresql": {
+        "open_run": 11,
+        "request_approval": 18,
+        "verify_decision": 14,
+        "execute_tool": 23,
+        "close_run": 8,
+    },
+}
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest) -> str:
+    """Its name: each test has a ledger of its own, which nobody else writes to."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
+    async with open_ledger(ledger_url) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("database", DATABASES, indirect=True)
+async def test_a_refund_sends_no_more_statements_than_it_has_to(
+    database: str,
+    client: Client,
+    shop: ShopProcess,
+    ledger: Ledger,
+    ledger_url: str,
+    task_queue: str,
+    tmp_path: Path,
+) -> None:
+    stage = Stage(client, shop, ledger, ledger_url, task_queue, tmp_path)
+    # On a busy machine, too, no lease is renewed meanwhile.
+    async with stage.worker_here(lease="10m", lease_renewal="5m"):
+        with counting(ledger.engine) as sent:
+            run = await stage.start(example_plan("refund.yaml", order_id=shop.new_order()))
+            await run.approve()
+            result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert sent.keys() == MOST[database].keys()
+    more = {name: count for name, count in sent.items() if count > MOST[database][name]}
+    assert not more
+
+
+@contextmanager
+def counting(engine: Engine) -> Iterator[Counter[str]]:
+    """Count by activity what an engine sends, and what its driver sends of its own accord."""
+    sent, one_at_a_time = Counter[str](), threading.Lock()
+
+    def note(*_: Any) -> None:
+        if activity.in_activity():
+            with one_at_a_time:
+                sent[activity.info().activity_type] += 1
+
+    def begins_or_ends(connection: Any) -> None:
+        if getattr(connection.connection.dbapi_connection, "autocommit", None) is not True:
+            note()
+
+    heard = [("before_cursor_execute", note), ("commit", begins_or_ends)]
+    if engine.dialect.name == "postgresql":  # SQLite's driver is told when to begin
+        heard.append(("begin", begins_or_ends))
+    for name, listener in heard:
+        event.listen(engine, name, listener)
+    try:
+        yield sent
+    finally:
+        for name, listener in heard:
+            event.remove(engine, name, listener)
