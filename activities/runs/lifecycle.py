@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from temporalio import activity
@@ -15,9 +15,10 @@ from surehand.activities.ledger.effects.taken_over import TakesOverUndone
 from surehand.activities.ledger.effects.undone import undone_under
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.quotas import admission
-from surehand.activities.ledger.quotas.limits import QuotaUsedUp, limits_of
+from surehand.activities.ledger.quotas.limits import QuotaUsedUp
 from surehand.activities.ledger.runs import lifecycle as run_rows
-from surehand.activities.ledger.steps import executions, foreign
+from surehand.activities.ledger.runs.lifecycle import Opened
+from surehand.activities.ledger.steps import executions
 from surehand.activities.runs.child_runs import started_in
 from surehand.activities.runs.executions import as_newest, execution_of
 from surehand.activities.tools.describing import describe_plan
@@ -66,18 +67,19 @@ class RunActivities:
             above = await started_in(activity.client(), request.run_id, execution or "")
         store = await self._worker.artifacts.store_id()
 
-        def opened(tx: Transaction) -> dict[str, Any]:
+        def opened(tx: Transaction) -> Opened:
             how = {"execution": execution, "above": above, "store": store}
-            run_rows.open_run(tx, asked, described.tools, assurance, **how)
-            return {
-                "foreign": foreign.content_of(tx, request.run_id),
-                "queued": admission.queued(tx, request.run_id),
-                "weight": limits_of(tx).weight,
-            }
+            return run_rows.open_run(tx, asked, described.tools, assurance, **how)
 
         async def record() -> RunOpened:
             found, head = await ledger.record(request.tenant, request.run_id, opened)
-            return RunOpened(tools=described.tools, **found, head=head)
+            return RunOpened(
+                tools=described.tools,
+                foreign=found.foreign,
+                queued=found.queued,
+                weight=found.weight,
+                head=head,
+            )
 
         try:
             return await as_newest(ledger, record)

@@ -24,18 +24,18 @@ from tests.shop_process import ShopProcess
 #: By database and activity: statements of all its calls together, with BEGIN and COMMIT.
 MOST: Final[dict[str, dict[str, int]]] = {
     "sqlite": {
-        "open_run": 13,
+        "open_run": 9,
         "request_approval": 16,
-        "verify_decision": 14,
+        "verify_decision": 12,
         "execute_tool": 72,
         "close_run": 8,
     },
     "postgresql": {
-        "open_run": 11,
-        "request_approval": 18,
-        "verify_decision": 14,
-        "execute_tool": 23,
-        "close_run": 8,
+        "open_run": 9,
+        "request_approval": 19,
+        "verify_decision": 13,
+        "execute_tool": 76,
+        "close_run": 9,
     },
 }
 

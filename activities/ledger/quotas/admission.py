@@ -17,6 +17,7 @@ from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import runs
 from surehand.activities.ledger.quotas.limits import (
+    Limits,
     OverQuota,
     QuotaUsedUp,
     limits_of,
@@ -44,13 +45,16 @@ def queued_runs(tx: Transaction) -> int:
     return tx.count(_QUEUED)
 
 
-def at_opening(tx: Transaction) -> int | None:
+def at_opening(tx: Transaction, limits: Limits) -> int | None:
     """Return since when a run that is opened now is admitted; ``None``: it waits.
+
+    Args:
+        tx: The transaction.
+        limits: What the tenant may use.
 
     Raises:
         QuotaUsedUp: There is no place, and what is over the quota does not wait.
     """
-    limits = limits_of(tx)
     if limits.open_runs is None:
         return tx.now_ms
     take_turn(tx, Quota.OPEN_RUNS)

@@ -25,18 +25,32 @@ from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import run_tree, taken_over
 from surehand.activities.ledger.effects.run_tree import TreeEffects
 from surehand.activities.ledger.people.starts import StartRefused, start_of
-from surehand.activities.ledger.quotas.admission import at_opening
+from surehand.activities.ledger.quotas.admission import at_opening, queued
+from surehand.activities.ledger.quotas.limits import limits_of
 from surehand.activities.ledger.retention.hiding import hidden
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps import executions, foreign
 from surehand.activities.ledger.steps.drafts import Written
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.controls import AmendRun
+from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.quotas import QuotaWait
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.starting import OpenRun
 from surehand.workflows.contracts.tools import ToolSpec
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a run has to know as it begins."""
+
+    foreign: tuple[ForeignContent, ...]
+    queued: QuotaWait | None
+    """What it waits for before its first step."""
+    weight: float
+    """Its tenant's share of turns."""
 
 
 class RunIdTaken(Exception):
@@ -52,7 +66,7 @@ def open_run(
     execution: str | None = None,
     above: str | None = None,
     store: str | None = None,
-) -> None:
+) -> Opened:
     """Record a run and its plan; the same run may do so twice, and does when it is reset.
 
     The row keeps Temporal's id of the run's first execution, which all others name.
@@ -82,7 +96,9 @@ def open_run(
     if row is not None:
         if row["first_execution"] != asked.execution:
             raise RunIdTaken(f"run id {request.run_id!r} was used before")
-        return executions.require(tx, request.run_id, execution or asked.execution)
+        executions.require(tx, request.run_id, execution or asked.execution)
+        marked = foreign.content_of(tx, request.run_id)
+        return Opened(marked, queued(tx, request.run_id), limits_of(tx).weight)
     if asked.continues:
         raise RunNotFound(request.run_id)
     start = start_of(tx, asked, assurance, above)
@@ -97,7 +113,8 @@ def open_run(
         taken_over.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")
     # A child run is part of its parent, which holds the place.
-    admitted_ms = tx.now_ms if parent is not None else at_opening(tx)
+    limits = limits_of(tx)
+    admitted_ms = tx.now_ms if parent is not None else at_opening(tx, limits)
     tx.execute(
         insert_row(
             runs,
@@ -150,6 +167,12 @@ def open_run(
     if parent is not None:
         foreign.hand_on(tx, parent.run_id, request.run_id)
         run_tree.bar_with_parent(tx, request.run_id, parent.run_id, parent.step_id)
+    return Opened(
+        # Nobody else has marked a run that was not there before.
+        tuple(foreign.marked_here(tx, request.run_id)),
+        queued(tx, request.run_id) if admitted_ms is None else None,
+        limits.weight,
+    )
 
 
 def amend(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> None:
