@@ -45,6 +45,7 @@ from surehand.activities.effects.resource_leases import keep_freeing
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.engine import require_fit, without_passwords
 from surehand.activities.ledger.core.migrate import DatabaseBehind, require_head
+from surehand.activities.ledger.core.presence import presence_of
 from surehand.activities.ledger.core.standbys import standbys_of
 from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
 from surehand.activities.ledger.effects.epochs import MEANING, current
@@ -83,6 +84,7 @@ from surehand.activities.worker.settings import (
     SettingsError,
     load_settings,
 )
+from surehand.activities.worker.takeover import taking_over, worker_identity
 from surehand.activities.worker.telemetry import (
     AddressError,
     ContextInterceptor,
@@ -344,7 +346,13 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         encryption = None if keys is None else RunEncryption(keys)
         converter = data_converter(lambda: artifacts.blobs, waits=True, encryption=encryption)
         all_plugins = plugins if traces is None else [traces.plugin, *plugins]
-        client = await connect(target, runtime=runtime, converter=converter, plugins=all_plugins)
+        client = await connect(
+            target,
+            runtime=runtime,
+            converter=converter,
+            plugins=all_plugins,
+            identity=worker_identity(),
+        )
         log.info(
             "worker.loaded",
             tools=toolbox.names(),
@@ -425,10 +433,12 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             approvals_url=settings.approvals_url,
         )
         with outbox:
-            interceptors = [] if traces is None else [traces.runs]
+            own = [] if traces is None else [traces.runs]
+            presence = presence_of(ledger.engine, client.namespace, client.identity)
             async with (
                 answering("health", settings.health, health_paths(readiness)),
-                make_worker(client, settings, context, all_plugins, interceptors),
+                taking_over(client, presence) as in_hand,
+                make_worker(client, settings, context, all_plugins, [in_hand, *own]),
             ):
                 log.info("worker.ready", task_queue=settings.task_queue)
                 beside = asyncio.gather(

@@ -245,6 +245,7 @@ TABLES: Final[Mapping[str, str]] = {
     "events": "One event of a run's hash chain.",
     "grants": "One role or permission of a principal.",
     "holds": "One run that somebody keeps from being deleted.",
+    "in_hand": "One run that a worker has in hand, so that others can go on if it dies.",
     "interventions": "One question that only a human can settle.",
     "leases": "One resource, and who holds it.",
     "notifications": "One thing that people are told by one notifier.",

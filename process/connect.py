@@ -92,6 +92,7 @@ async def connect(
     runtime: Runtime | None = None,
     converter: DataConverter | None = None,
     plugins: Sequence[Plugin] | None = None,
+    identity: str | None = None,
 ) -> Client:
     """Return a client that speaks our models.
 
@@ -101,6 +102,7 @@ async def connect(
         runtime: The SDK's core with its logs and metrics otherwise; ``None`` takes its own.
         converter: A worker's; ``None``: a client's, which goes on without the artifact store.
         plugins: A worker's; ``None`` loads those that the target names.
+        identity: The name by which the server knows this process; ``None``: the SDK makes one.
 
     Raises:
         WrongUse: Temporal's configuration cannot be read, or a plugin cannot be used.
@@ -123,6 +125,7 @@ async def connect(
                 plugins=of_client(plugins, converter),
                 connect_timeout=CONNECT_TIMEOUT,
                 runtime=Runtime(telemetry=TelemetryConfig(logging=None)) if quiet else runtime,
+                identity=identity,
             )
     except (RuntimeError, TimeoutError, ValueError) as error:
         raise NotReachable(

@@ -87,6 +87,9 @@ class ErrorType(StrEnum):
     RESOURCE_BUSY = "ResourceBusy"
     """Another call holds a resource that this one names: wait for it."""
 
+    WORKER_DIED = "WorkerDied"
+    """Another worker has noticed that the attempt's worker is dead: it is tried again at once."""
+
     SETTLING = "Settling"
     """A lookup found nothing, but the first call may still arrive: wait and look again."""
 

@@ -8,8 +8,10 @@ DO $$ BEGIN
 END $$;
 GRANT USAGE ON SCHEMA public TO surehand_worker;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO surehand_worker;
--- No DELETE anywhere: retention leaves a tombstone, purging is another role's.
+-- No DELETE of what was recorded: retention leaves a tombstone, purging is another role's.
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO surehand_worker;
+-- What a worker has in hand is no record.
+GRANT DELETE ON in_hand TO surehand_worker;
 -- What happened, was planned, decided and replayed is added to, never rewritten.
 REVOKE UPDATE ON bars, decisions, events, plans, replays, steerings FROM surehand_worker;
 -- What is asked stays. How it goes on, a trigger looks after.

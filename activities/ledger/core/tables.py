@@ -1,7 +1,8 @@
 """The ledger's tables: the state machine lives in the database, not only in code.
 
 Times are milliseconds since 1970 by the database's clock (``_ms``). Every table but ``epochs``
-has ``tenant_id`` in its key. The migrations make these tables; a test compares the two.
+and ``in_hand`` has ``tenant_id`` in its key. The migrations make these tables; a test compares the
+two.
 
 A notification's row is written in the transaction of the change that it tells of, and sent later,
 outside of any transaction. It holds ids, references and lines that people read anyway: no params
@@ -553,6 +554,18 @@ events = Table(
     run_reference(),
 )
 
+# What a worker has in hand: should it die, others go on with that at once (``presence.py``).
+# No promise rests on a row. So these are of no tenant, and the only ones that workers delete.
+in_hand = Table(
+    "in_hand",
+    metadata,
+    # The identity by which Temporal knows it.
+    Column("worker", String(200), primary_key=True),
+    Column("workflow_id", String(255), primary_key=True),
+    # Temporal's, whose workers see each other's runs.
+    Column("namespace", String(255), nullable=False),
+)
+
 #: Defined beside these for their size: what people are asked and say, what tenants may use, of
 #: which cell they are, when the ledger was restored, what is hidden and deleted.
 approvals: Final = people_tables.approvals
@@ -571,5 +584,5 @@ tenants: Final = cell_tables.tenants
 #: Tables whose rows are written once and never changed; triggers refuse UPDATE, and DELETE but for
 #: retention.
 APPEND_ONLY: Final = ("decisions", "events", "steerings", "principal_changes")
-#: All tables of tenants, for row-level security and grants; `epochs` is the whole ledger's.
-ALL: Final = tuple(table.name for table in metadata.sorted_tables if table is not epochs)
+#: All tables of tenants, for row-level security and grants; the others are the whole ledger's.
+ALL: Final = tuple(table.name for table in metadata.sorted_tables if "tenant_id" in table.c)

@@ -1080,3 +1080,10 @@ def _tables() -> None:
         sa.Column("set_ms", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_tenants")),
     )
+    op.create_table(
+        "in_hand",
+        sa.Column("worker", sa.String(length=200), nullable=False),
+        sa.Column("workflow_id", sa.String(length=255), nullable=False),
+        sa.Column("namespace", sa.String(length=255), nullable=False),
+        sa.PrimaryKeyConstraint("worker", "workflow_id", name=op.f("pk_in_hand")),
+    )

@@ -1,0 +1,202 @@
+"""Guarantee G5: a dead worker is noticed by its lock, and nobody else (``worker/takeover.py``)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from temporalio.api.enums.v1 import TimeoutType
+from temporalio.api.failure.v1 import Failure
+
+from surehand.activities.worker import watchdog
+from surehand.client.history import every_event
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.errors import ErrorType
+from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS, one_of_each
+from tests.e2e.runs import Run, example_plan
+from tests.e2e.stage import Stage
+from tests.ledger_databases import DATABASES
+from tests.postgres_server import PostgresServer
+from tests.worker_process import WorkerProcess
+
+pytestmark = pytest.mark.crash
+#: What a worker says that has noticed a death.
+DIED = "worker.died"
+
+
+async def failures(run: Run) -> list[Failure]:
+    """Return how the attempts failed that others followed, the newest one of each activity."""
+    events = [one async for one in every_event(run.handle._client, run.run_id)]
+    started = [one.activity_task_started_event_attributes for one in events]
+    return [one.last_failure for one in started if one.attempt > 1]
+
+
+def is_noticed(failure: Failure) -> bool:
+    return failure.application_failure_info.type == ErrorType.WORKER_DIED
+
+
+def is_timeout(failure: Failure) -> bool:
+    heartbeat = TimeoutType.TIMEOUT_TYPE_HEARTBEAT
+    return failure.timeout_failure_info.timeout_type == heartbeat
+
+
+@contextmanager
+def two_workers(stage: Stage, **settings: str) -> Iterator[list[WorkerProcess]]:
+    """Start two workers, each with a log of its own, that are ready."""
+    environment = stage.environment(**settings)
+    with ExitStack() as running:
+        workers = [
+            running.enter_context(WorkerProcess(environment, stage.folder / name))
+            for name in ("one", "another")
+        ]
+        for worker in workers:
+            worker.wait_ready()
+        yield workers
+
+
+def dead_and_alive(workers: list[WorkerProcess]) -> tuple[WorkerProcess, WorkerProcess]:
+    """Return the worker that was killed, and the other one."""
+    dead, alive = sorted(workers, key=lambda worker: worker.running)
+    assert (dead.killed, alive.running) == (True, True)
+    return dead, alive
+
+
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+async def test_the_next_attempt_begins_because_another_worker_has_noticed_the_death(
+    stage: Stage, order_id: str, durability: str
+) -> None:
+    stage.shop.fault("refunds", **SHOPS[DEDUPES])
+    settings = {
+        "tool_modules": DEDUPES,
+        "crash_at": "payments.refund:after_call",
+        "crash_once": str(stage.folder / "crashed"),
+    }
+    with two_workers(stage, **settings) as workers:
+        plan = example_plan("refund.yaml", order_id=order_id)
+        run = await stage.start(plan, durability=durability)
+        await run.approve()
+        result = await run.result()
+        _, alive = dead_and_alive(workers)
+        alive.wait_said(DIED)
+
+    assert result.state is RunState.COMPLETED
+    noticed = await failures(run)
+    assert noticed
+    assert all(map(is_noticed, noticed))
+    await one_of_each(stage, run, order_id)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_worker_that_starts_notices_one_that_died_alone(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", **SHOPS[DEDUPES])
+    with stage.worker(tool_modules=DEDUPES, crash_at="payments.refund:after_call") as doomed:
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        doomed.wait_killed()
+    with stage.worker(tool_modules=DEDUPES) as worker:
+        worker.wait_said(DIED)
+        assert (await run.result()).state is RunState.COMPLETED
+    await one_of_each(stage, run, order_id)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_worker_that_is_stopped_and_holds_its_lock_is_not_taken_for_dead(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, hold="after")
+    before = stage.shop.requests("refunds")["received"]
+    with two_workers(stage, tool_modules=LOOKUP) as workers:
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        frozen, other = await the_caller(stage, before, workers)
+        frozen.signal(signal.SIGSTOP)
+        stage.shop.clear_faults()
+        result = await run.result(timeout_s=200)
+        assert DIED not in other.output()
+        frozen.signal(signal.SIGCONT)
+        assert await asyncio.to_thread(frozen.wait_exit) in (0, watchdog.EXIT_CODE)
+
+    assert result.state is RunState.COMPLETED
+    assert not any(map(is_noticed, await failures(run)))
+    await one_of_each(stage, run, order_id)
+
+
+async def the_caller(
+    stage: Stage, before: int, workers: list[WorkerProcess]
+) -> tuple[WorkerProcess, WorkerProcess]:
+    """Wait for the refund's call, and return who makes it, told to take no more work."""
+    stage.shop.wait_requests("refunds", before + 1)
+    [activity] = [
+        one
+        for run in stage.started
+        for one in (await run.handle.describe()).raw_description.pending_activities
+    ]
+    caller, other = sorted(
+        workers, key=lambda one: not activity.last_worker_identity.startswith(f"{one.pid}@")
+    )
+    caller.signal(signal.SIGTERM)  # what it takes is lost with it, as long as it is frozen
+    caller.wait_said("worker.stopping")
+    return caller, other
+
+
+def end_own_sessions(server: PostgresServer, stage: Stage) -> int:
+    """End the sessions whose locks show that workers live, and return how many."""
+    name = stage.ledger_url.rpartition("/")[2]
+    held = (
+        "SELECT DISTINCT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+        f" WHERE d.datname = '{name}' AND l.locktype = 'advisory' AND l.granted"
+    )
+    ended = server.execute(f"SELECT count(pg_terminate_backend(pid)) FROM ({held}) AS holders")
+    return int(ended)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", [pytest.param("postgresql", id="postgresql")])
+async def test_a_lost_session_of_a_worker_that_lives_costs_no_attempt(
+    stage: Stage, order_id: str, postgres_server: PostgresServer
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, hold="after")
+    before = stage.shop.requests("refunds")["received"]
+    with two_workers(stage, tool_modules=LOOKUP) as workers:
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        stage.shop.wait_requests("refunds", before + 1)
+        assert end_own_sessions(postgres_server, stage) == 2
+        for worker in workers:
+            worker.wait_said("takeover.lost")
+        stage.shop.clear_faults()
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    await one_of_each(stage, run, order_id)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", [pytest.param("postgresql", id="postgresql")])
+async def test_a_worker_taken_for_dead_while_it_lives_changes_nothing_afterwards(
+    stage: Stage, order_id: str, postgres_server: PostgresServer
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, hold="after")
+    before = stage.shop.requests("refunds")["received"]
+    with two_workers(stage, tool_modules=LOOKUP) as workers:
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        frozen, other = await the_caller(stage, before, workers)
+        frozen.signal(signal.SIGSTOP)
+        assert end_own_sessions(postgres_server, stage) == 2
+        other.wait_said(DIED)
+        stage.shop.clear_faults()
+        result = await run.result(timeout_s=200)
+        frozen.signal(signal.SIGCONT)
+        assert await asyncio.to_thread(frozen.wait_exit) in (0, watchdog.EXIT_CODE)
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    await one_of_each(stage, run, order_id)
