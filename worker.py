@@ -118,7 +118,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: After a crash of the worker that held a run, another one gets it after this long (default 10 s).
+#: After a crash of the worker that held a run, another one gets it after this long (default 10 s),
+#: unless that has noticed the death (``activities/worker/takeover.py``).
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
 #: Heartbeats are sent this often at most; the default (80 % of the time-out) leaves no room for a
 #: busy machine.

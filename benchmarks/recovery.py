@@ -32,9 +32,12 @@ from surehand.workflows.identity import DEFAULT_TENANT
 ROUNDS: Final = 10
 #: Seconds between the kills of one round: recoveries shall not wait for each other.
 STAGGER: Final = 0.4
-#: What is promised, and of what: seconds from a kill to the next effect, 95th percentile.
-TARGET: Final = 5.0
-_WITHIN_TARGET: Final = ("read", "dedupes", "transactional", "any moment", "approval")
+#: What is promised: seconds from a kill to the next effect, and to the next step's call, 95th
+#: percentile. In a call, another worker notices the death. Elsewhere time-outs may have to.
+TARGETS: Final = {
+    **dict.fromkeys(("read", "dedupes", "transactional"), (0.5, 0.8)),
+    **dict.fromkeys(("any moment", "approval"), (5.0, 5.0)),
+}
 
 _CALLED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL, CrashPoint.BEFORE_REPORT)
 #: Kind, tool, points. A read claims nothing. A lookup that finds nothing has to wait for the first
@@ -189,18 +192,20 @@ def _row(name: str, pairs: list[Pair]) -> list[str]:
 
 
 def missed(pairs: Iterable[Pair]) -> list[str]:
-    """Return a line for each kind that missed the target."""
-    groups = grouped(pairs, lambda pair: pair.kill.kind)
-    p95 = {
-        kind: Figures.of(s.next_effect for pair in groups[kind] for s in pair.samples).p95
-        for kind in groups
-        if kind in _WITHIN_TARGET
-    }
-    return [
-        f"{kind}: p95 {seconds:.2f} s, not under {TARGET:.0f} s"
-        for kind, seconds in p95.items()
-        if seconds >= TARGET
-    ]
+    """Return a line for each kind that missed a target."""
+    lines = []
+    for kind, group in grouped(pairs, lambda pair: pair.kill.kind).items():
+        # A call that was over is not made again: what is next is the next step.
+        repeated = [pair for pair in group if pair.kill.point != CrashPoint.BEFORE_REPORT]
+        measured = (
+            ("effect", [s.next_effect for pair in repeated for s in pair.samples]),
+            ("step", [s.next_step for pair in group for s in pair.samples]),
+        )
+        for (what, seconds), target in zip(measured, TARGETS.get(kind, ()), strict=False):
+            p95 = Figures.of(seconds).p95 if seconds else 0.0
+            if p95 >= target:
+                lines.append(f"{kind}: next {what} p95 {p95:.2f} s, not under {target:g} s")
+    return lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,9 +19,9 @@ from temporalio.workflow import (
 
 from surehand.workflows.errors import NON_RETRYABLE
 
-#: A dead worker is noticed when it has not spoken for this long, whatever it was doing: every
-#: activity heartbeats (``activities/worker/alive.py``). Three seconds is the lease of an effect,
-#: too: noticing it sooner would only mean waiting for the lease.
+#: A dead worker that no other one has noticed (``activities/worker/takeover.py``) is missed when it
+#: has not spoken for this long: every activity heartbeats (``activities/worker/alive.py``). A live
+#: one that is held up for less is not taken for dead. The lease of an effect is as long.
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=3)
 
 #: A worker that dies while it moves a run on (decides what is next, with no call under way) is

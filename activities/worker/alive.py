@@ -93,8 +93,8 @@ class KeepAlive(Interceptor):
 
     Only what is inside of ``until_cancelled`` ends then, such as the question to a model.
 
-    Every one, because Temporal notices the death of a worker by the heartbeats that stay away, and
-    a transaction of the ledger can be cut off by it as a tool's call can.
+    Every one, because a transaction of the ledger can be cut off by the death of a worker as a
+    tool's call can. Where no other worker notices it (``takeover.py``), missing heartbeats show it.
     """
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:

@@ -263,7 +263,7 @@ class _TakeOver:
         while True:
             try:
                 others = await self._in_thread(presence.others)
-                worker = _before(self.client.identity, others)
+                worker = worker_before(self.client.identity, others)
                 if worker is None:
                     await asyncio.sleep(_LOOK.total_seconds())
                 elif await self._in_thread(presence.wait_free, worker, _LOOK):
@@ -340,7 +340,7 @@ class _TakeOver:
         return await asyncio.get_running_loop().run_in_executor(self.threads, do, *args)
 
 
-def _before(worker: str, others: Collection[str]) -> str | None:
+def worker_before(worker: str, others: Collection[str]) -> str | None:
     """Return the worker before this one, in a ring of all by their names."""
     return max((one for one in others if one < worker), default=max(others, default=None))
 

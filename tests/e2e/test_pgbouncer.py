@@ -66,6 +66,14 @@ async def test_runs_complete_through_a_pooler_and_make_each_effect_once(
             await one_of_each(stage, run, order)
 
 
+def test_a_worker_behind_a_pooler_says_that_its_death_is_noticed_by_time_outs(
+    stage: Stage,
+) -> None:
+    with stage.worker() as worker:
+        worker.wait_said("takeover.off")
+        worker.wait_ready()
+
+
 @pytest.mark.crash
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("kind", [LOOKUP, DEDUPES])

@@ -150,11 +150,9 @@ class _OnPostgres:
 
     def leave(self) -> None:
         with suppress(LedgerUnavailable), _unavailable():
-            if self._own is not None:
+            if self._own is not None and not self._own.closed:
                 self._forget(self._own, self._worker)
-        for connection in (self._own, self._watching):
-            if connection is not None:
-                connection.close()
+                self._own.close()
 
     def others(self) -> list[str]:
         with _unavailable():
@@ -274,6 +272,7 @@ class _InFolder:
             with suppress(OSError):
                 self._file.unlink()
             os.close(self._own)
+            self._own = None
 
     def others(self) -> list[str]:
         if not self._folder.exists():
