@@ -128,7 +128,7 @@ async def model_stage(client: Client) -> AsyncIterator[ModelStage]:
         yield ModelStage(client, model, queue)
 
 
-@search(105)
+@search(30)
 @given(scenario=UNDISTURBED)
 async def test_a_run_does_what_its_plan_and_people_say_whatever_happens(
     model_stage: ModelStage, scenario: Scenario
@@ -139,7 +139,7 @@ async def test_a_run_does_what_its_plan_and_people_say_whatever_happens(
     guarantees_hold(world, result)
 
 
-@search(105)
+@search(30)
 @given(scenario=CANCELLED)
 async def test_a_run_cancelled_at_any_moment_leaves_nothing_half_done(
     model_stage: ModelStage, scenario: Scenario
@@ -149,7 +149,7 @@ async def test_a_run_cancelled_at_any_moment_leaves_nothing_half_done(
     guarantees_hold(world, result)
 
 
-@search(40)
+@search(12)
 @given(scenario=RESET)
 async def test_a_run_reset_at_any_moment_forgets_nothing_of_what_it_has_done(
     model_stage: ModelStage, scenario: Scenario
@@ -160,7 +160,7 @@ async def test_a_run_reset_at_any_moment_forgets_nothing_of_what_it_has_done(
     guarantees_hold(world, result)
 
 
-@search(25, functions=True)
+@search(8, functions=True)
 @example(scenario=EXPIRES)
 @example(scenario=REJECTED)
 @given(scenario=IN_LINE)

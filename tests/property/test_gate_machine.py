@@ -597,7 +597,7 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[G
 def test_on_sqlite_nothing_runs_that_was_not_approved_when_it_was_claimed(
     machine: type[GateMachine],
 ) -> None:
-    run_state_machine_as_test(machine, settings=search(160, stateful_step_count=20))
+    run_state_machine_as_test(machine, settings=search(60, stateful_step_count=20))
     assert machine.reached["calls"] > 100, machine.reached
 
 
@@ -606,7 +606,7 @@ def test_on_sqlite_nothing_runs_that_was_not_approved_when_it_was_claimed(
 def test_on_postgresql_nothing_runs_that_was_not_approved_when_it_was_claimed(
     machine: type[GateMachine],
 ) -> None:
-    run_state_machine_as_test(machine, settings=search(20, stateful_step_count=20))
+    run_state_machine_as_test(machine, settings=search(8, stateful_step_count=20))
 
 
 @pytest.mark.parametrize("database", ["sqlite"])

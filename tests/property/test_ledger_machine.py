@@ -350,10 +350,10 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[L
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_no_interleaving_on_sqlite_breaks_a_guarantee(machine: type[LedgerMachine]) -> None:
-    run_state_machine_as_test(machine, settings=search(250, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=search(75, stateful_step_count=25))
 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("database", ["postgresql"])
 def test_no_interleaving_on_postgresql_breaks_a_guarantee(machine: type[LedgerMachine]) -> None:
-    run_state_machine_as_test(machine, settings=search(40, stateful_step_count=25))
+    run_state_machine_as_test(machine, settings=search(12, stateful_step_count=25))

@@ -70,7 +70,7 @@ LISTS: Final = st.builds(
 )
 
 
-@search(25, functions=True)
+@search(8, functions=True)
 @given(lists=LISTS)
 async def test_lists_over_a_faulty_shop_keep_their_promises(stage: Stage, lists: RealLists) -> None:
     orders = [stage.shop.new_order() for _ in range(lists.items)]

@@ -135,7 +135,7 @@ SENT_BEFORE: Final = Operated(
 )
 
 
-@search(40, functions=True)
+@search(12, functions=True)
 @example(scenario=SENT_BEFORE)
 @given(scenario=OPERATED)
 async def test_whatever_operators_do_to_a_run_nothing_of_it_stands_untold(

@@ -119,7 +119,7 @@ SCENARIOS: Final = st.builds(
 )
 
 
-@search(20, functions=True)
+@search(8, functions=True)
 @given(scenario=SCENARIOS)
 async def test_a_run_over_a_faulty_shop_keeps_its_promises(
     stage: Stage, scenario: RealScenario
