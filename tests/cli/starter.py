@@ -17,6 +17,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,15 +25,19 @@ import pytest
 
 from surehand.cli import app
 from surehand.process.children import Child, clean_environment
-from surehand.process.fork_server import fork_server
+from surehand.process.fork_server import ForkServer
 
 ROOT: Final = Path(__file__).parent.parent.parent
-#: What forks the starter.
-LOADED: Final = "tests.cli.loaded_starter"
 REFUND: Final = str(ROOT / "examples" / "refund.yaml")
 
 #: Seconds. No verb of the tests takes longer than 20, also on a loaded machine.
 LIMIT_S: Final = 90.0
+
+
+@cache
+def loaded() -> ForkServer:
+    """Return what forks the starter; one is enough, as no verb goes on with another's sets."""
+    return ForkServer("tests.cli.loaded_starter")
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Starter:
             environment=self.environment,
             log=log,
             errors=errors,
-            server=fork_server(LOADED),
+            server=loaded(),
         )
 
     def __call__(self, *arguments: str, limit_s: float = LIMIT_S) -> Ended:

@@ -25,6 +25,7 @@ _BLOCK: Final = re.compile(
 )
 #: At the end of a command that does not end with 0.
 _EXITS_WITH: Final = re.compile(r"^(?P<command>.*?)\s+# exits with (?P<code>[0-9]+)$", re.DOTALL)
+_IN_BACKGROUND: Final = re.compile(r"[^&]&(\s|$)")
 _APPROVAL: Final = re.compile(r"\b[a-z0-9-]+(?:~[a-z0-9-]+)*/[a-z0-9_.-]+/[0-9]+\b")
 
 
@@ -54,14 +55,16 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def script(page: Path, replaced: dict[str, str]) -> str:
+def script(page: Path, replaced: dict[str, str], quick: str = "") -> str:
     """Return what a reader of the page types, as one script of bash.
 
     Args:
         page: Its blocks are run in their order, in one shell; blocks with a title are its files.
         replaced: What is typed differently here, by what the page has.
+        quick: A function ``quick`` that runs the starter, in the place of Python.
     """
-    parts = [_PRELUDE]
+    run = _quickly if quick else str
+    parts = [quick, run(_PRELUDE)]
     for block in blocks(page):
         if block.not_run or block.language in SHOWN:
             continue
@@ -71,7 +74,7 @@ def script(page: Path, replaced: dict[str, str]) -> str:
             parts.append(f"mkdir -p \"$(dirname '{block.title}')\"")
             parts.append(f"cat > '{block.title}' <<'{end}'\n{block.text}{end}")
         elif block.language == "bash":
-            parts.extend(_typed(command, replaced) for command in _commands(block.text))
+            parts.extend(run(_typed(command, replaced)) for command in _commands(block.text))
     return "\n".join([*parts, "echo '--- the end'", ""])
 
 
@@ -100,6 +103,13 @@ def _typed(command: str, replaced: dict[str, str]) -> str:
         command = f"asked {asked[1]} {asked[2]}\n{command}"
     failing = _EXITS_WITH.match(command)
     return f"exits_with {failing['code']} {failing['command']}" if failing else command
+
+
+def _quickly(command: str) -> str:
+    """Return a command with ``quick`` for Python, but in the background, where it gets signals."""
+    if _IN_BACKGROUND.search(command):
+        return command
+    return command.replace("python starter.py", "quick starter.py")
 
 
 _PRELUDE: Final = r"""

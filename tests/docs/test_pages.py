@@ -19,6 +19,7 @@ import yaml
 from surehand.process.children import clean_environment
 from surehand.process.dev_server import DevServer, free_ports
 from tests.docs.pages import DOCS, README, ROOT, RUN, SHOWN, Block, blocks, script
+from tests.docs.quick_starter import QUICK, quick_starter
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
 
@@ -84,12 +85,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(page: Path, folder: Path, environment: dict[str, str], replaced: dict[str, str]) -> str:
-    """Do what a page says, from its first line to its last, and return what was printed."""
+def read(
+    page: Path, folder: Path, environment: dict[str, str], replaced: dict[str, str], quick: str
+) -> None:
+    """Do what a page says, from its first line to its last."""
     file = folder / "page.sh"
-    file.write_text(script(page, {**ALREADY_DONE, **replaced}), encoding="utf-8")
+    file.write_text(script(page, {**ALREADY_DONE, **replaced}, quick), encoding="utf-8")
     path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
-    with (folder / "page.log").open("w+", encoding="utf-8") as log:
+    # Several write at its end, each by itself.
+    with (folder / "page.log").open("a+", encoding="utf-8") as log:
         with subprocess.Popen(
             ["bash", str(file)],
             cwd=folder,
@@ -109,7 +113,6 @@ def read(page: Path, folder: Path, environment: dict[str, str], replaced: dict[s
         log.seek(0)
         said = log.read()
     assert code == 0 and said.endswith("--- the end\n"), f"exit code {code}\n{said[-6000:]}"
-    return said
 
 
 #: Pages that start a server, a shop and a worker themselves.
@@ -133,7 +136,8 @@ def test_what_a_page_says_can_be_done_as_it_stands(
         "examples.support --db": f"examples.support --port {desk} --smtp-port {mail} --db",
     }
     places = {"SUPPORT_URL": f"http://127.0.0.1:{desk}", "SUPPORT_SMTP": f"127.0.0.1:{mail}"}
-    read(page, folder, common | places, own)
+    with quick_starter(folder) as variables:
+        read(page, folder, common | places | variables, own, QUICK)
 
 
 @pytest.mark.parametrize("page", ALONE, ids=lambda page: page.stem)
@@ -153,7 +157,7 @@ def test_what_a_page_says_can_be_done_on_a_machine_where_nothing_runs(
         f"{serves} --db": f"{serves} --port {shop} --db",
         "http://127.0.0.1:8090": f"http://127.0.0.1:{shop}",
     }
-    read(page, folder, environment, own)
+    read(page, folder, environment, own, quick="")
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_says_why_not() -> None:
