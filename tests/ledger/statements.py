@@ -6,14 +6,18 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
+import pytest
 from sqlalchemy import Engine, event
 
 #: Names the file that they are written to when the tests are over.
 FILE: Final = "TESTS_STATEMENTS"
+#: Names the database whose tests are run.
+DATABASE: Final = "TESTS_STATEMENTS_DATABASE"
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 _HERE: Final = Path(__file__).resolve().relative_to(_ROOT)
 #: What passes on the statements of others.
@@ -28,30 +32,43 @@ class Sent(NamedTuple):
     """The file."""
 
 
-#: By the dialect's name and the statement.
-Statements = dict[tuple[str, str], Sent]
+#: By the statement.
+Statements = dict[str, Sent]
 
 _found: Final[Statements] = {}
 
 
-@event.listens_for(Engine, "before_cursor_execute")
+def pytest_configure() -> None:
+    """Listen in this process, and in none that only reads what was written."""
+    event.listen(Engine, "before_cursor_execute", _keep)
+
+
 def _keep(conn: Any, cursor: Any, sql: str, values: Any, context: Any, many: bool) -> None:
     explained = sql.split(maxsplit=1)[0] in ("SELECT", "UPDATE", "DELETE", "WITH") and not many
-    if explained and (conn.dialect.name, sql) not in _found:
+    ours = conn.dialect.name == os.environ[DATABASE]
+    if explained and ours and sql not in _found:
         sender = _sender()
         if not sender.startswith("tests/"):
-            _found[conn.dialect.name, sql] = Sent(_kept(values), sender)
+            _found[sql] = Sent(_kept(values), sender)
 
 
 def _sender() -> str:
     """Return the file that sends a statement now, from the folder of the project on."""
     frame: FrameType | None = sys._getframe()
     while frame := frame and frame.f_back:
-        file = Path(frame.f_code.co_filename).resolve()
-        if file.is_relative_to(_ROOT) and file.parent not in _PASSING and file.suffix == ".py":
-            name = file.relative_to(_ROOT)
-            if name.parts[0] in ("activities", "cli", "tests") and name != _HERE:
-                return name.as_posix()
+        if name := _sending(frame.f_code.co_filename):
+            return name
+    return ""
+
+
+@cache
+def _sending(filename: str) -> str:
+    """Return the name of a file of code if it may be a sender."""
+    file = Path(filename).resolve()
+    if file.is_relative_to(_ROOT) and file.parent not in _PASSING and file.suffix == ".py":
+        name = file.relative_to(_ROOT)
+        if name.parts[0] in ("activities", "cli", "tests") and name != _HERE:
+            return name.as_posix()
     return ""
 
 
@@ -61,6 +78,18 @@ def _kept(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(_kept, value))
     return bytes(value) if isinstance(value, memoryview) else value
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what is run on another database."""
+    others = {"sqlite", "postgresql"} - {os.environ[DATABASE]}
+    items[:] = [item for item in items if others.isdisjoint(_parameters(item))]
+
+
+def _parameters(item: pytest.Item) -> list[str]:
+    called = getattr(item, "callspec", None)
+    return [] if called is None else [one for one in called.params.values() if isinstance(one, str)]
 
 
 def pytest_sessionfinish() -> None:
