@@ -50,6 +50,20 @@ FULL: Final = ("slow", "postgres", "property", "cluster", "exhaustive")
 FULL_FOLDERS: Final = {
     Path(__file__).parent / name for name in ("browser", "cluster", "oidc", "property")
 }
+#: Which have tests that take half a minute and more. Each process begins with some of them: one
+#: that is begun last holds up the end of the whole run.
+LONGEST: Final = tuple(
+    Path(__file__).parent / name
+    for name in (
+        "ledger/test_query_plans.py",
+        "drill",
+        "docs/test_pages.py",
+        "test_benchmarks.py",
+        "test_package.py",
+        "mcp/test_real_servers.py",
+        "property",
+    )
+)
 #: When the last test may begin, in seconds since 1970.
 UNTIL: Final = "TESTS_UNTIL"
 TOO_LATE: Final = "not run, for want of time"
@@ -69,13 +83,41 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if only_small and collection_path in FULL_FOLDERS else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before the tests of a tier are chosen
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of the full tier as ``full``."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before the tests of a tier are chosen
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """Mark the tests of the full tier as ``full``, and have processes begin with the longest."""
     config.stash[FOUND] = list(items)
     for item in items:
         if is_full(item):
             item.add_marker(pytest.mark.full)
+    yield
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes > 1:
+        items[:] = shared_out(items, processes)
+
+
+def shared_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Return the tests so that each process's stretch begins with some of the longest."""
+    longest = {name: [item for item in items if is_below(item.path, name)] for name in LONGEST}
+    first = [item for found in longest.values() for item in found]
+    there = set(first)
+    others = [item for item in items if item not in there]
+    shared: list[pytest.Item] = []
+    for number in range(processes):
+        # What xdist gives to the process: as many of those that are left as to each one behind it.
+        own = first[number::processes]
+        size = (len(items) - len(shared)) // (processes - number)
+        taken = max(0, size - len(own))
+        shared += [*own, *others[:taken]]
+        del others[:taken]
+    return [*shared, *others]
+
+
+def is_below(path: Path, name: Path) -> bool:
+    """Return whether a file is this one, or in this folder."""
+    return path == name or name in path.parents
 
 
 @pytest.hookimpl(wrapper=True)
