@@ -13,6 +13,7 @@ from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Groupin
 from sqlalchemy.sql.selectable import Alias, FromClause, Join, TableClause
 
 from surehand.activities.ledger.core.schema import metadata
+from surehand.activities.ledger.core.statements import as_sqlalchemy
 
 #: Statements that name their tenants, as SQLAlchemy tells their shapes apart: without values.
 _BOUND: Final = set[Hashable]()
@@ -21,7 +22,7 @@ _BOUND: Final = set[Hashable]()
 def before_execute(_connection: Any, statement: Any, many: Any, one: Any, _options: Any) -> None:
     """Check a statement that is about to be run; for SQLAlchemy's event of this name."""
     given = {name for row in ([one] if one else many) for name in row}
-    shape = statement._generate_cache_key()
+    shape = as_sqlalchemy(statement)._generate_cache_key()
     judged = None if shape is None else (shape.key, frozenset(given))
     if judged in _BOUND:
         return
@@ -45,7 +46,7 @@ def unbound(
         bound: Tables around it whose ``tenant_id`` is compared there: a subquery may use them.
         given: Columns whose values come beside the statement.
     """
-    found = set[str]()
+    found, statement = set[str](), as_sqlalchemy(statement)
     if isinstance(statement, Insert):
         rows = [dict(statement._values or {}), *itertools.chain(*statement._multi_values)]
         names = given | {str(getattr(name, "key", name)) for row in rows for name in row}

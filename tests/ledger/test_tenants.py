@@ -8,12 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import bindparam, select
 from sqlalchemy.exc import IntegrityError
 
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
+from surehand.activities.ledger.core.prepared import PreparedStatement
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import ALL, metadata
+from surehand.activities.ledger.core.tables import ALL, metadata, runs
 from surehand.activities.ledger.effects import (
     claims,
     compensations,
@@ -37,7 +40,7 @@ from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.policy import Needs, Requirement
-from tests.ledger.scene import LEASE, NOW, Scene
+from tests.ledger.scene import LEASE, NOW, RUN, Scene
 
 #: A run that only the first tenant has; both have one called ``run-1``.
 THEIRS = "theirs"
@@ -270,3 +273,13 @@ def test_a_run_id_may_be_used_once_in_each_tenant(story: Story, other: Scene) ->
 
     with pytest.raises(lifecycle.RunIdTaken):
         story.scene.open_run(THEIRS, "another workflow run")
+
+
+def test_the_guard_of_the_tests_sees_what_the_driver_runs_itself(scene: Scene) -> None:
+    of_everybody = PreparedStatement(select(runs.c.run_id).where(runs.c.run_id == bindparam("id")))
+
+    with scene.tx() as tx:
+        assert tx.all(PreparedStatement(rows_of(runs, runs.c.run_id, run_id=RUN)))
+        for _ in range(2):
+            with pytest.raises(AssertionError, match="no tenant for runs"):
+                tx.all(of_everybody, id=RUN)

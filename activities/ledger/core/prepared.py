@@ -73,6 +73,7 @@ class CompiledStatement:
         compiled: SQLCompiler = statement.compile(dialect=dialect, column_keys=columns or None)
         open_ended = compiled.post_compile_params | compiled.literal_execute_params
         assert not open_ended, f"not known before it is run: {open_ended}"
+        self._statement = statement
         self.sql: Final = str(compiled)
         self.writes: Final = compiled.isinsert or compiled.isupdate
         self._dialect = dialect
@@ -107,6 +108,21 @@ class CompiledStatement:
             name: given[name] if process is None else process(given[name])
             for name, process in self._binds
         }
+
+    def run(self, connection: Connection, parameters: Any) -> Any:
+        """Run it, and return the driver's cursor.
+
+        Args:
+            connection: Of the transaction.
+            parameters: As ``parameters`` returns them.
+
+        Raises:
+            DBAPIError: As ``run_sql`` raises it.
+        """
+        if connection._has_events or connection.engine._has_events:
+            for listener in connection.dispatch.before_execute:
+                listener(connection, self._statement, [], {}, {})
+        return run_sql(connection, self.sql, parameters)
 
     def rows(self, cursor: Any) -> list[dict[str, Any]]:
         """Return all rows of a cursor that has run it."""

@@ -66,6 +66,22 @@ def insert_row(table: Table, /, **values: Any) -> Insert:
     return cast("Insert", _NewRow(table, values))
 
 
+@cache
+def insert_rows(table: Table, columns: tuple[str, ...], count: int) -> PreparedStatement:
+    """Return the INSERT of so many rows of the tenant, whose values come when it is run.
+
+    The values of the first row are named as its columns with ``_0`` behind, and so on.
+    """
+    rows = [
+        {
+            "tenant_id": OF_TENANT,
+            **{name: bindparam(f"{name}_{n}", type_=table.c[name].type) for name in columns},
+        }
+        for n in range(count)
+    ]
+    return PreparedStatement(insert(table).values(rows))
+
+
 def ours(table: FromClause, /, **equal: Any) -> ColumnElement[bool]:
     """Return the condition that rows are the tenant's, and equal to that: for a table joined."""
     mine = [table.c.tenant_id == OF_TENANT] if "tenant_id" in table.c else []

@@ -6,16 +6,15 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
-from sqlalchemy import BindParameter, Connection, Insert, Table, Update, bindparam, insert
+from sqlalchemy import BindParameter, Connection, Insert, Table, Update, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import StatementError
 
 from surehand.activities.ledger.core.engine import lock_name, read_clock, try_lock_names
-from surehand.activities.ledger.core.prepared import PreparedStatement, run_sql
+from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.sealed import (
     OF_RUN,
     Cell,
@@ -29,6 +28,7 @@ from surehand.activities.ledger.core.sealed import (
 from surehand.activities.ledger.core.statements import (
     OF_TENANT,
     as_sqlalchemy,
+    insert_rows,
     plain,
     rows_of,
     update_rows,
@@ -101,19 +101,6 @@ _OPENING: Final = PreparedStatement(
         events, events.c.body, events.c.at_ms, run_id=bindparam("of_run"), seq=1
     ).execution_options(sealed="stored")
 )
-
-
-@cache
-def _add_events(count: int) -> PreparedStatement:
-    """Return the INSERT of so many events."""
-    rows = [
-        {
-            "tenant_id": OF_TENANT,
-            **{name: bindparam(f"{name}_{n}", type_=events.c[name].type) for name in _EVENT},
-        }
-        for n in range(count)
-    ]
-    return PreparedStatement(insert(events).values(rows))
 
 
 def _runnable(statement: Any, values: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
@@ -326,7 +313,7 @@ class Transaction:
         else:
             with sealing(Sealing(self.tenant, self._run_of(statement, given), self.keys)):
                 parameters = compiled.parameters(given)
-        return run_sql(self.connection, compiled.sql, parameters)
+        return compiled.run(self.connection, parameters)
 
     def insert_new(self, table: Table, *rows: Mapping[str, Any]) -> int:
         """Insert this tenant's rows that are not there yet, and return how many those are."""
@@ -391,7 +378,7 @@ class Transaction:
         )
         if not moved:
             return False
-        self.execute(_add_events(len(self.pending[run_id])), **values)
+        self.execute(insert_rows(events, _EVENT, len(self.pending[run_id])), **values)
         self.heads[run_id] = ChainHead(seq=seq, hash=head)
         return True
 
