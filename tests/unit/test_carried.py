@@ -64,6 +64,7 @@ OF_ONE_EXECUTION: Final = {
     "ActivityClient._local",
     "ActivityClient._making_room",
     "ActivityClient.under_way",
+    "Completion._completed",
     "Continuing._begun_at",
     "Continuing._hindered",
     "Continuing._not_before",
