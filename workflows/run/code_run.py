@@ -113,18 +113,24 @@ class CodeRun(Run):
             return failure
         maker.returned = True
         await workflow.wait_condition(lambda: maker.idle or self._data.cancel is not None)
-        if maker.over is not None or self._data.cancel is not None:
+        if maker.over is not None or self._is_cancelled():
             return maker.over
         try:
             output = _plain(body.result(), "what the code returns")
         except ApplicationError as error:
             return error.message  # what was done for it is undone
         try:
-            if await self._complete():
-                self._data.output = output
+            # It is asked again once a human has taken note of what was undone.
+            while not await self._complete():
+                if self._is_cancelled():
+                    return None
+            self._data.output = output
         except StepFailed as lost:
             return lost.reason
         return None
+
+    def _is_cancelled(self) -> bool:
+        return self._data.cancel is not None
 
 
 def _failure_of(body: asyncio.Future[JsonValue], fails_on: FailsOn) -> str | None:
