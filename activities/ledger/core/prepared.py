@@ -100,10 +100,10 @@ class CompiledStatement:
         """
         given = {**self._defaults, **values}
         if self._positional:
-            return [
+            return tuple(
                 given[name] if process is None else process(given[name])
                 for name, process in self._binds
-            ]
+            )
         return {
             name: given[name] if process is None else process(given[name])
             for name, process in self._binds
