@@ -72,10 +72,8 @@ async def follow(
     except OutOfReach as error:
         return await kept(printer, connection, run_id, error)
     except TimeoutError as error:
-        stuck = await connection.stuck(await connection.describe(run_id))
-        raise SurehandError(
-            f"--timeout is over; {stuck or goes_on}", code=ExitCode.OUT_OF_TIME
-        ) from error
+        where = await _stuck(connection, run_id) or goes_on
+        raise SurehandError(f"--timeout is over; {where}", code=ExitCode.OUT_OF_TIME) from error
     except asyncio.CancelledError:
         printer.warn(goes_on)
         raise
@@ -83,6 +81,14 @@ async def follow(
         printer.lines(open_lines(connection, result, pending))
     lines = ["", *result_lines(result), *open_lines(connection, result, pending)]
     return Reply(result, lines, _exit_code(result.state))
+
+
+async def _stuck(connection: Connection, run_id: str) -> str | None:
+    """Return why a run does not go on; ``None``: it does, or the server does not say so in time."""
+    with contextlib.suppress(SurehandError, RPCError, TimeoutError):
+        async with asyncio.timeout(LOOK_LIMIT.total_seconds()):
+            return await connection.stuck(await connection.describe(run_id))
+    return None
 
 
 def _goes_on(connection: Connection, run_id: str) -> str:
