@@ -27,6 +27,12 @@ def titled(page: Path, title: str) -> str:
     return block.text
 
 
+def named_in(pattern: str) -> list[tuple[Path, str]]:
+    """Return what the pages name in this way, each with its page."""
+    found = [(page, re.findall(pattern, page.read_text(encoding="utf-8"))) for page in PAGES]
+    return [(page, name) for page, names in found for name in names]
+
+
 def test_the_readme_can_be_read_in_one_go() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= LONGEST_README
 
@@ -68,34 +74,33 @@ def test_each_example_refunds_an_order_of_its_own_so_that_each_runs_after_every_
     assert len(set(orders)) == len(orders)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_file_of_the_repository_that_a_page_names_is_there(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    named = re.findall(
-        r"`((?:tests|examples|workflows|activities|cli|docs|deploy)/[\w./-]*)`", text
-    )
-    named += re.findall(r"`([A-Z]+\.md|[\w-]+\.yml|\.[\w.]+/?[\w]*example)`", text)
+def test_every_file_of_the_repository_that_a_page_names_is_there() -> None:
+    named = [
+        *named_in(r"`((?:tests|examples|workflows|activities|cli|docs|deploy)/[\w./-]*)`"),
+        *named_in(r"`([A-Z]+\.md|[\w-]+\.yml|\.[\w.]+/?[\w]*example)`"),
+    ]
 
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert [(page.name, name) for page, name in named if not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_module_that_a_page_names_by_the_end_of_its_path_is_there(page: Path) -> None:
-    named = re.findall(r"`((?:\w+/)+\w+\.py)", page.read_text(encoding="utf-8"))
+def test_every_module_that_a_page_names_by_the_end_of_its_path_is_there() -> None:
     files = [
         *ROOT.glob("surehand/*.py"),
         *(f for room in ROOMS for f in (ROOT / room).rglob("*.py")),
     ]
     there = [f"/{file.relative_to(ROOT)}" for file in files]
 
-    assert [name for name in named if not any(file.endswith(f"/{name}") for file in there)] == []
+    assert [
+        (page.name, name)
+        for page, name in named_in(r"`((?:\w+/)+\w+\.py)")
+        if not any(file.endswith(f"/{name}") for file in there)
+    ] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_page_that_a_page_links_to_is_there(page: Path) -> None:
-    linked = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+def test_every_page_that_a_page_links_to_is_there() -> None:
+    linked = named_in(r"\]\((?!https?:)([^)#]+)")
 
-    assert [link for link in linked if not (page.parent / link).exists()] == []
+    assert [(page.name, link) for page, link in linked if not (page.parent / link).exists()] == []
 
 
 def test_every_how_to_page_can_be_found() -> None:

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
+
+Node = TypeVar("Node", bound=ast.expr)
 
 REPOSITORY: Final = Path(__file__).parents[2]
 #: What a room may import of the others. The ledger is a room of its own inside ``activities``, and
@@ -132,6 +134,14 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
     return walk[walk.index(node) :] if node else []
 
 
+def workflow_nodes(kind: type[Node]) -> Iterator[tuple[str, Node]]:
+    """Yield what the files of workflows have of a kind of syntax, each with its place."""
+    for path in WORKFLOW_FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kind):
+                yield f"{path}:{node.lineno}", node
+
+
 def imported_by(statement: str) -> set[str]:
     """Return the modules of a fresh process after an import."""
     program = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
@@ -190,32 +200,28 @@ def test_the_users_api_is_light() -> None:
     assert found & {"sqlalchemy", "alembic", "httpx"} == set()
 
 
-@pytest.mark.parametrize("path", WORKFLOW_FILES, ids=lambda path: path.name)
-def test_a_workflow_file_names_pure_modules_only_also_inside_functions(path: Path) -> None:
-    named = {name.split(".")[0] for name in imports_of(path)}
+def test_workflow_files_name_pure_modules_only_also_inside_functions() -> None:
+    for path in WORKFLOW_FILES:
+        named = {name.split(".")[0] for name in imports_of(path)}
 
-    assert named - PURE == set()
-    assert named & IMPURE == set()
+        assert named - PURE == set(), path
+        assert named & IMPURE == set(), path
 
 
-@pytest.mark.parametrize("path", WORKFLOW_FILES, ids=lambda path: path.name)
-def test_a_workflow_file_asks_no_clock_but_temporals(path: Path) -> None:
+def test_workflow_files_ask_no_clock_but_temporals() -> None:
     clocks = {"utcnow", "today", "monotonic", "time_ns", "perf_counter", "getenv", "environ"}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Attribute):
-            assert node.attr not in clocks, f"line {node.lineno}"
-            if node.attr == "now":
-                assert ast.unparse(node) == "workflow.now", f"line {node.lineno}"
+    for place, node in workflow_nodes(ast.Attribute):
+        assert node.attr not in clocks, place
+        if node.attr == "now":
+            assert ast.unparse(node) == "workflow.now", place
 
 
-@pytest.mark.parametrize("path", WORKFLOW_FILES, ids=lambda path: path.name)
-def test_a_workflow_file_waits_in_the_same_way_on_every_python(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called not in {"asyncio.wait_for", "asyncio.timeout"}, f"line {node.lineno}"
-            timed = any(one.arg == "timeout" for one in node.keywords)
-            assert not (called.endswith("wait_condition") and timed), f"line {node.lineno}"
+def test_workflow_files_wait_in_the_same_way_on_every_python() -> None:
+    for place, node in workflow_nodes(ast.Call):
+        called = ast.unparse(node.func)
+        assert called not in {"asyncio.wait_for", "asyncio.timeout"}, place
+        timed = any(one.arg == "timeout" for one in node.keywords)
+        assert not (called.endswith("wait_condition") and timed), place
 
 
 def test_the_ledger_is_the_only_room_with_sql() -> None:
