@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from surehand.process.ending import leave  # first: it says what to do where nothing is installed
+from surehand.process.exits import leave  # first: it says what to do where nothing is installed
 
 # isort: split
 import gc

@@ -9,7 +9,7 @@ if __name__ == "__main__":
 
 # isort: split
 # First: it says what to do where nothing is installed.
-from surehand.process.ending import end_by_signal_in_order, leave
+from surehand.process.exits import end_by_signal_in_order, leave
 
 # isort: split
 import argparse
@@ -99,13 +99,10 @@ from surehand.activities.worker.tenant_discovery import keep_learning
 from surehand.agents.model_run import ModelRun
 from surehand.agents.models.frameworks import FRAMEWORKS
 from surehand.agents.named_agents import PASSED_THROUGH, AgentsError, load_agents
-from surehand.process.cells import CellsError, OwnCell
-from surehand.process.connect import connect, find_target
+from surehand.process.ciphers import RunEncryption
+from surehand.process.connect import PLUGINS, connect, find_target, load_plugins, of_worker_alone
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
-from surehand.process.payload_encryption import RunEncryption
-from surehand.process.plugins import PLUGINS, load_plugins, of_worker_alone
-from surehand.process.settings import read_environment
-from surehand.process.sources import PREFIX
+from surehand.process.settings import PREFIX, CellsError, OwnCell, read_environment
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.maintenance import Ping, Reconcile, Unwind
@@ -114,7 +111,7 @@ from surehand.workflows.run.agent_run import AgentRun
 
 if TYPE_CHECKING:
     from surehand.activities.worker.traces import Traces
-    from surehand.process.plugins import Plugin
+    from surehand.process.connect import Plugin
 
 log = structlog.get_logger()
 
@@ -506,5 +503,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     gc.freeze()
     gc.enable()
-    # Temporal's threads can abort the interpreter while it ends; see process/ending.py.
+    # Temporal's threads can abort the interpreter while it ends; see process/exits.py.
     leave(main())

@@ -24,11 +24,10 @@ from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.drafts import Written
-from surehand.process import set_aside
-from surehand.process.blobs import Blobs
+from surehand.process.blobs import Blobs, read_kept
+from surehand.process.ciphers import RunKey
 from surehand.process.off_loop import call_off_loop, load_json
-from surehand.process.payload_encryption import RunKey
-from surehand.process.sources import KEYS
+from surehand.process.settings import KEYS
 from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact
 from surehand.workflows.encryption import KeyUnavailable, NotDecrypted
 from surehand.workflows.identity import (
@@ -237,7 +236,7 @@ class ArtifactStore:
         if content is None:
             # The same value may be there, from when the store was up.
             try:
-                content = await set_aside.get(self.blobs, path)
+                content = await read_kept(self.blobs, path)
             except StoreUnavailable as error:
                 also = ": the ledger does not have it, nor the store" if in_ledger else ""
                 raise ArtifactUnavailable(f"{where}{also} at {self.url}: {error}") from error

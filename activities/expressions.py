@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from surehand.process import processor_time
+from surehand.process import clock
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.references import RUN
 
@@ -200,10 +200,10 @@ class _Evaluation:
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
         # The thread's own time: one that was stopped for a while has not taken long.
-        self._ends_at = processor_time.spent() + LONGEST
+        self._ends_at = clock.processor_time() + LONGEST
 
     def value_of(self, node: ast.expr) -> Any:
-        if processor_time.spent() > self._ends_at:
+        if clock.processor_time() > self._ends_at:
             raise TimeoutError("takes too long to evaluate")
         match node:
             case ast.Constant():

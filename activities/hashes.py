@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from surehand.activities.ledger.core.sealed import KeyNeeded
-from surehand.process.payload_encryption import RememberedKeys, RunKey
+from surehand.process.ciphers import RememberedKeys, RunKey
 from surehand.workflows.identity import (
     identity_hash,
     params_hash,

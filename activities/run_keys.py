@@ -13,8 +13,7 @@ from typing import Final
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.keys import KeyRow
-from surehand.process.key_encryption import KEY_BYTES, KeyRing, Wrapped, read_key_ring
-from surehand.process.payload_encryption import RunKey
+from surehand.process.ciphers import KEY_BYTES, KeyRing, RunKey, Wrapped, read_key_ring
 from surehand.workflows.encryption import KeyErased, KeyUnavailable, NotDecrypted
 from surehand.workflows.identity import canonical_json, owner_of
 

@@ -32,8 +32,7 @@ from surehand.cli.approvals_server.links import Links, Server
 from surehand.cli.approvals_server.server import ApprovalsServer
 from surehand.client.client import Client
 from surehand.drill.environment import Environment
-from surehand.process.ending import leave
-from surehand.process.exits import NotReachable, SurehandError
+from surehand.process.exits import NotReachable, SurehandError, leave
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.scene import Scene

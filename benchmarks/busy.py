@@ -27,7 +27,7 @@ from benchmarks.worker_use import process_with, tree_cpu
 from benchmarks.workers import Place, at_each
 from surehand.drill.environment import Environment
 from surehand.process.children import Child
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from surehand.workflows.plan.plan import Plan
 
 #: Seconds of one call: shorter than its deadline, and longer than the heartbeat timeout.

@@ -27,7 +27,7 @@ from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import runs
 from surehand.activities.ledger.runs import lifecycle
 from surehand.drill.environment import Environment
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT

@@ -25,9 +25,8 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.run_keys import LedgerKeys
 from surehand.drill.environment import Environment
 from surehand.process.blobs import Blobs
-from surehand.process.ending import leave
-from surehand.process.key_encryption import KeyRing, new_key
-from surehand.process.payload_encryption import RunEncryption
+from surehand.process.ciphers import KeyRing, RunEncryption, new_key
+from surehand.process.exits import leave
 from surehand.workflows.payload_codec import data_converter
 from surehand.workflows.plan.durability import Durability
 

@@ -29,7 +29,7 @@ from benchmarks.peer_systems import PEERS, Peer, peers_python
 from benchmarks.program import Told, parser_of, run
 from benchmarks.workers import Place, at_each
 from surehand.drill.environment import Environment
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 
 #: Fastest first.
 _MODES: Final = ("exit", "async", "sync")

@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
         RestockParams,
     )
     from surehand.process.connect import connect, find_target
-    from surehand.process.ending import leave
+    from surehand.process.exits import leave
     from surehand.process.settings import read_environment
     from surehand.worker import STICKY_TIMEOUT, workflow_runner
     from surehand.workflows.options import HEARTBEAT_TIMEOUT

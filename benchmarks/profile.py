@@ -31,7 +31,7 @@ from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
 from surehand.drill.environment import Environment
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from tests.ledger.scene import Scene
 
 #: Writes of each pass.

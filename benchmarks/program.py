@@ -18,8 +18,7 @@ from rich.console import Console
 
 from benchmarks.ledgers import DATABASES
 from surehand.drill.environment import Environment, prepared
-from surehand.process.ending import end_by_signal_in_order
-from surehand.process.exits import ExitCode, SurehandError
+from surehand.process.exits import ExitCode, SurehandError, end_by_signal_in_order
 from tests.postgres_server import PostgresMissing
 
 

@@ -24,7 +24,7 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.connection import Connection
 from surehand.drill.environment import Environment
 from surehand.process.connect import connect, find_target
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from surehand.process.settings import ClientSettings
 from surehand.workflows.identity import DEFAULT_TENANT
 

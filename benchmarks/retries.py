@@ -23,7 +23,7 @@ from benchmarks.program import Told, parser_of, run
 from benchmarks.quick_tools import Attempts
 from benchmarks.workers import Place, at_each
 from surehand.drill.environment import Environment
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 

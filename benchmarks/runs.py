@@ -21,7 +21,7 @@ from benchmarks.program import Told, parser_of, run
 from benchmarks.whole_runs import PLAIN, Measured, Turn, WholeRuns
 from benchmarks.workers import Place, at_each
 from surehand.drill.environment import Environment
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from surehand.workflows.plan.durability import Durability
 
 _MODES: Final = tuple(mode.value for mode in Durability)

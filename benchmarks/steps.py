@@ -21,7 +21,7 @@ from benchmarks.long_run import HEAD, LongRun, last
 from benchmarks.program import Told, parser_of, run
 from benchmarks.workers import Place, at_each
 from surehand.drill.environment import Environment
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from surehand.workflows.plan.durability import Durability
 
 #: A write that holds a resource, which is free; many at once would wait for it.

@@ -31,8 +31,7 @@ from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.drill.environment import READY, Environment, worker
 from surehand.process.connect import connect, find_target
-from surehand.process.ending import leave
-from surehand.process.exits import SurehandError
+from surehand.process.exits import SurehandError, leave
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
 from surehand.workflows.contracts.starting import StartRun

@@ -25,8 +25,7 @@ from surehand.client.query import (
     others_of,
 )
 from surehand.client.run import Run
-from surehand.process.connect import client_converter, connect, find_target
-from surehand.process.plugins import of_client
+from surehand.process.connect import client_converter, connect, find_target, of_client
 from surehand.process.settings import ClientSettings, client_settings, read_environment
 from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict
 from surehand.workflows.contracts.runs import RunView

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any, Final
 
-from surehand.process.yaml_file import NUMBER, Unreadable, parse_closed, parse_yaml
+from surehand.process.files import NUMBER, Unreadable, parse_closed, parse_yaml
 from surehand.workflows.plan.plan import Defaults, Plan, Step
 from surehand.workflows.plan.references import INPUT
 

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 
 from surehand.client.overrides import OverrideError, override
 from surehand.process.exits import PlanRefused
-from surehand.process.yaml_file import Unreadable, read_document
+from surehand.process.files import Unreadable, read_document
 from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.plan.plan import (
     Defaults,

@@ -191,12 +191,12 @@ def sign(key: Ed25519PrivateKey, claims: Signed) -> str:
     from joserfc import jws
     from joserfc.jwk import OKPKey
 
-    from surehand.process.signature_algorithm import PINNED
+    from surehand.process.ciphers import signature_registry
 
     own = OKPKey.import_key(key)
     header = {"alg": ALGORITHM, "kid": own.thumbprint(), "typ": claims.typ}
     payload = canonical_json(claims.model_dump(mode="json", exclude_none=True))
-    return jws.serialize_compact(header, payload, own, registry=PINNED)
+    return jws.serialize_compact(header, payload, own, registry=signature_registry())
 
 
 def _public_half(path: Path) -> Path:

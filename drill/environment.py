@@ -15,11 +15,9 @@ from surehand.activities.ledger.core.migrate import require_head
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.settings import load_settings
 from surehand.process import ROOT
-from surehand.process.children import Child, python
-from surehand.process.dev_server import DevServer, DevServerFailed
+from surehand.process.children import Child, fork_server, python
+from surehand.process.dev_server import CliMissing, DevServer, DevServerFailed, find_cli
 from surehand.process.exits import NotReachable, WrongUse
-from surehand.process.fork_server import fork_server
-from surehand.process.temporal_cli import CliMissing, find_cli
 
 #: The user's own, which must not reach a worker of the drill.
 _OWN: Final = (

@@ -14,8 +14,7 @@ from surehand.cli.verb import options
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.printer import Reply
 from surehand.client.plan_file import load_plan
-from surehand.process.ending import end_by_signal_in_order
-from surehand.process.exits import ExitCode, WrongUse
+from surehand.process.exits import ExitCode, WrongUse, end_by_signal_in_order
 
 if TYPE_CHECKING:
     from surehand.drill.report import DrillReport

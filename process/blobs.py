@@ -1,6 +1,12 @@
 """Bytes under a path, in a folder or in any object store that ``obstore`` reaches by URL.
 
 Written atomically, and never changed: whoever keeps something names it by its content.
+
+Files of the artifact store that nothing refers to are set aside first, and removed later: whoever
+keeps a file says so in the ledger only afterwards, and does not write it again if it is there. So a
+file without a row may be about to get one. It is set aside under its digest and the time. There it
+can still be read, whoever keeps it again writes it again, and it comes back once a row refers to
+it. After a whole day without a reference it is removed.
 """
 
 from __future__ import annotations
@@ -8,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from surehand.process.files import to_disk
-from surehand.workflows.payload_codec import NotKept, StoreUnavailable
+from surehand.workflows.payload_codec import NotKept, StoreUnavailable, path_of
 
 #: What tells a store from every other one, whatever URL leads there. No tenant is called "_".
 _STORE_ID: Final = "_/store-id"
@@ -198,3 +206,70 @@ def _open(url: str, folder: Path | None) -> ObjectStore:
         return LocalStore(prefix=folder, mkdir=True)
     # Temporal and the ledger are our retries; an outcome does not wait for a store's own.
     return from_url(url, retry_config={"max_retries": 1})
+
+
+#: Between a file and the row that refers to it lie seconds, or as long as the database is away.
+SAFE_AGE: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was done with the files of a tenant."""
+
+    aside: int = 0
+    """Set aside: nothing refers to them."""
+    back: int = 0
+    removed: int = 0
+
+
+async def read_kept(blobs: Blobs, path: str) -> bytes:
+    """Return what is kept under an artifact's path, also where it was set aside.
+
+    Raises:
+        NotKept: It is in neither place.
+        StoreUnavailable: The store does not answer.
+    """
+    try:
+        return await blobs.get(path)
+    except NotKept:
+        tenant, sha256 = path.partition("/")[0], path.rpartition("/")[2]
+        async for found in blobs.kept_in(_aside(tenant)):
+            if found.rpartition("/")[2].startswith(f"{sha256}-"):
+                return await blobs.get(found)
+        # Or it has come back meanwhile.
+        return await blobs.get(path)
+
+
+async def collect_unreferred(
+    blobs: Blobs, tenant: str, referred: Set[str], now_ms: int, safe_age: timedelta = SAFE_AGE
+) -> Collected:
+    """Set aside what nothing refers to, and remove what was set aside long ago.
+
+    Args:
+        blobs: The artifact store.
+        tenant: Whose files.
+        referred: The digests to which the ledger's rows refer now.
+        now_ms: The database's clock.
+        safe_age: For how long nothing has to refer to a file before it is removed.
+
+    Raises:
+        StoreUnavailable: The store does not answer; what was done is done.
+    """
+    aside = back = removed = 0
+    oldest_ms = now_ms - safe_age // timedelta(milliseconds=1)
+    async for path in blobs.kept_in(_aside(tenant)):
+        sha256, _, ms = path.rpartition("/")[2].partition("-")
+        if sha256 in referred:
+            back += await blobs.move(path, path_of(tenant, sha256))
+        elif int(ms) <= oldest_ms:
+            await blobs.drop(path)
+            removed += 1
+    async for path in blobs.kept_in(f"{tenant}/sha256"):
+        sha256 = path.rpartition("/")[2]
+        if sha256 not in referred:
+            aside += await blobs.move(path, f"{_aside(tenant)}/{sha256}-{now_ms}")
+    return Collected(aside, back, removed)
+
+
+def _aside(tenant: str) -> str:
+    return f"{tenant}/aside"

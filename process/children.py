@@ -1,24 +1,304 @@
-"""Child processes that write to a file and never outlive the program that started them."""
+"""Child processes that write to a file and never outlive the program that started them.
+
+Some begin as copies of a process that has loaded everything: drills start hundreds. A worker loads
+1,500 modules before it does anything, which takes seconds of a core. A fork server loads them once.
+Each process is forked from it, with its own session, environment, folder and output, and is killed,
+frozen and waited for like any other.
+
+``multiprocessing`` has a fork server, too. Its children load the program's main module again, and
+have neither their own environment nor their own output.
+"""
 
 from __future__ import annotations
 
+import gc
+import importlib
+import json
 import os
+import select
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import cache
+from itertools import count
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from surehand.process import ROOT
-from surehand.process.ending import Guard
-from surehand.process.exits import ExitCode, NotReachable, SurehandError
-from surehand.process.fork_server import Forked, ForkServer, can_fork
+from surehand.process.exits import ExitCode, NotReachable, SurehandError, leave
 from surehand.process.program import CALLED_AS, CHECKOUT
 
+#: Read by Python or the linker before our code runs: a process that differs in them is not forked.
+_READ_EARLY: Final = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_")
+#: Of these, what a forked process is given all the same.
+_GIVEN: Final = ("PYTHONPATH", "PYTHONUNBUFFERED")
+#: The copies of one server have the same hash seed. A worker that goes on with another one's run
+#: has to find its sets in another order, or nobody sees that it matters.
+_IN_TURNS: Final = 2
+_TURNS: Final = defaultdict[str, Iterator[int]](count)
+#: The exit code of a process whose fork server was killed: nobody knows how it ended.
+_UNKNOWN: Final = 255
+
+
+def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_EARLY) and name not in _GIVEN
+    }
+
+
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Return whether a process with this environment can begin as a copy.
+
+    Only on Linux: macOS ends copies of a process that has used its frameworks.
+    """
+    path = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    return (
+        sys.platform == "linux"
+        and _read_early(environment) == _read_early(os.environ)
+        and not any(Path(entry, "sitecustomize.py").exists() for entry in path)
+    )
+
+
+class Forked:
+    """A forked process; what :class:`surehand.process.children.Child` needs of a ``Popen``."""
+
+    def __init__(self, pid: int, command: Sequence[str]) -> None:
+        self.pid = pid
+        self._command = command
+        self._code: int | None = None
+        self._ended = threading.Event()
+
+    def ended(self, code: int) -> None:
+        """Take down how it ended; the first word counts."""
+        if not self._ended.is_set():
+            self._code = code
+            self._ended.set()
+
+    def poll(self) -> int | None:
+        """Return how it ended (``-9``: SIGKILL), or ``None`` while it runs."""
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended, and return how; at most so many seconds.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not.
+        """
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired(self._command, timeout or 0)
+        assert self._code is not None
+        return self._code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal; no-op when it has ended."""
+        if self._code is None:
+            # It may have ended, and nobody has told this process yet.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+class ForkServer:
+    """A process that has loaded a module, and forks processes which run its ``main``."""
+
+    def __init__(self, module: str) -> None:
+        """Start it; it ends when this process does.
+
+        Args:
+            module: Its ``main`` takes the arguments and returns the exit code.
+        """
+        self.module = module
+        self._asking = threading.Lock()
+        self._started: dict[int, Forked] = {}
+        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", __name__, module],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._answers: list[Forked] = []
+        self._told = threading.Condition()
+        self._listener = threading.Thread(target=self._listen, name="fork server", daemon=True)
+        self._listener.start()
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        errors: Path,
+    ) -> Forked:
+        """Fork a process, and return once it is there.
+
+        Args:
+            arguments: Those of ``main``, behind the program's name.
+            environment: All of its environment.
+            folder: Where it runs.
+            log: Where its output is appended.
+            errors: Where what it says on stderr is appended.
+
+        Raises:
+            OSError: The server is gone.
+        """
+        asked = {
+            "arguments": list(arguments),
+            "environment": dict(environment),
+            "folder": str(folder.absolute()),
+            "log": str(log.absolute()),
+            "errors": str(errors.absolute()),
+        }
+        log.touch()  # whoever waits for what it prints may look before it runs
+        assert self._server.stdin is not None
+        # One at a time: an answer names no question.
+        with self._asking, self._told:
+            self._require_server()
+            self._server.stdin.write(json.dumps(asked).encode() + b"\n")
+            self._server.stdin.flush()
+            self._told.wait_for(lambda: self._answers or self._server.poll() is not None)
+            if not self._answers:
+                self._require_server()
+            return self._answers.pop()
+
+    def _require_server(self) -> None:
+        if self._server.poll() is not None:
+            raise ChildProcessError(f"the fork server of {self.module} has ended")
+
+    def _listen(self) -> None:
+        assert self._server.stdout is not None
+        for line in self._server.stdout:
+            pid, code = json.loads(line)
+            with self._told:
+                if code is None:
+                    started = self._started[pid] = Forked(pid, [self.module])
+                    self._answers.append(started)
+                    self._told.notify_all()
+                else:
+                    self._started.pop(pid).ended(code)
+        self._server.wait()
+        self._server.stdout.close()
+        with self._told:
+            for one in self._started.values():
+                one.ended(_UNKNOWN)
+            self._told.notify_all()
+
+    def close(self) -> None:
+        """End it, not what it has forked; no-op the second time."""
+        assert self._server.stdin is not None
+        self._server.kill()
+        self._server.wait()
+        with suppress(BrokenPipeError):
+            self._server.stdin.close()
+        self._listener.join()
+
+
+@cache
+def _server(module: str, turn: int) -> ForkServer:
+    return ForkServer(module)
+
+
+def fork_server(module: str) -> ForkServer:
+    """Return one of this process's fork servers of a module; they take turns."""
+    return _server(module, next(_TURNS[module]) % _IN_TURNS)
+
+
+def serve(module: str) -> NoReturn:
+    """Load a module and fork until nobody can ask any more."""
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what is printed while it loads is no answer
+    gc.disable()
+    main = importlib.import_module(module).main
+    gc.collect()
+    gc.freeze()  # the copies share what is not touched
+    gc.enable()
+    ended, woken = os.pipe()
+    for end in (ended, woken):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken)
+    questions = b""
+    while True:
+        ready, _, _ = select.select([0, ended], [], [])
+        if ended in ready:
+            os.read(ended, 65536)
+            _tell_ended(answers)
+        if 0 not in ready:
+            continue
+        read = os.read(0, 1 << 20)
+        if not read:
+            os._exit(0)
+        *lines, questions = (questions + read).split(b"\n")
+        for line in lines:
+            pid = os.fork()
+            if not pid:
+                for fd in (ended, woken, answers.fileno()):
+                    os.close(fd)
+                _become(json.loads(line), main)
+            answers.write(json.dumps([pid, None]).encode() + b"\n")
+
+
+def _tell_ended(answers: Any) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        answers.write(json.dumps([pid, code]).encode() + b"\n")
+
+
+def _become(asked: Mapping[str, Any], main: Any) -> NoReturn:
+    """Go on as the process that was asked for; nothing of the server is left in it."""
+    code = 1
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        appending = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        log, errors = (os.open(asked[name], appending, 0o666) for name in ("log", "errors"))
+        for opened, fd in ((nothing, 0), (log, 1), (errors, 2)):
+            os.dup2(opened, fd)
+            os.close(opened)
+        sys.stdin = os.fdopen(0, closefd=False)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]
+        os.chdir(asked["folder"])
+        before = set(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+        others = [entry for entry in sys.path[1:] if entry not in before]
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[:] = [asked["folder"], *filter(None, own), str(ROOT), *others]
+        sys.argv = asked["arguments"]
+        code = main(sys.argv[1:])
+    except SystemExit as ending:
+        code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    leave(code)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
+
+
+_GUARD: Final = 'read -r word || kill -s "$1" "$2"'
 #: Seconds that a child may take to end in good order after SIGTERM.
 STOP_S: Final = 10.0
 #: Seconds until a child has to be ready; it takes two, and several on a loaded machine.
@@ -48,6 +328,31 @@ def settings_of_module() -> dict[str, str]:
     path = [*([str(ROOT)] if CHECKOUT else []), *filter(None, [os.environ.get("PYTHONPATH")])]
     called = os.environ.get(CALLED_AS) or sys.argv[0]
     return {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", CALLED_AS: called}
+
+
+class Guard:
+    """Ends a child process when this process is gone, however that ended.
+
+    A shell waits on a pipe whose only write end is held here: the pipe closes when this process
+    ends, by SIGKILL too. (Linux's PR_SET_PDEATHSIG would not do: it fires when the *thread*
+    that started the child ends.)
+    """
+
+    def __init__(self, pid: int, signal_name: str = "KILL") -> None:
+        """Start to watch over the child ``pid``."""
+        # A session of its own, so that no signal to a whole group takes the guard away first.
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "guard", signal_name, str(pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def dismiss(self) -> None:
+        """The child has ended and its pid may soon be somebody else's; no-op the second time."""
+        if self._shell.poll() is None:
+            self._shell.communicate(b"done\n")
 
 
 class Child:

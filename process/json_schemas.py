@@ -21,7 +21,7 @@ from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from surehand.process import processor_time
+from surehand.process import clock
 
 #: Of what is wrong with a value, so much is told.
 MOST_REASONS: Final = 5
@@ -125,7 +125,7 @@ def _names(part: Any) -> Iterator[str]:
 @contextmanager
 def _in_time() -> Iterator[None]:
     # The thread's own time: one that was stopped for a while has not taken long.
-    token = _ends_at.set(processor_time.spent() + LONGEST)
+    token = _ends_at.set(clock.processor_time() + LONGEST)
     try:
         yield
     finally:
@@ -139,7 +139,7 @@ def _ending(check: Any) -> Any:
     """
 
     def ending(*given: Any) -> Iterator[ValidationError]:
-        if processor_time.spent() > _ends_at.get():
+        if clock.processor_time() > _ends_at.get():
             raise _Unbounded("takes too long to evaluate")
         for error in check(*given) or ():
             error.message = error.message[:LONGEST_REASON]

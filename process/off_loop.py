@@ -1,8 +1,12 @@
-"""Work that takes its time by a stranger's value, outside of the event loop.
+"""Work whose time a stranger's value decides: outside of the event loop, or refused by its size.
 
-Leases are renewed, and heartbeats sent, by the event loop: what holds it up for three seconds costs
-calls of all tenants their leases. A thread of Python shares the processor with it every few
-milliseconds. To hop there and back takes a tenth of a millisecond, so what is small stays.
+The event loop renews leases and sends heartbeats: what holds it up for three seconds costs calls of
+all tenants their leases. A thread of Python shares the processor with it every few milliseconds. To
+hop there and back takes a tenth of a millisecond, so what is small stays.
+
+A parser in C holds Python's lock to its end, so a thread does not help. Its time grows with the
+number of values: 10 MiB of numbers hold up all leases and heartbeats of a worker for half a second,
+10 MiB of text for a few milliseconds. So values are counted before anything parses them.
 """
 
 from __future__ import annotations
@@ -15,7 +19,48 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from pydantic import BaseModel
 
-from surehand.process.json_size import PART, ValueCounter
+#: Of a JSON text that strangers have written: so many are parsed in a hundredth of a second.
+MOST_PARSED: Final = 50_000
+#: Bytes that are counted at a time, in a millisecond.
+PART: Final = 256 * 1024
+#: What begins a value, or parts it from the next one.
+_MARKS: Final = b",:[{"
+#: What ends a line. No text in JSON goes past it, so a quote that is no JSON's, in a stream of
+#: events, hides nothing behind it.
+_ENDS: Final = b"\r\n"
+_ALL_ELSE: Final = bytes(set(range(256)) - set(_MARKS + _ENDS + b'"'))
+
+
+class ValueCounter:
+    """Counts the values of a text that arrives in parts.
+
+    It counts the marks between values, outside of texts, and lines: for each value there is at
+    least one mark. For a stream of events, each of its lines is work, too.
+    """
+
+    def __init__(self, most: int = MOST_PARSED) -> None:
+        """Begin; more values than ``most`` are too many."""
+        self._left = most
+        self._inside = False
+        """Whether the parts so far end within a text."""
+        self._held = b""
+        """A backslash at their end: what it escapes has yet to come."""
+
+    def takes(self, part: bytes) -> bool:
+        """Return whether there are not too many values, with those of the next part."""
+        part = self._held + part
+        escapes = len(part) - len(part.rstrip(b"\\"))
+        self._held = b"\\" if escapes % 2 else b""
+        bare = part.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _ALL_ELSE)
+        if sum(bare.count(end) for end in _ENDS) > self._left:
+            return False
+        for line in bare.splitlines(keepends=True):
+            pieces = line.split(b'"')
+            self._left -= sum(map(len, pieces[1 if self._inside else 0 :: 2]))
+            ends_within = self._inside == (len(pieces) % 2 == 1)
+            self._inside = ends_within and not line.endswith((b"\r", b"\n"))
+        return self._left >= 0
+
 
 T = TypeVar("T")
 V = TypeVar("V")

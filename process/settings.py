@@ -1,30 +1,419 @@
-"""What the starter has to know; it reads no more than that, so it needs no database and no tools.
+"""Where settings come from: the environment over ``.env`` over a settings file, and cells over all.
 
-Where they come from is in ``sources.py``. Temporal's own settings are read by ``connect.py``.
+The command line and ``Client`` need a few of them and nothing of ``activities/``. The worker's
+``activities/worker/settings.py`` knows them all and validates them; ``connect.py`` has Temporal's.
+
+Each cell is a Temporal namespace, a task queue and a ledger for some tenants. A file lists the
+cells and says which tenant is in which. What it says about a cell replaces the settings of the same
+names. It routes; the ledgers keep a tenant's effects in one place
+(``activities/ledger/runs/tenant_cell.py``).
 """
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping
+import importlib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
+from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict
 
-from surehand.process.cells import routed
 from surehand.process.exits import WrongUse
+from surehand.process.files import Unreadable, read_document
 from surehand.process.program import command
-from surehand.process.sources import (
-    DEFAULT_DEPLOYMENT,
-    DEFAULT_TASK_QUEUE,
-    PREFIX,
-    SourceError,
-    Sources,
-    read_sources,
-)
 from surehand.workflows.contracts.base import LONGEST_NAME
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
+from surehand.workflows.plan.plan import LONGEST_OBJECT, OBJECT_FORM
+
+
+class NotLoaded(Exception):
+    """There is no such object, or its module cannot be imported; in one line."""
+
+
+def is_named(text: str) -> bool:
+    """Return whether a text has the form ``module:name``."""
+    return len(text) <= LONGEST_OBJECT and re.fullmatch(OBJECT_FORM, text) is not None
+
+
+def load_named(name: str) -> Any:
+    """Return the object that ``module:name`` names.
+
+    Raises:
+        NotLoaded: It cannot be had, and why.
+    """
+    if not is_named(name):
+        raise NotLoaded(f"{name!r} is not module:name")
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise NotLoaded(
+            f"{name} cannot be loaded: {reason}; its module must be installed, or lie on PYTHONPATH"
+        ) from error
+
+
+def load_extra(module: str, extra: str) -> ModuleType:
+    """Return a module of ours that needs what an extra installs.
+
+    Raises:
+        NotLoaded: It is not installed; with the command that does.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise NotLoaded(f"{error}: pip install 'surehand[{extra}]'") from error
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: Settings that a cell may have of its own.
+_OF_CELL: Final = re.compile(r"(TEMPORAL|SUREHAND)_[A-Z0-9_]+")
+#: Of these, what says itself which cell it is, or whose runs.
+_NEVER: Final = frozenset(
+    {"SUREHAND_CELLS", "SUREHAND_CELL", "SUREHAND_SETTINGS", "SUREHAND_TENANT", "SUREHAND_USER"}
+)
+#: What no two cells share: each names its own, or the environment has it for one alone.
+_APART: Final = ("TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "SUREHAND_TASK_QUEUE")
+_LEDGER: Final = "SUREHAND_DATABASE_URL"
+#: ``${NAME}``: the file has no secrets, so that it can be the same everywhere.
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class CellsError(Exception):
+    """The file of cells cannot be used; the message names it and says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """For whom settings are read: a tenant, or a cell by its name."""
+
+    tenant: str | None = None
+    cell: str | None = None
+
+
+_ROUTE: Final[ContextVar[Route | None]] = ContextVar("route", default=None)
+
+
+@contextmanager
+def routed(*, tenant: str | None = None, cell: str | None = None) -> Iterator[None]:
+    """Have settings be those of a cell, or of the one that a tenant is of, in this block."""
+    token = _ROUTE.set(Route(tenant, cell))
+    try:
+        yield
+    finally:
+        _ROUTE.reset(token)
+
+
+def route() -> Route:
+    """Return for whom settings are read."""
+    return _ROUTE.get() or Route()
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What a file says."""
+
+    file: Path
+    cells: Mapping[str, Mapping[str, str]]
+    """By name: settings as the environment has them."""
+    tenants: Mapping[str, str]
+    default: str | None = None
+    """The cell of tenants that are not named."""
+
+    def cell_of(self, tenant: str) -> str:
+        """Return the cell that a tenant is of.
+
+        Raises:
+            CellsError: The file does not say it.
+        """
+        found = self.tenants.get(tenant, self.default)
+        if found is None:
+            raise CellsError(f"{self.file}: tenant {tenant} is of no cell: name it in `tenants`")
+        return found
+
+    def require(self, name: str) -> None:
+        """See that there is such a cell.
+
+        Raises:
+            CellsError: There is none.
+        """
+        if name not in self.cells:
+            known = ", ".join(self.cells)
+            raise CellsError(f"{self.file}: there is no cell {name!r}: it has {known}")
+
+    def settings_of(self, name: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the settings of a cell, with variables filled in; one that is not set is left out.
+
+        Raises:
+            CellsError: There is no such cell.
+        """
+        self.require(name)
+        filled = {}
+        for setting, value in self.cells[name].items():
+            variables = _VARIABLE.findall(value)
+            if all(environment.get(variable) for variable in variables):
+                filled[setting] = _VARIABLE.sub(lambda found: environment[found[1]], value)
+        return filled
+
+
+def read_cells(file: Path) -> Cells:
+    """Read a file of cells.
+
+    Raises:
+        CellsError: It cannot be read, or does not say what it has to.
+    """
+    try:
+        return _judged(file, read_document(file))
+    except Unreadable as error:
+        raise CellsError(f"{file} (SUREHAND_CELLS): {error}") from error
+
+
+def _judged(file: Path, document: Any) -> Cells:
+    def wrong(problem: str) -> CellsError:
+        return CellsError(f"{file} (SUREHAND_CELLS): {problem}")
+
+    if not isinstance(document, dict) or not isinstance(document.get("cells"), dict):
+        raise wrong("needs `cells`: settings by the cell's name")
+    unknown = document.keys() - {"cells", "tenants", "default"}
+    if unknown:
+        raise wrong(f"has {sorted(unknown)[0]!r}, which is none of cells, tenants, default")
+    cells, tenants = document["cells"], document.get("tenants") or {}
+    for name, settings in cells.items():
+        if not _NAME.fullmatch(name):
+            raise wrong(f"cell {name!r}: a name has 1 to 64 letters, digits, '_' or '-'")
+        if not isinstance(settings, dict):
+            raise wrong(f"cell {name}: needs settings by their names")
+        for setting, value in settings.items():
+            if not _OF_CELL.fullmatch(setting) or setting in _NEVER:
+                raise wrong(f"cell {name}: {setting} is no setting that a cell can have")
+            if not isinstance(value, str):
+                raise wrong(f"cell {name}: {setting} is no text: write it in quotes")
+    for ours, of in _shared(cells):
+        raise wrong(f"cells {ours} and {of} have one ledger, or one queue: each has its own")
+    if not isinstance(tenants, dict):
+        raise wrong("tenants: needs the name of a cell by the tenant's name")
+    for tenant, cell in tenants.items():
+        problem = tenant_problem(tenant)
+        if problem is not None:
+            raise wrong(f"tenant {tenant[:80]!r}: {problem}")
+        if not isinstance(cell, str) or cell not in cells:
+            raise wrong(f"tenant {tenant}: there is no cell {cell!r}")
+    default = document.get("default")
+    if default is not None and default not in cells:
+        raise wrong(f"default: there is no cell {default!r}")
+    return Cells(file, cells, tenants, default)
+
+
+def _shared(cells: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    places = dict[tuple[str | None, ...], str]()
+    for name, settings in cells.items():
+        queue = tuple(settings.get(one) for one in _APART)
+        for place in (queue, ("ledger", settings.get(_LEDGER))):
+            if place[-1] is None and place[0] == "ledger":
+                continue  # each one's environment says it
+            if place in places:
+                yield places[place], name
+            places[place] = name
+
+
+class OwnCell:
+    """The cell that a worker is of, and which tenants are of it; a changed file is read again."""
+
+    def __init__(self, file: Path, name: str) -> None:
+        """Read the file.
+
+        Raises:
+            CellsError: It cannot be used, or has no such cell.
+        """
+        self.name = name
+        self._file = file
+        self._stamp = self._stamp_now()
+        self._cells = read_cells(file)
+        self._cells.require(name)
+
+    def problem(self, tenant: str) -> str | None:
+        """Return in one line why a tenant's work is not this worker's; ``None``: it is."""
+        stamp = self._stamp_now()
+        if stamp is not None and stamp != self._stamp:
+            # One that is just being written, or that is wrong, changes nothing.
+            with suppress(CellsError):
+                self._cells, self._stamp = read_cells(self._file), stamp
+        try:
+            cell = self._cells.cell_of(tenant)
+        except CellsError as error:
+            return str(error)
+        if cell == self.name:
+            return None
+        return f"tenant {tenant} is of cell {cell}, and this worker of cell {self.name}"
+
+    def _stamp_now(self) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self._file)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+PREFIX: Final = "SUREHAND_"
+ENV_FILE: Final = Path(".env")
+#: Names the key-encryption keys (``ciphers.py``).
+KEYS: Final = f"{PREFIX}KEY_ENCRYPTION_KEYS"
+CODEC_ENDPOINT: Final = f"{PREFIX}CODEC_ENDPOINT"
+CODEC_TOKEN: Final = f"{PREFIX}CODEC_TOKEN"
+SETTINGS_FILE: Final = Path("surehand.toml")
+#: Names another settings file; itself no setting, so that a file cannot name the next one.
+FILE_VARIABLE: Final = "SUREHAND_SETTINGS"
+#: What docker-compose.yml takes from ``.env`` beside the settings, without prefix.
+_OF_COMPOSE: Final = frozenset({"IMAGE", "PREVIOUS_IMAGE", "PREVIOUS_BUILD_ID"})
+#: Settings that Temporal's worker controller gives to its workers by names of its own. It makes up
+#: both for each version, so nobody could write them down.
+_OF_CONTROLLER: Final = {
+    "deployment_name": "TEMPORAL_DEPLOYMENT_NAME",
+    "build_id": "TEMPORAL_WORKER_BUILD_ID",
+}
+ENVIRONMENT: Final = "environment"
+#: Large values of workers and starters that name no other place: those of one folder share it.
+DEFAULT_ARTIFACTS: Final = ".surehand/artifacts"
+#: Where starters put runs and workers take them, if nothing else is said.
+DEFAULT_TASK_QUEUE: Final = "surehand"
+DEFAULT_DEPLOYMENT: Final = "surehand"
+
+
+class SourceError(Exception):
+    """A file cannot be read, or says one thing twice; the message names it."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What one source says about one setting."""
+
+    value: Any
+    name: str
+    """As it is written there: ``SUREHAND_LEASE``, ``lease`` or ``retries.transient``."""
+    origin: str
+    """``environment``, or the file's path."""
+
+    def __str__(self) -> str:
+        """Return where it is, for an error's one line."""
+        return f"{'' if self.origin == ENVIRONMENT else f'{self.origin}: '}setting {self.name}"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All that is given."""
+
+    settings: Mapping[str, Given]
+    """By the setting's name in lower case, without prefix: the source that wins."""
+    environment: Mapping[str, str]
+    """The environment over ``.env``, for what is not ours (``TEMPORAL_*``)."""
+    file: Path | None
+    """The settings file, if there is one."""
+
+
+def read_sources(
+    environ: Mapping[str, str] | None = None,
+    env_file: Path = ENV_FILE,
+    settings_file: Path = SETTINGS_FILE,
+    *,
+    cells: bool = True,
+) -> Sources:
+    """Read environment, ``.env`` and settings file.
+
+    Args:
+        environ: The environment; ``None`` is this process's own.
+        env_file: A ``.env`` file, which may be missing.
+        settings_file: Taken unless ``SUREHAND_SETTINGS`` names another one; it may be missing.
+        cells: Whether what a cell says stands in the place of all of them (``cells.routed``).
+
+    Raises:
+        SourceError: One line that names the file and what is wrong with it.
+    """
+    environ = os.environ if environ is None else environ
+    try:
+        dotenv = {name: value or "" for name, value in dotenv_values(env_file).items()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{env_file} cannot be read: {error}") from error
+    environment = {**dotenv, **environ}
+    named = environment.get(FILE_VARIABLE)
+    file = Path(named) if named else settings_file if settings_file.is_file() else None
+    settings = {} if file is None else _from_file(file)
+    for origin, variables in ((str(env_file), dotenv), (ENVIRONMENT, environ)):
+        for name, value in variables.items():
+            ours = name.upper().startswith(PREFIX) and name.upper() != FILE_VARIABLE
+            if ours and name.upper().removeprefix(PREFIX) not in _OF_COMPOSE:
+                settings[name[len(PREFIX) :].lower()] = Given(value, name, origin)
+    for name, variable in _OF_CONTROLLER.items():
+        if name not in settings and environment.get(variable):
+            settings[name] = Given(environment[variable], variable, ENVIRONMENT)
+    sources = Sources(settings, environment, file)
+    return _of_cell(sources) if cells and _text_of(sources, "cells") else sources
+
+
+def _of_cell(sources: Sources) -> Sources:
+    """Put what a cell says in the place of what was given.
+
+    Raises:
+        SourceError: The file of cells cannot be used, or does not know the tenant.
+    """
+    asked, file = route(), Path(_text_of(sources, "cells"))
+    try:
+        found = read_cells(file)
+        name = asked.cell
+        if name is None and asked.tenant is None:
+            name = _text_of(sources, "cell")
+        tenant = asked.tenant or _text_of(sources, "tenant") or DEFAULT_TENANT
+        own = found.settings_of(name or found.cell_of(tenant), sources.environment)
+    except CellsError as error:
+        raise SourceError(str(error)) from error
+    settings = dict(sources.settings)
+    for variable, value in own.items():
+        if variable.startswith(PREFIX):
+            setting = variable.removeprefix(PREFIX).lower()
+            settings[setting] = Given(value, variable, str(file))
+    return Sources(settings, {**sources.environment, **own}, sources.file)
+
+
+def _text_of(sources: Sources, name: str) -> str:
+    given = sources.settings.get(name)
+    return "" if given is None else str(given.value)
+
+
+def _from_file(file: Path) -> dict[str, Given]:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SourceError(f"{file} cannot be read ({FILE_VARIABLE}): {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SourceError(f"{file} is not TOML: {error}") from error
+    settings: dict[str, Given] = {}
+    _flatten(document, (), str(file), settings)
+    return settings
+
+
+def _flatten(
+    table: Mapping[str, Any], above: tuple[str, ...], origin: str, settings: dict[str, Given]
+) -> None:
+    """Take a table's keys: ``[retries] transient`` is ``retries_transient``."""
+    for key, value in table.items():
+        path = (*above, key)
+        if isinstance(value, dict):
+            _flatten(value, path, origin, settings)
+            continue
+        name, written = "_".join(path), ".".join(path)
+        if name in settings:
+            twice = f"{settings[name].name} and {written} are the same setting"
+            raise SourceError(f"{origin}: {twice}: keep one of them")
+        settings[name] = Given(value, written, origin)
+
 
 #: Where the development server shows its Web UI.
 DEFAULT_UI_URL: Final = "http://localhost:8233"

@@ -4,6 +4,6 @@ import sys
 
 import pytest
 
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 
 leave(int(pytest.main(sys.argv[1:])))

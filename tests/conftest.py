@@ -29,8 +29,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.worker.watchdog import Watchdog
-from surehand.process.dev_server import DevServer
-from surehand.process.temporal_cli import CliMissing, find_cli
+from surehand.process.dev_server import CliMissing, DevServer, find_cli
 from tests import tenant_guard
 from tests.ledger_databases import PostgresLedgers, migrate
 from tests.postgres_server import PostgresMissing, PostgresServer

@@ -25,9 +25,8 @@ from pydantic import BaseModel
 
 from surehand.cli.verb.options import duration
 from surehand.process.children import Child
-from surehand.process.dev_server import DevServer
-from surehand.process.ending import end_by_signal_in_order
-from surehand.process.temporal_cli import find_cli
+from surehand.process.dev_server import DevServer, find_cli
+from surehand.process.exits import end_by_signal_in_order
 from tests.drill_selections import SELECTIONS, Selection, round_of
 from tests.worker_process import ROOT
 

@@ -19,7 +19,7 @@ from surehand.activities.worker.crash_points import (
     CrashInterceptor,
     CrashPoint,
 )
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from surehand.workflows.contracts.tools import ToolCall
 
 #: What it says when the call is about to begin. It waits for ``GO_ON`` in its folder then, so that

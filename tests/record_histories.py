@@ -22,7 +22,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process.dev_server import DevServer
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.model_scripts import driven

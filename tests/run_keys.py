@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-from surehand.process.payload_encryption import RunKey
+from surehand.process.ciphers import RunKey
 
 
 def encrypted() -> bool:

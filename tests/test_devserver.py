@@ -14,14 +14,15 @@ import pytest
 from temporalio.client import Client
 
 from surehand.process import dev_server
-from surehand.process.dev_server import DevServer, DevServerFailed
-from surehand.process.ending import OUTPUT_LOST
-from surehand.process.temporal_cli import (
+from surehand.process.dev_server import (
     CLI_MODULE,
     CLI_VERSION,
     CliMissing,
+    DevServer,
+    DevServerFailed,
     find_cli,
 )
+from surehand.process.exits import OUTPUT_LOST
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,7 +41,7 @@ exit 1
 CLIENT = """
 import asyncio, sys
 from temporalio.client import Client
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 
 async def main():
     client = await Client.connect(sys.argv[1])
@@ -197,7 +198,7 @@ def test_leave_reports_output_that_was_lost_but_not_a_reader_that_had_enough(
     command = [
         sys.executable,
         "-c",
-        "from surehand.process.ending import leave; print('x'); leave(0)",
+        "from surehand.process.exits import leave; print('x'); leave(0)",
     ]
     reading, writing = os.pipe()
     os.close(reading)

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from surehand.process.children import Child, clean_environment
-from surehand.process.fork_server import fork_server
+from surehand.process.children import Child, clean_environment, fork_server
 
 ROOT: Final = Path(__file__).parent.parent
 WORKER: Final = str(ROOT / "worker.py")

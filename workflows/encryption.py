@@ -1,6 +1,6 @@
 """What the payload codec asks of whoever encrypts: a port, and which run a payload is of.
 
-The bodies are in ``process/payload_encryption.py`` and ``process/remote_codec.py``.
+The bodies are in ``process/ciphers.py``.
 """
 
 from __future__ import annotations

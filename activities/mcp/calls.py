@@ -33,7 +33,7 @@ from surehand.activities.tools.failure_classes import (
 )
 from surehand.activities.tools.questions import NeedsAnswer
 from surehand.activities.tools.tool import ToolContext
-from surehand.process.named_objects import NotLoaded, load_extra
+from surehand.process.settings import NotLoaded, load_extra
 from surehand.workflows.identity import NotCanonical, digest
 from surehand.workflows.plain_text import plain
 

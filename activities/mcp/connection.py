@@ -31,7 +31,7 @@ from surehand.activities.mcp.server_file import (
 )
 from surehand.activities.mcp.stdio import TooLarge, program
 from surehand.process import VERSION
-from surehand.process.json_size import MOST_VALUES, ValueCounter
+from surehand.process.off_loop import MOST_PARSED, ValueCounter
 
 #: Bytes of one response over HTTP.
 LARGEST_RESPONSE: Final = 16 * 1024 * 1024
@@ -221,7 +221,7 @@ class _Bounded(httpx2.AsyncByteStream):
             if left < 0:
                 raise TooLarge(f"a response has more than {LARGEST_RESPONSE:,} bytes")
             if not counter.takes(part):
-                raise TooLarge(f"a response has more than {MOST_VALUES:,} values")
+                raise TooLarge(f"a response has more than {MOST_PARSED:,} values")
             yield part
 
     async def aclose(self) -> None:

@@ -22,8 +22,7 @@ from surehand.activities.mcp.server_file import (
     definition_problem,
     pins_of,
 )
-from surehand.process.files import replace_whole
-from surehand.process.yaml_file import Unreadable, parse_yaml
+from surehand.process.files import Unreadable, parse_yaml, replace_whole
 from surehand.workflows.identity import digest
 from surehand.workflows.plain_text import plain
 

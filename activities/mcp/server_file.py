@@ -18,8 +18,8 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 
 from surehand.activities.expressions import condition_problem
 from surehand.activities.tools.toolbox import ToolboxError
+from surehand.process.files import Unreadable, read_document
 from surehand.process.json_schemas import schema_problem
-from surehand.process.yaml_file import Unreadable, read_document
 from surehand.workflows.identity import NotCanonical, canonical_json, digest
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy, Duration, Written
 from surehand.workflows.plan.references import references, unclosed

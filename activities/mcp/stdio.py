@@ -18,7 +18,7 @@ import anyio
 import mcp_types
 from mcp.shared.message import SessionMessage
 
-from surehand.process.json_size import MOST_VALUES, PART, ValueCounter
+from surehand.process.off_loop import MOST_PARSED, PART, ValueCounter
 
 #: Bytes of one message.
 LARGEST_MESSAGE: Final = 10 * 1024 * 1024
@@ -101,7 +101,7 @@ async def _require_few_values(line: bytes) -> None:
     counter = ValueCounter()
     for start in range(0, len(line), PART):
         if not counter.takes(line[start : start + PART]):
-            raise TooLarge(f"a message has more than {MOST_VALUES:,} values")
+            raise TooLarge(f"a message has more than {MOST_PARSED:,} values")
         await asyncio.sleep(0)
 
 

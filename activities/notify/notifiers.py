@@ -13,8 +13,7 @@ from surehand.activities.ledger.outbox.notification import Notification, Notifie
 from surehand.activities.notify.mail import ADDRESS, Mail, mail_server
 from surehand.activities.notify.webhook import Webhook, secret_of, url_of
 from surehand.activities.worker.settings import Settings
-from surehand.process.named_objects import NotLoaded, is_named, load_named
-from surehand.process.sources import PREFIX
+from surehand.process.settings import PREFIX, NotLoaded, is_named, load_named
 
 log = structlog.get_logger()
 

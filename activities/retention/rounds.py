@@ -27,9 +27,8 @@ from surehand.activities.ledger.retention.content import (
 from surehand.activities.ledger.retention.deletion import Going, Moved
 from surehand.activities.ledger.retention.policy import Policy
 from surehand.activities.ledger.steps import drafts as draft_rows
-from surehand.process import set_aside
+from surehand.process.blobs import Collected, collect_unreferred, read_kept
 from surehand.process.exits import ExitCode, SurehandError
-from surehand.process.set_aside import Collected
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable, path_of, payloads_of
 
 #: Runs that are looked at in one transaction.
@@ -316,7 +315,7 @@ class Retention:
         for sha256 in content.artifacts:
             path = path_of(self.tenant, sha256)
             try:
-                yield path, await set_aside.get(blobs, path)
+                yield path, await read_kept(blobs, path)
             except NotKept:
                 done.lost += 1
                 yield path, None
@@ -341,4 +340,4 @@ class Retention:
             return deletion.referred_to(tx), tx.now_ms
 
         found, now_ms = await self.ledger.transact(self.tenant, referred)
-        return await set_aside.collect(self.artifacts.blobs, self.tenant, found, now_ms)
+        return await collect_unreferred(self.artifacts.blobs, self.tenant, found, now_ms)

@@ -20,7 +20,7 @@ from surehand.activities.ledger.core.store import (
 )
 from surehand.activities.ledger.history.reads import knows_run
 from surehand.activities.ledger.runs.tenant_cell import cell_of_tenant
-from surehand.process.cells import OwnCell
+from surehand.process.settings import OwnCell
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.names import NO_RUNS

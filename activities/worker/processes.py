@@ -28,7 +28,7 @@ from surehand.activities.worker.settings import Settings
 from surehand.process.children import Child, python, settings_of_module
 from surehand.process.dev_server import free_ports
 from surehand.process.exits import ExitCode
-from surehand.process.sources import PREFIX
+from surehand.process.settings import PREFIX
 
 log = structlog.get_logger()
 

@@ -29,7 +29,7 @@ from surehand.activities.ledger.retention import policy
 from surehand.activities.tools.resource_names import limits_problem
 from surehand.activities.tools.retries import Retries
 from surehand.activities.worker.crash_points import Crash
-from surehand.process.sources import (
+from surehand.process.settings import (
     DEFAULT_ARTIFACTS,
     DEFAULT_DEPLOYMENT,
     DEFAULT_TASK_QUEUE,

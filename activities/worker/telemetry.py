@@ -33,7 +33,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.worker.metrics import BUCKETS
 from surehand.activities.worker.settings import SettingsError
-from surehand.process.sources import PREFIX
+from surehand.process.settings import PREFIX
 from surehand.workflows.errors import WAITS, ErrorType
 
 PROTOCOL: Final = "http/protobuf"

@@ -11,7 +11,7 @@ from surehand.cli.approvals_server.identity_provider import ClientOf, IdentityPr
 from surehand.cli.approvals_server.oidc import OidcSignIn, Registered
 from surehand.cli.approvals_server.subjects import Subjects
 from surehand.process.exits import WrongUse
-from surehand.process.sources import PREFIX
+from surehand.process.settings import PREFIX
 
 if TYPE_CHECKING:
     from surehand.activities.worker.settings import Settings

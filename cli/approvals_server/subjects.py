@@ -15,7 +15,7 @@ from typing import Final
 
 from surehand.cli.people.principal import checked_name
 from surehand.process.exits import WrongUse
-from surehand.process.yaml_file import Unreadable, read_document
+from surehand.process.files import Unreadable, read_document
 
 _FORM: Final = "TENANT: {ISSUER: {SUBJECT: PRINCIPAL}}"
 

@@ -30,8 +30,7 @@ from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.serving import Served, in_url, is_loopback, parse_address, serve_apps
 from surehand.cli.verb.shapes import SignInLink
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.named_objects import NotLoaded, load_extra
-from surehand.process.sources import KEYS, PREFIX
+from surehand.process.settings import KEYS, PREFIX, NotLoaded, load_extra
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger

@@ -21,9 +21,9 @@ from starlette.routing import Route
 from temporalio.api.common.v1 import Payload, Payloads
 
 from surehand.cli.codec_server.tokens import Holder, Tokens
+from surehand.process.ciphers import RunEncryption, RunKey, RunKeys
 from surehand.process.exits import WrongUse
-from surehand.process.json_size import ValueCounter
-from surehand.process.payload_encryption import RunEncryption, RunKey, RunKeys
+from surehand.process.off_loop import ValueCounter
 from surehand.workflows.encryption import (
     ENCODING_KEY,
     ENCRYPTED,

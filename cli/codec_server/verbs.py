@@ -25,8 +25,7 @@ from surehand.cli.verb.serving import AppAt, is_loopback, parse_address, serve_a
 from surehand.cli.verb.shapes import NewToken
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.named_objects import NotLoaded, load_extra
-from surehand.process.sources import CODEC_TOKEN, KEYS
+from surehand.process.settings import CODEC_TOKEN, KEYS, NotLoaded, load_extra
 from surehand.workflows.payload_codec import Store
 
 if TYPE_CHECKING:

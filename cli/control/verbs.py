@@ -22,7 +22,7 @@ from surehand.client.plan_file import Draft
 from surehand.client.resume_token import read_token
 from surehand.client.run import TOKEN_LASTS, Paused, Run
 from surehand.process.exits import ExitCode, Left, NoWorker, WrongUse
-from surehand.process.yaml_file import Unreadable, parse_json
+from surehand.process.files import Unreadable, parse_json
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.steering import CancelMode, Way
 from surehand.workflows.plan.plan import Plan

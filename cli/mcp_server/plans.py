@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from surehand.client.plan_file import Draft, plan_from
 from surehand.process.exits import PlanRefused, WrongUse
-from surehand.process.yaml_file import Unreadable, parse_yaml
+from surehand.process.files import Unreadable, parse_yaml
 from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.names import MODEL_RUN
 from surehand.workflows.plan.plan import Plan

@@ -26,7 +26,7 @@ from surehand.client.client import Client
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
 from surehand.client.run import Run
 from surehand.process.exits import NoSuchRun, SurehandError, WrongUse
-from surehand.process.yaml_file import Unreadable, parse_json
+from surehand.process.files import Unreadable, parse_json
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import ENDED_STEPS
 from surehand.workflows.contracts.steering import CancelMode

@@ -18,7 +18,7 @@ from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.serving import in_url, is_loopback, parse_address, serve_app
 from surehand.client.signing import read_key
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.named_objects import NotLoaded, load_extra
+from surehand.process.settings import NotLoaded, load_extra
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer

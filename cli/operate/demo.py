@@ -31,11 +31,15 @@ from surehand.client.run import Run
 from surehand.process import PACKAGE, ROOT
 from surehand.process.children import Child, clean_environment, python
 from surehand.process.connect import connect, find_target
-from surehand.process.dev_server import DevServer, DevServerFailed
-from surehand.process.ending import end_by_signal_in_order
-from surehand.process.exits import ExitCode, Left, NotReachable, SurehandError
+from surehand.process.dev_server import CliMissing, DevServer, DevServerFailed, find_cli
+from surehand.process.exits import (
+    ExitCode,
+    Left,
+    NotReachable,
+    SurehandError,
+    end_by_signal_in_order,
+)
 from surehand.process.settings import client_settings
-from surehand.process.temporal_cli import CliMissing, find_cli
 from surehand.workflows.contracts.approvals import ApprovalRequest, ApprovalState
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.contracts.states import StepState

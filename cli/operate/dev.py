@@ -17,17 +17,23 @@ from surehand.client.connection import Connection
 from surehand.client.query import WAITS_FOR_PEOPLE, Looked, look_at
 from surehand.process.children import Child, python, settings_of_module
 from surehand.process.connect import find_target
-from surehand.process.dev_server import DEFAULT_UI_PORT, DevServer, DevServerFailed, local_port
-from surehand.process.ending import end_by_signal_in_order
+from surehand.process.dev_server import (
+    DEFAULT_UI_PORT,
+    CliMissing,
+    DevServer,
+    DevServerFailed,
+    find_cli,
+    local_port,
+)
 from surehand.process.exits import (
     ExitCode,
     NotReachable,
     SurehandError,
     WrongUse,
+    end_by_signal_in_order,
 )
 from surehand.process.program import command
-from surehand.process.sources import ENV_FILE, SETTINGS_FILE
-from surehand.process.temporal_cli import CliMissing, find_cli
+from surehand.process.settings import ENV_FILE, SETTINGS_FILE
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import RUN_STATE
 

@@ -17,13 +17,13 @@ from surehand.cli.verb.printer import Reply, table_or
 from surehand.cli.verb.shapes import KeyEncryptionKeyShown, KeyList, KeyMade, KeysRotated
 from surehand.cli.verb.text import counted
 from surehand.process.exits import NotReachable, WrongUse
-from surehand.process.sources import KEYS
+from surehand.process.settings import KEYS
 from surehand.workflows.encryption import KeyUnavailable
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger
     from surehand.activities.worker.settings import Settings
-    from surehand.process.key_encryption import KeyRing
+    from surehand.process.ciphers import KeyRing
 
 #: Keys of runs that a rotation cannot read before it takes whatever has wrapped them for away.
 MOST_LOST: Final = 5
@@ -40,7 +40,7 @@ def new(
 
     Example: python starter.py keys new keys --id 2026-11
     """
-    from surehand.process.key_encryption import add_to_file, new_key
+    from surehand.process.ciphers import add_to_file, new_key
 
     there = add_to_file(file, new_key(id_))
     lines = [
@@ -133,7 +133,7 @@ async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int
 
 
 def _ring(settings: Settings) -> KeyRing:
-    from surehand.process.key_encryption import read_key_ring
+    from surehand.process.ciphers import read_key_ring
 
     ring = read_key_ring(settings.key_encryption_keys.get_secret_value())
     if ring is None:

@@ -14,8 +14,7 @@ from surehand.cli.verb.docstrings import field_docstrings
 from surehand.cli.verb.printer import Reply, Table
 from surehand.cli.verb.shapes import SettingList, SettingShown
 from surehand.process.exits import WrongUse
-from surehand.process.settings import given_sources
-from surehand.process.sources import PREFIX, Sources
+from surehand.process.settings import PREFIX, Sources, given_sources
 
 #: Passwords in URLs: before the last ``@``, and in the query.
 _IN_AUTHORITY: Final = re.compile(r"(://[^/:@?#]*:)[^?#]*@")

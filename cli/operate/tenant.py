@@ -13,9 +13,8 @@ from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import administration, ledger_of, read_settings
 from surehand.cli.verb.printer import Reply
 from surehand.cli.verb.shapes import TenantShown
-from surehand.process.cells import Cells, CellsError, read_cells, routed
 from surehand.process.exits import WrongUse
-from surehand.process.sources import PREFIX
+from surehand.process.settings import PREFIX, Cells, CellsError, read_cells, routed
 
 
 async def add(caller: options.Actor) -> Reply:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from surehand.cli.verb.caller import Caller
 from surehand.cli.verb.ledger_door import translated
 from surehand.process.exits import PlanRefused, SurehandError, WrongUse
-from surehand.process.named_objects import NotLoaded, load_named
+from surehand.process.settings import NotLoaded, load_named
 from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.names import MODEL_RUN
 from surehand.workflows.plan.plan import Plan

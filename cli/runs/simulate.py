@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger
     from surehand.activities.ledger.history.recorded import Recording
     from surehand.activities.tools.toolbox import Toolbox
-    from surehand.process.payload_encryption import RememberedKeys
+    from surehand.process.ciphers import RememberedKeys
 
 
 class WorkerChecks:

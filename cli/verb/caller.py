@@ -16,18 +16,18 @@ from surehand.client.connection import Connection
 from surehand.client.delivery import LEFT
 from surehand.client.ids import find_run_id
 from surehand.client.run import Run
-from surehand.process.cells import routed
 from surehand.process.connect import Target, client_converter, connect, find_target
 from surehand.process.exits import DecisionRefused, ExitCode, Left, SurehandError, WrongUse
 from surehand.process.settings import (
     JUDGED_HERE,
+    PREFIX,
     ClientSettings,
     client_settings,
     given_sources,
     given_tenant,
     read_environment,
+    routed,
 )
-from surehand.process.sources import PREFIX
 from surehand.workflows.encryption import Encryption
 from surehand.workflows.identity import DEFAULT_TENANT
 

@@ -155,7 +155,7 @@ def encryption_of(settings: Settings, opened: ExitStack) -> Encryption | None:
     """
     from surehand.activities.ledger.core.engine import make_engine
     from surehand.activities.ledger.core.store import Ledger
-    from surehand.process.payload_encryption import RunEncryption
+    from surehand.process.ciphers import RunEncryption
 
     @cache
     def ledger() -> Ledger:

@@ -1,6 +1,6 @@
 """Runs the starter's verbs: in a process of their own, as people do, or quickly in this one.
 
-Most begin as copies of one that has loaded all verbs (``process/fork_server.py``): to load them is
+Most begin as copies of one that has loaded all verbs (``process/children.py``): to load them is
 most of what a verb costs. Those that are sent signals or read while they run begin as people's do,
 as all do on the pages of the docs that the tests play.
 """
@@ -24,8 +24,7 @@ from typing import Any, Final
 import pytest
 
 from surehand.cli import app
-from surehand.process.children import Child, clean_environment
-from surehand.process.fork_server import ForkServer
+from surehand.process.children import Child, ForkServer, clean_environment
 
 ROOT: Final = Path(__file__).parent.parent.parent
 REFUND: Final = str(ROOT / "examples" / "refund.yaml")

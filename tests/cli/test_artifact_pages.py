@@ -15,7 +15,7 @@ from surehand.activities.ledger.runs.erasure import erase
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.run_keys import LedgerKeys
 from surehand.cli.approvals_server import artifacts as pages
-from surehand.process.key_encryption import read_key_ring
+from surehand.process.ciphers import read_key_ring
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
 from tests.cli.test_approvals_server import HOSTILE, Site, site

@@ -20,8 +20,8 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.ledger.runs import keys, lifecycle
 from surehand.activities.run_keys import wrap
+from surehand.process.ciphers import KeyRing, add_to_file, new_key
 from surehand.process.dev_server import DevServer
-from surehand.process.key_encryption import KeyRing, add_to_file, new_key
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
 from tests.cli.starter import Verbs

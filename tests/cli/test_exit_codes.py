@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from surehand.process.ending import OUTPUT_LOST
+from surehand.process.exits import OUTPUT_LOST
 from tests.cli.starter import Run, Starter, Verbs
 
 

@@ -17,7 +17,7 @@ HEAVY = ("surehand.activities", "sqlalchemy", "alembic", "structlog", "httpx")
 
 _LOADED = """
 import json, sys
-from surehand.process.ending import leave
+from surehand.process.exits import leave
 from surehand.starter import run
 for arguments in json.loads(sys.argv[1]):
     run(arguments)

@@ -22,7 +22,7 @@ from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.run_keys import wrap
 from surehand.cli.codec_server.tokens import Tokens
-from surehand.process.key_encryption import KeyRing, add_to_file, new_key
+from surehand.process.ciphers import KeyRing, add_to_file, new_key
 from tests.cli.starter import REFUND, Starter, Verbs
 from tests.ledger_databases import DATABASES, OWNER
 from tests.shop_process import ShopProcess

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from surehand.process.yaml_file import (
+from surehand.process.files import (
     Unreadable,
     parse_json,
     parse_yaml,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from surehand.process.temporal_cli import find_cli
+from surehand.process.dev_server import find_cli
 from tests.postgres_server import find_binaries
 
 ROOT = Path(__file__).parent.parent.parent

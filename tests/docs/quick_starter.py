@@ -56,7 +56,7 @@ def _accept(listener: socket.socket) -> None:
 
 def _serve(asking: socket.socket) -> None:
     """Fork a verb, say how it has ended, and kill it if nobody waits for that any more."""
-    from surehand.process.fork_server import can_fork
+    from surehand.process.children import can_fork
     from tests.cli.starter import loaded
 
     with asking, asking.makefile() as lines:

@@ -221,7 +221,7 @@ def test_a_drill_that_is_ended_leaves_no_process_and_goes_on_later(
     place = f"{tmp_path}/surehand-drill-"
     with embedded.popen("drill", REFUND, *OWN, "--steps=refund") as process:
         until(
-            lambda: any("fork_server" in command for _, command in running(place)),
+            lambda: any("process.children" in command for _, command in running(place)),
             "the drill has started no worker",
         )
         assert len(running(place)) >= 2  # and its server

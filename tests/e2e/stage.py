@@ -51,7 +51,7 @@ from surehand.activities.worker.settings import load_settings
 from surehand.client.run import Run as ClientRun
 from surehand.client.signing import signed_start
 from surehand.process.blobs import Blobs
-from surehand.process.payload_encryption import RunEncryption
+from surehand.process.ciphers import RunEncryption
 from surehand.worker import make_worker
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import RunResult

@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
+from surehand.process.connect import load_plugins
 from surehand.process.exits import WrongUse
-from surehand.process.plugins import load_plugins
 from surehand.workflows.contracts.states import RunState
 from tests.e2e.plans import UNGATED
 from tests.e2e.stage import Stage

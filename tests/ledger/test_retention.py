@@ -60,7 +60,7 @@ from surehand.activities.ledger.steps.entries import Barred, Claimed, Committed,
 from surehand.activities.retention.rounds import Files, Part, Retention, Round
 from surehand.cli.operate.content_export import Exports, read_content, why_unproven
 from surehand.client.signing import new_key
-from surehand.process import set_aside
+from surehand.process.blobs import Collected, collect_unreferred
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.runs import CloseRun
@@ -388,14 +388,14 @@ async def test_a_file_that_nothing_refers_to_is_readable_until_it_is_removed_a_d
 
     assert (await office.round(policy)).files.aside == 1
     assert await store.read(scene.tenant, RUN, kept.artifact) == "x" * 9000
-    assert (await office.round(policy)).files == set_aside.Collected()
+    assert (await office.round(policy)).files == Collected()
     with scene.tx() as tx:
         artifact_rows.record(tx, RUN, STEP, kept)
     assert (await office.round(policy)).files.back == 1
     assert office.files() == [kept.artifact.uri]
     tomorrow = 1 + (1 << 45)
-    await set_aside.collect(store.blobs, scene.tenant, set(), tomorrow)
-    done = await set_aside.collect(store.blobs, scene.tenant, set(), tomorrow + 86_400_000)
+    await collect_unreferred(store.blobs, scene.tenant, set(), tomorrow)
+    done = await collect_unreferred(store.blobs, scene.tenant, set(), tomorrow + 86_400_000)
 
     assert done.removed == 1 and office.files() == []
 

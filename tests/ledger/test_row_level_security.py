@@ -17,7 +17,7 @@ from surehand.activities.ledger.retention import hiding, rounds
 from surehand.activities.ledger.runs import keys, lifecycle, steering
 from surehand.activities.ledger.runs.tenant_cell import add_tenant
 from surehand.activities.ledger.steps import artifacts, drafts
-from surehand.process.key_encryption import Wrapped
+from surehand.process.ciphers import Wrapped
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState

@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from surehand.activities.worker.settings import SettingsError, load_settings
-from surehand.process.cells import CellsError, OwnCell, read_cells, routed
 from surehand.process.connect import find_target
-from surehand.process.settings import client_settings, read_environment
-from surehand.process.sources import SourceError, read_sources
+from surehand.process.settings import (
+    CellsError,
+    OwnCell,
+    SourceError,
+    client_settings,
+    read_cells,
+    read_environment,
+    read_sources,
+    routed,
+)
 from surehand.worker import cell_of
 
 FILE = """\

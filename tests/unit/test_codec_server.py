@@ -19,10 +19,8 @@ from surehand.activities.run_keys import LedgerKeys
 from surehand.cli.codec_server.server import LARGEST_BODY, MOST_PAYLOADS, CodecServer
 from surehand.cli.codec_server.tokens import Tokens, checked_holder, line_of
 from surehand.process.blobs import Blobs
+from surehand.process.ciphers import KeyRing, RemoteEncryption, RunEncryption, new_key
 from surehand.process.exits import WrongUse
-from surehand.process.key_encryption import KeyRing, new_key
-from surehand.process.payload_encryption import RunEncryption
-from surehand.process.remote_codec import RemoteEncryption
 from surehand.workflows.contracts.unreadable import as_pasted, as_unreadable
 from surehand.workflows.encryption import (
     ENCODING_KEY,
@@ -349,7 +347,7 @@ def remote(
     """What a starter without keys encrypts with, on a way to the server that needs no port."""
     real = httpx.AsyncClient
     monkeypatch.setattr(
-        "surehand.process.remote_codec.httpx.AsyncClient",
+        "httpx.AsyncClient",
         lambda **options: real(**options, transport=transport),
     )
     return lambda token: RemoteEncryption("http://codec/", token, "default")
@@ -380,7 +378,7 @@ async def test_a_server_that_does_not_encrypt_gets_nothing_sent_on_in_plain(
 
     real = httpx.AsyncClient
     monkeypatch.setattr(
-        "surehand.process.remote_codec.httpx.AsyncClient",
+        "httpx.AsyncClient",
         lambda **options: real(**options, transport=httpx.MockTransport(echo)),
     )
     with pytest.raises(KeyUnavailable, match="has not encrypted"):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from surehand.activities.worker.settings import Settings
-from surehand.process.sources import PREFIX
+from surehand.process.settings import PREFIX
 
 ROOT: Final = Path(__file__).parents[2]
 #: Settings of the service `approvals` alone: no worker has the secret that signs people in.

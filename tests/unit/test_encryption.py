@@ -28,9 +28,8 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.run_keys import REMEMBERED, LedgerKeys
 from surehand.process.blobs import Blobs
+from surehand.process.ciphers import KeyRing, RunEncryption, add_to_file, new_key, read_key_ring
 from surehand.process.exits import WrongUse
-from surehand.process.key_encryption import KeyRing, add_to_file, new_key, read_key_ring
-from surehand.process.payload_encryption import RunEncryption
 from surehand.workflows.contracts.unreadable import as_pasted, as_unreadable
 from surehand.workflows.encryption import (
     ENCODING_KEY,

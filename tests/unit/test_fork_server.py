@@ -10,8 +10,7 @@ from typing import Final
 
 import pytest
 
-from surehand.process.children import Child
-from surehand.process.fork_server import Forked, ForkServer, fork_server
+from surehand.process.children import Child, Forked, ForkServer, fork_server
 from tests.worker_process import ROOT
 
 #: What a process says of itself, and how it ends.

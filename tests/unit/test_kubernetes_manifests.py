@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from surehand.activities.worker.settings import Settings, load_settings
-from surehand.process.sources import PREFIX
+from surehand.process.settings import PREFIX
 from tests.conftest import missing
 
 ROOT: Final = Path(__file__).parents[2]

@@ -24,8 +24,15 @@ from surehand.cli.verb import params
 from surehand.cli.verb.params import diff
 from surehand.process import json_schemas, off_loop
 from surehand.process.json_schemas import find_schema_problem, schema_problem
-from surehand.process.json_size import MOST_VALUES, PART, ValueCounter
-from surehand.process.off_loop import call_off_loop, is_large, load_json, run_in_thread
+from surehand.process.off_loop import (
+    MOST_PARSED,
+    PART,
+    ValueCounter,
+    call_off_loop,
+    is_large,
+    load_json,
+    run_in_thread,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -44,7 +51,7 @@ def counted(text: bytes, part: int = PART) -> int | None:
     for start in range(0, len(text), part):
         if not counter.takes(text[start : start + part]):
             return None
-    return MOST_VALUES - counter._left
+    return MOST_PARSED - counter._left
 
 
 def marks_of(value: Any) -> int:
@@ -197,7 +204,7 @@ async def test_json_of_many_values_is_read_by_a_thread_that_gives_others_their_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(off_loop.json, "loads", None)
-    assert await load_json(json.dumps([0] * MOST_VALUES * 2).encode()) == [0] * MOST_VALUES * 2
+    assert await load_json(json.dumps([0] * MOST_PARSED * 2).encode()) == [0] * MOST_PARSED * 2
 
 
 async def test_a_schema_that_takes_long_to_look_at_is_looked_at_by_a_thread(

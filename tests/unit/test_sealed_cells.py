@@ -34,8 +34,7 @@ from surehand.activities.ledger.steps.entries import (
     Mismatch,
 )
 from surehand.activities.run_keys import LedgerKeys
-from surehand.process.key_encryption import KeyRing, new_key
-from surehand.process.payload_encryption import RunKey
+from surehand.process.ciphers import KeyRing, RunKey, new_key
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState

@@ -9,7 +9,7 @@ import pytest
 
 from surehand.activities.tools.retries import Retries
 from surehand.activities.worker.settings import SettingsError, load_settings
-from surehand.process.sources import read_sources
+from surehand.process.settings import read_sources
 
 DATABASE = "sqlite:///ledger.db"
 GIVEN = {"SUREHAND_DATABASE_URL": DATABASE}

@@ -22,7 +22,7 @@ from surehand.activities.ledger.people.signatures import (
     header_kid,
     verify,
 )
-from surehand.process.signature_algorithm import PINNED
+from surehand.process.ciphers import signature_registry
 from surehand.workflows.contracts.approvals import DecisionOutcome
 from surehand.workflows.contracts.signing import DecisionClaims
 from tests.unit.tokens import (
@@ -66,10 +66,12 @@ def test_the_algorithm_is_that_of_rfc_8037() -> None:
 
     assert kid_of(jwk(key)) == RFC_KID == kid(key)
     assert b64(key.sign(signed.encode())) == signature
-    taken = jws.deserialize_compact(RFC_JWS, OKPKey.import_key({**jwk(key)}), registry=PINNED)
+    taken = jws.deserialize_compact(
+        RFC_JWS, OKPKey.import_key({**jwk(key)}), registry=signature_registry()
+    )
     assert taken.payload == b"Example of Ed25519 signing"
     made = jws.serialize_compact(
-        {"alg": "EdDSA"}, taken.payload, OKPKey.import_key(key), registry=PINNED
+        {"alg": "EdDSA"}, taken.payload, OKPKey.import_key(key), registry=signature_registry()
     )
     assert made == RFC_JWS
 
@@ -77,7 +79,7 @@ def test_the_algorithm_is_that_of_rfc_8037() -> None:
 def test_a_key_on_another_curve_signs_nothing_under_the_same_name() -> None:
     other = OKPKey.import_key(Ed448PrivateKey.generate())
     with pytest.raises(JoseError, match="Ed25519"):
-        jws.serialize_compact({"alg": "EdDSA"}, b"", other, registry=PINNED)
+        jws.serialize_compact({"alg": "EdDSA"}, b"", other, registry=signature_registry())
 
 
 def test_the_thumbprint_here_is_that_of_rfc_7638() -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from sqlalchemy import JSON, Column, Dialect, MetaData, Table, Text
 from sqlalchemy.types import TypeDecorator
 
-from surehand.process.payload_encryption import RunKey
+from surehand.process.ciphers import RunKey
 from surehand.workflows.encryption import KeyErased, NotDecrypted
 from surehand.workflows.identity import canonical_json, root_run_id
 

@@ -42,8 +42,8 @@ from surehand.activities.ledger.core.sealed import KeyNeeded, KnownKey
 from surehand.activities.ledger.core.session import LongTransaction
 from surehand.activities.ledger.core.transaction import Observer, RunNotFound, Transaction
 from surehand.process import clock
+from surehand.process.ciphers import RememberedKeys, RunKey
 from surehand.process.off_loop import call_off_loop
-from surehand.process.payload_encryption import RememberedKeys, RunKey
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.encryption import KeyErased, KeyUnavailable
 from surehand.workflows.identity import DEFAULT_TENANT, root_run_id, tenant_problem

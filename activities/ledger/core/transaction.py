@@ -34,7 +34,7 @@ from surehand.activities.ledger.core.statements import (
     update_rows,
 )
 from surehand.activities.ledger.core.tables import events, runs
-from surehand.process.sources import KEYS
+from surehand.process.settings import KEYS
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.encryption import KeyErased
 from surehand.workflows.identity import canonical_json, digest

@@ -24,7 +24,7 @@ from surehand.activities.ledger.people.public_keys import (
     kid_of,
     unique_names,
 )
-from surehand.process.signature_algorithm import PINNED
+from surehand.process.ciphers import signature_registry
 from surehand.workflows.contracts.approvals import Decision
 from surehand.workflows.contracts.signing import (
     ALGORITHM,
@@ -138,7 +138,9 @@ def authentic(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> 
     if kid_of(key) != kid:
         raise BadSignature("the signature is made with another key")
     try:
-        signed = jws.deserialize_compact(token, OKPKey.import_key({**key}), registry=PINNED)
+        signed = jws.deserialize_compact(
+            token, OKPKey.import_key({**key}), registry=signature_registry()
+        )
     except JoseError as error:
         raise BadSignature("the signature does not fit what it signs") from error
     return claims_in(signed.payload, claims_of)

@@ -15,7 +15,7 @@ from sqlalchemy import func
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import run_keys
-from surehand.process.key_encryption import Wrapped
+from surehand.process.ciphers import Wrapped
 
 #: Keys that one transaction of a rotation looks at.
 PAGE: Final = 200

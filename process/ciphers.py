@@ -1,0 +1,543 @@
+"""What encrypts: key-encryption keys, the keys of runs, a codec server for starters without keys.
+
+Key-encryption keys wrap the keys of runs. They come from a file, from the environment, or from an
+object of the user's own that asks a key management service. The first one wraps, each of them
+unwraps what names it.
+
+A payload is encrypted with the key of its run: AES-256-GCM, bound to where it belongs. Its nonce is
+random. What goes into the artifact store has a nonce that is derived from its content and the key:
+so it is the same when a run is replayed, and is kept once. Two payloads share a nonce only if they
+are the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import json
+import os
+import re
+import secrets
+import stat
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from urllib.parse import urlsplit
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+from google.protobuf import json_format
+from temporalio.api.common.v1 import Payload, Payloads
+
+from surehand.process.exits import WrongUse
+from surehand.process.files import replace_whole
+from surehand.process.off_loop import call_off_loop
+from surehand.process.settings import (
+    CODEC_ENDPOINT,
+    CODEC_TOKEN,
+    KEYS,
+    NotLoaded,
+    is_named,
+    load_named,
+)
+from surehand.workflows.contracts.signing import ALGORITHM
+from surehand.workflows.encryption import (
+    ENCODING_KEY,
+    ENCRYPTED,
+    KEY_ID,
+    PART,
+    WORKFLOW_ID,
+    KeyUnavailable,
+    NotDecrypted,
+    Place,
+    place_named,
+    require_place,
+)
+from surehand.workflows.identity import canonical_json, tenant_of_run
+
+if TYPE_CHECKING:
+    import httpx
+    from joserfc.jws import JWSRegistry
+
+
+@cache
+def signature_registry() -> JWSRegistry:
+    """Return the one algorithm of signed decisions: `ALGORITHM`, with a key on Ed25519."""
+    # Late: it costs a tenth of a second, and most programs sign and verify nothing.
+    from joserfc.jws import JWSRegistry
+
+    class Pinned(JWSRegistry):
+        # RFC 9864 deprecates the name EdDSA, because it leaves the curve open, and joserfc warns.
+        # Here it is not open: the name stands for RFC 9864's Ed25519, which takes no other curve.
+        algorithms = {ALGORITHM: JWSRegistry.algorithms["Ed25519"]}
+
+    return Pinned(algorithms=[ALGORITHM])
+
+
+#: Of AES-256.
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+LONGEST_ID: Final = 80
+_ID: Final = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_ID}}}", re.ASCII)
+_FORM: Final = f"ID=KEY, where KEY is the base64 of {KEY_BYTES} random bytes"
+
+
+@runtime_checkable
+class KeyEncryptionKey(Protocol):
+    """A key that wraps keys: one of a file, or one that a key management service has."""
+
+    @property
+    def id(self) -> str:
+        """Its name, which is written beside what it has wrapped; 1 to 80 characters."""
+
+    def wrap(self, key: bytes, about: bytes) -> bytes:
+        """Return a key, encrypted and bound to what it is for. It is called in a thread.
+
+        Args:
+            key: 32 bytes.
+            about: Tenant and run; whoever unwraps has to name the same (associated data, or what
+                a service calls encryption context).
+        """
+
+    def unwrap(self, wrapped: bytes, about: bytes) -> bytes:
+        """Return what was wrapped; it raises whatever it likes if that was not for ``about``."""
+
+
+@dataclass(frozen=True, repr=False)
+class LocalKey:
+    """A key-encryption key in memory."""
+
+    id: str
+    secret: bytes
+
+    def wrap(self, key: bytes, about: bytes) -> bytes:
+        """Return a key, encrypted and bound to what it is for."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return nonce + AESGCM(self.secret).encrypt(nonce, key, about)
+
+    def unwrap(self, wrapped: bytes, about: bytes) -> bytes:
+        """Return what was wrapped.
+
+        Raises:
+            ValueError: It was wrapped by another key of that name, or for something else.
+        """
+        nonce, rest = wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:]
+        try:
+            return AESGCM(self.secret).decrypt(nonce, rest, about)
+        except InvalidTag as error:
+            raise ValueError("it is another key of that id, or the row is another run's") from error
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A key as it is written."""
+
+    kek_id: str
+    key: bytes
+
+
+class KeyRing:
+    """The key-encryption keys of this process."""
+
+    def __init__(self, keys: Sequence[KeyEncryptionKey], file: Path | None = None) -> None:
+        """Make a ring.
+
+        Args:
+            keys: The first one wraps.
+            file: Where they were read from: read again when a key is missing.
+        """
+        self._keys = {key.id: key for key in keys}
+        self._file = file
+        self._reading = threading.Lock()
+
+    @property
+    def first(self) -> KeyEncryptionKey:
+        """The one that wraps."""
+        return next(iter(self._keys.values()))
+
+    @property
+    def ids(self) -> list[str]:
+        """All of them, the one that wraps first."""
+        return list(self._keys)
+
+    def wrap(self, key: bytes, about: bytes) -> Wrapped:
+        """Return a key, wrapped by the first one.
+
+        Raises:
+            KeyUnavailable: A service does not do it now.
+        """
+        first = self.first
+        try:
+            return Wrapped(first.id, first.wrap(key, about))
+        except Exception as error:  # a service's own
+            raise KeyUnavailable(
+                f"key-encryption key {first.id!r} does not wrap: {_line(error)}"
+            ) from error
+
+    def unwrap(self, wrapped: Wrapped, about: bytes) -> bytes:
+        """Return a key that one of them has wrapped.
+
+        Raises:
+            KeyUnavailable: That one is not here, or is another one, or a service does not answer.
+        """
+        key = self._keys.get(wrapped.kek_id) or self._read_again().get(wrapped.kek_id)
+        if key is None:
+            raise KeyUnavailable(
+                f"it needs key-encryption key {wrapped.kek_id!r}, which is not among those of"
+                f" {KEYS}: {', '.join(self.ids)}"
+            )
+        try:
+            unwrapped = key.unwrap(wrapped.key, about)
+            if len(unwrapped) != KEY_BYTES:
+                raise ValueError(f"what it gives is no key of {KEY_BYTES} bytes")
+            return unwrapped
+        except Exception as error:  # a service's own
+            raise KeyUnavailable(
+                f"key-encryption key {wrapped.kek_id!r} of {KEYS} does not unwrap it:"
+                f" {_line(error)}"
+            ) from error
+
+    def _read_again(self) -> dict[str, KeyEncryptionKey]:
+        """Take what was added to the file: a rotation waits for no restart."""
+        if self._file is not None:
+            with self._reading:
+                try:
+                    self._keys = {key.id: key for key in _of_file(self._file)}
+                except WrongUse as error:
+                    raise KeyUnavailable(str(error)) from error
+        return self._keys
+
+
+def read_key_ring(setting: str) -> KeyRing | None:
+    """Return the key-encryption keys that the setting names; ``None``: it is empty.
+
+    Args:
+        setting: ``ID=KEY`` with commas between several, ``module:name`` of the user's own, or a
+            file's path.
+
+    Raises:
+        WrongUse: One line that says what is wrong with it, and never shows a key.
+    """
+    setting = setting.strip()
+    if not setting:
+        return None
+    if "=" in setting:
+        return KeyRing(_parsed(setting.split(","), f"setting {KEYS}"))
+    if is_named(setting):
+        return KeyRing(_named(setting))
+    return KeyRing(_of_file(Path(setting)), Path(setting))
+
+
+def new_key(id_: str) -> LocalKey:
+    """Return a new key-encryption key.
+
+    Raises:
+        WrongUse: It cannot be called so.
+    """
+    if not _ID.fullmatch(id_):
+        raise WrongUse(f"key id {id_[:90]!r}: use 1 to {LONGEST_ID} letters, digits, '_', '.', '-'")
+    return LocalKey(id_, secrets.token_bytes(KEY_BYTES))
+
+
+def add_to_file(file: Path, key: LocalKey) -> int:
+    """Write a key as the first one of a file, which is made if it is not there.
+
+    Returns:
+        How many keys it has now.
+
+    Raises:
+        WrongUse: It has one of that id already, or cannot be read or written.
+    """
+    there = _of_file(file) if file.exists() else []
+    if key.id in {one.id for one in there}:
+        raise WrongUse(f"{file} has a key {key.id!r} already: give the new one another id")
+    keys = [key, *there]
+    text = "".join(f"{one.id}={base64.b64encode(one.secret).decode()}\n" for one in keys)
+    try:
+        replace_whole(file, text, mode=0o600)
+    except OSError as error:
+        raise WrongUse(f"{file} cannot be written: {error.strerror}") from error
+    return len(keys)
+
+
+def _of_file(file: Path) -> list[LocalKey]:
+    try:
+        with file.open(encoding="utf-8") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+                raise WrongUse(f"{file} ({KEYS}) can be read by others: chmod 600 {file}")
+            lines = opened.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise WrongUse(f"{file} ({KEYS}) cannot be read: {reason}") from error
+    return _parsed([line for line in lines if not line.lstrip().startswith("#")], str(file))
+
+
+def _parsed(texts: Sequence[str], where: str) -> list[LocalKey]:
+    keys = list[LocalKey]()
+    for text in filter(None, map(str.strip, texts)):
+        id_, _, encoded = text.partition("=")
+        try:
+            secret = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            secret = b""
+        if not _ID.fullmatch(id_) or len(secret) != KEY_BYTES:
+            raise WrongUse(f"{where}: key {len(keys) + 1} is not {_FORM}")
+        if id_ in {key.id for key in keys}:
+            raise WrongUse(f"{where}: there are two keys {id_!r}")
+        keys.append(LocalKey(id_, secret))
+    if not keys:
+        raise WrongUse(f"{where}: there is no key in it: write {_FORM}")
+    return keys
+
+
+def _named(name: str) -> list[KeyEncryptionKey]:
+    try:
+        found = load_named(name)
+    except NotLoaded as error:
+        raise WrongUse(f"setting {KEYS}: {error}") from error
+    keys = list(found) if isinstance(found, list | tuple) else [found]
+    if not keys or not all(isinstance(key, KeyEncryptionKey) for key in keys):
+        raise WrongUse(
+            f"setting {KEYS}: {name} is no key, nor a list of keys, with `id`, `wrap` and `unwrap`"
+        )
+    if any(not _ID.fullmatch(key.id) for key in keys) or len({k.id for k in keys}) < len(keys):
+        raise WrongUse(f"setting {KEYS}: {name}: each key needs an id of its own")
+    return keys
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+#: First byte of what is encrypted: how it is made.
+_VERSION: Final = b"\x01"
+
+
+@dataclass(frozen=True, repr=False)
+class RunKey:
+    """The key of a run, for one use each: no two uses share a key."""
+
+    payloads: AESGCM
+    nonces: bytes
+    contents: AESGCM
+    content_nonces: bytes
+    digests: bytes
+
+    @classmethod
+    def of(cls, secret: bytes) -> RunKey:
+        """Return the keys that are derived from the one that is wrapped."""
+        uses = (b"payloads", b"nonces", b"contents", b"content nonces", b"digests")
+        payloads, nonces, contents, content_nonces, digests = (
+            HKDFExpand(SHA256(), KEY_BYTES, b"surehand/1 " + use).derive(secret) for use in uses
+        )
+        return cls(AESGCM(payloads), nonces, AESGCM(contents), content_nonces, digests)
+
+    def nonce_of(self, about: bytes, content: bytes) -> bytes:
+        """Return the nonce of what has to come out the same each time."""
+        return _nonce_of(self.nonces, about, content)
+
+    def seal(self, about: bytes, content: bytes, *, kept: bool = False) -> bytes:
+        """Return what the ledger or the artifact store keeps, encrypted.
+
+        Args:
+            about: What it is bound to: whoever opens it has to name the same.
+            content: What it is.
+            kept: The same content comes out the same each time.
+        """
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        if kept:
+            nonce = _nonce_of(self.content_nonces, about, content)
+        return _VERSION + nonce + self.contents.encrypt(nonce, content, about)
+
+    def open(self, about: bytes, sealed: bytes) -> bytes:
+        """Return what was sealed.
+
+        Raises:
+            NotDecrypted: It was changed, or sealed for something else.
+        """
+        return _opened(self.contents, about, sealed)
+
+    def salt_of(self, content: bytes) -> str:
+        """Return what is hashed with something, so that nobody finds it by guessing."""
+        return hmac.digest(self.digests, b"salt" + content, sha256).hex()[:32]
+
+    def digest_of(self, sha256_hex: str) -> str:
+        """Return the digest that is written in place of another: nobody guesses it."""
+        return hmac.digest(self.digests, bytes.fromhex(sha256_hex), sha256).hex()
+
+
+class RunKeys(Protocol):
+    """Where the keys of runs are."""
+
+    async def key_of(self, root: str, *, make: bool) -> RunKey:
+        """Return the key of a run and its child runs.
+
+        Args:
+            root: The run at the top of the tree.
+            make: Whether it is made where there is none.
+
+        Raises:
+            KeyUnavailable: It cannot be had now.
+            NotDecrypted: There is none, or it was erased.
+        """
+
+
+class RememberedKeys(RunKeys, Protocol):
+    """Where they are, some of them at hand."""
+
+    def known(self, root: str) -> RunKey | None:
+        """Return the key of a run, if this process remembers it; any thread may ask."""
+
+
+class RunEncryption:
+    """Encrypts with keys that are at hand."""
+
+    def __init__(self, keys: RunKeys) -> None:
+        self._keys = keys
+
+    async def encrypt(self, payload: Payload, place: Place, *, kept: bool) -> Payload:
+        """Encrypt a payload, as the port says."""
+        key = await self._keys.key_of(place.root, make=True)
+        about, content = _about(place), payload.SerializeToString(deterministic=True)
+
+        def encrypted(content: bytes) -> bytes:
+            nonce = key.nonce_of(about, content) if kept else secrets.token_bytes(NONCE_BYTES)
+            return _VERSION + nonce + key.payloads.encrypt(nonce, content, about)
+
+        data = await call_off_loop(encrypted, content)
+        metadata = {
+            ENCODING_KEY: ENCRYPTED,
+            KEY_ID: place.root.encode(),
+            WORKFLOW_ID: place.workflow_id.encode(),
+            PART: place.part.encode(),
+        }
+        return Payload(metadata=metadata, data=data)
+
+    async def decrypt(self, payload: Payload, place: Place | None) -> Payload:
+        """Decrypt a payload, as the port says."""
+        named = require_place(payload, place)
+        key = await self._keys.key_of(named.root, make=False)
+        opened = partial(_opened, key.payloads, _about(named))
+        return Payload.FromString(await call_off_loop(opened, payload.data))
+
+
+def _nonce_of(key: bytes, about: bytes, content: bytes) -> bytes:
+    lengths = len(about).to_bytes(8, "big")
+    return hmac.digest(key, lengths + about + content, sha256)[:NONCE_BYTES]
+
+
+def _opened(cipher: AESGCM, about: bytes, data: bytes) -> bytes:
+    start = len(_VERSION) + NONCE_BYTES
+    if not data.startswith(_VERSION):
+        raise NotDecrypted("it was not encrypted by this version, nor by one before it")
+    try:
+        return cipher.decrypt(data[len(_VERSION) : start], data[start:], about)
+    except InvalidTag as error:
+        raise NotDecrypted("it was changed, or encrypted for something else") from error
+    except ValueError as error:  # too short
+        raise NotDecrypted("it is nothing that was encrypted") from error
+
+
+def _about(place: Place) -> bytes:
+    """Return what a payload is bound to beside its key: whose it is, of which run, and where.
+
+    Not to one activity: workflow code does not know the activity's id.
+    """
+    tenant, root = tenant_of_run(place.workflow_id), place.root
+    return canonical_json([tenant, root, place.workflow_id, place.part.value])
+
+
+#: Seconds; whoever types a command waits for it.
+_LIMIT: Final = 15.0
+
+
+class RemoteEncryption:
+    """Encrypts and decrypts by asking a codec server."""
+
+    def __init__(self, endpoint: str, token: str, namespace: str) -> None:
+        """Make it; nobody is asked yet.
+
+        Args:
+            endpoint: The server's address; ``/encode`` and ``/decode`` are added.
+            token: Shown to it.
+            namespace: Temporal's, in which the payloads are.
+
+        Raises:
+            WrongUse: The address is none.
+        """
+        url = urlsplit(endpoint)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise WrongUse(f"setting {CODEC_ENDPOINT}: {endpoint!r} is no http(s)://host")
+        self._endpoint = endpoint.rstrip("/")
+        self._headers = {"X-Namespace": namespace}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    async def encrypt(self, payload: Payload, place: Place, *, kept: bool) -> Payload:
+        """Encrypt a payload, as the port says; a client replays nothing, so ``kept`` is no matter.
+
+        Raises:
+            KeyUnavailable: The server does not answer, or refuses, or has not encrypted it for
+                that place.
+        """
+        asked = Payload()
+        asked.CopyFrom(payload)
+        asked.metadata[WORKFLOW_ID] = place.workflow_id.encode()
+        asked.metadata[PART] = place.part.encode()
+        answer = await self._ask("encode", asked)
+        try:
+            encrypted = answer.metadata.get(ENCODING_KEY) == ENCRYPTED
+            if not encrypted or not place.holds(place_named(answer)):
+                raise NotDecrypted("it is not")
+        except NotDecrypted as error:
+            # Whatever answers there, what is secret is not sent on in plain.
+            raise KeyUnavailable(f"{self._endpoint} has not encrypted a payload") from error
+        return answer
+
+    async def decrypt(self, payload: Payload, place: Place | None) -> Payload:
+        """Decrypt a payload, as the port says."""
+        require_place(payload, place)
+        answer = await self._ask("decode", payload)
+        if answer.metadata.get(ENCODING_KEY) == ENCRYPTED:
+            raise NotDecrypted(f"{self._endpoint} does not decrypt it")
+        return answer
+
+    async def _ask(self, what: str, payload: Payload) -> Payload:
+        import httpx  # late: whoever has a key needs none of it
+
+        body = json_format.MessageToDict(Payloads(payloads=[payload]))
+        try:
+            async with httpx.AsyncClient(timeout=_LIMIT, headers=self._headers) as client:
+                answer = await client.post(f"{self._endpoint}/{what}", json=body)
+        except httpx.HTTPError as error:
+            why = str(error) or type(error).__name__
+            raise KeyUnavailable(f"codec server {self._endpoint} does not answer: {why}") from error
+        if answer.status_code in (401, 403):
+            raise KeyUnavailable(
+                f"codec server {self._endpoint} refuses to {what}: {_reason(answer)}"
+                f" ({CODEC_TOKEN})"
+            )
+        try:
+            if answer.status_code != 200:
+                raise ValueError(_reason(answer))
+            [found] = json_format.ParseDict(answer.json(), Payloads()).payloads
+        except (ValueError, json_format.ParseError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise KeyUnavailable(f"codec server {self._endpoint}: {reason}") from error
+        return found
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        told = json.loads(answer.text)["error"]
+    except (ValueError, KeyError, TypeError):
+        told = f"HTTP {answer.status_code}"
+    return str(told)
