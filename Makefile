@@ -69,15 +69,10 @@ drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes
 
 bench: venv ## Measure what BENCHMARKS.md shows (about two hours; needs PostgreSQL)
 	@"$(PY)" -m benchmarks.steps --json .surehand/benchmarks/steps.json
-	@"$(PY)" -m benchmarks.profile --json .surehand/benchmarks/profile.json
-	@"$(PY)" -m benchmarks.growth --json .surehand/benchmarks/growth.json
+	@"$(PY)" -m benchmarks.profile --events 10000000 --json .surehand/benchmarks/profile.json
 	@"$(PY)" -m benchmarks.runs --json .surehand/benchmarks/runs.json
-	@"$(PY)" -m benchmarks.guards --json .surehand/benchmarks/guards.json
-	@"$(PY)" -m benchmarks.retries --json .surehand/benchmarks/retries.json
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
-	@"$(PY)" -m benchmarks.busy --json .surehand/benchmarks/busy.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
-	@"$(PY)" -m benchmarks.approvals_page --json .surehand/benchmarks/approvals_page.json
 	@"$(PY)" -m benchmarks.peers --json .surehand/benchmarks/peers.json
 
 test: venv ## Run what needs no server, and for each guarantee a real kill; under four minutes

@@ -9,8 +9,7 @@ from typing import Any
 
 from dbos import DBOS, SetWorkflowID  # type: ignore[import-not-found]
 
-from benchmarks.outside import arrive
-from benchmarks.peer_program import KEYED, STEPS, arguments, called, measure
+from benchmarks.peer_program import KEYED, STEPS, arguments, arrive, called, measure
 
 
 def _call(run: str) -> dict[str, Any]:

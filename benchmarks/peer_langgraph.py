@@ -18,8 +18,7 @@ from langgraph.graph import END, START, StateGraph
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool  # type: ignore[import-not-found]
 
-from benchmarks.outside import arrive
-from benchmarks.peer_program import KEYED, STEPS, arguments, called, measure
+from benchmarks.peer_program import KEYED, STEPS, arguments, arrive, called, measure
 
 _CONNECTIONS: Final = 20
 

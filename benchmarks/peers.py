@@ -10,26 +10,34 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
+import json
+import secrets
+import shutil
+import signal
 import statistics
-import time
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from rich.console import Console
+import psycopg
+from sqlalchemy import make_url
 
-from benchmarks.concurrent import ConcurrentRuns, Probe, Turn
-from benchmarks.figures import table
-from benchmarks.kills import CALLS, TOOLS, ours_killed, plain_killed
-from benchmarks.ledgers import DATABASES
-from benchmarks.outside import Arrived, arrived
-from benchmarks.peer_systems import PEERS, Peer, peers_python
-from benchmarks.program import Told, parser_of, run
-from benchmarks.workers import Place, at_each
-from surehand.drill.environment import Environment
-from surehand.process.exits import leave
+from benchmarks.peer_program import KEYED, KILLED, STEPS, arrived
+from benchmarks.places import Place, at_each, on_queue, played
+from benchmarks.plain import PLAIN_KILLED
+from benchmarks.plain import READY as PLAIN_READY
+from benchmarks.program import Found, Row, clean, parser_of, run
+from benchmarks.steps import Probe, Turn, play_plain, play_protected
+from surehand.drill.environment import READY, Environment, worker
+from surehand.process import ROOT
+from surehand.process.children import Child, python
+from surehand.process.exits import SurehandError, leave
+from surehand.workflows.plan.plan import Plan
+from tests.postgres_server import SUPERUSER
 
 #: Fastest first.
 _MODES: Final = ("exit", "async", "sync")
@@ -37,89 +45,168 @@ _TEMPORAL: Final = "temporal"
 _PLAIN: Final = "plain Temporal"
 ROUNDS: Final = 3
 #: Of the run that is alone, and of each of many.
-STEPS: Final = 100
+ALONE_STEPS: Final = 100
 CONCURRENT_STEPS: Final = 10
 CONCURRENT: Final = 50
+#: Their names, by the module of their program.
+PEERS: Final = {"dbos": "DBOS", "langgraph": "LangGraph"}
+#: Where their packages are, from the folder in which the benchmark is called.
+_VENV: Final = Path(".surehand/benchmarks/peers-venv")
+_PINNED: Final = ROOT / "benchmarks" / "peers.txt"
+#: What recovers a call, by whether it hands over a key.
+CALLS: Final = {False: "nothing", True: "a key that the outside keeps"}
+#: The same of our tools.
+TOOLS: Final = {CALLS[True]: "killed.put", "a lookup": "killed.order"}
 
 #: Plays so many runs with so many steps.
 Play = Callable[[int, int], Awaitable[Turn]]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a step costs in one system, on one kind of database."""
+def peers_python() -> Path:
+    """Return the peers' own Python; their packages are installed when the list has changed.
 
-    system: str
-    store: str
-    runs: int
-    """At once."""
-    turns: Sequence[Turn]
-
-    @property
-    def ms(self) -> float:
-        """Milliseconds a step."""
-        return 1000 * statistics.median(turn.seconds_per_step() for turn in self.turns)
-
-    @property
-    def steps_per_s(self) -> float:
-        """Steps a second, of all runs together."""
-        return statistics.median(turn.steps_per_second() for turn in self.turns)
-
-    def times(self, other: Measured) -> float:
-        """Return how many times as long as here a step takes there: the median of the rounds'."""
-        both = list(zip(self.turns, other.turns, strict=True))
-        if self.runs == 1:
-            return statistics.median(o.seconds_per_step() / t.seconds_per_step() for t, o in both)
-        return statistics.median(t.steps_per_second() / o.steps_per_second() for t, o in both)
+    Raises:
+        SurehandError: They cannot be.
+    """
+    digest = hashlib.sha256(_PINNED.read_bytes()).hexdigest()
+    venv, own = _VENV.absolute(), _VENV.absolute() / "bin" / "python"
+    mark = venv / "installed"
+    if not mark.exists() or mark.read_text() != digest:
+        shutil.rmtree(venv, ignore_errors=True)
+        pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        for command in ([sys.executable, "-m", "venv", str(venv)], [*pip, "-r", str(_PINNED)]):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+                raise SurehandError(f"the peers cannot be installed: {said}")
+        mark.write_text(digest)
+    return own
 
 
-@dataclass(frozen=True)
-class Killed:
-    """What a kill has left outside."""
+class Peer:
+    """One of them, on a database of its own beside a ledger."""
 
-    system: str
-    store: str
-    call: str
-    outside: Arrived
+    def __init__(self, name: str, python: Path, environment: Environment, place: Place) -> None:
+        self._name = name
+        self._python = python
+        self._folder = environment.case_folder(f"{name}-{place.store}")
+        self._ledger = place.url
+        self._started = 0
+
+    async def turn(self, steps: int, runs: int) -> Turn:
+        """Play runs at once.
+
+        Raises:
+            SurehandError: Its program failed.
+        """
+        with self._program(self._database(STEPS), STEPS, str(steps), str(runs)) as one:
+            await asyncio.to_thread(one.wait_done)
+            said = [line for line in one.output().splitlines() if line.startswith("[[")]
+        return Turn(json.loads(said[-1]))
+
+    async def killed(self, *, keyed: bool) -> Path:
+        """Have a call kill its process, start that again; returns what has arrived outside.
+
+        Raises:
+            SurehandError: It was not killed, or did not go on.
+        """
+        what = KEYED if keyed else KILLED
+        database, world = self._database(what), self._folder / f"{what}.jsonl"
+        with self._program(database, what, world=world) as one:
+            await asyncio.to_thread(_require_killed, one)
+        with self._program(database, what, world=world) as one:
+            await asyncio.to_thread(one.wait_done)
+        return world
+
+    def _database(self, name: str) -> str:
+        """Return the URL of a database, which is made if it is not there."""
+        url = make_url(self._ledger)
+        if url.get_backend_name() == "sqlite":
+            return f"sqlite:///{self._folder / name}.db"
+        own = f"{self._name}_{name}"
+        server = f"postgresql://{SUPERUSER}@{url.host}:{url.port}"
+        with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+            there = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [own])
+            if there.fetchone() is None:
+                connection.execute(f'CREATE DATABASE "{own}"'.encode())
+        return f"{server}/{own}"
+
+    def _program(self, database: str, what: str, *numbers: str, world: Path | None = None) -> Child:
+        self._started += 1
+        module = f"benchmarks.peer_{self._name}"
+        variables = {**clean(), "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false"}
+        return Child(
+            [self._python, "-m", module, what, database, *numbers],
+            environment=variables | ({"BENCHMARK_WORLD": str(world)} if world else {}),
+            log=self._folder / f"{self._name}-{self._started}.log",
+        )
 
 
-class Compared:
-    """What was measured, also when it was ended early."""
+def _require_killed(one: Child) -> None:
+    """Wait until a process has ended, and see that it was killed.
 
-    def __init__(self) -> None:
-        self.measured: list[Measured] = []
-        self.killed: list[Killed] = []
+    Raises:
+        SurehandError: It was not.
+    """
+    one.wait_for(lambda: one.returncode is not None)
+    if one.returncode != -signal.SIGKILL:
+        raise SurehandError(f"{one.log.stem} was not killed: {one.last_line()}")
 
-    def told(self) -> Told:
-        """Return what there is to say."""
-        head = ["system", "database", "runs", "ms a step", "steps/s", *_MODES]
-        costs = [
-            [one.system, one.store, str(one.runs), f"{one.ms:.1f}", f"{one.steps_per_s:.0f}"]
-            + [f"{one.times(self._ours(one, mode)):.2f}" for mode in _MODES]
-            for one in self.measured
-        ]
-        named = ["system", "database", "what recovers it", "calls after a kill", "effects"]
-        kills = [
-            [one.system, one.store, one.call, str(one.outside.calls), str(one.outside.effects)]
-            for one in self.killed
-        ]
-        documents = [*map(self._document, self.measured), *map(_document_of, self.killed)]
-        tables = [table(head, costs)] * bool(costs) + [table(named, kills)] * bool(kills)
-        return Told(documents, "\n\n".join(tables))
 
-    def _ours(self, one: Measured, mode: str) -> Measured:
-        place = (ours_in(mode), one.store, one.runs)
-        return next(m for m in self.measured if (m.system, m.store, m.runs) == place)
+async def kill_ours(environment: Environment, place: Place, tool: str, mode: str) -> Path:
+    """Kill a worker in a tool's call, start another; returns what has arrived outside.
 
-    def _document(self, one: Measured) -> dict[str, Any]:
-        return {
-            "system": one.system,
-            "store": one.store,
-            "runs": one.runs,
-            "ms_per_step": round(one.ms, 2),
-            "steps_per_s": round(one.steps_per_s, 1),
-            "times": {mode: round(one.times(self._ours(one, mode)), 3) for mode in _MODES},
-        }
+    Raises:
+        SurehandError: It was not killed, or the run did not complete.
+    """
+    name = f"{tool}-{mode}-{place.store}"
+    folder = environment.case_folder(name)
+    world, server = folder / "world.jsonl", on_queue(place.server, name)
+    variables = {**place.variables, "BENCHMARK_WORLD": str(world)}
+    # Two steps: one alone is no batch.
+    plan = Plan.model_validate([{"tool": tool}, {"tool": "quick.write"}])
+
+    def start() -> Child:
+        return worker(variables, folder, "worker", database_url=place.url, task_queue=name)
+
+    await _kill_in(start, READY, lambda: played(server, "killed", plan, mode))
+    return world
+
+
+async def kill_plain(environment: Environment, place: Place, *, keyed: bool) -> Path:
+    """Kill a worker of Temporal alone in an activity; returns what has arrived outside.
+
+    Raises:
+        SurehandError: It was not killed.
+    """
+    name = f"plain-{KEYED if keyed else KILLED}-{place.store}"
+    folder = environment.case_folder(name)
+    world = folder / "world.jsonl"
+    variables = {**place.variables, "BENCHMARK_WORLD": str(world)}
+
+    def start() -> Child:
+        command = python("benchmarks.plain", name)
+        return Child(command, environment=variables, log=folder / "worker.log")
+
+    def execute() -> Awaitable[object]:
+        return place.server.client.execute_workflow(
+            PLAIN_KILLED, keyed, id=f"killed-{secrets.token_hex(6)}", task_queue=name
+        )
+
+    await _kill_in(start, PLAIN_READY, execute)
+    return world
+
+
+async def _kill_in(
+    start: Callable[[], Child], ready: str, play: Callable[[], Awaitable[object]]
+) -> None:
+    with start() as one:
+        await asyncio.to_thread(one.wait_said, ready)
+        ended = asyncio.ensure_future(play())
+        await asyncio.to_thread(_require_killed, one)
+    with start() as another:
+        await asyncio.to_thread(another.wait_said, ready)
+        await ended
 
 
 def ours_in(mode: str) -> str:
@@ -127,16 +214,30 @@ def ours_in(mode: str) -> str:
     return f"Surehand `{mode}`"
 
 
-def _document_of(one: Killed) -> dict[str, Any]:
-    outside = {"calls": one.outside.calls, "effects": one.outside.effects}
-    return {"system": one.system, "store": one.store, "call": one.call, **outside}
+def _times(here: Sequence[Turn], there: Sequence[Turn], runs: int) -> float:
+    """Return how many times as long as here a step takes there: the median of the rounds'."""
+    both = zip(here, there, strict=True)
+    if runs == 1:
+        return statistics.median(t.seconds_per_step() / h.seconds_per_step() for h, t in both)
+    return statistics.median(h.steps_per_second() / t.steps_per_second() for h, t in both)
 
 
-async def measure(
-    environment: Environment, options: argparse.Namespace, console: Console, found: Compared
-) -> None:
+def _cost(system: str, store: str, runs: int, turns: dict[str, list[Turn]]) -> Row:
+    own = turns[system]
+    ms = 1000 * statistics.median(turn.seconds_per_step() for turn in own)
+    speed = statistics.median(turn.steps_per_second() for turn in own)
+    return {
+        "system": system,
+        "store": store,
+        "runs": runs,
+        "ms_per_step": round(ms, 2),
+        "steps_per_s": round(speed, 1),
+        **{mode: round(_times(own, turns[ours_in(mode)], runs), 3) for mode in _MODES},
+    }
+
+
+async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
     """Play all systems on each database."""
-    began = time.monotonic()
     wanted = options.peer or [*PEERS, _TEMPORAL]
     chosen = [name for name in PEERS if name in wanted]
     program = await asyncio.to_thread(peers_python) if chosen else None
@@ -144,10 +245,9 @@ async def measure(
     async def play(place: Place) -> None:
         peers = {PEERS[n]: Peer(n, program, environment, place) for n in chosen if program}
         systems: dict[str, Play] = {name: peer.turn for name, peer in peers.items()}
-        ours = ConcurrentRuns(place.server, place.store)
         if _TEMPORAL in wanted:
-            systems[_PLAIN] = lambda steps, runs: ours.plain(steps, 0, runs)
-        systems |= {ours_in(mode): partial(_ours, ours, mode) for mode in _MODES}
+            systems[_PLAIN] = lambda steps, runs: play_plain(place.server, steps, 0, runs)
+        systems |= {ours_in(mode): partial(_play_ours, place, mode) for mode in _MODES}
         for one in systems.values():
             await one(3, 1)
         for runs, steps in ((1, options.steps), (options.runs, CONCURRENT_STEPS)):
@@ -155,53 +255,48 @@ async def measure(
             for _ in range(options.rounds):
                 for name, one in systems.items():
                     turns[name].append(await one(steps, runs))
-            found.measured += [Measured(n, place.store, runs, turns[n]) for n in systems]
-            took = time.monotonic() - began
-            console.print(f"{place.store}: {runs} x {steps} steps ({took:.0f} s so far)")
-        await _kill(environment, place, peers, found, plain=_TEMPORAL in wanted)
-        console.print(f"{place.store}: kills ({time.monotonic() - began:.0f} s so far)")
+            found.rows += [_cost(name, place.store, runs, turns) for name in systems]
+            found.note(f"{place.store}: {runs} x {steps} steps")
+        await _kill_all(environment, place, peers, found, plain=_TEMPORAL in wanted)
+        found.note(f"{place.store}: kills")
 
-    await at_each(environment, options.database or list(DATABASES), play)
-
-
-async def _ours(ours: ConcurrentRuns, mode: str, steps: int, runs: int) -> Turn:
-    return await ours.protected(mode, Probe((mode,), "write", runs, steps, 1).plan(), runs)
+    variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    await at_each(environment, variables, options.database, play)
 
 
-async def _kill(
-    environment: Environment, place: Place, peers: dict[str, Peer], found: Compared, *, plain: bool
+async def _play_ours(place: Place, mode: str, steps: int, runs: int) -> Turn:
+    return await play_protected(place.server, mode, Probe("write", runs, steps, 1).plan(), runs)
+
+
+async def _kill_all(
+    environment: Environment, place: Place, peers: dict[str, Peer], found: Found, *, plain: bool
 ) -> None:
-    def took(system: str, call: str, world: Path) -> None:
-        found.killed.append(Killed(system, place.store, call, arrived(world)))
+    def add(system: str, call: str, world: Path) -> None:
+        left = {"call": call, **vars(arrived(world))}
+        found.rows.append({"system": system, "store": place.store, **left})
 
     for keyed, call in CALLS.items():
         for name, peer in peers.items():
-            took(name, call, await peer.killed(keyed=keyed))
+            add(name, call, await peer.killed(keyed=keyed))
         if plain:
-            took(_PLAIN, call, await plain_killed(environment, place, keyed=keyed))
+            add(_PLAIN, call, await kill_plain(environment, place, keyed=keyed))
     for mode in _MODES:
         for call, tool in TOOLS.items():
-            took(ours_in(mode), call, await ours_killed(environment, place, tool, mode))
+            add(ours_in(mode), call, await kill_ours(environment, place, tool, mode))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return its exit code."""
     parser = parser_of("peers", "DBOS, LangGraph and plain Temporal beside Surehand.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 3")
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="default 100")
+    parser.add_argument("--steps", type=int, default=ALONE_STEPS, metavar="N", help="default 100")
     parser.add_argument("--runs", type=int, default=CONCURRENT, metavar="N", help="default 50")
     names = (*PEERS, _TEMPORAL)
     parser.add_argument("--peer", choices=names, action="append", help="default all")
     options = parser.parse_args(argv)
     if options.rounds < 1 or min(options.steps, options.runs) < 2:
         parser.error("--rounds must be at least 1, --steps and --runs at least 2")
-    found = Compared()
-    return run(
-        "peers",
-        options.json,
-        lambda environment, console: measure(environment, options, console, found),
-        found.told,
-    )
+    return run("peers", options, measure)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,12 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from temporalio import activity, workflow
-from temporalio.exceptions import ApplicationError
 from temporalio.worker import PollerBehaviorAutoscaling, Worker
 
 with workflow.unsafe.imports_passed_through():
     from benchmarks import refund_tools
-    from benchmarks.outside import arrive
-    from benchmarks.quick_tools import Attempts, Repeated, answer, attempt
-    from surehand.activities.tools.failure_classes import Transient
+    from benchmarks.peer_program import arrive
+    from benchmarks.tools import answer
     from surehand.examples.shop.params import (
         CalculateParams,
         Mailed,
@@ -40,7 +38,6 @@ with workflow.unsafe.imports_passed_through():
 
 PLAIN_QUEUE: Final = "plain"
 PLAIN: Final = "PlainSteps"
-PLAIN_REPEATED: Final = "PlainRepeated"
 PLAIN_REFUND: Final = "PlainRefund"
 PLAIN_KILLED: Final = "PlainKilled"
 #: The signal that approves a refund.
@@ -74,31 +71,6 @@ class PlainSteps:
             )
             began.append(float(answered["at"]))
         return began
-
-
-@activity.defn
-async def call_again(call: str, takes: float, fails: int, pause: float) -> Attempts:
-    """Make a call that fails at first."""
-    try:
-        return await attempt(call, Repeated(takes=takes, fails=fails))
-    except Transient as error:
-        delay = timedelta(seconds=pause)
-        raise ApplicationError(str(error), next_retry_delay=delay) from error
-
-
-@workflow.defn(name=PLAIN_REPEATED)
-class PlainRepeated:
-    """Makes one call that fails at first."""
-
-    @workflow.run
-    async def run(self, takes: float, fails: int, pause: float) -> Attempts:
-        """Return when its attempts began and ended."""
-        return await workflow.execute_activity(
-            call_again,
-            args=[workflow.info().workflow_id, takes, fails, pause],
-            start_to_close_timeout=timedelta(seconds=60),
-            heartbeat_timeout=HEARTBEAT_TIMEOUT,
-        )
 
 
 @activity.defn
@@ -206,10 +178,9 @@ async def serve(queue: str = PLAIN_QUEUE) -> None:
     worker = Worker(
         client,
         task_queue=queue,
-        workflows=[PlainSteps, PlainRepeated, PlainRefund, PlainKilled],
+        workflows=[PlainSteps, PlainRefund, PlainKilled],
         activities=[
             call,
-            call_again,
             call_outside,
             read_order,
             calculate_refund,

@@ -2,8 +2,10 @@
 
 The transactions of a write as a worker makes them, without Temporal around them: a claim, an
 outcome, and an outcome with the claim of what follows; where the tenant has quotas, with
-``--quotas``, that is two transactions. A second pass runs them under ``cProfile``,
-in one thread, and shows which functions take the time.
+``--quotas``, that is two transactions. With ``--events``, a ledger that has grown for years takes
+turns with the new one: it has the rows of many runs that are over, 100 events and 20 effects each.
+A last pass runs the transactions under ``cProfile``, in one thread, and shows which functions take
+the time. BENCHMARKS.md shows what this prints.
 """
 
 from __future__ import annotations
@@ -13,60 +15,49 @@ import asyncio
 import cProfile
 import pstats
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
 from sqlalchemy import event
 
-from benchmarks.figures import table
-from benchmarks.ledgers import DATABASES, limit, makers
-from benchmarks.program import Told, parser_of, run, unread_log
+from benchmarks.places import makers, set_quotas
+from benchmarks.program import Found, Row, parser_of, run, unread_log
+from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
+from surehand.activities.ledger.core.tables import runs
 from surehand.activities.ledger.effects import claims, outcomes
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
 from surehand.drill.environment import Environment
 from surehand.process.exits import leave
+from surehand.workflows.contracts.runs import CloseRun
+from surehand.workflows.contracts.states import RunState
+from tests.ledger.grown import grow
 from tests.ledger.scene import Scene
 
 #: Writes of each pass.
 WRITES: Final = 500
+#: Turns of each ledger, and writes before the first.
+TURNS: Final = 5
+WARM_UP: Final = 50
+#: Events and effects of each run in the grown ledger.
+RUN_EVENTS: Final = 100
+RUN_EFFECTS: Final = 20
+_PAST: Final = "past"
+#: A transaction may take this many times as long there.
+TARGET: Final = 1.2
 #: Functions shown.
 SHOWN: Final = 25
 _SCENE: Final = "default"
 _RECEIPT: Final = {"refund": "r-1", "amount": "120.00"}
 
 Work = Callable[[Transaction], Any]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a transaction costs."""
-
-    store: str
-    transaction: str
-    each_ms: float
-    processor_ms: float
-    """Of this process."""
-    database_ms: float
-    """From a statement's way to the driver until its answer is there; COMMIT included."""
-    trips: float
-    """Statements, with BEGIN and COMMIT."""
-
-    def row(self) -> list[str]:
-        """Return it as a row of a table."""
-        times = (self.each_ms, self.processor_ms, self.database_ms)
-        return [
-            self.store,
-            self.transaction,
-            *(f"{one:.2f}" for one in times),
-            f"{self.trips:.1f}",
-        ]
 
 
 class Watch:
@@ -143,12 +134,21 @@ class Measure:
         watch = self.watch
         return time.perf_counter(), time.process_time(), watch.seconds, float(watch.statements)
 
-    def costs(self, store: str) -> Iterator[Cost]:
+    def rows(self, store: str, ledger: str) -> Iterator[Row]:
         """Yield what one transaction of each kind costs."""
         for name, (*seconds, statements, times) in self.sums.items():
-            wall, processor, database = (1000 * one / times for one in seconds)
-            trips = statements / times + (0 if store == "sqlite" else 1)  # BEGIN
-            yield Cost(store, name, wall, processor, database, trips)
+            wall, processor, database = (round(1000 * one / times, 2) for one in seconds)
+            yield {
+                "store": store,
+                "ledger": ledger,
+                "transaction": name,
+                "ms": wall,
+                "processor_ms": processor,
+                # From a statement's way to the driver until its answer is there, COMMIT included.
+                "database_ms": database,
+                # Statements, with BEGIN and COMMIT.
+                "trips": round(statements / times + (store != "sqlite"), 1),
+            }
 
 
 async def play_writes(measure: Measure, first: int, count: int) -> None:
@@ -166,7 +166,7 @@ async def play_writes(measure: Measure, first: int, count: int) -> None:
             claimed = await measure.make(name, _claim(following), more=True)
 
 
-def _functions(scene: Scene, first: int, count: int) -> list[list[str]]:
+def _functions(scene: Scene, store: str, first: int, count: int) -> list[Row]:
     """Return the functions that take the most time of their own in stretches of writes."""
     requests = list(_writes(scene, first, count + 1))
     claimed: Any = scene.claim(requests[0])
@@ -179,12 +179,12 @@ def _functions(scene: Scene, first: int, count: int) -> list[list[str]]:
     whole = sum(own for _, _, own, _, _ in stats.values())
     rows = sorted(stats.items(), key=lambda item: -item[1][2])[:SHOWN]
     return [
-        [
-            _name(*where),
-            f"{calls / count:.1f}",
-            f"{100 * own / whole:.1f}%",
-            f"{100 * all_ / whole:.1f}%",
-        ]
+        {
+            f"function ({store})": _name(*where),
+            "calls": round(calls / count, 1),
+            "own": f"{100 * own / whole:.1f}%",
+            "with all it calls": f"{100 * all_ / whole:.1f}%",
+        }
         for where, (_, calls, own, all_, _) in rows
     ]
 
@@ -193,33 +193,67 @@ def _name(file: str, _line: int, function: str) -> str:
     return function if file == "~" else f"{Path(file).parent.name}/{Path(file).name}: {function}"
 
 
-async def play(
-    environment: Environment,
-    options: argparse.Namespace,
-    console: Console,
-    costs: list[Cost],
-    functions: dict[str, list[list[str]]],
-) -> None:
-    """Play all transactions on each ledger; the lists keep what is done when this is ended."""
-    with ExitStack() as running:
-        running.enter_context(unread_log())
-        made = makers(environment, options.database or list(DATABASES), running)
-        for store, make in made.items():
-            url = make("profile")
-            if options.quotas:
-                limit(url)
-            async with open_ledger(url) as ledger:
-                scene, count = Scene.begin(ledger, _SCENE), options.writes
-                watch = Watch(ledger)
-                await play_writes(Measure(scene, watch), 0, 50)
-                with ledger.engine.connect() as connection:
-                    # As in a ledger that is not new: plans made without statistics are bad.
-                    connection.exec_driver_sql("ANALYZE")
-                    connection.commit()
-                measure = Measure(scene, watch)
-                await play_writes(measure, 1000, count)
-                costs += measure.costs(store)
-                functions[store] = await asyncio.to_thread(_functions, scene, 1_000_000, count)
+def _grow(url: str, events: int) -> None:
+    """Give a ledger one run that is over, and copies of it until it has so many events."""
+    with closing(Ledger(make_engine(url))) as ledger:
+        scene = Scene(ledger, _SCENE)
+        scene.open_run(_PAST)
+        for number in range(RUN_EFFECTS):
+            key, step = f"refund:past-{number}", f"refund-{number}"
+            scene.committed(scene.call(run_id=_PAST, key=key, step_id=step))
+        with scene.tx() as tx:
+            written = tx.one(rows_of(runs, runs.c.seq, run_id=_PAST))
+            assert written is not None
+            for _ in range(RUN_EVENTS - written["seq"] - 1):
+                tx.event(_PAST, "step.progress", step_id="refund-0", tool="t", progress=None)
+            over = CloseRun(tenant=_SCENE, run_id=_PAST, state=RunState.COMPLETED)
+            lifecycle.close_run(tx, over)
+    grow(url, _SCENE, _PAST, events // RUN_EVENTS - 1)
+
+
+async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
+    """Make all transactions on each ledger; a new ledger and a grown one take turns."""
+    with ExitStack() as running, unread_log():
+        for store, make in makers(environment, options.database, running).items():
+            urls = {"new": make("new")}
+            if options.events:
+                urls["grown"] = make("grown")
+                await asyncio.to_thread(_grow, urls["grown"], options.events)
+                found.note(f"{store}: a ledger with {options.events:,} events")
+            async with AsyncExitStack() as opened:
+                measures = {}
+                for name, url in urls.items():
+                    if options.quotas:
+                        set_quotas(url)
+                    ledger = await opened.enter_async_context(open_ledger(url))
+                    scene, watch = Scene.begin(ledger, _SCENE), Watch(ledger)
+                    await play_writes(Measure(scene, watch), 0, WARM_UP)
+                    with ledger.engine.connect() as connection:
+                        # As in a ledger that is not new: plans made without statistics are bad.
+                        connection.exec_driver_sql("ANALYZE")
+                        connection.commit()
+                    measures[name] = Measure(scene, watch)
+                for turn in range(1, TURNS + 1):
+                    for one in measures.values():
+                        await play_writes(one, 100_000 * turn, -(-options.writes // TURNS))
+                for name, one in measures.items():
+                    found.rows += one.rows(store, name)
+                scene = measures["new"].scene
+                found.rows += await asyncio.to_thread(
+                    _functions, scene, store, 1_000_000, options.writes
+                )
+            found.note(f"{store}: transactions")
+
+
+def missed(rows: Sequence[Row]) -> Iterable[str]:
+    """Yield a line for each transaction that costs too much in a grown ledger."""
+    made = [row for row in rows if "transaction" in row]
+    new = {(row["store"], row["transaction"]): row["ms"] for row in made if row["ledger"] == "new"}
+    for row in made:
+        ratio = row["ms"] / new[row["store"], row["transaction"]]
+        if ratio > TARGET:
+            where = f"{row['transaction']} on {row['store']}"
+            yield f"{where} takes {ratio:.2f} times as long in a grown ledger"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -227,20 +261,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of("profile", "Where the time of a write goes in the ledger.")
     parser.add_argument("--writes", type=int, default=WRITES, metavar="N", help="default 500")
     parser.add_argument("--quotas", action="store_true", help="set all quotas of the tenant")
+    grown = "also measure in a ledger with so many events of runs that are over"
+    parser.add_argument("--events", type=int, default=0, metavar="N", help=grown)
     options = parser.parse_args(argv)
-    costs: list[Cost] = []
-    functions: dict[str, list[list[str]]] = {}
-    head = ["ledger", "transaction", "ms", "processor, ms", "database, ms", "round trips"]
-
-    def tell() -> Told:
-        parts = [table(head, (one.row() for one in costs))]
-        for store, rows in functions.items():
-            parts.append(table([f"function ({store})", "calls", "own", "with all it calls"], rows))
-        return Told([vars(one) for one in costs], "\n\n".join(parts))
-
-    return run(
-        "profile", options.json, lambda *of: play(of[0], options, of[1], costs, functions), tell
-    )
+    if options.events and options.events < 2 * RUN_EVENTS:
+        parser.error(f"--events must be at least {2 * RUN_EVENTS}")
+    return run("profile", options, measure, missed)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the benchmarks do alike: an environment, notes, and a summary."""
+"""What all benchmarks share: options, an environment, notes, percentiles, tables, the exit code."""
 
 from __future__ import annotations
 
@@ -7,36 +7,60 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
 from rich.console import Console
 
-from benchmarks.ledgers import DATABASES
+from benchmarks.places import DATABASES
 from surehand.drill.environment import Environment, prepared
+from surehand.drill.report import nearest_rank
 from surehand.process.exits import ExitCode, SurehandError, end_by_signal_in_order
+from surehand.workflows.plan.durability import Durability
 from tests.postgres_server import PostgresMissing
 
-
-@dataclass(frozen=True)
-class Told:
-    """What a benchmark has to say in the end, also of one that was ended early."""
-
-    documents: Sequence[dict[str, Any]]
-    """For ``--json``."""
-    tables: str
-    missed: Sequence[str] = ()
-    """A line for each target that was missed."""
+#: A line of a table, and an element of ``--json``.
+Row = dict[str, Any]
+MODES = tuple(mode.value for mode in Durability)
 
 
-def clean() -> dict[str, str]:
-    """Return the environment without settings: the figures are those of the defaults."""
-    ours = ("SUREHAND_", "TEMPORAL_", "BENCHMARK_")
-    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+@dataclass
+class Found:
+    """What was measured so far. It is printed even if a benchmark is ended early."""
+
+    say: Callable[[str], object]
+    rows: list[Row] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def note(self, text: str) -> None:
+        """Tell how far the benchmark is."""
+        self.say(f"{text} ({time.monotonic() - self.began:.0f} s so far)")
+
+
+def percentiles(of: str, seconds: Iterable[float]) -> Row:
+    """Return the figures of at least one measurement; percentiles by nearest rank."""
+    times = sorted(seconds)
+    figures = {"p50": nearest_rank(times, 50), "p95": nearest_rank(times, 95), "max": times[-1]}
+    return {f"{of}_{name}_s": round(value, 3) for name, value in figures.items()}
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """Return the rows as tables in Markdown, one for each set of columns."""
+    by_columns: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        by_columns.setdefault(tuple(row), []).append(row)
+    return "\n\n".join(
+        "\n".join(
+            f"| {' | '.join(map(str, line))} |"
+            for line in (columns, ["---"] * len(columns), *(row.values() for row in group))
+        )
+        for columns, group in by_columns.items()
+    )
 
 
 @contextmanager
@@ -63,27 +87,34 @@ def parser_of(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def clean() -> dict[str, str]:
+    """Return the environment without settings: the figures are those of the defaults."""
+    ours = ("SUREHAND_", "TEMPORAL_", "BENCHMARK_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+
+
 def run(
     name: str,
-    file: Path | None,
-    play: Callable[[Environment, Console], Coroutine[Any, Any, None]],
-    tell: Callable[[], Told],
+    options: argparse.Namespace,
+    play: Callable[[Environment, argparse.Namespace, Found], Coroutine[Any, Any, None]],
+    missed: Callable[[Sequence[Row]], Iterable[str]] = lambda rows: (),
 ) -> int:
-    """Play a benchmark, say what it has measured, and return its exit code.
+    """Play a benchmark, print what it has measured, and return its exit code.
 
     Args:
         name: Its module's.
-        file: Where to write all that was measured.
-        play: Measures; ended early by Ctrl-C, it leaves what there is for ``tell``.
-        tell: Returns what was measured.
+        options: Its command line's.
+        play: Measures, and adds rows as it goes.
+        missed: Returns a line for each target that the rows miss.
     """
     console = Console(markup=False, highlight=False, soft_wrap=True)
     end_by_signal_in_order()
-    before, code = os.getloadavg()[0], ExitCode.DONE
+    options.database = options.database or list(DATABASES)
+    found, before, code = Found(console.print), os.getloadavg()[0], ExitCode.DONE
     try:
         with prepared(clean(), database=None, say=console.print) as environment:
             try:
-                asyncio.run(play(environment, console))
+                asyncio.run(play(environment, options, found))
             except KeyboardInterrupt:
                 code = ExitCode.INTERRUPTED
                 print(f"benchmarks.{name}: ended early", file=sys.stderr)
@@ -94,16 +125,15 @@ def run(
     except (SurehandError, PostgresMissing) as error:
         code = error.code if isinstance(error, SurehandError) else ExitCode.NOT_REACHABLE
         print(f"benchmarks.{name}: {error}", file=sys.stderr)
-    after, told = os.getloadavg()[0], tell()
-    if not told.documents:
+    after = os.getloadavg()[0]
+    if not found.rows:
         return code
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{json.dumps(told.documents, indent=1)}\n", encoding="utf-8")
-    console.print(told.tables)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(f"{json.dumps(found.rows, indent=1)}\n", encoding="utf-8")
+    console.print(tables(found.rows))
     console.print(f"\nLoad average before {before:.1f}, after {after:.1f} (its own included)")
-    for line in told.missed:
+    lines = list(missed(found.rows))
+    for line in lines:
         console.print(f"MISSED: {line}")
-    if code is ExitCode.DONE and told.missed:
-        return ExitCode.BROKEN
-    return code
+    return ExitCode.BROKEN if lines and code is ExitCode.DONE else code

@@ -1,32 +1,47 @@
 """``python -m benchmarks.recovery``: how long a run stands still when its worker is killed.
 
-A worker is killed with SIGKILL at crash points of a call, and while its run waits for an approval,
-with another one standing by, all with default settings. Measured from its death to the next call
+A worker is killed with SIGKILL at crash points of a call, and while its run waits for an approval.
+Another one stands by, both with default settings. The time counts from the death to the next call
 that reaches the outside world. BENCHMARKS.md shows what this prints.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import random
+import secrets
+import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from sqlalchemy import text
+from temporalio.api.enums.v1 import EventType
 
-from benchmarks.figures import Figures, grouped, table
-from benchmarks.ledgers import DATABASES, makers
-from benchmarks.program import Told, clean, parser_of, run
-from benchmarks.standby import ANY_MOMENT, WAITING, Kill, Pair
-from surehand.activities.worker.crash_points import CrashPoint
+from benchmarks.places import connection_for, makers, on_queue
+from benchmarks.program import Found, Row, clean, parser_of, percentiles, run
+from benchmarks.tools import calls
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.worker.crash_points import DURING, CrashPoint
 from surehand.client.connection import Connection
-from surehand.drill.environment import Environment
-from surehand.process.connect import connect, find_target
-from surehand.process.exits import leave
-from surehand.process.settings import ClientSettings
-from surehand.workflows.identity import DEFAULT_TENANT
+from surehand.client.launch import launch
+from surehand.client.outcome import run_result
+from surehand.drill.environment import READY, Environment, worker
+from surehand.process.children import Child
+from surehand.process.exits import SurehandError, leave
+from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.identity import run_id_for
+from surehand.workflows.plan.plan import Plan
 
 #: With two databases twenty kills of one kind at one point.
 ROUNDS: Final = 10
@@ -38,6 +53,24 @@ TARGETS: Final = {
     **dict.fromkeys(("read", "dedupes", "transactional"), (0.5, 0.8)),
     **dict.fromkeys(("any moment", "approval"), (5.0, 5.0)),
 }
+
+#: Steps of every run: the one whose worker dies, and the one that follows.
+KILLED: Final = "killed"
+NEXT: Final = "next"
+#: Where a worker is killed whose run waits for an approval; all others are crash points.
+WAITING: Final = "waiting"
+#: Anywhere in a run of short steps: in a call, between calls, while the run is moved on.
+ANY_MOMENT: Final = "any moment"
+#: The run of short steps is under way for about twice as long as it may take until its kill.
+_SHORT_STEPS: Final = 60
+_KILLED_WITHIN: Final = 1.0  # seconds
+
+_WORKERS: Final = 2
+#: Seconds between looks at whether a worker has died: the error of what is measured.
+_DEATH_PAUSE: Final = 0.005
+_VIEW_PAUSE: Final = 0.05
+#: A run takes seconds; one that takes as long as this has lost something.
+_RUN_LIMIT: Final = timedelta(seconds=60)
 
 _CALLED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL, CrashPoint.BEFORE_REPORT)
 #: Kind, tool, points. A read claims nothing. A lookup that finds nothing has to wait for the first
@@ -53,159 +86,272 @@ _KILLS: Final[Sequence[tuple[str, str, Sequence[str]]]] = (
 )
 
 
-class Shown:
-    """Says how far the benchmark is: a bar on a terminal, a line for each round otherwise."""
+@dataclass(frozen=True)
+class Kill:
+    """What a pair measures."""
 
-    def __init__(self, console: Console, total: int) -> None:
-        self._console = console
-        self._began = time.monotonic()
-        self._bar = Progress(
-            TextColumn("kills"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self._id = self._bar.add_task("kills", total=total)
+    database: str
+    kind: str
+    """How the tool recovers."""
+    tool: str
+    point: str
 
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
-        """Draw the bar while the block lasts."""
-        with self._bar:
-            yield
-
-    def killed(self) -> None:
-        """Count one more kill."""
-        self._bar.advance(self._id)
-
-    def done(self, database: str, number: int, rounds: int, pairs: list[Pair]) -> None:
-        """Tell of a round that is done."""
-        if self._console.is_terminal:
-            return
-        took = Figures.of(pair.samples[-1].next_effect for pair in pairs)
-        self._console.print(
-            f"{database}: round {number} of {rounds}, {took.n} kills, next effect after"
-            f" {took.shortest:.1f} to {took.longest:.1f} s"
-            f" ({time.monotonic() - self._began:.0f} s so far)"
-        )
+    @property
+    def label(self) -> str:
+        """Return its name in progress and errors."""
+        return f"{self.database} {self.kind} {self.point}"
 
 
-async def measure(
-    environment: Environment,
-    databases: list[str],
-    kinds: list[str],
-    rounds: int,
-    console: Console,
-    measured: list[Pair],
-) -> None:
-    """Kill workers in all pairs, ``rounds`` times in each.
+@dataclass(frozen=True)
+class Sample:
+    """One kill, in seconds from the worker's death."""
 
-    Args:
-        environment: Where.
-        databases: Of ``DATABASES``.
-        kinds: Of ``_KILLS``.
-        rounds: Kills in each pair.
-        console: Where progress is shown.
-        measured: Takes the pairs with their samples, which stay when this is ended early.
+    next_effect: float
+    """To the next call that reached the world: the killed one's repetition, or the next step's."""
+    next_step: float
+    """To the next step's own call: the run has moved on."""
+
+
+class Pair:
+    """Two workers that stand by for each other, of which one is killed again and again.
+
+    A pair has its own task queue, ledger and world.
     """
+
+    def __init__(
+        self,
+        kill: Kill,
+        environment: Environment,
+        connection: Connection,
+        variables: Mapping[str, str],
+        database_url: str,
+        running: ExitStack,
+    ) -> None:
+        self.kill = kill
+        self.samples: list[Sample] = []
+        name = kill.label.replace(" ", "-").replace(",", "")
+        self._folder = environment.case_folder(name)
+        self._connection = on_queue(connection, name)
+        self._world = self._folder / "world.jsonl"
+        self._variables = {**variables, "BENCHMARK_WORLD": str(self._world)}
+        self._database_url = database_url
+        self._running = running
+        self._workers: list[Child] = []
+        self._started = 0
+
+    async def prepare(self) -> None:
+        """Start workers until there are two, and wait until all are ready."""
+        while len(self._workers) < _WORKERS:
+            self._started += 1
+            self._workers.append(self._running.enter_context(self._worker()))
+        for one in self._workers:
+            await asyncio.to_thread(one.wait_said, READY)
+
+    async def measure(self) -> None:
+        """Start a run, let one worker be killed, and see when the run goes on.
+
+        Raises:
+            SurehandError: The run did not end as it must, or an effect is there twice.
+        """
+        self._once.unlink(missing_ok=True)
+        run_id = run_id_for(self._connection.settings.tenant, f"run-{secrets.token_hex(6)}")
+        await launch(self._connection, self._start(run_id))
+        try:
+            async with asyncio.timeout(_RUN_LIMIT.total_seconds()):
+                if self.kill.point == WAITING:
+                    died_at = await self._killed_while_waiting(run_id)
+                elif self.kill.point == ANY_MOMENT:
+                    died_at = await self._killed_at_any_moment(run_id)
+                else:
+                    died_at = await self._killed_itself()
+                result = await run_result(self._connection, run_id)
+        except TimeoutError:
+            raise SurehandError(f"{self.kill.label}: {run_id} did not end") from None
+        if result.state is not RunState.COMPLETED:
+            raise SurehandError(f"{self.kill.label}: {run_id} is {result.state.value}")
+        self.samples.append(self._sample(run_id, died_at))
+
+    async def check(self) -> None:
+        """See that each transactional effect is there once.
+
+        Raises:
+            SurehandError: It is not.
+        """
+        async with open_ledger(self._database_url) as ledger:
+            tenant = self._connection.settings.tenant
+            with ledger.transaction(tenant) as tx:
+                rows = tx.all(text("SELECT run FROM bookings"))
+        expected = len(self.samples) if self.kill.kind == "transactional" else 0
+        if len(rows) != expected or len({row["run"] for row in rows}) != expected:
+            raise SurehandError(f"{self.kill.label}: {len(rows)} bookings of {expected} runs")
+
+    def row(self) -> Row:
+        """Return what was measured."""
+        return {
+            "database": self.kill.database,
+            "kind": self.kill.kind,
+            "point": str(self.kill.point),
+            "n": len(self.samples),
+            **percentiles("next_effect", (one.next_effect for one in self.samples)),
+            **percentiles("next_step", (one.next_step for one in self.samples)),
+        }
+
+    @property
+    def _once(self) -> Path:
+        return self._folder / "crashed"
+
+    def _worker(self) -> Child:
+        armed = {}
+        if self.kill.point not in (WAITING, ANY_MOMENT):
+            # Both: whichever makes the call dies, and the file keeps the other one alive.
+            crash_at = f"{self.kill.tool}:{self.kill.point}@{KILLED}"
+            armed = {"crash_at": crash_at, "crash_once": str(self._once)}
+        return worker(
+            self._variables,
+            self._folder,
+            f"worker-{self._started}",
+            database_url=self._database_url,
+            task_queue=self._connection.settings.task_queue,
+            **armed,
+        )
+
+    def _start(self, run_id: str) -> StartRun:
+        # Long enough to be killed in; another call does not wait.
+        params = {"first_takes": 2 * DURING} if self.kill.point == "during_call" else {}
+        steps = [
+            {"id": KILLED, "tool": self.kill.tool, "params": params},
+            {"id": NEXT, "tool": "world.put", "params": {}},
+        ]
+        if self.kill.point == ANY_MOMENT:
+            steps = [{"tool": self.kill.tool, "params": {}} for _ in range(_SHORT_STEPS)]
+        plan = Plan.model_validate({"name": "recovery", "steps": steps})
+        settings = self._connection.settings
+        return StartRun(run_id=run_id, tenant=settings.tenant, user=settings.user, plan=plan)
+
+    async def _killed_itself(self) -> float:
+        """Return when the worker that made the call was seen dead."""
+        while True:
+            for one in self._workers:
+                if one.returncode is not None:
+                    died_at = time.monotonic()
+                    if one.returncode != -signal.SIGKILL:
+                        raise SurehandError(f"{self.kill.label}: {one.last_line()}")
+                    self._gone(one)
+                    return died_at
+            await asyncio.sleep(_DEATH_PAUSE)
+
+    async def _killed_while_waiting(self, run_id: str) -> float:
+        """Kill the worker that keeps the waiting run, decide at once; return when it was dead."""
+        [request] = (await self._waiting(run_id)).pending
+        keeper = await self._keeper(run_id)
+        keeper.kill()
+        died_at = time.monotonic()
+        decision = Decision(
+            approval_id=request.approval_id,
+            params_hash=request.params_hash,
+            outcome=DecisionOutcome.APPROVE,
+            approver="benchmark",
+        )
+        await self._connection.handle(run_id).signal(Verb.DECIDE, decision)
+        self._gone(keeper)
+        return died_at
+
+    async def _killed_at_any_moment(self, run_id: str) -> float:
+        """Kill the worker that makes the calls, some time after the first; return when."""
+        while not self._arrived(run_id):
+            await asyncio.sleep(_DEATH_PAUSE)
+        await asyncio.sleep(random.uniform(0, _KILLED_WITHIN))
+        [caller] = [one for one in self._workers if one.pid == self._arrived(run_id)[-1]["pid"]]
+        caller.kill()
+        died_at = time.monotonic()
+        self._gone(caller)
+        return died_at
+
+    async def _waiting(self, run_id: str) -> RunView:
+        while not (view := await self._connection.view(run_id)).pending:
+            await asyncio.sleep(_VIEW_PAUSE)
+        return view
+
+    async def _keeper(self, run_id: str) -> Child:
+        """Return the worker with the run in its memory: the one that last moved it."""
+        identity = ""
+        async for event in self._connection.handle(run_id).fetch_history_events():
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                identity = event.workflow_task_completed_event_attributes.identity
+        [keeper] = [one for one in self._workers if identity.startswith(f"{one.pid}@")]
+        return keeper
+
+    def _gone(self, one: Child) -> None:
+        self._workers.remove(one)
+
+    def _arrived(self, run_id: str) -> list[dict[str, Any]]:
+        return [call for call in calls(self._world) if call["run"] == run_id]
+
+    def _sample(self, run_id: str, died_at: float) -> Sample:
+        arrived = self._arrived(run_id)
+        applied = Counter(call["step"] for call in arrived if call["applied"])
+        steps = {call["step"] for call in arrived}
+        if self.kill.kind != "transactional" and applied != Counter(steps):
+            raise SurehandError(f"{self.kill.label}: {run_id} has left {dict(applied)}")
+        before = [call["step"] for call in arrived if call["at"] <= died_at]
+        after = [call for call in arrived if call["at"] > died_at]
+        killed = before[-1] if before else KILLED
+        return Sample(
+            next_effect=after[0]["at"] - died_at,
+            next_step=next(call["at"] for call in after if call["step"] != killed) - died_at,
+        )
+
+
+async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
+    """Kill workers in all pairs, as often as asked in each."""
     variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
-    target = find_target(variables)
-    settings = ClientSettings(
-        tenant=DEFAULT_TENANT, user="benchmark", task_queue="", ui_url=environment.web_ui
-    )
-    server = Connection(await connect(target, quiet=True), target, settings)
-    kills = [
-        (kind, tool, point) for kind, tool, points in _KILLS if kind in kinds for point in points
-    ]
-    shown = Shown(console, len(databases) * len(kills) * rounds)
-    with ExitStack() as servers, shown.going_on():
-        for database, make in makers(environment, databases, servers).items():
+    server = await connection_for(environment, variables, "")
+    wanted = options.kind or [kind for kind, _, _ in _KILLS]
+    kills = [one for one in _KILLS if one[0] in wanted]
+    with ExitStack() as servers:
+        for database, make in makers(environment, options.database, servers).items():
             # Workers of one database at a time: all of them would crowd a small machine.
             with ExitStack() as workers:
-                pairs = [
-                    Pair(
-                        Kill(database, kind, tool, point),
-                        environment,
-                        server,
-                        variables,
-                        await asyncio.to_thread(make, f"{database}-{number}"),
-                        workers,
-                    )
-                    for number, (kind, tool, point) in enumerate(kills)
-                ]
-                measured += pairs
-                for number in range(1, rounds + 1):
-                    await _round(pairs, shown)
-                    shown.done(database, number, rounds, pairs)
-                for pair in pairs:
-                    await pair.check()
+                pairs: list[Pair] = []
+                for kind, tool, points in kills:
+                    for point in points:
+                        url = await asyncio.to_thread(make, f"{database}-{len(pairs)}")
+                        kill = Kill(database, kind, tool, point)
+                        pairs.append(Pair(kill, environment, server, variables, url, workers))
+                try:
+                    for number in range(1, options.rounds + 1):
+                        await _kill_each(pairs)
+                        found.note(f"{database}: round {number} of {options.rounds}")
+                    for pair in pairs:
+                        await pair.check()
+                finally:
+                    found.rows += [pair.row() for pair in pairs if pair.samples]
 
 
-async def _round(pairs: list[Pair], shown: Shown) -> None:
+async def _kill_each(pairs: Sequence[Pair]) -> None:
     """Kill one worker in each pair, once all workers are ready: starting them costs most."""
     await asyncio.gather(*(pair.prepare() for pair in pairs))
 
     async def one(number: int, pair: Pair) -> None:
         await asyncio.sleep(number * STAGGER)
         await pair.measure()
-        shown.killed()
 
     # The kinds that take longest come last in the list, and so first here.
     await asyncio.gather(*(one(number, pair) for number, pair in enumerate(reversed(pairs))))
 
 
-def document(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
-    """Return what was measured, one document for each sort of kill and database."""
-    return [
-        {
-            "database": pair.kill.database,
-            "kind": pair.kill.kind,
-            "point": str(pair.kill.point),
-            "next_effect_s": Figures.of(s.next_effect for s in pair.samples).document(),
-            "next_step_s": Figures.of(s.next_step for s in pair.samples).document(),
-            "samples_s": [[round(s.next_effect, 3), round(s.next_step, 3)] for s in pair.samples],
-        }
-        for pair in pairs
-    ]
-
-
-def tables(pairs: Sequence[Pair]) -> str:
-    """Return the tables of BENCHMARKS.md: by kind and database, then by point."""
-    by_kind = grouped(pairs, lambda pair: f"{pair.kill.kind} | {pair.kill.database}")
-    by_point = grouped(pairs, lambda pair: f"{pair.kill.kind} | {pair.kill.point}")
-    figures = ["n", "p50", "p95", "min", "max", "next step p50", "p95", "max"]
-    return "\n\n".join(
-        table([*names, *figures], [_row(name, group) for name, group in groups.items()])
-        for names, groups in ((("kind", "ledger"), by_kind), (("kind", "point"), by_point))
-    )
-
-
-def _row(name: str, pairs: list[Pair]) -> list[str]:
-    samples = [sample for pair in pairs for sample in pair.samples]
-    effect = Figures.of(sample.next_effect for sample in samples)
-    step = Figures.of(sample.next_step for sample in samples)
-    seconds = (effect.p50, effect.p95, effect.shortest, effect.longest)
-    later = (step.p50, step.p95, step.longest)
-    return [name, str(effect.n), *(f"{value:.2f} s" for value in (*seconds, *later))]
-
-
-def missed(pairs: Iterable[Pair]) -> list[str]:
-    """Return a line for each kind that missed a target."""
-    lines = []
-    for kind, group in grouped(pairs, lambda pair: pair.kill.kind).items():
+def missed(rows: Sequence[Row]) -> Iterable[str]:
+    """Yield a line for each row that missed a target."""
+    for row in rows:
+        effect, step = TARGETS.get(row["kind"], (None, None))
         # A call that was over is not made again: what is next is the next step.
-        repeated = [pair for pair in group if pair.kill.point != CrashPoint.BEFORE_REPORT]
-        measured = (
-            ("effect", [s.next_effect for pair in repeated for s in pair.samples]),
-            ("step", [s.next_step for pair in group for s in pair.samples]),
-        )
-        for (what, seconds), target in zip(measured, TARGETS.get(kind, ()), strict=False):
-            p95 = Figures.of(seconds).p95 if seconds else 0.0
-            if p95 >= target:
-                lines.append(f"{kind}: next {what} p95 {p95:.2f} s, not under {target:g} s")
-    return lines
+        if row["point"] == CrashPoint.BEFORE_REPORT:
+            effect = None
+        for what, target in (("effect", effect), ("step", step)):
+            p95 = row[f"next_{what}_p95_s"]
+            if target is not None and p95 >= target:
+                where = f"{row['kind']}, {row['database']}, {row['point']}"
+                yield f"{where}: next {what} p95 {p95:.2f} s, not under {target:g} s"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -219,19 +365,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
-    asked = (options.database or list(DATABASES), options.kind or kinds, options.rounds)
-    pairs: list[Pair] = []
-
-    def tell() -> Told:
-        done = [pair for pair in pairs if pair.samples]
-        return Told(document(done), tables(done), missed(done))
-
-    return run(
-        "recovery",
-        options.json,
-        lambda environment, console: measure(environment, *asked, console, pairs),
-        tell,
-    )
+    return run("recovery", options, measure, missed)
 
 
 if __name__ == "__main__":

@@ -9,36 +9,165 @@ shows what this prints.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import secrets
+import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 
-from rich.console import Console
+from sqlalchemy import make_url
+from temporalio.api.enums.v1 import EventType
 
-from benchmarks.figures import table
-from benchmarks.ledgers import DATABASES
-from benchmarks.program import Told, parser_of, run
-from benchmarks.whole_runs import PLAIN, Measured, Turn, WholeRuns
-from benchmarks.workers import Place, at_each
+from benchmarks import refund_tools
+from benchmarks.places import Place, administration, at_each, played, process_with, tree_cpu
+from benchmarks.plain import APPROVE, PLAIN_QUEUE, PLAIN_REFUND
+from benchmarks.program import MODES, Found, Row, clean, parser_of, run
+from surehand.activities.ledger.approvals import standing_grants
+from surehand.client.plan_file import load_plan
 from surehand.drill.environment import Environment
-from surehand.process.exits import leave
-from surehand.workflows.plan.durability import Durability
+from surehand.process import ROOT
+from surehand.process.exits import SurehandError, leave
+from surehand.workflows.contracts.standing import Scope, StandingGrant
 
-_MODES: Final = tuple(mode.value for mode in Durability)
+#: Temporal alone, which takes turns with the modes.
+PLAIN: Final = "plain"
 ROUNDS: Final = 3
 #: In each turn, at once and one after another.
 RUNS: Final = 50
 ALONE: Final = 20
 #: Before the first turn, in each mode.
 _WARM_UP: Final = 3
-_PROCESSES: Final = ("worker", "server", "database")
+#: Runs of which each event is looked at; the others have the same.
+_LOOKED_AT: Final = 5
+#: Seconds after a turn, for what servers and workers do once a run has ended.
+_REST: Final = 0.5
+_GRANTED_FOR: Final = timedelta(days=1)
+#: Seconds. A run takes one; one that takes as long as this asks somebody.
+_LIMIT: Final = 120
+#: What is counted in a run's history, beside its events and bytes.
+_COUNTED: Final = {
+    "activities": EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED,
+    "local_activities": EventType.EVENT_TYPE_MARKER_RECORDED,
+    "workflow_tasks": EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+}
 
 
-async def measure(
-    environment: Environment, options: argparse.Namespace, console: Console, found: list[Measured]
-) -> None:
-    """Play all modes on each ledger; the list keeps what is done when this is ended early."""
-    began, kinds = time.monotonic(), (PLAIN, *(options.mode or _MODES))
+@dataclass(frozen=True)
+class Turn:
+    """Some runs; times in seconds."""
+
+    took: Sequence[float]
+    """Each, from its start to its result."""
+    whole: float
+    """From the first one's start to the last one's result."""
+    cpu: dict[str, float]
+    """Processor time a run: of the worker, Temporal's server and the ledger's database."""
+    histories: Sequence[dict[str, int]]
+
+
+class WholeRuns:
+    """Plays runs at a place."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._server = place.server
+        self._plan = load_plan(str(ROOT / "examples" / "refund.yaml"))
+        url = make_url(place.url)
+        self._pids = {"server": process_with("--port", place.server.target.address.split(":")[1])}
+        if url.get_backend_name() == "postgresql":
+            self._pids["database"] = process_with("-p", str(url.port))
+
+    def grant(self) -> None:
+        """Let a standing approval approve refunds."""
+        tool = refund_tools.refund
+        until = int(time.time() + _GRANTED_FOR.total_seconds())
+        scope = Scope(
+            tool=tool.name, version=tool.version, schema_hash=tool.schema_hash, until=until
+        )
+        given = StandingGrant(granter="benchmark", scope=scope, nonce=secrets.token_urlsafe(24))
+        with administration(self._place.url) as tx:
+            standing_grants.grant(tx, given)
+
+    async def turn(self, kind: str, runs: int, *, at_once: bool) -> Turn:
+        """Play runs in a mode or by Temporal alone.
+
+        Raises:
+            SurehandError: One did not complete.
+        """
+        worker = self._place.plain if kind == PLAIN else self._place.worker
+        pids = {"worker": worker.pid, **self._pids}
+        before = {name: tree_cpu(pid) for name, pid in pids.items()}
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(_LIMIT + runs):
+                if at_once:
+                    found = await asyncio.gather(*(self._play(kind) for _ in range(runs)))
+                else:
+                    found = [await self._play(kind) for _ in range(runs)]
+        except TimeoutError:
+            raise SurehandError(f"{runs} runs ({kind}) did not end") from None
+        whole = time.monotonic() - began
+        await asyncio.sleep(_REST)
+        cpu = {name: (tree_cpu(pid) - before[name]) / runs for name, pid in pids.items()}
+        histories = [await self._history(run_id) for run_id, _ in found[:_LOOKED_AT]]
+        return Turn([took for _, took in found], whole, cpu, histories)
+
+    async def _play(self, kind: str) -> tuple[str, float]:
+        """Return a run's id, and how long it took."""
+        order, began = f"order-{secrets.token_hex(6)}", time.monotonic()
+        if kind != PLAIN:
+            plan = self._plan.model_copy(update={"input": {"order_id": order}})
+            run_id = (await played(self._server, kind, plan, kind)).run_id
+        else:
+            run_id = f"plain-{order}"
+            await self._server.client.execute_workflow(
+                PLAIN_REFUND,
+                order,
+                id=run_id,
+                task_queue=PLAIN_QUEUE,
+                start_signal=APPROVE,
+                start_signal_args=["benchmark"],
+            )
+        return run_id, time.monotonic() - began
+
+    async def _history(self, run_id: str) -> dict[str, int]:
+        handle = self._server.handle(run_id)
+        described = (await handle.describe()).raw_description.workflow_execution_info
+        kinds = Counter([event.event_type async for event in handle.fetch_history_events()])
+        counted = {name: kinds[kind] for name, kind in _COUNTED.items()}
+        sizes = {"events": described.history_length, "bytes": described.history_size_bytes}
+        return {**sizes, **counted}
+
+
+def _rows(store: str, at_once: int, turns: dict[str, list[Turn]]) -> tuple[list[Row], list[Row]]:
+    """Return what runs cost by their kind, and what they leave on the server."""
+    costs, left = [], []
+    for kind, of in turns.items():
+        place = {"mode": kind, "store": store, "at_once": at_once}
+        both = zip(of, turns[PLAIN], strict=True)
+        cpu = {
+            f"cpu_{name}_s": round(statistics.median(turn.cpu.get(name, 0.0) for turn in of), 4)
+            for name in ("worker", "server", "database")
+        }
+        ms = 1000 * statistics.median(took for turn in of for took in turn.took)
+        ratio = statistics.median(ours.whole / plain.whole for ours, plain in both)
+        speed = statistics.median(len(turn.took) / turn.whole for turn in of)
+        took = {"ms_per_run": round(ms, 1), "ratio": round(ratio, 3), "runs_per_s": round(speed, 2)}
+        costs.append({**place, **took, **cpu})
+        histories = [one for turn in of for one in turn.histories]
+        left.append(
+            place | {name: statistics.median(h[name] for h in histories) for name in histories[0]}
+        )
+    return costs, left
+
+
+async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
+    """Play all modes on each ledger."""
+    kinds = (PLAIN, *(options.mode or MODES))
 
     async def play(place: Place) -> None:
         runs = WholeRuns(place)
@@ -51,59 +180,15 @@ async def measure(
                 for kind in kinds:
                     turns[kind].append(await runs.turn(kind, runs_each, at_once=at_once))
             crowd = options.runs if at_once else 1
-            found.extend(
-                Measured(place.store, kind, crowd, turns[kind], turns[PLAIN]) for kind in kinds
-            )
-            took = time.monotonic() - began
-            console.print(f"{place.store}: {crowd} at once ({took:.0f} s so far)")
+            for rows in _rows(place.store, crowd, turns):
+                found.rows.extend(rows)
+            found.note(f"{place.store}: {crowd} at once")
 
-    databases = options.database or list(DATABASES)
-    tools, processes = "benchmarks.refund_tools", str(options.processes)
-    await at_each(environment, databases, play, tools=tools, processes=processes)
-
-
-def document(one: Measured) -> dict[str, Any]:
-    """Return it for JSON."""
-    return {
-        "mode": one.kind,
-        "store": one.store,
-        "at_once": one.at_once,
-        "ms_per_run": round(one.ms, 1),
-        "ratio": round(one.ratio, 3),
-        "runs_per_s": round(one.runs_per_s, 2),
-        "events": one.left(lambda history: history.events),
-        "history_bytes": one.left(lambda history: history.size),
-        "activities": one.left(lambda history: history.activities),
-        "local_activities": one.left(lambda history: history.local),
-        "workflow_tasks": one.left(lambda history: history.tasks),
-        "cpu_s_per_run": {process: round(one.cpu(process), 4) for process in _PROCESSES},
-    }
-
-
-def tables(found: Sequence[Measured]) -> str:
-    """Return the tables of BENCHMARKS.md."""
-    head = ["mode", "ledger", "runs", "ms a run", "ratio", "runs/s", *_PROCESSES]
-    times = [
-        [
-            *(one.kind, one.store, str(one.at_once)),
-            *(f"{one.ms:.0f}", f"{one.ratio:.2f}", f"{one.runs_per_s:.1f}"),
-            *(f"{one.cpu(process):.3f} s" if one.cpu(process) else "" for process in _PROCESSES),
-        ]
-        for one in found
-    ]
-    left = [
-        [
-            *(one.kind, one.store, str(one.at_once)),
-            f"{one.left(lambda history: history.events):.0f}",
-            f"{one.left(lambda history: history.size):.0f}",
-            f"{one.left(lambda history: history.activities):.0f}",
-            f"{one.left(lambda history: history.local):.0f}",
-            f"{one.left(lambda history: history.tasks):.0f}",
-        ]
-        for one in found
-    ]
-    named = ["mode", "ledger", "runs", "events", "bytes", "activities", "local", "workflow tasks"]
-    return f"{table(head, times)}\n\n{table(named, left)}"
+    variables = {**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.refund_tools"}
+    processes = str(options.processes)
+    await at_each(
+        environment, environment.variables(variables), options.database, play, processes=processes
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,17 +198,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help="at once; default 50")
     own = "of our worker, not of the plain one; default 1"
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=own)
-    parser.add_argument("--mode", choices=_MODES, action="append", help="default all")
+    parser.add_argument("--mode", choices=MODES, action="append", help="default all")
     options = parser.parse_args(argv)
     if options.rounds < 1 or options.runs < 2:
         parser.error("--rounds must be at least 1, --runs at least 2")
-    found: list[Measured] = []
-    return run(
-        "runs",
-        options.json,
-        lambda environment, console: measure(environment, options, console, found),
-        lambda: Told([document(one) for one in found], tables(found) if found else ""),
-    )
+    return run("runs", options, measure)
 
 
 if __name__ == "__main__":

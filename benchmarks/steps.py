@@ -1,28 +1,29 @@
 """``python -m benchmarks.steps``: what the protection of a step costs, in each durability mode.
 
-Runs of steps that do next to nothing, one run after another and many at once, beside a plain
-Temporal workflow whose activity makes the same call with nothing to protect it, in turns with it.
+Runs of steps that do next to nothing, one run after another and many at once. A plain Temporal
+workflow, whose activity makes the same call without protection, takes turns with them.
 BENCHMARKS.md shows what this prints.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Sequence
-from typing import Final
+import asyncio
+import secrets
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from rich.console import Console
-
-from benchmarks.concurrent import ConcurrentRuns, Measured, Probe
-from benchmarks.figures import table
-from benchmarks.ledgers import DATABASES
-from benchmarks.long_run import HEAD, LongRun, last
-from benchmarks.program import Told, parser_of, run
-from benchmarks.workers import Place, at_each
+from benchmarks.places import Place, at_each, played
+from benchmarks.plain import PLAIN, PLAIN_QUEUE
+from benchmarks.program import MODES, Found, Row, clean, parser_of, run
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.history.reads import chain_of
+from surehand.client.connection import Connection
 from surehand.drill.environment import Environment
 from surehand.process.exits import leave
-from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
 
 #: A write that holds a resource, which is free; many at once would wait for it.
 LEASED: Final = "leased"
@@ -30,7 +31,6 @@ EFFECTS: Final = ("read", "write", LEASED)
 #: One run after another, many at once, tools that take 200 ms, a run of 1,000 steps, and one of
 #: 10,000.
 PROBES: Final = ("alone", "concurrent", "slow", "long", "long_run")
-_MODES: Final = tuple(mode.value for mode in Durability)
 #: Times that each mode has its turn.
 ROUNDS: Final = 5
 #: Steps of a run that is alone, and of each of many.
@@ -40,68 +40,189 @@ CONCURRENT: Final = 50
 #: Seconds that a tool takes which does something, and steps of its runs.
 SLOW: Final = 0.2
 SLOW_STEPS: Final = 20
-#: Steps of the run that shows, beside Temporal alone, whether a step costs more the later it comes.
+#: Steps of the run that shows, beside Temporal alone, whether a late step costs more.
 LONG_STEPS: Final = 1000
+#: Lists of a plan, and items of each: a plan has 1,000 steps at most, and a list 1,000 items.
+LISTS: Final = 10
+ITEMS: Final = 1000
 
 
-async def measure(
-    environment: Environment,
-    options: argparse.Namespace,
-    console: Console,
-    found: list[Measured],
-    long_run: list[LongRun],
-) -> None:
-    """Play all probes on each ledger; the lists keep what is done when this is ended early."""
-    began = time.monotonic()
+@dataclass(frozen=True)
+class Probe:
+    """What is measured."""
+
+    effect: str
+    runs: int
+    """At once; 1: one after another."""
+    steps: int
+    """Of each run."""
+    rounds: int
+    takes: float = 0
+    """Seconds that each call takes."""
+
+    def plan(self) -> Plan:
+        """Return the plan of each run."""
+        step = {"tool": f"quick.{self.effect}", "params": {"takes": self.takes}}
+        return Plan.model_validate({"name": "steps", "steps": [step] * self.steps})
+
+
+def ms_around(began: Sequence[float], step: int, around: int) -> float:
+    """Return what a step costs there, in milliseconds: the mean of those before it."""
+    last = min(step, len(began)) - 1
+    first = max(0, last - around + 1)
+    return round(1000 * (began[last] - began[first]) / (last - first), 2)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """When the calls of some runs began, each run's in order, by the machine's monotonic clock."""
+
+    began: list[list[float]]
+    history_bytes: int = 0
+    """Of one of the runs."""
+
+    def seconds_per_step(self) -> float:
+        """Return what a step takes its run: from its call to the next one's."""
+        return statistics.median((run[-1] - run[0]) / (len(run) - 1) for run in self.began)
+
+    def steps_per_second(self) -> float:
+        """Return how many steps all runs together make in a second."""
+        calls = [at for run in self.began for at in run]
+        return (len(calls) - 1) / (max(calls) - min(calls))
+
+
+async def play_protected(server: Connection, mode: str, plan: Plan, runs: int) -> Turn:
+    """Play runs of a plan at once in a mode.
+
+    Raises:
+        SurehandError: One did not complete.
+    """
+    results = await asyncio.gather(*(played(server, mode, plan, mode) for _ in range(runs)))
+    described = await server.handle(results[0].run_id).describe()
+    size = described.raw_description.workflow_execution_info.history_size_bytes
+    outputs: list[list[Any]] = [[step.output for step in result.steps] for result in results]
+    return Turn([[float(output["at"]) for output in of_run] for of_run in outputs], size)
+
+
+async def play_plain(server: Connection, steps: int, takes: float, runs: int) -> Turn:
+    """Play runs of Temporal alone at once."""
+    began = await asyncio.gather(
+        *(
+            server.client.execute_workflow(
+                PLAIN,
+                args=[steps, takes],
+                id=f"plain-{secrets.token_hex(6)}",
+                task_queue=PLAIN_QUEUE,
+                result_type=list[float],
+            )
+            for _ in range(runs)
+        )
+    )
+    return Turn([list(run) for run in began])
+
+
+async def play_probe(place: Place, probe: Probe, modes: Sequence[str]) -> Iterator[Row]:
+    """Measure a probe in its modes; they and Temporal alone take turns.
+
+    Raises:
+        SurehandError: A run did not complete.
+    """
+    plan, warm_up = probe.plan(), Probe(probe.effect, 1, 3, 1).plan()
+    plain: list[Turn] = []
+    turns: dict[str, list[Turn]] = {mode: [] for mode in modes}
+    for mode in modes:
+        await play_protected(place.server, mode, warm_up, 1)
+    await play_plain(place.server, 3, 0, 1)
+    for _ in range(probe.rounds):
+        plain.append(await play_plain(place.server, probe.steps, probe.takes, probe.runs))
+        for mode in modes:
+            turns[mode].append(await play_protected(place.server, mode, plan, probe.runs))
+    return (_row(place.store, mode, probe, turns[mode], plain) for mode in modes)
+
+
+def _row(store: str, mode: str, probe: Probe, turns: list[Turn], plain: list[Turn]) -> Row:
+    ms, plain_ms = (
+        1000 * statistics.median(turn.seconds_per_step() for turn in each)
+        for each in (turns, plain)
+    )
+    # The bytes of opening and closing the run are shared by its steps.
+    history = statistics.median(turn.history_bytes for turn in turns) / probe.steps
+    row = {
+        "mode": mode,
+        "store": store,
+        "effect": probe.effect,
+        "runs": probe.runs,
+        "steps": probe.steps,
+        "tool_ms": round(1000 * probe.takes),
+        "ms_per_step": round(ms, 2),
+        "plain_ms_per_step": round(plain_ms, 2),
+        "ratio": round(ms / plain_ms, 2),
+        "steps_per_s": round(statistics.median(turn.steps_per_second() for turn in turns), 1),
+        "history_bytes_per_step": round(history),
+    }
+    if probe.steps < LONG_STEPS:
+        return row
+    late = {
+        f"{whose}ms_at_step_{step}": ms_around(turn.began[0], step, 10)
+        for whose, turn in (("", turns[0]), ("plain_", plain[0]))
+        for step in (10, probe.steps)
+    }
+    return row | late
+
+
+async def play_long_run(place: Place, mode: str) -> Row:
+    """Play one run of 10,000 writes: whether a step costs more the later it comes.
+
+    Raises:
+        SurehandError: It did not complete.
+    """
+    each = {"for_each": "${input.items}", "tool": "quick.write", "params": {}}
+    plan = Plan.model_validate(
+        {"name": "long_run", "input": {"items": list(range(ITEMS))}, "steps": [each] * LISTS}
+    )
+    run_id = (await played(place.server, f"long_run-{mode}", plan, mode)).run_id
+    async with open_ledger(place.url) as ledger:
+        events, _, _ = await ledger.transact(place.server.settings.tenant, chain_of, run_id)
+    # By the database's clock: the claims of its effects.
+    began = [event["at_ms"] / 1000 for event in events if event["type"] == "effect.claimed"]
+    listed = place.server.client.list_workflows(f"WorkflowId = '{run_id}'")
+    at = {step: ms_around(began, step, 20) for step in (20, 1000, LISTS * ITEMS)}
+    return {
+        "mode": mode,
+        "store": place.store,
+        "steps": len(began),
+        **{f"ms_at_step_{step}": ms for step, ms in at.items()},
+        "ms_per_step": ms_around(began, len(began), len(began)),
+        "last/first": round(at[LISTS * ITEMS] / at[20], 2) if at[20] else None,
+        "executions": len([one async for one in listed]),
+    }
+
+
+async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
+    """Play all probes on each ledger."""
+    modes, wanted = tuple(options.mode or MODES), options.probe or PROBES
+    effects, steps, rounds = options.effect or EFFECTS, options.steps, options.rounds
+    unheld = [effect for effect in effects if effect != LEASED]
+    probes = {
+        "alone": [Probe(effect, 1, steps, rounds) for effect in effects],
+        "concurrent": [Probe(effect, CONCURRENT, CONCURRENT_STEPS, 1) for effect in unheld],
+        "slow": [Probe("write", 1, SLOW_STEPS, rounds, takes=SLOW)],
+        "long": [Probe("write", 1, LONG_STEPS, 1)],
+    }
 
     async def play(place: Place) -> None:
-        concurrent = ConcurrentRuns(place.server, place.store)
-        for probe in _probes(options):
-            found.extend(await concurrent.play(probe))
-            if not console.is_terminal:
-                took = time.monotonic() - began
-                console.print(f"{place.store}: {probe.label} ({took:.0f} s so far)")
-        if "long_run" in (options.probe or PROBES):
-            for mode in options.mode or _MODES:
-                long_run.append(await last(place.server, place.store, place.url, mode))
-                took = time.monotonic() - began
-                console.print(f"{place.store}: 10,000 steps, {mode} ({took:.0f} s so far)")
+        for name in wanted:
+            for probe in probes.get(name, ()):
+                found.rows.extend(await play_probe(place, probe, modes))
+                found.note(f"{place.store}: {name}, {probe.effect}")
+        if "long_run" in wanted:
+            for mode in modes:
+                found.rows.append(await play_long_run(place, mode))
+                found.note(f"{place.store}: 10,000 steps, {mode}")
 
-    databases = options.database or list(DATABASES)
-    await at_each(environment, databases, play, processes=str(options.processes))
-
-
-def _probes(options: argparse.Namespace) -> list[Probe]:
-    modes = tuple(options.mode or _MODES)
-    effects = options.effect or EFFECTS
-    unheld = [effect for effect in effects if effect != LEASED]
-    steps, rounds = options.steps, options.rounds
-    found = {
-        "alone": [Probe(modes, effect, 1, steps, rounds) for effect in effects],
-        "concurrent": [Probe(modes, effect, CONCURRENT, CONCURRENT_STEPS, 1) for effect in unheld],
-        "slow": [Probe(modes, "write", 1, SLOW_STEPS, rounds, takes=SLOW)],
-        "long": [Probe(modes, "write", 1, LONG_STEPS, 1)],
-    }
-    wanted = [name for name in options.probe or PROBES if name in found]
-    return [probe for name in wanted for probe in found[name]]
-
-
-def tables(found: Sequence[Measured], long_run: Sequence[LongRun]) -> str:
-    """Return the tables of BENCHMARKS.md."""
-    both = [_costs(found)] if found else []
-    both += [table(HEAD, (one.row() for one in long_run))] if long_run else []
-    return "\n\n".join(both)
-
-
-def _costs(found: Sequence[Measured]) -> str:
-    head = ["mode", "ledger", "effect", "runs", "tool", "ms a step", "plain", "ratio"]
-    head += ["steps/s", "history, bytes a step"]
-    costs = table(head, (one.row() for one in found if one.probe.steps < LONG_STEPS))
-    late = [one for one in found if one.probe.steps >= LONG_STEPS]
-    if not late:
-        return costs
-    head = ["mode", "ledger", "ms at step 10", f"ms at step {LONG_STEPS}", "plain 10", "plain late"]
-    return f"{costs}\n\n{table(head, (one.late_row() for one in late))}"
+    variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    processes = str(options.processes)
+    await at_each(environment, variables, options.database, play, processes=processes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of("steps", "What the protection of a step costs.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 5")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="default 100")
-    parser.add_argument("--mode", choices=_MODES, action="append", help="default all")
+    parser.add_argument("--mode", choices=MODES, action="append", help="default all")
     parser.add_argument("--effect", choices=EFFECTS, action="append", help="default all")
     own = "of our worker, not of the plain one; default 1"
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=own)
@@ -117,17 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.rounds < 1 or not 2 <= options.steps <= LONG_STEPS:
         parser.error(f"--rounds must be at least 1, --steps 2 to {LONG_STEPS}")
-    found: list[Measured] = []
-    long_run: list[LongRun] = []
-    return run(
-        "steps",
-        options.json,
-        lambda environment, console: measure(environment, options, console, found, long_run),
-        lambda: Told(
-            [*(one.document() for one in found), *(one.document() for one in long_run)],
-            tables(found, long_run),
-        ),
-    )
+    return run("steps", options, measure)
 
 
 if __name__ == "__main__":

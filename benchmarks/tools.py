@@ -1,4 +1,8 @@
-"""Tools to be killed in: one for each way in which a tool can recover, and one that follows.
+"""The tools of all benchmarks but `runs`.
+
+`world`: tools to be killed in, one for each way in which a tool can recover. `killed`: the first
+call kills its own worker before anybody hears the answer. `quick`: a step of them costs what its
+protection costs.
 
 The outside world is a file of lines, ``BENCHMARK_WORLD``: who called, when, and whether that
 changed anything. Times are of the monotonic clock, which all processes of a machine share.
@@ -17,6 +21,7 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue
 from sqlalchemy import text
 
+from benchmarks.peer_program import arrive, seen
 from surehand.activities.tools.answers import Dedupes, Found, NotFound
 from surehand.activities.tools.tool import ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, tool
@@ -31,10 +36,12 @@ _KEYS_KEPT: Final = Dedupes(timedelta(hours=24))
 #: Deadline and settle time of the tool with a lookup: those of the example shop.
 LOOKUP_DEADLINE: Final = timedelta(seconds=5)
 LOOKUP_SETTLE: Final = timedelta(seconds=1)
+#: Of the quick tools: short enough for a call inside the workflow task, if the mode allows it.
+_QUICK: Final = timedelta(seconds=5)
 
 
 class Call(BaseModel):
-    """Params of all of these tools."""
+    """Params of the tools of the world."""
 
     first_takes: float = 0
     """Seconds that the first call takes to answer, after it has arrived."""
@@ -137,3 +144,71 @@ async def order(params: Call, ctx: ToolContext) -> JsonValue:
 async def put_approved(params: Call, ctx: ToolContext) -> JsonValue:
     """Change something that somebody has approved."""
     return await _arrive(params, ctx)
+
+
+class Nothing(BaseModel):
+    """No params."""
+
+
+@tool("killed.put", effect=WRITE, dedupes=_KEYS_KEPT, irreversible=True)
+async def put_killed(params: Nothing, ctx: ToolContext) -> None:
+    """Change something; the same key changes nothing the second time."""
+    arrive(ctx.idempotency_key, dedupes=True)
+
+
+async def find_killed_order(params: Nothing, ctx: ToolContext) -> Found | NotFound:
+    """Ask whether an order has arrived."""
+    return Found(None) if seen(ctx.idempotency_key) else NotFound()
+
+
+@tool(
+    "killed.order",
+    effect=WRITE,
+    timeout=LOOKUP_DEADLINE,
+    lookup=find_killed_order,
+    settle=LOOKUP_SETTLE,
+    irreversible=True,
+)
+async def order_killed(params: Nothing, ctx: ToolContext) -> None:
+    """Change something; every call does so again."""
+    arrive(ctx.idempotency_key)
+
+
+class Quick(BaseModel):
+    """Params of a call that succeeds at once."""
+
+    takes: float = 0
+    """Seconds that the call takes."""
+
+
+async def answer(takes: float) -> dict[str, JsonValue]:
+    """Return when the call began, by the machine's monotonic clock."""
+    at = time.monotonic()
+    if takes:
+        await asyncio.sleep(takes)
+    return {"at": at}
+
+
+@tool("quick.read", effect=READ, timeout=_QUICK)
+async def read_quickly(params: Quick, ctx: ToolContext) -> JsonValue:
+    """Read nothing."""
+    return dict(await answer(params.takes))
+
+
+@tool("quick.write", effect=WRITE, timeout=_QUICK, dedupes=_KEYS_KEPT, irreversible=True)
+async def write_quickly(params: Quick, ctx: ToolContext) -> JsonValue:
+    """Change nothing."""
+    return dict(await answer(params.takes))
+
+
+@tool(
+    "quick.leased",
+    effect=WRITE,
+    timeout=_QUICK,
+    dedupes=_KEYS_KEPT,
+    irreversible=True,
+    resource=lambda params: "room-1",
+)
+async def write_leased(params: Quick, ctx: ToolContext) -> JsonValue:
+    """Change nothing, holding a resource that is free."""
+    return dict(await answer(params.takes))

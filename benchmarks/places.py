@@ -1,0 +1,261 @@
+"""Where runs are measured: fresh ledgers, a worker on each, and one of Temporal alone beside it.
+
+And what these processes take, as the kernel counts it: memory and processor time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import make_url
+
+from benchmarks.plain import READY as PLAIN_READY
+from benchmarks.tools import TABLE
+from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.quotas.limits import change_limits
+from surehand.client.connection import Connection
+from surehand.client.launch import launch
+from surehand.client.outcome import run_result
+from surehand.drill.environment import READY, Environment, worker
+from surehand.process.children import Child, python
+from surehand.process.connect import connect, find_target
+from surehand.process.exits import SurehandError
+from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.runs import RunResult
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import DEFAULT_TENANT, run_id_for
+from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Plan
+from tests.ledger_databases import OWNER, WORKER, PostgresLedgers
+from tests.postgres_server import PostgresServer
+
+DATABASES: Final = ("sqlite", "postgresql")
+#: All quotas of a tenant, far above what is used: it is counted, and nothing waits.
+LIMITS: Final[dict[str, Any]] = {
+    "open_runs": 1000,
+    "effects_per_hour": 10**6,
+    "pending_approvals": 1000,
+    "tokens_per_day": 10**9,
+    "money_per_day": "1000000",
+}
+_MB: Final = 1_000_000
+#: A worker that has not used this much of a core for a second has come to rest.
+_AT_REST: Final = 0.05
+#: Seconds until it has to be at rest.
+_LIMIT: Final = 120.0
+#: Makes a ledger of this name, and returns its URL.
+MakeLedger = Callable[[str], str]
+
+
+def makers(
+    environment: Environment, databases: Sequence[str], running: ExitStack
+) -> dict[str, MakeLedger]:
+    """Return how to make a ledger, by database; starts a private PostgreSQL if it is asked for.
+
+    Raises:
+        PostgresMissing: PostgreSQL is asked for and not on this machine.
+    """
+    found: dict[str, MakeLedger] = {}
+    if "sqlite" in databases:
+
+        def make_file(name: str) -> str:
+            file = environment.folder / f"{name}.db"
+            shutil.copy(environment.template, file)
+            with closing(sqlite3.connect(file)) as connection, connection:
+                connection.execute(TABLE)
+            return f"sqlite:///{file}"
+
+        found["sqlite"] = make_file
+    if "postgresql" in databases:
+        server = PostgresServer.start()
+        running.callback(server.remove)
+        ledgers = PostgresLedgers(server)
+
+        def make_database(_name: str) -> str:
+            url = ledgers.create()
+            server.execute(
+                f"SET ROLE {OWNER}; {TABLE}; GRANT SELECT, INSERT ON bookings TO {WORKER}",
+                url.rpartition("/")[2],
+            )
+            return url
+
+        found["postgresql"] = make_database
+    return found
+
+
+@contextmanager
+def administration(url: str) -> Iterator[Transaction]:
+    """Open a transaction of the role that owns a ledger's tables."""
+    owner = make_url(url)
+    if owner.get_backend_name() == "postgresql":
+        owner = owner.set(username=OWNER)
+    text = owner.render_as_string(hide_password=False)
+    with closing(Ledger(make_engine(text))) as ledger, ledger.transaction(DEFAULT_TENANT) as tx:
+        yield tx
+
+
+def set_quotas(url: str) -> None:
+    """Set all quotas of the tenant whose runs are measured."""
+    with administration(url) as tx:
+        change_limits(tx, "benchmark", **LIMITS)
+
+
+async def connection_for(
+    environment: Environment, variables: Mapping[str, str], queue: str
+) -> Connection:
+    """Return a connection that starts runs on a task queue."""
+    target = find_target(variables)
+    settings = ClientSettings(
+        tenant=DEFAULT_TENANT, user="benchmark", task_queue=queue, ui_url=environment.web_ui
+    )
+    return Connection(await connect(target, quiet=True), target, settings)
+
+
+def on_queue(connection: Connection, queue: str) -> Connection:
+    """Return the same connection for another task queue."""
+    settings = connection.settings.model_copy(update={"task_queue": queue})
+    return Connection(connection.client, connection.target, settings)
+
+
+async def played(connection: Connection, name: str, plan: Plan, mode: str) -> RunResult:
+    """Start a run of a plan, and return its result; its id begins with `name`.
+
+    Raises:
+        SurehandError: It did not complete.
+    """
+    settings = connection.settings
+    run_id = run_id_for(settings.tenant, f"{name}-{secrets.token_hex(6)}")
+    request = StartRun(
+        run_id=run_id,
+        tenant=settings.tenant,
+        user=settings.user,
+        plan=plan,
+        durability=Durability(mode),
+    )
+    await launch(connection, request)
+    result = await run_result(connection, run_id)
+    if result.state is not RunState.COMPLETED:
+        raise SurehandError(f"{run_id} is {result.state.value}: {result.error}")
+    return result
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are measured."""
+
+    server: Connection
+    store: str
+    """The kind of its ledger."""
+    url: str
+    worker: Child
+    """Ours."""
+    plain: Child
+    """That of Temporal alone."""
+    variables: Mapping[str, str]
+    """The environment of both, before their own settings."""
+
+
+async def at_each(
+    environment: Environment,
+    variables: Mapping[str, str],
+    databases: Sequence[str],
+    play: Callable[[Place], Awaitable[None]],
+    **settings: str,
+) -> None:
+    """Play on each ledger, with one worker of ours and one of Temporal alone.
+
+    Args:
+        environment: Where their folders are made.
+        variables: Their environment.
+        databases: Kinds of ledgers.
+        play: Measures.
+        settings: Of our workers, where they are not the defaults.
+    """
+    server = await connection_for(environment, variables, "")
+    log = environment.folder / "plain.log"
+    with ExitStack() as running:
+        plain = Child(python("benchmarks.plain"), environment=variables, log=log)
+        running.enter_context(plain)
+        await asyncio.to_thread(plain.wait_said, PLAIN_READY)
+        for store, make in makers(environment, databases, running).items():
+            url = await asyncio.to_thread(make, "steps")
+            ours = {"database_url": url, "task_queue": store, **settings}
+            with worker(variables, environment.case_folder(store), "worker", **ours) as one:
+                await asyncio.to_thread(one.wait_said, READY)
+                place = Place(on_queue(server, store), store, url, one, plain, variables)
+                await play(place)
+
+
+async def memory_at_rest(worker: Child) -> float:
+    """Wait until a worker does nothing, and return its memory in MB.
+
+    Raises:
+        SurehandError: It does not come to rest, or has ended.
+    """
+    deadline, used = time.monotonic() + _LIMIT, 1.0
+    while used > _AT_REST:
+        require_running(worker)
+        if time.monotonic() > deadline:
+            raise SurehandError(f"the worker does not come to rest: {used:.0%} of a core")
+        before = tree_cpu(worker.pid)
+        await asyncio.sleep(1)
+        used = tree_cpu(worker.pid) - before
+    return memory(worker)
+
+
+def memory(worker: Child) -> float:
+    """Return a worker's resident memory in MB."""
+    pages = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / _MB
+
+
+def require_running(worker: Child) -> None:
+    """See that a worker has not ended.
+
+    Raises:
+        SurehandError: It has.
+    """
+    if worker.returncode is not None:
+        raise SurehandError(f"the worker has ended: {worker.last_line()}")
+
+
+def tree_cpu(pid: int) -> float:
+    """Return the processor time of a process and all that it has started, in seconds.
+
+    Those that have ended count at their parent.
+    """
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    used = sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            with suppress(OSError):  # ended this moment
+                used += tree_cpu(int(child))
+    return used
+
+
+def process_with(*words: str) -> int:
+    """Return the id of the process whose command has these words one after another.
+
+    Raises:
+        SurehandError: There is none.
+    """
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has ended
+            continue
+        if any(tuple(command[at : at + len(words)]) == words for at in range(len(command))):
+            return int(folder.name)
+    raise SurehandError(f"there is no process with {' '.join(words)!r}")
