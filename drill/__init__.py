@@ -1,12 +1,11 @@
 """``drill``: kills workers at, interrupts, resets and stops every step of a user's own plan.
 
-``request.py`` says what is drilled, ``environment.py`` where. ``case.py`` is one run with one
-``disturbance.py``, ``suite.py`` all of them. ``workers.py`` is a case's workers, ``people.py``
-those who approve and answer. ``forced_waits.py`` makes a run wait, ``operating.py`` does what
-operators do, with ``deploying.py``. ``consistency.py`` counts from the ledger what was approved and
-allowed, ``run_tree.py`` what stands. ``world.py`` asks the user's functions and compares,
-``played.py`` is what came of a case. ``report.py`` is what comes out, as text, too;
-``documents.py`` writes it to files. ``plugin.py`` is the same for pytest.
+``request.py`` says what is drilled and how a case disturbs its run, ``environment.py`` where, and
+with which workers. ``case.py`` is one run, ``suite.py`` all of them. ``people.py`` are those who
+approve, answer and make a run wait. ``consistency.py`` counts from the ledger what was approved and
+allowed, and what stands. ``world.py`` asks the user's functions and compares, ``played.py`` is what
+came of a case, ``report.py`` of all of them. ``verb.py`` is the command, ``plugin.py`` the same for
+pytest.
 """
 
 if __name__ != "surehand.drill":

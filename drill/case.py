@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 import time
+import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final, TypeVar
 
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.store import Ledger, RunNotFound, open_ledger
@@ -20,32 +28,254 @@ from surehand.activities.ledger.history.audit import (
     verify_entries,
     verify_story,
 )
-from surehand.activities.ledger.history.evidence import evidence_of, runs_of
+from surehand.activities.ledger.history.evidence import Evidence, evidence_of, runs_of
 from surehand.activities.ledger.history.reads import chain_of, effects_of
 from surehand.client.connection import Connection
+from surehand.client.history import ENDS
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
-from surehand.drill import deploying
-from surehand.drill.consistency import tally, turns_of
-from surehand.drill.disturbance import HELD, Disturbance, changed
-from surehand.drill.environment import Environment
-from surehand.drill.forced_waits import Forcing
-from surehand.drill.observer import Observer
-from surehand.drill.operating import Operating
-from surehand.drill.people import ACTOR, People, Principals
+from surehand.drill.consistency import RunTree, tally, turns_of
+from surehand.drill.environment import Environment, Workers, write_release
+from surehand.drill.people import ACTOR, REASON, Forcing, People, Principals
 from surehand.drill.played import Played, skipped
-from surehand.drill.points import Halt, Operation
-from surehand.drill.request import DrillRequest
-from surehand.drill.run_tree import RunTree
-from surehand.drill.workers import Workers
+from surehand.drill.report import Halt, Operation
+from surehand.drill.request import HELD, Disturbance, DrillRequest, changed
 from surehand.drill.world import Context, comparable, own_count, without_turns
-from surehand.process.exits import PlanRefused, SurehandError, WrongUse
+from surehand.process.exits import PlanRefused, Refused, SurehandError, WrongUse
+from surehand.workflows.contracts.batches import Batch
+from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.interrupts import InterruptKind
+from surehand.workflows.contracts.maintenance import UnwindRun, Unwound
 from surehand.workflows.contracts.starting import StartRun
-from surehand.workflows.contracts.tools import Effect, Recovery
-from surehand.workflows.identity import run_id_for
+from surehand.workflows.contracts.tools import Effect, Recovery, ToolCall, ToolsDescribed, ToolSpec
+from surehand.workflows.identity import child_run_id, run_id_for, unwind_id
+from surehand.workflows.names import UNWIND
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.ports import COMPENSATE, DESCRIBE_TOOLS, EXECUTE_TOOL, RUN_BATCH, TAKE_TURN
+
+T = TypeVar("T")
+
+#: Activities that carry a step's call: of a tool, or of a model.
+CALLS: Final = (EXECUTE_TOOL.name, TAKE_TURN.name)
+
+#: A step's own call, or its undo: step id and whether it is the undo.
+Place = tuple[str, bool]
+
+
+async def decoded(client: Client, payloads: Any, model: type[T]) -> T:
+    """Return the one message that an event of a history carries."""
+    [value] = await client.data_converter.decode(payloads, [model])
+    found: T = value
+    return found
+
+
+@dataclass
+class Observer:
+    """What has been seen of one run; all times are this process's monotonic clock."""
+
+    connection: Connection
+    run_id: str
+    tools: dict[str, ToolSpec] = field(default_factory=dict)
+    """The tools of the steps that were called, by step id."""
+    described: dict[str, ToolSpec] = field(default_factory=dict)
+    """By name, those that the run was told of after its start, as code and agents ask."""
+    _asked: set[int] = field(default_factory=set)
+    _scheduled: dict[int, Place] = field(default_factory=dict)
+    _outcomes: list[tuple[Place, float]] = field(default_factory=list)
+
+    async def until_end(self) -> None:
+        """Read the history, which needs no worker, and return at the end of the run.
+
+        A run that is reset goes on under the same id, in another execution.
+        """
+        newest = ""
+        with self.connection.translated(self.run_id):
+            while (found := await self.connection.handle(self.run_id).describe()).run_id != newest:
+                newest = found.run_id
+                handle = self.connection.client.get_workflow_handle(self.run_id, run_id=newest)
+                async for event in handle.fetch_history_events(wait_new_event=True):
+                    await self._see(event)
+                    if event.event_type in ENDS:
+                        break
+
+    def recovered_at(self, place: Place, died_at: float) -> float | None:
+        """Return when the first outcome of a call arrived after a death."""
+        after = (at for where, at in self._outcomes if where == place and at > died_at)
+        return next(after, None)
+
+    def whole(self, evidence: Evidence) -> Evidence:
+        """Return what the ledger holds of the run, and the tools that it was told of later."""
+        return replace(evidence, tools={**self.described, **evidence.tools})
+
+    async def _see(self, event: HistoryEvent) -> None:
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            client = self.connection.client
+            scheduled = event.activity_task_scheduled_event_attributes
+            name, payloads = scheduled.activity_type.name, scheduled.input.payloads
+            if name in CALLS:
+                call = await decoded(client, payloads, ToolCall)
+                self.tools[call.step_id] = call.tool
+                self._scheduled[event.event_id] = (call.step_id, False)
+            elif name == COMPENSATE.name:
+                undo = await decoded(client, payloads, Compensate)
+                self._scheduled[event.event_id] = (undo.step_id, True)
+            elif name == DESCRIBE_TOOLS.name:
+                self._asked.add(event.event_id)
+        else:
+            # Only an end for good is written down as one; attempts in between are not.
+            ended = event.activity_task_completed_event_attributes
+            completed = ended.scheduled_event_id
+            if completed in self._asked:
+                payloads = ended.result.payloads
+                told = await decoded(self.connection.client, payloads, ToolsDescribed)
+                self.described.update(told.tools)
+            failed = event.activity_task_failed_event_attributes.scheduled_event_id
+            place = self._scheduled.get(completed or failed)
+            if place is not None:
+                self._outcomes.append((place, time.monotonic()))
+
+
+async def reset(client: Client, run_id: str, how: Operation, step: str) -> None:
+    """Have Temporal reset a run to a workflow task; what the run was sent is sent again.
+
+    RESET goes to its first one, RESET_STEP to the one that began the step, others to its last.
+    """
+    first = last = before = begun = 0
+    async for event in client.get_workflow_handle(run_id).fetch_history_events():
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            last, first = event.event_id, first or event.event_id
+        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
+            begun = begun or event.event_id
+        elif not before and await _begins(client, run_id, event, step):
+            before = last
+    # A worker may have died in the run's first task.
+    task = {Operation.RESET: first, Operation.RESET_STEP: before}.get(how, last or begun)
+    if not task:
+        raise WrongUse(f"run {run_id} has not come to {step}")
+    await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run_id),
+            reason="a drill",
+            request_id=str(uuid.uuid4()),
+            workflow_task_finish_event_id=task,
+        ),
+        retry=True,  # it has an id: twice is once
+    )
+
+
+async def _begins(client: Client, run_id: str, event: HistoryEvent, step: str) -> bool:
+    """Say whether an event begins a step: its call, the batch with it, or its child run."""
+    match event.event_type:
+        case EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+            child = event.start_child_workflow_execution_initiated_event_attributes.workflow_id
+            return child == child_run_id(run_id, step)
+        case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            scheduled = event.activity_task_scheduled_event_attributes
+            name, payloads = scheduled.activity_type.name, scheduled.input.payloads
+            if name in CALLS:
+                call = await decoded(client, payloads, ToolCall)
+                return call.step_id == step
+            if name == RUN_BATCH.name:
+                batch = await decoded(client, payloads, Batch)
+                return step in {batch.first.step_id, *(one.id for one in batch.following)}
+        case EventType.EVENT_TYPE_MARKER_RECORDED:
+            # A local activity: its id says whose call it is.
+            for payload in event.marker_recorded_event_attributes.details["data"].payloads:
+                local = json.loads(payload.data)
+                return str(local.get("activity_id", "")).rpartition(":")[0] == step
+    return False
+
+
+class Operating:
+    """One operation: waits for its place, and does it."""
+
+    def __init__(
+        self,
+        disturbance: Disturbance,
+        run_id: str,
+        connection: Connection,
+        people: People,
+        workers: Workers,
+        release: dict[str, str],
+    ) -> None:
+        assert disturbance.operation is not None
+        self._disturbance = disturbance
+        self._how = disturbance.operation
+        self._target = disturbance.target
+        self._run_id = run_id
+        self._connection = connection
+        self._people = people
+        self._workers = workers
+        self._release = release
+        self.reached = False
+        """Whether it was done."""
+        self.unwound: Unwound | None = None
+        self.violations: list[str] = []
+
+    async def run(self) -> None:
+        """Do it; never returns if the run does not come to the place."""
+        # What is refused is not there any more, such as a run that is ending: it was not reached.
+        with contextlib.suppress(Refused, WrongUse):
+            if self._how.crash_point is None:
+                await self._waits()
+            else:
+                await self._people.while_(self._workers.death())
+            await self._do()
+            self.reached = True
+
+    async def _waits(self) -> None:
+        """Wait until the step is done and the run waits behind it."""
+        self._people.held = held = self._disturbance.held
+        if held != HELD:
+            self._people.held_at = frozenset({InterruptKind.AFTER})
+        await self._people.until(
+            lambda view: (
+                any(
+                    one.step_id == held and one.kind in self._people.held_at
+                    for one in view.interrupts
+                )
+                or None
+            )
+        )
+
+    async def _do(self) -> None:
+        match self._how:
+            case Operation.RESET | Operation.RESET_STEP:
+                await self._reset()
+            case Operation.RESET_KILLED:
+                await self._reset()
+                await self._workers.start()
+            case Operation.FREEZE:
+                await self._workers.start()
+            case Operation.TERMINATE:
+                await self._connection.handle(self._run_id).terminate(REASON)
+                await self._unwind()
+            case Operation.DEPLOY:
+                await self._workers.start(changes=self._release)
+
+    async def _reset(self) -> None:
+        with self._connection.translated(self._run_id):
+            await reset(self._connection.client, self._run_id, self._how, self._target.step)
+        self._people.begin_anew()
+
+    async def _unwind(self) -> None:
+        settings = self._connection.settings
+        asked = UnwindRun(tenant=settings.tenant, run_id=self._run_id, actor=self._people.user)
+        try:
+            self.unwound = await self._connection.client.execute_workflow(
+                UNWIND,
+                asked,
+                id=unwind_id(self._run_id),
+                task_queue=settings.task_queue,
+                result_type=Unwound,
+            )
+        except WorkflowFailureError as error:
+            cause = error.cause.__cause__ if error.cause else None
+            if not isinstance(cause, ApplicationError):
+                raise
+            self.violations.append(f"a run that was terminated is not unwound: {cause.message}")
 
 
 class Case:
@@ -60,16 +290,6 @@ class Case:
         disturbance: Disturbance | None = None,
         permissions: Collection[str] = (),
     ) -> None:
-        """Prepare a case.
-
-        Args:
-            request: What is drilled.
-            environment: Where.
-            connection: Where runs are started.
-            variables: The workers'.
-            disturbance: What is done to the run; ``None`` for a fault-free one.
-            permissions: What the plan's tools ask of the acting user, as far as that is known.
-        """
         label = f"{disturbance.target.step}-{disturbance.point}" if disturbance else "fault-free"
         name = f"drill-{request.plan.name[:20]}-{label}"[:100] + f"-{secrets.token_hex(4)}"
         self._request = request
@@ -88,12 +308,7 @@ class Case:
         self._played = Played(self.run_id, no_end=f"not ended after {request.limit}")
 
     async def play(self) -> Played:
-        """Run the case to its end, or to where only a human can move it.
-
-        Raises:
-            WrongUse: A function of the user's failed, or the plan does not fit the tools.
-            SurehandError: A worker ended that nobody had killed.
-        """
+        """Run the case to its end, or to where only a human can move it."""
         began = time.monotonic()
         database_url = await asyncio.to_thread(self._environment.ledger, self._folder)
         self._fresh = fresh = await self._make_fresh(database_url)
@@ -224,7 +439,7 @@ class Case:
                 self._connection,
                 people,
                 workers,
-                await asyncio.to_thread(deploying.release, self._folder, release),
+                await asyncio.to_thread(write_release, self._folder, release),
             )
             try:
                 await operating.run()

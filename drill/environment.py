@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from signal import Signals
+from types import TracebackType
+from typing import Final, Self
 
 from surehand.activities.ledger.core.migrate import require_head
 from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.tools.tool import Tool
 from surehand.activities.worker.settings import load_settings
 from surehand.process import ROOT
 from surehand.process.children import Child, fork_server, python
 from surehand.process.dev_server import CliMissing, DevServer, DevServerFailed, find_cli
-from surehand.process.exits import NotReachable, WrongUse
+from surehand.process.exits import NotReachable, SurehandError, WrongUse
 
 #: The user's own, which must not reach a worker of the drill.
 _OWN: Final = (
@@ -54,11 +61,7 @@ class Environment:
     """A ledger that all cases share; ``None``: each has a file of its own."""
 
     def variables(self, user: Mapping[str, str]) -> dict[str, str]:
-        """Return the workers' variables: the user's own, with those of this environment.
-
-        Raises:
-            WrongUse: They name no tools.
-        """
+        """Return the workers' variables: the user's own, with those of this environment."""
         require_tools(user)
         ours = {f"SUREHAND_{name}" for name in _OWN}
         kept = {key: value for key, value in user.items() if key.upper() not in ours}
@@ -79,13 +82,7 @@ class Environment:
         _keep_mark(self.folder).touch()
 
     async def check(self) -> None:
-        """See that the shared ledger can be used.
-
-        Raises:
-            SettingsError: It is not the URL of a ledger.
-            LedgerUnavailable: It cannot be reached.
-            DatabaseBehind: It is not migrated.
-        """
+        """See that the shared ledger can be used."""
         if self.database is not None:
             load_settings({"SUREHAND_DATABASE_URL": self.database}, Path(os.devnull))
             async with open_ledger(self.database) as ledger:
@@ -106,11 +103,7 @@ class Environment:
 
 
 def require_tools(variables: Mapping[str, str]) -> None:
-    """See that variables name tools; asked before anything is started.
-
-    Raises:
-        WrongUse: They do not.
-    """
+    """See that variables name tools; asked before anything is started."""
     if not variables.get("SUREHAND_TOOL_MODULES"):
         raise WrongUse("no tools to drill: set SUREHAND_TOOL_MODULES to the modules with yours")
 
@@ -137,16 +130,7 @@ def _remove(folder: Path) -> None:
 def prepared(
     variables: Mapping[str, str], *, database: str | None, say: Callable[[str], None]
 ) -> Iterator[Environment]:
-    """Start what a drill needs; stop it all and remove the folder on every way out.
-
-    Args:
-        variables: The user's own; it may name a Temporal server.
-        database: A migrated ledger for all cases, or ``None``.
-        say: Told what is being waited for.
-
-    Raises:
-        NotReachable: Something did not start.
-    """
+    """Start what a drill needs; stop it all and remove the folder on every way out."""
     folder = Path(tempfile.mkdtemp(prefix="surehand-drill-"))
     with ExitStack() as running:
         running.callback(_remove, folder)
@@ -193,3 +177,130 @@ def _server(
         "TEMPORAL_CONFIG_FILE": os.devnull,
     }
     return named, server.ui_url or "", True
+
+
+#: The longest that a call may take after the deploy.
+SHORT_TIMEOUT: Final = timedelta(seconds=2)
+#: The workers' settings after it, beside their tools.
+SHORT_LEASE: Final = {"lease": "1s", "lease_renewal": "300ms"}
+_MODULE: Final = "drill_release"
+
+
+def shortened(modules: Sequence[str]) -> dict[str, Tool]:
+    """Return the tools of some modules with shorter timeouts, by names that a module may have."""
+    found = {
+        id(value): value
+        for module in modules
+        for value in vars(importlib.import_module(module)).values()
+        if isinstance(value, Tool)
+    }
+    return {
+        f"tool_{number}": replace(one, timeout=min(one.timeout, SHORT_TIMEOUT))
+        for number, one in enumerate(found.values())
+    }
+
+
+def write_release(folder: Path, tool_modules: str) -> dict[str, str]:
+    """Write a module with such tools for workers in a folder; returns the settings they need."""
+    modules = [name.strip() for name in tool_modules.split(",")]
+    (folder / f"{_MODULE}.py").write_text(
+        "from surehand.drill.environment import shortened\n\n"
+        f"globals().update(shortened({modules!r}))\n",
+        encoding="utf-8",
+    )
+    return {"tool_modules": _MODULE, **SHORT_LEASE}
+
+
+#: Seconds between looks at whether a worker has died: the error of a recovery time.
+_DEATH_PAUSE: Final = 0.02
+#: Seconds that a worker has to end its calls in, once it is thawed.
+_THAWED_S: Final = 30.0
+
+
+class Workers:
+    """Workers that share a ledger and a task queue; leaving its ``with`` block kills them."""
+
+    def __init__(
+        self, variables: Mapping[str, str], folder: Path, settings: Mapping[str, str], once: Path
+    ) -> None:
+        self._variables = variables
+        self._folder = folder
+        self._settings = settings
+        self._once = once
+        self._alive: list[Child] = []
+        self._frozen: list[Child] = []
+        self._started = 0
+        self.died_at: float | None = None
+        """When a worker was seen to be dead or frozen, by this process's monotonic clock."""
+        self._death = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for one in (*self._alive, *self._frozen):
+            one.kill()
+
+    @property
+    def killed(self) -> bool:
+        """Return whether a worker has killed or frozen itself, as it was told to."""
+        return self._once.exists()
+
+    async def start(self, count: int = 1, changes: Mapping[str, str] | None = None) -> None:
+        """Start workers and wait until they take work."""
+        settings = {**self._settings, **(changes or {})}
+        new = []
+        for _ in range(count):
+            self._started += 1
+            name = f"worker-{self._started}"
+            new.append(worker(self._variables, self._folder, name, **settings))
+            self._alive.append(new[-1])
+        for one in new:
+            await asyncio.to_thread(one.wait_said, READY)
+
+    async def replace(self) -> None:
+        """Kill all of them (SIGKILL), then start one more: nothing is left in any memory."""
+        gone, self._alive = self._alive, []
+        for one in gone:
+            one.kill()
+        await self.start()
+
+    async def death(self) -> None:
+        """Wait until a worker has died or frozen as it was told to; somebody has to watch."""
+        await self._death.wait()
+
+    async def thaw(self) -> None:
+        """Let a frozen worker go on, and end in good order."""
+        for one in self._frozen:
+            one.signal(Signals.SIGCONT)
+            await asyncio.to_thread(one.stop, within=_THAWED_S)
+
+    def _died(self) -> None:
+        self.died_at = time.monotonic()
+        self._death.set()
+
+    async def watch(self) -> None:
+        """See the one death that is meant to be; any other is an error."""
+        while True:
+            if self._settings.get("crash_by") and self.killed and self.died_at is None:
+                # Whoever is to be frozen works alone.
+                self._frozen, self._alive = self._alive, []
+                self._died()
+            for one in list(self._alive):
+                if one.returncode is None:
+                    continue
+                meant = one.returncode == -Signals.SIGKILL and self.killed
+                if not meant or self.died_at is not None:
+                    raise SurehandError(
+                        f"{one.log.stem} in {one.log.parent.name} ended by itself with"
+                        f" {one.returncode}: {one.last_line()}"
+                    )
+                self._died()
+                self._alive.remove(one)
+                one.kill()  # It is dead; nobody has to guard it any more.
+            await asyncio.sleep(_DEATH_PAUSE)

@@ -1,23 +1,90 @@
-"""What came of one case, and how that compares with the fault-free run."""
+"""What came of the cases, how that compares with the fault-free run, and the file that keeps it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
 
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.verb.text import counted
-from surehand.drill.disturbance import Disturbance
-from surehand.drill.points import Beforehand, Operation
-from surehand.drill.report import Cell, CellOutcome, DrilledApproval, ModelTurns, Tally
-from surehand.drill.state import Baseline
+from surehand.drill.report import (
+    Beforehand,
+    Cell,
+    CellOutcome,
+    DrilledApproval,
+    FaultFree,
+    ModelTurns,
+    Operation,
+    Tally,
+    Target,
+)
+from surehand.drill.request import Disturbance
 from surehand.drill.world import differences
+from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.maintenance import Unwound
 from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.tools import ToolSpec
 from surehand.workflows.plan.plan import ITERATION
+
+
+class Baseline(BaseModel):
+    """The fault-free run, and what every other one is compared with."""
+
+    fingerprint: str
+    targets: list[Target]
+    fault_free: FaultFree
+    compared: dict[str, Any]
+    remaining: list[str]
+
+
+class DrillState:
+    """A file of lines: the baseline first, then a line for each cell as it is done."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def read(self, fingerprint: str) -> tuple[Baseline, list[Cell]] | None:
+        """Return what an earlier drill has left; ``None`` if there was none.
+
+        A line that was cut off when the drill was killed is left out.
+        """
+        try:
+            lines = self.file.read_text(encoding="utf-8").splitlines(keepends=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise WrongUse(f"--resume: {self.file} cannot be read: {error}") from error
+        whole = [line for line in lines if line.endswith("\n")]
+        if not whole:
+            return None
+        try:
+            baseline = Baseline.model_validate_json(whole[0])
+            cells = [Cell.model_validate_json(line) for line in whole[1:]]
+        except ValidationError as error:
+            raise WrongUse(f"--resume: {self.file} is not the state of a drill") from error
+        if baseline.fingerprint != fingerprint:
+            raise WrongUse(
+                f"--resume: {self.file} is of another drill (plan, tools, world or fresh differ):"
+                " leave --resume out to begin anew"
+            )
+        return baseline, cells
+
+    def begin(self, baseline: Baseline, cells: Iterable[Cell] = ()) -> None:
+        """Write the file anew."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        lines = [baseline.model_dump_json(), *(cell.model_dump_json() for cell in cells)]
+        self.file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def add(self, cell: Cell) -> None:
+        """Add a cell that is done."""
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(f"{cell.model_dump_json()}\n")
+
 
 #: Differences that are kept of one cell: the first ones tell.
 MOST_DIFFERENCES: Final = 20
@@ -104,16 +171,7 @@ def judged(
     halted: Sequence[Mapping[str, Any]] | None = None,
     in_doubt: str | None = None,
 ) -> Cell:
-    """Return a cell with what its case has shown.
-
-    Args:
-        cell: What was to be done to its run, and where.
-        baseline: What the case is compared with.
-        played: What came of it.
-        world: Whether the world outside was looked at, too.
-        halted: What runs have left that were halted at the call, where a human may be asked.
-        in_doubt: The step of that call; ``None``: the cell's own.
-    """
+    """Return a cell with what its case has shown."""
     beforehand = cell.point in list(Beforehand)
     lost = int(cell.tool == MODEL and cell.point in _UNRECORDED)
     turns = played.turns_beside(lost)

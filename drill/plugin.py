@@ -67,9 +67,8 @@ class Drill:
         from surehand.cli.verb.ledger_door import translated
         from surehand.cli.verb.printer import Printer
         from surehand.client.plan_file import load_plan
-        from surehand.drill.progress import Progress
         from surehand.drill.request import DrillRequest
-        from surehand.drill.suite import Suite
+        from surehand.drill.suite import Progress, Suite
         from surehand.drill.world import Function
         from surehand.process.settings import client_settings, read_environment
 

@@ -1,4 +1,4 @@
-"""What is to be drilled, checked before anything is started."""
+"""What is drilled, checked before anything is started, and what a case does to its run."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
-from surehand.activities.worker.crash_points import READ_POINTS
-from surehand.drill.points import (
+from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
+from surehand.drill.report import (
     POINTS,
     Beforehand,
     ForcedWait,
+    Halt,
     Operation,
     Point,
+    Target,
 )
-from surehand.drill.report import Target
 from surehand.drill.world import Function
 from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import Effect, Recovery
 from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import ITERATION, Plan
+from surehand.workflows.plan.plan import ITERATION, Ask, Plan, Step
+from surehand.workflows.plan.policy import ApprovalPolicy
 
 #: Durability modes, of which the first is drilled where none is named.
 MODES: Final = tuple(mode.value for mode in Durability)
@@ -64,24 +67,7 @@ class DrillRequest:
         own_ledger: bool = True,
         already: Function | None = None,
     ) -> DrillRequest:
-        """Return the request; nothing named means all there is.
-
-        Args:
-            plan: What is drilled.
-            plan_name: Its file.
-            points: Crash points, forced waits, and what operators do.
-            modes: Durability modes.
-            steps: Steps of the plan.
-            world: Looks at the world.
-            fresh: Makes the world ready for one more run.
-            parallel: Cases at a time.
-            limit: How long one may take.
-            already: Leaves the world as a step's call would.
-            own_ledger: Whether each case has a ledger of its own, whose principals are its own.
-
-        Raises:
-            WrongUse: A point, mode or step is not there, or the cases would disturb one another.
-        """
+        """Return the request; nothing named means all there is."""
         _known("--points", points, POINTS)
         if ForcedWait.PERMISSION_LOSS in points and not own_ledger:
             raise WrongUse(
@@ -118,11 +104,7 @@ class DrillRequest:
         )
 
     def chosen(self, targets: Sequence[Target]) -> list[Target]:
-        """Return the calls of the chosen steps.
-
-        Raises:
-            WrongUse: The code or agent that makes the steps has made no such step.
-        """
+        """Return the calls of the chosen steps."""
         if self.plan.code is not None:
             made = list(dict.fromkeys(target.step for target in targets))
             _known("--steps", self.steps, made)
@@ -134,11 +116,7 @@ class DrillRequest:
         return [point for point in self.points if _has(target, point)]
 
     def refuse_nothing(self, targets: Sequence[Target]) -> None:
-        """Refuse a choice of steps and points in which there is nothing to drill.
-
-        Raises:
-            WrongUse: None of the calls has one of the points.
-        """
+        """Refuse a choice of steps and points in which there is nothing to drill."""
         if not any(self.points_of(target) for target in targets):
             raise WrongUse(
                 "--steps, --points: none of these calls has one of these points (of the crash"
@@ -204,3 +182,161 @@ def _known(option: str, given: Sequence[str], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
             raise WrongUse(f"{option} {name!r}: there are {', '.join(known)}")
+
+
+#: Time limit of an approval that is to expire: long enough to be used at once on a busy machine.
+#: One that comes too late is asked for again.
+EXPIRES_IN: Final = timedelta(seconds=2)
+
+#: The step in which a run waits, behind the one that has had its effect.
+HELD: Final = "drill-held"
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What a case does to its run, and where."""
+
+    target: Target
+    point: Point
+    mode: Durability = Durability.SYNC
+    """How durable its run is."""
+    behind: tuple[str, ...] = ()
+    """Steps behind which the run waits for an operator; none: behind the target."""
+    by_code: bool = False
+    """Whether code or an agent makes the steps: no step can be added to them."""
+    following: Target | None = None
+    """The call after the target's, if there is one."""
+
+    @property
+    def forced_wait(self) -> ForcedWait | None:
+        """Return how the run is made to wait, if that is what is done to it."""
+        return self.point if isinstance(self.point, ForcedWait) else None
+
+    @property
+    def operation(self) -> Operation | None:
+        """Return what an operator does, if that is what is done to it."""
+        return self.point if isinstance(self.point, Operation) else None
+
+    @property
+    def held(self) -> str:
+        """Return the step in which the run waits for an operator."""
+        return (self.behind or (self.target.step,))[-1] if self.by_code else HELD
+
+    @property
+    def crash_at(self) -> str:
+        """Return the crash point as the setting ``SUREHAND_CRASH_AT``; empty: no worker dies."""
+        point = self.operation.crash_point if self.operation else self.point
+        if isinstance(point, Beforehand):
+            point = CrashPoint.AFTER_CLAIM
+        if not isinstance(point, CrashPoint):
+            return ""
+        return f"{self.target.tool}:{point}@{self.target.step}"
+
+    @property
+    def already_true(self) -> bool:
+        """Say whether the world is made as the call would leave it, before the run."""
+        return isinstance(self.point, Beforehand) or self.point is Halt.BEFORE_ALREADY_TRUE
+
+    @property
+    def in_doubt(self) -> Disturbance:
+        """Return what is done to the call that may be in doubt then, the target's or the next.
+
+        In ``exit`` a write's outcome may be recorded with the claim of the write after it, which
+        the worker then dies with.
+        """
+        point = self.operation.crash_point if self.operation else self.point
+        recorded = point in (CrashPoint.AFTER_OUTCOME, CrashPoint.BEFORE_REPORT)
+        following = self.following if self.mode.in_batches else None
+        if recorded and following is not None and following.absence_provable:
+            return Disturbance(following, CrashPoint.AFTER_CLAIM, self.mode)
+        return self
+
+    @property
+    def doubt(self) -> tuple[Halt, ...]:
+        """Return which halted runs one that needs a human may look like.
+
+        None, where the tool says that it settles the outcome itself: nobody is to be asked then.
+        """
+        # A repeat that is refused for good does not say what the first call has done.
+        refused = self.target.recovery is Recovery.DEDUPES and not self.target.succeeded
+        human = self.target.recovery is Recovery.HUMAN or refused
+        unproven = human or not self.target.absence_provable
+        # A call that does not succeed leaves nothing.
+        behind = (Halt.AFTER if self.target.succeeded else Halt.BEFORE,) if human else ()
+        match self.operation.crash_point if self.operation else self.point:
+            case Beforehand():
+                return (Halt.BEFORE_ALREADY_TRUE,)
+            case CrashPoint.AFTER_CLAIM if unproven:
+                return (Halt.BEFORE,)
+            case CrashPoint.DURING_CALL if unproven:
+                return (Halt.BEFORE, *behind)
+            case CrashPoint.AFTER_CALL:
+                return behind
+        return ()
+
+
+def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
+    """Return the plan that a case plays."""
+    if disturbance is None or disturbance.crash_at or disturbance.target.asks:
+        return plan
+    if plan.code is not None:
+        return _changed_code(plan, disturbance)
+    how = disturbance.point
+    step_id = ITERATION.sub("", disturbance.target.step)
+    if isinstance(how, Operation):
+        behind = disturbance.behind or (step_id,)
+        place = max(number for number, step in enumerate(plan.steps, 1) if step.id in behind)
+        held = Step(id=HELD, ask=Ask(question="Go on?"), after=behind)
+        longer = (*plan.steps[:place], held, *plan.steps[place:])
+        return plan.model_copy(update={"steps": longer})
+    steps = [_interrupted(plan, s, how) if s.id == step_id else s for s in plan.steps]
+    changes: dict[str, Any] = {"steps": tuple(steps)}
+    if how is ForcedWait.EXPIRY and plan.defaults.approval is not None:
+        policy = plan.defaults.approval.model_copy(update={"on_expiry": "ask_again"})
+        changes["defaults"] = plan.defaults.model_copy(update={"approval": policy})
+    return plan.model_copy(update=changes)
+
+
+def _changed_code(plan: Plan, disturbance: Disturbance) -> Plan:
+    """Return the plan of a run whose steps code or an agent makes.
+
+    Only what holds for all of them can be changed: where one call is to be approved, each is.
+    """
+    how, step_id = disturbance.point, disturbance.target.step
+    if how in (ForcedWait.APPROVAL, ForcedWait.PERMISSION_LOSS, ForcedWait.EXPIRY):
+        given = {"expires_in": EXPIRES_IN, "on_expiry": "ask_again"}
+        changes = given if how is ForcedWait.EXPIRY else {}
+        policy = _forced(plan.defaults.approval, **changes)
+        defaults = plan.defaults.model_copy(update={"approval": policy})
+        return plan.model_copy(update={"defaults": defaults})
+    if isinstance(how, Operation):
+        held = {"after": (*plan.interrupts.after, disturbance.held)}
+    elif how is Halt.AFTER:
+        held = {"after": (*plan.interrupts.after, step_id)}
+    else:
+        held = {"before": (*plan.interrupts.before, step_id)}
+    return plan.model_copy(update={"interrupts": plan.interrupts.model_copy(update=held)})
+
+
+def _interrupted(plan: Plan, step: Step, how: Point) -> Step:
+    match how:
+        case ForcedWait.PAUSE | ForcedWait.ASK | Halt():
+            where = InterruptKind.AFTER if how is Halt.AFTER else InterruptKind.BEFORE
+            own = plan.defaults.interrupt if step.interrupt is None else step.interrupt
+            return step.model_copy(update={"interrupt": tuple(dict.fromkeys((*own, where.value)))})
+        case ForcedWait.EXPIRY:
+            return _gated(step, expires_in=EXPIRES_IN, on_expiry="ask_again")
+        case _:
+            return _gated(step)
+
+
+def _gated(step: Step, **changes: Any) -> Step:
+    """Return a step whose call is asked about by people, whatever its rules say."""
+    return step.model_copy(update={"approval": _forced(step.approval, **changes)})
+
+
+def _forced(own: ApprovalPolicy | None, **changes: Any) -> ApprovalPolicy:
+    """Return a policy that nothing waives, with those changes."""
+    policy = own or ApprovalPolicy()
+    rules = tuple(rule.model_copy(update={"required": True}) for rule in policy.rules)
+    return policy.model_copy(update={"rules": rules, "standing": False, **changes})

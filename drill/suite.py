@@ -1,7 +1,4 @@
-"""All cases of a drill: fault-free runs first, then a case for each cell of the matrix.
-
-A cell is one step, and one thing that is done to its run.
-"""
+"""All cases of a drill, and how far it is."""
 
 from __future__ import annotations
 
@@ -13,29 +10,30 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from surehand.cli.verb.printer import Printer
+from surehand.cli.verb.text import counted
 from surehand.client.connection import Connection
 from surehand.drill.case import Case
-from surehand.drill.disturbance import Disturbance
 from surehand.drill.environment import Environment
 from surehand.drill.people import APPROVER
-from surehand.drill.played import Played, asked_again, judged, uncounted
-from surehand.drill.points import Halt, Operation, Point
-from surehand.drill.progress import Progress
+from surehand.drill.played import Baseline, DrillState, Played, asked_again, judged, uncounted
 from surehand.drill.report import (
     GOOD,
     Cell,
     CellOutcome,
     DrillReport,
     FaultFree,
+    Halt,
+    Operation,
     PermissionDrift,
+    Point,
     Target,
     added_up,
     all_turns,
     consistency_of,
     recovery_of,
 )
-from surehand.drill.request import DrillRequest
-from surehand.drill.state import Baseline, DrillState
+from surehand.drill.request import Disturbance, DrillRequest
 from surehand.drill.world import differences
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
@@ -45,6 +43,39 @@ from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import Effect, ToolSpec
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ASKING
+
+
+class Progress:
+    """Tells how far a drill is: a line for each case."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._total = 0
+        self._done = 0
+
+    def note(self, text: str) -> None:
+        """Say what goes on beside the cases."""
+        self._printer.say(text)
+
+    def begin(self, total: int, kept: Sequence[Cell]) -> None:
+        """Say how many cells there are; some may be done."""
+        self._total, self._done = total, len(kept)
+        if kept:
+            self._printer.say(f"Done before: {len(kept)} of {counted(total, 'case')}")
+
+    def done(self, cell: Cell) -> None:
+        """A case is done."""
+        self._done += 1
+        self._printer.say(f"{self._done}/{self._total}  {line_of(cell)}")
+
+
+def line_of(cell: Cell) -> str:
+    """Return one line about a cell that is done."""
+    recovered = f", recovered in {cell.recovery_s:.1f} s" if cell.recovery_s is not None else ""
+    why = next(iter(cell.reasons), "")
+    told = f"{cell.outcome}, {counted(cell.effects, 'effect')}{recovered}"
+    return f"{cell.label} {cell.point}: {told}{f' ({why})' if why else ''}"
+
 
 T = TypeVar("T")
 
@@ -63,17 +94,7 @@ class Suite:
         state: DrillState | None = None,
         resume: bool = False,
     ) -> None:
-        """Prepare a drill.
-
-        Args:
-            request: What is drilled.
-            environment: Where.
-            settings: For whom.
-            variables: The user's own, for the workers.
-            progress: Told of each case.
-            state: Where cells that are done are kept.
-            resume: Take over what is there already.
-        """
+        """Prepare a drill."""
         self._request = request
         self._environment = environment
         self._settings = settings
@@ -86,12 +107,7 @@ class Suite:
         self._compared_halted: dict[tuple[str, Halt], Mapping[str, Any]] = {}
 
     async def run(self) -> DrillReport:
-        """Play all cases and return what they show.
-
-        Raises:
-            WrongUse: The plan, the tools or the user's functions cannot be drilled.
-            SurehandError: The drill itself cannot go on.
-        """
+        """Play all cases and return what they show."""
         began, started_at = time.monotonic(), datetime.now(UTC)
         await self._environment.check()
         target = find_target(self._variables)
@@ -313,7 +329,6 @@ class Suite:
             for cell in left:
                 target = targets[cell.step, cell.undo]
                 if _called(target):
-                    self._progress.playing(cell)
                     what = self._disturbance(baseline, target, points[cell.point], cell.mode)
                     case = self._case(connection, what, allowed)
                     played = await case.play()

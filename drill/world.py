@@ -58,11 +58,7 @@ class Function:
 
     @classmethod
     def load(cls, option: str, given: str | Callable[[Context], Any]) -> Function:
-        """Return a function that is given as such, or as ``module:function``.
-
-        Raises:
-            WrongUse: There is no such module or function; the line names the option.
-        """
+        """Return a function that is given as such, or as ``module:function``."""
         if callable(given):
             return cls(f"{given.__module__}:{getattr(given, '__qualname__', given)}", given)
         module_name, _, name = given.partition(":")

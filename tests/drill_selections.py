@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
-from surehand.drill.points import ForcedWait, Operation
+from surehand.drill.report import ForcedWait, Operation
 from surehand.workflows.plan.durability import Durability
 from tests.e2e.kinds import DEDUPES, LOOKUP, NEITHER, SHOPS
 from tests.e2e.plans import UNGATED

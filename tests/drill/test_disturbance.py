@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.drill.disturbance import EXPIRES_IN, HELD, Disturbance, changed
 from surehand.drill.people import answer_to
-from surehand.drill.points import Beforehand, ForcedWait, Halt, Operation, Point
-from surehand.drill.report import Target
+from surehand.drill.report import Beforehand, ForcedWait, Halt, Operation, Point, Target
+from surehand.drill.request import EXPIRES_IN, HELD, Disturbance, changed
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
 from surehand.workflows.contracts.tools import Effect, Recovery

@@ -19,11 +19,9 @@ import pytest
 from surehand.cli.verb.printer import Printer
 from surehand.client.plan_file import load_plan
 from surehand.drill.environment import prepared
-from surehand.drill.points import Operation
-from surehand.drill.progress import Progress
-from surehand.drill.report import Cell, Target
+from surehand.drill.report import Cell, Operation, Target
 from surehand.drill.request import DrillRequest
-from surehand.drill.suite import Suite
+from surehand.drill.suite import Progress, Suite
 from surehand.drill.world import Function
 from surehand.process.settings import client_settings
 from surehand.workflows.plan.durability import Durability

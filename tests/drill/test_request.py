@@ -11,8 +11,7 @@ import pytest
 
 from surehand.cli import app
 from surehand.client.plan_file import load_plan
-from surehand.drill.points import ForcedWait, Operation
-from surehand.drill.report import Target
+from surehand.drill.report import ForcedWait, Operation, Target
 from surehand.drill.request import DrillRequest
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.model_turns import MODEL

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from surehand.drill.run_tree import RunTree
+from surehand.drill.consistency import RunTree
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.maintenance import NotUndone, Unwound
 from surehand.workflows.contracts.runs import RunResult, StepView

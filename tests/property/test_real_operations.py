@@ -19,9 +19,9 @@ from temporalio.service import RPCError
 
 from surehand.activities.ledger.history.evidence import runs_of
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.drill.operating import reset
-from surehand.drill.points import Operation
-from surehand.drill.run_tree import RunTree
+from surehand.drill.case import reset
+from surehand.drill.consistency import RunTree
+from surehand.drill.report import Operation
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.maintenance import Unwound

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
-from surehand.drill.points import Operation
+from surehand.drill.report import Operation
 from surehand.workflows.plan.durability import Durability
 from tests.drill_full import DIFFERS, DONE, INTERRUPTED, FullDrill, Kept
 from tests.drill_selections import (
