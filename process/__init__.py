@@ -25,11 +25,7 @@ ROOT: Final = PACKAGE.parent
 
 
 def require_packages() -> None:
-    """Leave with one line if the packages that Surehand needs are not there.
-
-    Raises:
-        SystemExit: With code 2; the line says what to do.
-    """
+    """Leave with one line if the packages that Surehand needs are not there."""
     if importlib.util.find_spec("temporalio") is None:
         print(
             f"surehand: its packages are not installed for {sys.executable}:"

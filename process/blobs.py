@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -31,8 +31,22 @@ from surehand.workflows.payload_codec import NotKept, StoreUnavailable, path_of
 _STORE_ID: Final = "_/store-id"
 
 
+@contextlib.contextmanager
+def _asking(absent: type[StoreUnavailable] = StoreUnavailable) -> Iterator[None]:
+    """Raise what the payload codec knows for whatever a store fails with."""
+    try:
+        yield
+    except (NotFoundError, FileNotFoundError) as error:
+        raise absent(str(error)) from error
+    except (BaseError, OSError) as error:
+        raise StoreUnavailable(str(error)) from error
+
+
 class Blobs:
-    """A folder or an object store."""
+    """A folder or an object store.
+
+    All methods raise `StoreUnavailable` if it does not answer.
+    """
 
     def __init__(self, url: str, *, make: bool = True) -> None:
         """Open a store.
@@ -40,9 +54,6 @@ class Blobs:
         Args:
             url: A folder's path, or a URL such as ``s3://bucket/path``, ``gs://...``, ``az://...``.
             make: Whether a folder that is not there is made.
-
-        Raises:
-            StoreUnavailable: No store understands that URL, or there is no such folder.
         """
         self.url = url
         self.home_of: Callable[[str], Awaitable[str | None]] | None = None
@@ -56,33 +67,22 @@ class Blobs:
             raise StoreUnavailable(str(error)) from error
 
     async def has(self, path: str, size: int) -> bool:
-        """Return whether that many bytes are kept under a path, and outlive a power cut there.
-
-        Raises:
-            StoreUnavailable: The store does not answer.
-        """
+        """Return whether that many bytes are kept under a path, and outlive a power cut there."""
         try:
-            found = await obstore.head_async(self._store, path)
-            await self._settle(path)
-        except (NotFoundError, FileNotFoundError):
+            with _asking(NotKept):
+                found = await obstore.head_async(self._store, path)
+                await self._settle(path)
+        except NotKept:
             return False
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(str(error)) from error
         return found["size"] == size
 
     async def put(self, path: str, data: bytes) -> None:
-        """Keep something under a path that says by its digest what it is.
-
-        Raises:
-            StoreUnavailable: The store does not take it.
-        """
-        try:
+        """Keep something under a path that names it by its digest."""
+        with _asking():
             if not await self._create(path, data) and await self.get(path) != data:
                 # A power cut has left its name without its content.
                 await obstore.put_async(self._store, path, data, mode="overwrite")
             await self._settle(path)
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(str(error)) from error
 
     async def _create(self, path: str, data: bytes) -> bool:
         try:
@@ -96,98 +96,56 @@ class Blobs:
 
         Raises:
             NotKept: The store answers, and has nothing there.
-            StoreUnavailable: The store does not answer.
         """
-        try:
+        with _asking(NotKept):
             answer = await obstore.get_async(self._store, path)
             return bytes(await answer.bytes_async())
-        except (NotFoundError, FileNotFoundError) as error:
-            raise NotKept(str(error)) from error
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(str(error)) from error
 
     async def remove(self, folder: str) -> None:
-        """Remove all that is kept in a folder; what was kept by its content alone is in none.
-
-        Raises:
-            StoreUnavailable: The store does not answer.
-        """
-        try:
+        """Remove all that is kept in a folder; what was kept by its content alone is in none."""
+        with _asking():
             async for page in obstore.list(self._store, f"{folder}/"):
                 with contextlib.suppress(NotFoundError, FileNotFoundError):
                     await obstore.delete_async(self._store, [one["path"] for one in page])
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(str(error)) from error
         if self._folder is not None:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread((self._folder / folder).rmdir)
 
     async def kept_in(self, folder: str) -> AsyncIterator[str]:
-        """Yield the paths of all that is kept in a folder, and in those below it.
-
-        Raises:
-            StoreUnavailable: The store does not answer.
-        """
-        try:
+        """Yield the paths of all that is kept in a folder, and in those below it."""
+        with _asking():
             async for page in obstore.list(self._store, f"{folder}/"):
                 for one in page:
                     yield one["path"]
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(str(error)) from error
 
     async def move(self, path: str, to: str) -> bool:
-        """Move what is kept under a path; ``False``: nothing is there any more.
-
-        Raises:
-            StoreUnavailable: The store does not answer.
-        """
+        """Move what is kept under a path; ``False``: nothing is there any more."""
         try:
-            await obstore.rename_async(self._store, path, to)
-            await self._settle(to)
-        except (NotFoundError, FileNotFoundError):
+            with _asking(NotKept):
+                await obstore.rename_async(self._store, path, to)
+                await self._settle(to)
+        except NotKept:
             return False
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(str(error)) from error
         return True
 
     async def drop(self, path: str) -> None:
-        """Remove what is kept under a path, if it is there.
-
-        Raises:
-            StoreUnavailable: The store does not answer.
-        """
-        try:
-            with contextlib.suppress(NotFoundError, FileNotFoundError):
-                await obstore.delete_async(self._store, path)
-        except (BaseError, OSError) as error:
-            raise StoreUnavailable(str(error)) from error
+        """Remove what is kept under a path, if it is there."""
+        with contextlib.suppress(NotKept), _asking(NotKept):
+            await obstore.delete_async(self._store, path)
 
     async def store_id(self, *, make: bool = False) -> str | None:
-        """Return what tells this store from others; ``None``: it has nothing to tell.
-
-        Args:
-            make: Whether it is given something.
-
-        Raises:
-            StoreUnavailable: The store does not answer.
-        """
+        """Return what tells this store from others, made if asked for; ``None``: nothing does."""
         if make:
-            try:
+            with _asking():
                 await self._create(_STORE_ID, uuid.uuid4().hex.encode())
                 await self._settle(_STORE_ID)
-            except (BaseError, OSError) as error:
-                raise StoreUnavailable(str(error)) from error
         try:
             return (await self.get(_STORE_ID)).decode()
         except NotKept:
             return None
 
     async def elsewhere(self, run_id: str) -> str | None:
-        """Return why this is not the run's artifact store; ``None`` if it may be.
-
-        Raises:
-            StoreUnavailable: The store does not answer.
-        """
+        """Return why this is not the run's artifact store; ``None`` if it may be."""
         home = None if self.home_of is None else await self.home_of(run_id)
         if home is None or home == await self.store_id():
             return None
@@ -223,12 +181,7 @@ class Collected:
 
 
 async def read_kept(blobs: Blobs, path: str) -> bytes:
-    """Return what is kept under an artifact's path, also where it was set aside.
-
-    Raises:
-        NotKept: It is in neither place.
-        StoreUnavailable: The store does not answer.
-    """
+    """Return what is kept under an artifact's path, also where it was set aside."""
     try:
         return await blobs.get(path)
     except NotKept:

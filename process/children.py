@@ -89,11 +89,7 @@ class Forked:
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended, and return how; at most so many seconds.
-
-        Raises:
-            subprocess.TimeoutExpired: It has not.
-        """
+        """Wait until it has ended, and return how; at most so many seconds."""
         if not self._ended.wait(timeout):
             raise subprocess.TimeoutExpired(self._command, timeout or 0)
         assert self._code is not None
@@ -111,11 +107,7 @@ class ForkServer:
     """A process that has loaded a module, and forks processes which run its ``main``."""
 
     def __init__(self, module: str) -> None:
-        """Start it; it ends when this process does.
-
-        Args:
-            module: Its ``main`` takes the arguments and returns the exit code.
-        """
+        """Start it; it ends when this process does."""
         self.module = module
         self._asking = threading.Lock()
         self._started: dict[int, Forked] = {}
@@ -141,18 +133,7 @@ class ForkServer:
         log: Path,
         errors: Path,
     ) -> Forked:
-        """Fork a process, and return once it is there.
-
-        Args:
-            arguments: Those of ``main``, behind the program's name.
-            environment: All of its environment.
-            folder: Where it runs.
-            log: Where its output is appended.
-            errors: Where what it says on stderr is appended.
-
-        Raises:
-            OSError: The server is gone.
-        """
+        """Fork a process, and return once it is there."""
         asked = {
             "arguments": list(arguments),
             "environment": dict(environment),
@@ -446,12 +427,7 @@ class Child:
         return (self.output().strip().splitlines() or ["it said nothing"])[-1]
 
     def wait_for(self, ready: Callable[[], Any]) -> Any:
-        """Wait until ``ready`` returns something, and return that.
-
-        Raises:
-            SurehandError: It has ended; the message holds its last line.
-            NotReachable: It was not ready in time.
-        """
+        """Wait until ``ready`` returns something, and return that."""
         deadline = time.monotonic() + READY_S
         while True:
             code = self.returncode  # before the look, which then sees all that it has said
@@ -465,28 +441,16 @@ class Child:
             time.sleep(_POLL_S)
 
     def wait_said(self, words: str) -> None:
-        """Wait until it has printed these words.
-
-        Raises:
-            SurehandError: As :meth:`wait_for`.
-        """
+        """Wait until it has printed these words."""
         self.wait_for(lambda: words in self.output())
 
     def wait_done(self) -> str:
-        """Wait until it has ended well, and return its last line.
-
-        Raises:
-            SurehandError: As :meth:`wait_for`.
-        """
+        """Wait until it has ended well, and return its last line."""
         self.wait_for(lambda: self.returncode == 0)
         return self.last_line()
 
     def wait(self, within: float | None = None) -> int:
-        """Wait until it has ended by itself and return how; at most so many seconds.
-
-        Raises:
-            subprocess.TimeoutExpired: It has not.
-        """
+        """Wait until it has ended by itself and return how; at most so many seconds."""
         code = self._process.wait(within)
         self._guard.dismiss()
         return code
@@ -505,12 +469,7 @@ class Child:
         self.wait()
 
     def stop(self, how: Signals = SIGTERM, within: float = STOP_S) -> int:
-        """End it in good order and return how it ended; no-op when it has.
-
-        Args:
-            how: What it ends by in good order.
-            within: Seconds after which it is killed.
-        """
+        """End it in good order and return how it ended; no-op when it has."""
         self.signal(how)
         try:
             return self.wait(within)

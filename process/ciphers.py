@@ -123,11 +123,7 @@ class LocalKey:
         return nonce + AESGCM(self.secret).encrypt(nonce, key, about)
 
     def unwrap(self, wrapped: bytes, about: bytes) -> bytes:
-        """Return what was wrapped.
-
-        Raises:
-            ValueError: It was wrapped by another key of that name, or for something else.
-        """
+        """Return what was wrapped."""
         nonce, rest = wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:]
         try:
             return AESGCM(self.secret).decrypt(nonce, rest, about)
@@ -147,12 +143,6 @@ class KeyRing:
     """The key-encryption keys of this process."""
 
     def __init__(self, keys: Sequence[KeyEncryptionKey], file: Path | None = None) -> None:
-        """Make a ring.
-
-        Args:
-            keys: The first one wraps.
-            file: Where they were read from: read again when a key is missing.
-        """
         self._keys = {key.id: key for key in keys}
         self._file = file
         self._reading = threading.Lock()
@@ -168,11 +158,7 @@ class KeyRing:
         return list(self._keys)
 
     def wrap(self, key: bytes, about: bytes) -> Wrapped:
-        """Return a key, wrapped by the first one.
-
-        Raises:
-            KeyUnavailable: A service does not do it now.
-        """
+        """Return a key, wrapped by the first one."""
         first = self.first
         try:
             return Wrapped(first.id, first.wrap(key, about))
@@ -182,11 +168,7 @@ class KeyRing:
             ) from error
 
     def unwrap(self, wrapped: Wrapped, about: bytes) -> bytes:
-        """Return a key that one of them has wrapped.
-
-        Raises:
-            KeyUnavailable: That one is not here, or is another one, or a service does not answer.
-        """
+        """Return a key that one of them has wrapped."""
         key = self._keys.get(wrapped.kek_id) or self._read_again().get(wrapped.kek_id)
         if key is None:
             raise KeyUnavailable(
@@ -236,11 +218,7 @@ def read_key_ring(setting: str) -> KeyRing | None:
 
 
 def new_key(id_: str) -> LocalKey:
-    """Return a new key-encryption key.
-
-    Raises:
-        WrongUse: It cannot be called so.
-    """
+    """Return a new key-encryption key."""
     if not _ID.fullmatch(id_):
         raise WrongUse(f"key id {id_[:90]!r}: use 1 to {LONGEST_ID} letters, digits, '_', '.', '-'")
     return LocalKey(id_, secrets.token_bytes(KEY_BYTES))
@@ -251,9 +229,6 @@ def add_to_file(file: Path, key: LocalKey) -> int:
 
     Returns:
         How many keys it has now.
-
-    Raises:
-        WrongUse: It has one of that id already, or cannot be read or written.
     """
     there = _of_file(file) if file.exists() else []
     if key.id in {one.id for one in there}:
@@ -345,24 +320,14 @@ class RunKey:
         return _nonce_of(self.nonces, about, content)
 
     def seal(self, about: bytes, content: bytes, *, kept: bool = False) -> bytes:
-        """Return what the ledger or the artifact store keeps, encrypted.
-
-        Args:
-            about: What it is bound to: whoever opens it has to name the same.
-            content: What it is.
-            kept: The same content comes out the same each time.
-        """
+        """Return what the ledger or the artifact store keeps, encrypted."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         if kept:
             nonce = _nonce_of(self.content_nonces, about, content)
         return _VERSION + nonce + self.contents.encrypt(nonce, content, about)
 
     def open(self, about: bytes, sealed: bytes) -> bytes:
-        """Return what was sealed.
-
-        Raises:
-            NotDecrypted: It was changed, or sealed for something else.
-        """
+        """Return what was sealed."""
         return _opened(self.contents, about, sealed)
 
     def salt_of(self, content: bytes) -> str:
@@ -378,16 +343,7 @@ class RunKeys(Protocol):
     """Where the keys of runs are."""
 
     async def key_of(self, root: str, *, make: bool) -> RunKey:
-        """Return the key of a run and its child runs.
-
-        Args:
-            root: The run at the top of the tree.
-            make: Whether it is made where there is none.
-
-        Raises:
-            KeyUnavailable: It cannot be had now.
-            NotDecrypted: There is none, or it was erased.
-        """
+        """Return the key of a run and its child runs."""
 
 
 class RememberedKeys(RunKeys, Protocol):
@@ -463,16 +419,6 @@ class RemoteEncryption:
     """Encrypts and decrypts by asking a codec server."""
 
     def __init__(self, endpoint: str, token: str, namespace: str) -> None:
-        """Make it; nobody is asked yet.
-
-        Args:
-            endpoint: The server's address; ``/encode`` and ``/decode`` are added.
-            token: Shown to it.
-            namespace: Temporal's, in which the payloads are.
-
-        Raises:
-            WrongUse: The address is none.
-        """
         url = urlsplit(endpoint)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise WrongUse(f"setting {CODEC_ENDPOINT}: {endpoint!r} is no http(s)://host")
@@ -482,12 +428,7 @@ class RemoteEncryption:
             self._headers["Authorization"] = f"Bearer {token}"
 
     async def encrypt(self, payload: Payload, place: Place, *, kept: bool) -> Payload:
-        """Encrypt a payload, as the port says; a client replays nothing, so ``kept`` is no matter.
-
-        Raises:
-            KeyUnavailable: The server does not answer, or refuses, or has not encrypted it for
-                that place.
-        """
+        """Encrypt a payload, as the port says; a client replays nothing, so ``kept`` is ignored."""
         asked = Payload()
         asked.CopyFrom(payload)
         asked.metadata[WORKFLOW_ID] = place.workflow_id.encode()

@@ -55,11 +55,7 @@ PLUGINS: Final = f"{PREFIX}WORKER_PLUGINS"
 
 
 def load_plugins(names: Sequence[str]) -> list[Plugin]:
-    """Return the plugins that are named as ``module:object``; of a class, an object of it.
-
-    Raises:
-        WrongUse: One cannot be loaded, or is none.
-    """
+    """Return the plugins that are named as ``module:object``; of a class, an object of it."""
     return [_load(name) for name in names]
 
 
@@ -107,11 +103,7 @@ def of_worker_alone(plugins: Sequence[Plugin]) -> list[temporalio.worker.Plugin]
 
 
 def _kept(theirs: DataConverter | None, ours: DataConverter) -> DataConverter:
-    """Return what the plugins have made of our converter, with what must stay.
-
-    Raises:
-        WrongUse: Ours cannot be kept beside theirs.
-    """
+    """Return what the plugins have made of our converter, with what must stay."""
     if theirs is None:
         return ours
     converter, codec = theirs.payload_converter_class, theirs.payload_codec
@@ -184,11 +176,7 @@ class Target:
 
 
 def find_target(environment: Mapping[str, str]) -> Target:
-    """Return the server that the environment and Temporal's configuration file name.
-
-    Raises:
-        WrongUse: If the profile, the file or a certificate cannot be read.
-    """
+    """Return the server that the environment and Temporal's configuration file name."""
     try:
         options = ClientConfig.load_client_connect_config(override_env_vars=dict(environment))
     except Exception as error:  # the SDK raises its own type, OSError or ValueError
@@ -211,20 +199,7 @@ async def connect(
     plugins: Sequence[Plugin] | None = None,
     identity: str | None = None,
 ) -> Client:
-    """Return a client that speaks our models.
-
-    Args:
-        target: The server; ``None`` takes the one that environment and ``.env`` name.
-        quiet: Drop the SDK's own log, which would stand between the lines of a result.
-        runtime: The SDK's core with its logs and metrics otherwise; ``None`` takes its own.
-        converter: A worker's; ``None``: a client's, which goes on without the artifact store.
-        plugins: A worker's; ``None`` loads those that the target names.
-        identity: The name by which the server knows this process; ``None``: the SDK makes one.
-
-    Raises:
-        WrongUse: Temporal's configuration cannot be read, or a plugin cannot be used.
-        NotReachable: One line that names the address.
-    """
+    """Return a client that speaks our models."""
     target = target or find_target(read_environment())
     if plugins is None:
         plugins = load_plugins(target.plugins)
@@ -251,15 +226,7 @@ async def connect(
 
 
 def client_converter(target: Target, encryption: Encryption | None = None) -> DataConverter:
-    """Return what a client converts payloads with; the store is opened once one is large.
-
-    Args:
-        target: Names the store, and the codec server if there is one.
-        encryption: By keys that are at hand; ``None``: by the codec server, or not at all.
-
-    Raises:
-        WrongUse: Something has to encrypt, and nothing can.
-    """
+    """Return what a client converts payloads with; the store is opened once one is large."""
 
     def open_store() -> Store:
         from surehand.process.blobs import Blobs

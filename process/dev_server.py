@@ -2,6 +2,10 @@
 
 Run as a program (``python devserver.py``) it serves in the foreground until it is told to stop.
 For development, the demo and the tests; a team's own cluster is docker-compose.yml's.
+
+The SDK's ``WorkflowEnvironment.start_local`` does not do: it tells no process id. So a server would
+outlive a program that was killed, and no test could kill it. It also takes no second free port when
+somebody else has got the first. Only its download of the CLI is used.
 """
 
 from __future__ import annotations
@@ -61,12 +65,6 @@ def find_cli(*, log: Callable[[str], object] = say) -> Path:
 
     Looked for in this order: ``TEMPORAL_CLI_PATH``, ``temporal`` on PATH, the cache; then the
     SDK's download and a build with Go, both into the cache (once a machine, not once a checkout).
-
-    Args:
-        log: Told in one line about each thing that takes long.
-
-    Raises:
-        CliMissing: None of them worked.
     """
     if named := os.environ.get("TEMPORAL_CLI_PATH"):
         if not _is_program(Path(named)):
@@ -189,11 +187,7 @@ class DevServerFailed(Exception):
 
 
 def local_port(address: str) -> int | None:
-    """Return the port of an address at which the server can listen; ``None`` if it is elsewhere.
-
-    Raises:
-        DevServerFailed: It is here, and its port is none.
-    """
+    """Return the port of an address at which the server can listen; ``None`` if it is elsewhere."""
     return _port_in(address) if address.rpartition(":")[0] in HERE else None
 
 
@@ -259,19 +253,7 @@ class DevServer(Child):
         log_file: Path | None = None,
         cli: Path | None = None,
     ) -> DevServer:
-        """Start a server and return once it answers for the namespace ``default``.
-
-        Args:
-            db_file: Where it keeps its state; None keeps it in memory.
-            port: 0 takes a free one.
-            ui_port: 0 takes a free one; None starts no Web UI.
-            log_file: Its warnings are appended here; None drops them.
-            cli: The Temporal CLI, if it was found before.
-
-        Raises:
-            CliMissing: There is no Temporal CLI.
-            DevServerFailed: It ended or did not answer in time.
-        """
+        """Start a server and return once it answers for the namespace ``default``."""
         cli = cli or find_cli()
         for path in (db_file, log_file):
             if path is not None:
@@ -297,11 +279,7 @@ class DevServer(Child):
         raise AssertionError("the last try returns or raises")
 
     def require_running(self) -> None:
-        """See that it has not ended.
-
-        Raises:
-            DevServerFailed: It has.
-        """
+        """See that it has not ended."""
         if not self.running:
             raise DevServerFailed(f"The Temporal server on {self.address} ended at once")
 
@@ -315,16 +293,7 @@ def _unread() -> Iterator[Path]:
 def wait_until_serving(
     cli: Path, address: str, *, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
-    """Ask until runs can be counted by state: frontend, namespace and attributes are there.
-
-    Args:
-        cli: The Temporal CLI.
-        address: Where the server listens, or will: ``host:port``.
-        meanwhile: Called before each look; may raise to give up.
-
-    Raises:
-        DevServerFailed: It did not answer in time.
-    """
+    """Ask until runs can be counted by state: frontend, namespace and attributes are there."""
     host, port = address.rpartition(":")[0], _port_in(address)
     ask = ["workflow", "count", "--query", "RunState = 'running'", "--address", address]
     began = time.monotonic()

@@ -36,10 +36,6 @@ def leave(code: int) -> NoReturn:
 
     Nothing registered with ``atexit`` runs and no ``finally`` block of a caller does: close
     what needs closing (worker, database) before.
-
-    Args:
-        code: The exit code. A success becomes ``OUTPUT_LOST`` if what was printed could not be
-            written; a reader that closed the pipe early (``| head``) is no failure.
     """
     with contextlib.suppress(Exception):
         logging.shutdown()

@@ -24,16 +24,7 @@ from surehand.workflows.identity import LOST_DIGITS, loses_digits
 
 
 def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
-    """Write a file, as ``replacing`` does, with a text of which there is enough memory.
-
-    Args:
-        file: The file; its folder is there.
-        text: What it says from now on.
-        mode: Who may read and write it.
-
-    Raises:
-        OSError: It cannot be written; it is as it was.
-    """
+    """Write a file, as ``replacing`` does, with a text of which there is enough memory."""
     with replacing(file, mode=mode) as written:
         written.write(text.encode())
 
@@ -76,11 +67,7 @@ def replacing(file: Path, *, mode: int | None = None, new: bool = False) -> Iter
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where they are missing, so that they outlive a power cut.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """Make a folder and those above it if they are missing, so that they outlive a power cut."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     to_disk(*(one.parent for one in missing))
@@ -190,11 +177,7 @@ for _tag, (_pattern, _first) in _PLAIN.items():
 
 
 def read_document(path: Path) -> Any:
-    """Return the document in a ``.json`` file, or in any other file as YAML.
-
-    Raises:
-        Unreadable: If it is not there, not UTF-8, not YAML or JSON, or holds what JSON cannot.
-    """
+    """Return the document in a ``.json`` file, or in any other file as YAML."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -205,20 +188,12 @@ def read_document(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return one YAML document.
-
-    Raises:
-        Unreadable: If it is not YAML, or holds what JSON cannot carry.
-    """
+    """Return one YAML document."""
     return _portable(_load_yaml(text))
 
 
 def parse_closed(text: str) -> Any:
-    """Return a value that is written in quotes or brackets, with nothing behind them.
-
-    Raises:
-        Unreadable: If it is not YAML, holds what JSON cannot carry, or more follows.
-    """
+    """Return a value that is written in quotes or brackets, with nothing behind them."""
     value = parse_yaml(text)
     node = yaml.compose(text, Loader=_Loader)
     block = isinstance(node, yaml.CollectionNode) and not node.flow_style
@@ -243,11 +218,7 @@ def _load_yaml(text: str) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Return one JSON document.
-
-    Raises:
-        Unreadable: If it is not JSON; ``where`` is the place where it breaks.
-    """
+    """Return one JSON document."""
     try:
         return _portable(json.loads(text, object_pairs_hook=_unique_keys))
     except json.JSONDecodeError as error:

@@ -104,26 +104,14 @@ def _is_large(values: Iterable[object]) -> bool:
 async def call_off_loop(
     work: Callable[Concatenate[V, P], T], value: V, *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Return what a function makes of a value: in a thread if the value is large.
-
-    Args:
-        work: The function; what it raises is raised.
-        value: What its time grows with.
-        args: For it.
-        kwargs: For it.
-    """
+    """Return what a function makes of a value: in a thread if the value is large."""
     if is_large(value):
         return await run_in_thread(work, value, *args, **kwargs)
     return work(value, *args, **kwargs)
 
 
 async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what a function returns in a thread; it may run code of users.
-
-    Raises:
-        RuntimeError: It raised ``StopIteration``. No future can hold that: whoever waits for the
-            thread would wait for ever.
-    """
+    """Return what a function returns in a thread; it may run code of users."""
 
     def run() -> T:
         try:
@@ -135,11 +123,7 @@ async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 async def load_json(data: bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return the value of a JSON text."""
     return await call_off_loop(_load_json, data)
 
 

@@ -23,12 +23,7 @@ INSTALLED: Final = {
 
 
 def program(name: str = "starter", *, elsewhere: bool = False) -> str:
-    """Return how one of the programs is called: as this one was, or where Surehand is installed.
-
-    Args:
-        name: ``starter``, ``worker`` or ``devserver``.
-        elsewhere: From another folder than this one.
-    """
+    """Return how one of the programs is called: as this one was, or where Surehand is installed."""
     called = Path(os.environ.get(CALLED_AS) or sys.argv[0])
     if called.name == "surehand" or not CHECKOUT:
         return INSTALLED[name]

@@ -45,11 +45,7 @@ def is_named(text: str) -> bool:
 
 
 def load_named(name: str) -> Any:
-    """Return the object that ``module:name`` names.
-
-    Raises:
-        NotLoaded: It cannot be had, and why.
-    """
+    """Return the object that ``module:name`` names."""
     if not is_named(name):
         raise NotLoaded(f"{name!r} is not module:name")
     module, _, attribute = name.partition(":")
@@ -63,11 +59,7 @@ def load_named(name: str) -> Any:
 
 
 def load_extra(module: str, extra: str) -> ModuleType:
-    """Return a module of ours that needs what an extra installs.
-
-    Raises:
-        NotLoaded: It is not installed; with the command that does.
-    """
+    """Return a module of ours that needs what an extra installs."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -130,32 +122,20 @@ class Cells:
     """The cell of tenants that are not named."""
 
     def cell_of(self, tenant: str) -> str:
-        """Return the cell that a tenant is of.
-
-        Raises:
-            CellsError: The file does not say it.
-        """
+        """Return the cell that a tenant is of."""
         found = self.tenants.get(tenant, self.default)
         if found is None:
             raise CellsError(f"{self.file}: tenant {tenant} is of no cell: name it in `tenants`")
         return found
 
     def require(self, name: str) -> None:
-        """See that there is such a cell.
-
-        Raises:
-            CellsError: There is none.
-        """
+        """See that there is such a cell."""
         if name not in self.cells:
             known = ", ".join(self.cells)
             raise CellsError(f"{self.file}: there is no cell {name!r}: it has {known}")
 
     def settings_of(self, name: str, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the settings of a cell, with variables filled in; one that is not set is left out.
-
-        Raises:
-            CellsError: There is no such cell.
-        """
+        """Return a cell's settings, with variables filled in; one that is not set is left out."""
         self.require(name)
         filled = {}
         for setting, value in self.cells[name].items():
@@ -166,11 +146,7 @@ class Cells:
 
 
 def read_cells(file: Path) -> Cells:
-    """Read a file of cells.
-
-    Raises:
-        CellsError: It cannot be read, or does not say what it has to.
-    """
+    """Read a file of cells."""
     try:
         return _judged(file, read_document(file))
     except Unreadable as error:
@@ -229,11 +205,7 @@ class OwnCell:
     """The cell that a worker is of, and which tenants are of it; a changed file is read again."""
 
     def __init__(self, file: Path, name: str) -> None:
-        """Read the file.
-
-        Raises:
-            CellsError: It cannot be used, or has no such cell.
-        """
+        """Read the file."""
         self.name = name
         self._file = file
         self._stamp = self._stamp_now()
@@ -326,17 +298,7 @@ def read_sources(
     *,
     cells: bool = True,
 ) -> Sources:
-    """Read environment, ``.env`` and settings file.
-
-    Args:
-        environ: The environment; ``None`` is this process's own.
-        env_file: A ``.env`` file, which may be missing.
-        settings_file: Taken unless ``SUREHAND_SETTINGS`` names another one; it may be missing.
-        cells: Whether what a cell says stands in the place of all of them (``cells.routed``).
-
-    Raises:
-        SourceError: One line that names the file and what is wrong with it.
-    """
+    """Read environment, ``.env`` and settings file."""
     environ = os.environ if environ is None else environ
     try:
         dotenv = {name: value or "" for name, value in dotenv_values(env_file).items()}
@@ -359,11 +321,7 @@ def read_sources(
 
 
 def _of_cell(sources: Sources) -> Sources:
-    """Put what a cell says in the place of what was given.
-
-    Raises:
-        SourceError: The file of cells cannot be used, or does not know the tenant.
-    """
+    """Put what a cell says in the place of what was given."""
     asked, file = route(), Path(_text_of(sources, "cells"))
     try:
         found = read_cells(file)
@@ -441,14 +399,7 @@ class ClientSettings(BaseModel):
 
 
 def read_environment(tenant: str | None = None) -> dict[str, str]:
-    """Return the environment over ``.env`` over what the settings file says of ours.
-
-    Args:
-        tenant: Whose cell it is of, if there are cells; ``None``: that of SUREHAND_TENANT.
-
-    Raises:
-        WrongUse: A file cannot be read.
-    """
+    """Return the environment over ``.env`` over what the settings file says of ours."""
     if tenant is not None:
         with routed(tenant=tenant):
             return read_environment()
@@ -461,11 +412,7 @@ def read_environment(tenant: str | None = None) -> dict[str, str]:
 
 
 def given_sources() -> Sources:
-    """Return what environment, ``.env`` and settings file say.
-
-    Raises:
-        WrongUse: A file cannot be read.
-    """
+    """Return what environment, ``.env`` and settings file say."""
     try:
         return read_sources()
     except SourceError as error:
@@ -473,11 +420,7 @@ def given_sources() -> Sources:
 
 
 def given_tenant() -> str:
-    """Return the tenant that the settings name, whatever cell it is of; empty: none.
-
-    Raises:
-        WrongUse: A file cannot be read.
-    """
+    """Return the tenant that the settings name, whatever cell it is of; empty: none."""
     try:
         given = read_sources(cells=False).settings.get("tenant")
     except SourceError as error:
@@ -498,11 +441,7 @@ def client_settings(
     ui_url: str | None = None,
     key: Path | None = None,
 ) -> ClientSettings:
-    """Return the settings; what the command line says wins.
-
-    Raises:
-        WrongUse: If the tenant cannot be part of a run id, or nobody is named.
-    """
+    """Return the settings; what the command line says wins."""
     chosen = environment.get("SUREHAND_TENANT") or DEFAULT_TENANT if tenant is None else tenant
     problem = tenant_problem(chosen)
     if problem is not None:
