@@ -32,11 +32,7 @@ async def send(method: str, path: str, ctx: ToolContext, body: Any = None) -> ht
 
 
 def said_no(response: httpx.Response) -> No | None:
-    """Return the shop's "no", or ``None`` when it did what was asked.
-
-    Raises:
-        httpx.HTTPStatusError: On every other answer; the worker classifies it.
-    """
+    """Return the shop's "no", or ``None`` when it did what was asked."""
     if response.status_code in _SAYS_NO:
         answer = _refusal(response)
         if answer is not None:
@@ -46,13 +42,7 @@ def said_no(response: httpx.Response) -> No | None:
 
 
 async def look_up(endpoint: str, receipt: type[BaseModel], ctx: ToolContext) -> LookupAnswer:
-    """Ask the shop what it applied under the key of this call.
-
-    Args:
-        endpoint: The shop's name of the effect, such as ``refunds``.
-        receipt: What the tool returns when its call succeeds.
-        ctx: The call whose outcome is unknown.
-    """
+    """Ask the shop what it applied under the key of this call."""
     async with _client() as client:
         response = await client.get(f"/{endpoint}", params={"key": ctx.idempotency_key})
     if response.status_code == httpx.codes.NOT_IMPLEMENTED:

@@ -1,16 +1,190 @@
-"""Applies writes, at most once for each honoured key, and remembers each application."""
+"""The effects that the shop applies: once for each key, inside one transaction."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from sqlite3 import Connection
-from typing import Any
+from decimal import Decimal
+from sqlite3 import Connection, Row
+from typing import Any, Final
 
-from surehand.examples.shop.bodies import Body
-from surehand.examples.shop.store import Store
-from surehand.examples.shop.writes import Refused, Write
+from surehand.examples.shop.params import to_cents
+from surehand.examples.shop.store import (
+    Body,
+    CancelRefundBody,
+    CloseTicketBody,
+    MailBody,
+    RefundBody,
+    RestockBody,
+    Store,
+    UndoRestockBody,
+    new_id,
+)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The effect is in the database; ``receipt`` is what the caller is told."""
+
+    receipt: dict[str, Any]
+    about: str | None = None
+    """What its effects are counted by: the order."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Nothing was applied, and the caller is told why."""
+
+    status: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Write:
+    """An endpoint that applies an effect."""
+
+    name: str
+    """Also the path at which its effects are asked for by key: ``GET /{name}?key=``."""
+    path: str
+    """What is posted to."""
+    body: type[Body]
+    apply: Callable[[Connection, Any, bool], Applied | Refused]
+    """``(connection, body, half)``: ``half`` leaves the work half done."""
+    undoes: tuple[str, str] | None = None
+    """Which endpoint's effect it takes back, and the field that both receipts name it by."""
+
+
+def _refund(connection: Connection, body: RefundBody, half: bool) -> Applied | Refused:
+    order = _one(connection, "SELECT status FROM orders WHERE order_id = ?", body.order_id)
+    if order is None:
+        return Refused(404, "order_not_found", f"there is no order {body.order_id}")
+    if order["status"] == "shipped":
+        return Refused(409, "already_shipped", f"{body.order_id} is on its way to the customer")
+    receipt = {
+        "refund_id": new_id("refund"),
+        "order_id": body.order_id,
+        "amount": _part_of(body.amount, half),
+        "currency": body.currency,
+    }
+    connection.execute(
+        "INSERT INTO refunds VALUES (:refund_id, :order_id, :amount, :currency, :reason)",
+        {**receipt, "reason": body.reason},
+    )
+    return Applied(receipt, body.order_id)
+
+
+def _cancel_refund(connection: Connection, body: CancelRefundBody, half: bool) -> Applied | Refused:
+    refund = _one(connection, "SELECT * FROM refunds WHERE refund_id = ?", body.refund_id)
+    if refund is None:
+        return Refused(404, "refund_not_found", f"there is no refund {body.refund_id}")
+    receipt = {
+        "cancellation_id": new_id("cancellation"),
+        "refund_id": body.refund_id,
+        "amount": _part_of(Decimal(refund["amount"]), half),
+    }
+    connection.execute(
+        "INSERT INTO refund_cancellations VALUES (:cancellation_id, :refund_id, :amount)", receipt
+    )
+    return Applied(receipt, refund["order_id"])
+
+
+def _send_mail(connection: Connection, body: MailBody, half: bool) -> Applied | Refused:
+    mail_id = new_id("mail")
+    connection.execute(
+        "INSERT INTO mails VALUES (:mail_id, :order_id, :kind, :to, :subject, :body, :delivered)",
+        {"mail_id": mail_id, **body.model_dump(), "delivered": not half},
+    )
+    return Applied({"mail_id": mail_id, "to": body.to}, body.order_id)
+
+
+def _restock(connection: Connection, body: RestockBody, half: bool) -> Applied | Refused:
+    if _one(connection, "SELECT 1 FROM orders WHERE order_id = ?", body.order_id) is None:
+        return Refused(404, "order_not_found", f"there is no order {body.order_id}")
+    lines = _lines([line.model_dump() for line in body.lines], half)
+    restock_id = new_id("restock")
+    connection.execute(
+        "INSERT INTO restocks VALUES (?, ?, ?)", (restock_id, body.order_id, json.dumps(lines))
+    )
+    _move(connection, lines, sign=1)
+    return Applied(
+        {"restock_id": restock_id, "order_id": body.order_id, "lines": lines}, body.order_id
+    )
+
+
+def _undo_restock(connection: Connection, body: UndoRestockBody, half: bool) -> Applied | Refused:
+    restock = _one(connection, "SELECT * FROM restocks WHERE restock_id = ?", body.restock_id)
+    if restock is None:
+        return Refused(404, "restock_not_found", f"there is no restock {body.restock_id}")
+    lines = _lines(json.loads(restock["lines"]), half)
+    undo_id = new_id("undo")
+    connection.execute(
+        "INSERT INTO restock_undos VALUES (?, ?, ?)", (undo_id, body.restock_id, json.dumps(lines))
+    )
+    _move(connection, lines, sign=-1)
+    return Applied(
+        {"undo_id": undo_id, "restock_id": body.restock_id, "lines": lines}, restock["order_id"]
+    )
+
+
+def _close_ticket(connection: Connection, body: CloseTicketBody, half: bool) -> Applied | Refused:
+    ticket = _one(connection, "SELECT status FROM tickets WHERE ticket_id = ?", body.ticket_id)
+    if ticket is None:
+        return Refused(404, "ticket_not_found", f"there is no ticket {body.ticket_id}")
+    if ticket["status"] == "locked":
+        # Not a "no" to choose another way after, but an error that stays: a legal hold.
+        return Refused(422, "ticket_locked", f"{body.ticket_id} is on legal hold")
+    status = "closing" if half else "closed"
+    connection.execute(
+        "UPDATE tickets SET status = ? WHERE ticket_id = ?", (status, body.ticket_id)
+    )
+    return Applied({"ticket_id": body.ticket_id, "status": status})
+
+
+WRITES: Final = (
+    Write("refunds", "/refunds", RefundBody, _refund),
+    Write(
+        "refund_cancellations",
+        "/refunds/{refund_id}/cancel",
+        CancelRefundBody,
+        _cancel_refund,
+        undoes=("refunds", "refund_id"),
+    ),
+    Write("mails", "/mails", MailBody, _send_mail),
+    Write("restocks", "/restocks", RestockBody, _restock),
+    Write(
+        "restock_undos",
+        "/restocks/{restock_id}/undo",
+        UndoRestockBody,
+        _undo_restock,
+        undoes=("restocks", "restock_id"),
+    ),
+    Write("ticket_closures", "/tickets/{ticket_id}/close", CloseTicketBody, _close_ticket),
+)
+
+
+def _one(connection: Connection, statement: str, value: str) -> Row | None:
+    row: Row | None = connection.execute(statement, (value,)).fetchone()
+    return row
+
+
+def _part_of(amount: Decimal, half: bool) -> str:
+    return str(to_cents(amount / 2 if half else amount))
+
+
+def _lines(lines: list[dict[str, Any]], half: bool) -> list[dict[str, Any]]:
+    return [{**line, "quantity": line["quantity"] // 2} for line in lines] if half else lines
+
+
+def _move(connection: Connection, lines: list[dict[str, Any]], sign: int) -> None:
+    for line in lines:
+        connection.execute(
+            "INSERT INTO stock VALUES (?, ?) "
+            "ON CONFLICT (sku) DO UPDATE SET quantity = quantity + excluded.quantity",
+            (line["sku"], sign * line["quantity"]),
+        )
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,24 @@
-"""How an endpoint misbehaves, as told by ``PUT /admin/faults/{endpoint}``."""
+"""How every request goes through a service: counted, disturbed as told, applied, answered.
+
+Faults are told by ``PUT /admin/faults/{endpoint}``. HTTP servers offer no way to end a request
+without an answer, so connections are kept, to hang up.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from surehand.examples.shop.effects import Answer
 
 
 class Fault(BaseModel):
@@ -109,3 +121,149 @@ class Faults:
         told = self._told.pop(endpoint, None)
         if told is not None:
             told.over.set()
+
+
+class Traffic:
+    """Requests by endpoint since the process started."""
+
+    def __init__(self) -> None:
+        self._received: Counter[str] = Counter()
+        self._finished: Counter[str] = Counter()
+        self._change = asyncio.Event()
+
+    @contextmanager
+    def request(self, endpoint: str) -> Iterator[None]:
+        """Count a request as in flight while the block runs."""
+        self._received[endpoint] += 1
+        self.changed()
+        try:
+            yield
+        finally:
+            self._finished[endpoint] += 1
+            self.changed()
+
+    def received(self, endpoint: str) -> int:
+        """Return how many requests have arrived."""
+        return self._received[endpoint]
+
+    def finished(self, endpoint: str) -> int:
+        """Return how many requests have ended, answered or not."""
+        return self._finished[endpoint]
+
+    def snapshot(self) -> dict[str, dict[str, int]]:
+        """Return the counts of every endpoint that was called."""
+        return {
+            endpoint: {
+                "received": received,
+                "in_flight": received - self._finished[endpoint],
+                "finished": self._finished[endpoint],
+            }
+            for endpoint, received in sorted(self._received.items())
+        }
+
+    def changed(self) -> None:
+        """Wake everybody who waits, to look again."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def wait_until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until ``reached`` holds; ``False`` if it does not in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not reached():
+                    await self._change.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+Address = tuple[str, int]
+
+
+class Connections:
+    """The open connections, by the client's address."""
+
+    def __init__(self) -> None:
+        self._open: dict[Address, asyncio.Transport] = {}
+
+    def protocol(self) -> type[asyncio.Protocol]:
+        """Return uvicorn's HTTP protocol, made to report its connections here."""
+        connections = self._open
+
+        class ReportingProtocol(H11Protocol):
+            def connection_made(  # type: ignore[override]
+                self, transport: asyncio.Transport
+            ) -> None:
+                super().connection_made(transport)
+                if self.client:
+                    connections[self.client] = transport
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                if self.client:
+                    connections.pop(self.client, None)
+                super().connection_lost(exc)
+
+        return ReportingProtocol
+
+    async def drop(self, client: Address) -> None:
+        """Close the client's connection at once; whatever is sent on it later goes nowhere."""
+        transport = self._open.get(client)
+        if transport is not None:
+            transport.abort()
+        # The protocol hears of the loss in the loop's next turn; an answer must not overtake that.
+        await asyncio.sleep(0)
+
+
+Work = Callable[[Fault], Answer]
+
+
+class Serving:
+    """Serves requests under the faults in force."""
+
+    def __init__(self, faults: Faults, traffic: Traffic, connections: Connections) -> None:
+        self._faults = faults
+        self._traffic = traffic
+        self._connections = connections
+        # The event loop itself keeps only weak references to its tasks.
+        self._running: set[asyncio.Task[Response | None]] = set()
+
+    async def serve(self, request: Request, endpoint: str, work: Work) -> Response:
+        """Answer a request whose body has been read.
+
+        The request runs in a task of its own, which nobody cancels: once it is on the wire, the
+        death of its client does not stop it, as with any real provider.
+        """
+        task = asyncio.create_task(self._through(endpoint, work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        response = await asyncio.shield(task)
+        if response is None:
+            if request.client is not None:
+                await self._connections.drop((request.client.host, request.client.port))
+            return Response()
+        return response
+
+    async def _through(self, endpoint: str, work: Work) -> Response | None:
+        """Return the response, or ``None`` where the connection is to be closed instead."""
+        with self._traffic.request(endpoint):
+            told = self._faults.take(endpoint)
+            fault = told.fault
+            await told.before()
+            if fault.fail == "drop_before":
+                return None
+            if fault.fail == "before":
+                return _failure(fault)
+            answer = work(fault)
+            self._traffic.changed()
+            await told.after()
+            if fault.fail == "drop_after":
+                return None
+            if fault.fail == "after":
+                return _failure(fault)
+            return JSONResponse(answer.body, answer.status)
+
+
+def _failure(fault: Fault) -> Response:
+    headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+    body = {"code": "told_to_fail", "message": "the service was told to fail"}
+    return JSONResponse(body, fault.status, headers)

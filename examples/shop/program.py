@@ -19,7 +19,7 @@ from typing import Final
 import uvicorn
 from starlette.applications import Starlette
 
-from surehand.examples.shop.connections import Connections
+from surehand.examples.shop.faults import Connections
 
 #: Seconds that requests in flight get when a service is stopped; a slow one may be told to take
 #: minutes, and nobody waits for those.
@@ -69,13 +69,7 @@ class ServerBeside(uvicorn.Server):
 
 
 def parser_of(name: str, port: int, description: str | None) -> argparse.ArgumentParser:
-    """Return the options that every service takes; it listens on ``port`` if nothing else is said.
-
-    Args:
-        name: The module's below ``surehand.examples``, and the file's.
-        port: Where it listens if nothing else is said.
-        description: What ``--help`` says of it.
-    """
+    """Return the options that every service takes; ``port`` is where it listens by default."""
     program = f"python -m surehand.examples.{name}"
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--host", default="127.0.0.1")
@@ -86,11 +80,7 @@ def parser_of(name: str, port: int, description: str | None) -> argparse.Argumen
 
 
 def listening(name: str, host: str, port: int, option: str = "--port") -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        CannotListen: Not there.
-    """
+    """Return a socket that listens."""
     try:
         return socket.create_server((host, port))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A service's SQLite file: the shop's tables, and transactions committed before it answers."""
+"""The shop's SQLite file: what requests bring, the tables, transactions, and what is in them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,86 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from sqlite3 import Connection
+from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
-from surehand.examples.shop.bodies import Line, NewOrder
+from pydantic import BaseModel, ConfigDict, Field
+
+from surehand.examples.shop.params import Money, total
+
+
+class Body(BaseModel):
+    """Base of all bodies: a field the shop does not know is refused, not ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Line(Body):
+    """How many of an article."""
+
+    sku: str = Field(min_length=1)
+    quantity: int = Field(gt=0)
+
+
+class NewOrder(Body):
+    """An order to create; the shop makes up what is left out."""
+
+    order_id: str | None = None
+    status: Literal["paid", "shipped", "refunded"] = "paid"
+    """``shipped`` is on its way to the customer and cannot be refunded yet; ``refunded`` was paid
+    back by hand."""
+    paid: Money = Decimal("120.00")
+    currency: str = "EUR"
+    customer_email: str = "ada@example.com"
+    lines: tuple[Line, ...] | None = None
+
+
+class RefundBody(Body):
+    """Pays money back to the customer of an order."""
+
+    order_id: str
+    amount: Annotated[Money, Field(gt=0)]
+    currency: str
+    reason: str = ""
+
+
+class CancelRefundBody(Body):
+    """Takes a refund back."""
+
+    refund_id: str
+
+
+class MailBody(Body):
+    """Sends a mail about an order."""
+
+    order_id: str
+    kind: str
+    to: str
+    subject: str
+    body: str
+
+
+class RestockBody(Body):
+    """Puts the articles of a returned order back on the shelf."""
+
+    order_id: str
+    lines: tuple[Line, ...] = Field(min_length=1)
+
+
+class UndoRestockBody(Body):
+    """Takes the articles of a restock off the shelf again."""
+
+    restock_id: str
+
+
+class CloseTicketBody(Body):
+    """Closes a customer's ticket."""
+
+    ticket_id: str
+
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS orders (
@@ -148,13 +223,7 @@ class Store:
         tables: str = TABLES,
         seed: Callable[[sqlite3.Connection], None] = _seed,
     ) -> None:
-        """Open the file of a service.
-
-        Args:
-            path: Where it is.
-            tables: The service's own; ``effects`` is there beside them.
-            seed: Fills it, if it is empty.
-        """
+        """Open the file of a service."""
         # Autocommit: transactions are begun and ended by transaction() alone.
         self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.row_factory = sqlite3.Row
@@ -173,3 +242,77 @@ class Store:
             self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
+
+
+def order_view(store: Store, order_id: str) -> dict[str, Any] | None:
+    """Return an order with what was paid and refunded for it, or ``None``."""
+    with store.transaction() as connection:
+        return _order(connection, order_id)
+
+
+def world(store: Store, order_id: str | None = None) -> dict[str, Any]:
+    """Return a snapshot, of all or of one order, that compares equal between two runs.
+
+    It has no ids the shop made up and no times, and lists are sorted. Stock is given for the
+    articles of the orders in the snapshot.
+    """
+    with store.transaction() as connection:
+        ids = [row["order_id"] for row in connection.execute("SELECT order_id FROM orders")]
+        orders = [_order(connection, one) for one in ids if order_id in (None, one)]
+        skus = {line["sku"] for order in orders if order for line in order["lines"]}
+        stock = {row["sku"]: row["quantity"] for row in connection.execute("SELECT * FROM stock")}
+        tickets = connection.execute("SELECT * FROM tickets ORDER BY ticket_id").fetchall()
+        return {
+            "orders": orders,
+            "refunds": _rows(
+                connection,
+                "SELECT order_id, amount, currency, reason, (SELECT count(*) "
+                "FROM refund_cancellations c WHERE c.refund_id = r.refund_id) AS cancellations "
+                "FROM refunds r",
+                order_id,
+            ),
+            "restocks": _rows(
+                connection,
+                "SELECT order_id, lines, (SELECT count(*) "
+                "FROM restock_undos u WHERE u.restock_id = r.restock_id) AS undos "
+                "FROM restocks r",
+                order_id,
+            ),
+            "mails": _rows(
+                connection,
+                "SELECT order_id, kind, recipient, subject, body, delivered FROM mails",
+                order_id,
+            ),
+            "stock": {sku: stock[sku] for sku in sorted(skus)},
+            "tickets": {row["ticket_id"]: row["status"] for row in tickets},
+        }
+
+
+def _order(connection: Connection, order_id: str) -> dict[str, Any] | None:
+    order = connection.execute("SELECT * FROM orders WHERE order_id = ?", (order_id,)).fetchone()
+    if order is None:
+        return None
+    paid = _amounts(connection, "SELECT amount FROM payments WHERE order_id = ?", order_id)
+    refunded = _amounts(connection, "SELECT amount FROM refunds WHERE order_id = ?", order_id)
+    cancelled = _amounts(
+        connection,
+        "SELECT c.amount FROM refund_cancellations c JOIN refunds r USING (refund_id) "
+        "WHERE r.order_id = ?",
+        order_id,
+    )
+    return {
+        **dict(order),
+        "lines": json.loads(order["lines"]),
+        "paid": str(total(paid)),
+        "refunded": str(total(refunded) - total(cancelled)),
+    }
+
+
+def _amounts(connection: Connection, statement: str, order_id: str) -> list[str]:
+    return [row["amount"] for row in connection.execute(statement, (order_id,))]
+
+
+def _rows(connection: Connection, statement: str, order_id: str | None) -> list[dict[str, Any]]:
+    rows = [dict(row) for row in connection.execute(statement)]
+    wanted = [row for row in rows if order_id in (None, row["order_id"])]
+    return sorted(wanted, key=lambda row: json.dumps(row, sort_keys=True))

@@ -1,32 +1,40 @@
-"""The help desk's endpoints, its mail server beside them, and the application made of both."""
+"""The help desk's endpoints, a real mail server beside them, and the application made of both.
+
+The mail server takes mails by SMTP, keeps them, and knows them by their Message-ID.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from email import message_from_bytes, policy
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from aiosmtpd.smtp import SMTP, Envelope
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from surehand.examples.shop import endpoints
-from surehand.examples.shop.admin import Admin, problem
-from surehand.examples.shop.connections import Connections
-from surehand.examples.shop.effects import Answer, counts, refusal
-from surehand.examples.shop.faults import Faults
-from surehand.examples.shop.serving import Serving
+from surehand.examples.shop.effects import Answer, Refused, counts, refusal
+from surehand.examples.shop.faults import Connections, Faults, Serving, Traffic
+from surehand.examples.shop.server import (
+    Admin,
+    answer_invalid,
+    problem,
+    read_handler,
+    write_handler,
+)
 from surehand.examples.shop.store import Store
-from surehand.examples.shop.traffic import Traffic
-from surehand.examples.shop.writes import Refused
-from surehand.examples.support.mailserver import MAILS, MailServer
 from surehand.examples.support.store import (
+    WRITES,
     NewTicket,
+    add_mail,
     add_ticket,
     article_of,
     mails_of,
@@ -34,7 +42,51 @@ from surehand.examples.support.store import (
     search,
     ticket_of,
 )
-from surehand.examples.support.writes import WRITES
+
+MAILS: Final = "mails"
+#: Seconds after which it hangs up on a client that says nothing: what is not handed in by then
+#: never arrives. The ``settle`` of the tool that sends rests on that.
+SILENCE_S: Final = 4.0
+
+
+class MailServer:
+    """What becomes of a mail that is handed in."""
+
+    def __init__(self, store: Store, faults: Faults, traffic: Traffic) -> None:
+        self._store = store
+        self._faults = faults
+        self._traffic = traffic
+
+    async def handle_DATA(self, server: SMTP, session: Any, envelope: Envelope) -> str:
+        """Keep a mail, then say so."""
+        with self._traffic.request(MAILS):
+            told = self._faults.take(MAILS)
+            fault = told.fault
+            await told.before()
+            if fault.fail == "before":
+                return f"{fault.status} told to fail"
+            mail = message_from_bytes(cast(bytes, envelope.content), policy=policy.default)
+            with self._store.transaction() as connection:
+                text = "\n".join(mail.get_content().splitlines())
+                add_mail(connection, mail["Message-ID"], envelope.rcpt_tos, mail["Subject"], text)
+            self._traffic.changed()
+            await told.after()
+            if fault.fail == "drop_after" and isinstance(server.transport, asyncio.Transport):
+                server.transport.abort()
+            return "250 OK"
+
+    @asynccontextmanager
+    async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
+        """Take mails while the block runs."""
+        loop = asyncio.get_running_loop()
+
+        def conversation() -> SMTP:
+            return SMTP(self, hostname="mail.example.com", timeout=SILENCE_S, loop=loop)
+
+        server = await loop.create_server(conversation, sock=listener)
+        async with server:
+            yield
+
 
 _READS: Final = ("tickets", "articles", "mailbox")
 _WRITES: Final = tuple(write.name for write in WRITES)
@@ -56,15 +108,15 @@ def build(db: Path, connections: Connections, *, mail: socket.socket) -> Starlet
     reads = _Reads(store)
     names = (*_READS, *_WRITES, MAILS)
     routes = [
-        Route("/tickets/{ticket_id}", endpoints.read(serving, "tickets", reads.ticket)),
-        Route("/articles", endpoints.read(serving, "articles", reads.articles)),
-        Route("/articles/{article_id}", endpoints.read(serving, "articles", reads.article)),
-        Route("/mailbox", endpoints.read(serving, "mailbox", reads.mailbox)),
-        *(Route(w.path, endpoints.write(serving, store, w), methods=["POST"]) for w in WRITES),
+        Route("/tickets/{ticket_id}", read_handler(serving, "tickets", reads.ticket)),
+        Route("/articles", read_handler(serving, "articles", reads.articles)),
+        Route("/articles/{article_id}", read_handler(serving, "articles", reads.article)),
+        Route("/mailbox", read_handler(serving, "mailbox", reads.mailbox)),
+        *(Route(w.path, write_handler(serving, store, w), methods=["POST"]) for w in WRITES),
         Route("/admin/tickets", reads.open_ticket, methods=["POST"]),
         *Admin(faults, traffic, names, counted=counted, about="ticket_id").routes(),
     ]
-    handlers: Any = {ValidationError: endpoints.invalid}
+    handlers: Any = {ValidationError: answer_invalid}
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
 

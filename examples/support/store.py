@@ -1,4 +1,7 @@
-"""What the help desk keeps: tickets, articles with a full-text index, and the mails it took."""
+"""What the help desk keeps, and the effects that it applies, each in the caller's transaction.
+
+It keeps tickets, articles with a full-text index, and the mails that it took.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from surehand.examples.shop.store import Store, new_id
+from surehand.examples.shop.effects import Applied, Refused, Write
+from surehand.examples.shop.store import Body, Store, new_id
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS tickets (
@@ -108,3 +112,47 @@ def _seed(connection: Connection) -> None:
     for article in json.loads(_ARTICLES.read_text(encoding="utf-8")):
         connection.execute("INSERT INTO articles VALUES (:article_id, :title, :body)", article)
     add_ticket(connection, NewTicket(ticket_id="ticket-1"))
+
+
+class OfTicket(Body):
+    """Which ticket."""
+
+    ticket_id: str
+
+
+class ReportBody(OfTicket):
+    """Where a ticket's report is."""
+
+    report: str
+
+
+def _close(connection: Connection, body: OfTicket, half: bool) -> Applied | Refused:
+    return _moved(connection, body, "open", "closed")
+
+
+def _reopen(connection: Connection, body: OfTicket, half: bool) -> Applied | Refused:
+    return _moved(connection, body, "closed", "open")
+
+
+def _file(connection: Connection, body: ReportBody, half: bool) -> Applied | Refused:
+    connection.execute(
+        "UPDATE tickets SET report = :report WHERE ticket_id = :ticket_id", body.model_dump()
+    )
+    return Applied(body.model_dump(), body.ticket_id)
+
+
+def _moved(connection: Connection, body: OfTicket, old: str, new: str) -> Applied | Refused:
+    ticket = ticket_of(connection, body.ticket_id)
+    if ticket is None:
+        return Refused(404, "no_ticket", f"there is no ticket {body.ticket_id}")
+    if ticket["status"] != old:
+        return Refused(409, f"not_{old}", f"{body.ticket_id} is {ticket['status']}")
+    connection.execute("UPDATE tickets SET status = ? WHERE ticket_id = ?", (new, body.ticket_id))
+    return Applied({"ticket_id": body.ticket_id, "status": new}, body.ticket_id)
+
+
+WRITES: Final = (
+    Write("closings", "/tickets/{ticket_id}/close", OfTicket, _close),
+    Write("reopenings", "/tickets/{ticket_id}/reopen", OfTicket, _reopen),
+    Write("reports", "/tickets/{ticket_id}/report", ReportBody, _file),
+)

@@ -264,12 +264,7 @@ def _message_id(ctx: ToolContext) -> str:
 
 
 def _hand_in(mail: EmailMessage) -> None:
-    """Hand a mail in.
-
-    Raises:
-        DependencyDown, Permanent, Transient: It was not taken, for certain.
-        OSError: The server fell silent, or hung up: nobody knows, so the mailbox is searched.
-    """
+    """Hand a mail in."""
     host, _, port = os.environ.get("SUPPORT_SMTP", "127.0.0.1:8025").partition(":")
     try:
         server = smtplib.SMTP(host, int(port), timeout=ANSWER)
