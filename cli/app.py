@@ -22,7 +22,7 @@ from typing import Annotated, Final
 
 import typer
 
-from surehand.cli.verb.printer import Printer
+from surehand.cli.printer import Printer
 from surehand.process import PACKAGE, VERSION
 from surehand.process.exits import MEANINGS, ExitCode, SurehandError
 from surehand.process.program import program
@@ -93,52 +93,52 @@ _WORKER: Final = "cli.app:_worker"
 #: Panels of the help, each with its verbs. A verb's module is loaded when it is called.
 _VERBS: Final[dict[str, dict[str, str]]] = {
     "Runs": {
-        "start": "cli.runs.start:start",
-        "list": "cli.runs.list:list_runs",
-        "show": "cli.runs.show:show",
-        "checkpoint": "cli.runs.checkpoints:checkpoint",
-        "pause": "cli.control.verbs:pause",
-        "resume": "cli.control.verbs:resume",
-        "token": "cli.control.verbs:token",
-        "event": "cli.control.verbs:event",
-        "top-up": "cli.control.verbs:top_up",
-        "amend": "cli.control.verbs:amend",
-        "retry": "cli.runs.rerun:retry",
-        "fork": "cli.runs.rerun:fork",
-        "simulate": "cli.runs.simulate:simulate_run",
-        "cancel": "cli.control.verbs:cancel",
+        "start": "cli.runs:start",
+        "list": "cli.runs:list_runs",
+        "show": "cli.show:show",
+        "checkpoint": "cli.records:checkpoint",
+        "pause": "cli.steering:pause",
+        "resume": "cli.steering:resume",
+        "token": "cli.steering:token",
+        "event": "cli.steering:event",
+        "top-up": "cli.steering:top_up",
+        "amend": "cli.steering:amend",
+        "retry": "cli.runs:retry",
+        "fork": "cli.runs:fork",
+        "simulate": "cli.simulate:simulate_run",
+        "cancel": "cli.steering:cancel",
     },
     "What needs a human": {
-        "pending": "cli.approvals.verbs:pending",
-        "approve": "cli.approvals.verbs:approve",
-        "reject": "cli.approvals.verbs:reject",
-        "edit": "cli.approvals.verbs:edit",
-        "sign": "cli.approvals.verbs:sign",
-        "answer": "cli.control.verbs:answer",
-        "resolve": "cli.control.resolve:resolve",
+        "pending": "cli.approvals:pending",
+        "approve": "cli.approvals:approve",
+        "reject": "cli.approvals:reject",
+        "edit": "cli.approvals:edit",
+        "sign": "cli.approvals:sign",
+        "answer": "cli.steering:answer",
+        "resolve": "cli.steering:resolve",
     },
     "Operating (these read the ledger and the tools)": {
-        "effects": "cli.operate.ledger:effects",
-        "artifacts": "cli.runs.artifacts:artifacts",
-        "events": "cli.operate.ledger:events",
-        "interventions": "cli.operate.ledger:interventions",
-        "notifications": "cli.operate.ledger:notifications",
-        "audit": "cli.operate.audit:audit",
-        "erase": "cli.operate.erase:erase",
-        "reconcile": "cli.operate.maintenance:reconcile",
-        "unwind": "cli.operate.maintenance:unwind",
-        "retention": "cli.operate.retention:retention",
-        "stats": "cli.operate.stats:stats",
-        "settings": "cli.operate.settings:settings",
-        "tools": "cli.operate.ledger:tools",
-        "doctor": "cli.operate.doctor:doctor",
-        "versions": "cli.operate.versions:versions",
+        "effects": "cli.records:effects",
+        "artifacts": "cli.records:artifacts",
+        "events": "cli.records:events",
+        "interventions": "cli.records:interventions",
+        "notifications": "cli.records:notifications",
+        "audit": "cli.audit:audit",
+        "erase": "cli.retention:erase",
+        "reconcile": "cli.maintenance:reconcile",
+        "unwind": "cli.maintenance:unwind",
+        "retention": "cli.retention:retention",
+        "stats": "cli.maintenance:stats",
+        "settings": "cli.doctor:settings",
+        "tools": "cli.tools:tools",
+        "doctor": "cli.doctor:doctor",
+        "versions": "cli.workers:versions",
         "drill": "drill.verb:drill",
-        "demo": "cli.operate.demo:demo",
+        "demo": "cli.demo:demo",
     },
     "Your own project": {
-        "init": "cli.operate.init:init",
-        "dev": "cli.operate.dev:dev",
+        "init": "cli.dev:init",
+        "dev": "cli.dev:dev",
         "worker": "cli.app:_worker",
     },
 }
@@ -150,18 +150,18 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         "Check and draw plans, without a server.",
         "Plans",
         {
-            "check": "cli.plans.verbs:check",
-            "graph": "cli.plans.verbs:graph",
-            "schema": "cli.plans.verbs:schema",
+            "check": "cli.plans:check",
+            "graph": "cli.plans:graph",
+            "schema": "cli.plans:schema",
         },
     ),
     "keys": (
         "Make, list and rotate the keys that the keys of runs are wrapped with.",
         "Encryption",
         {
-            "new": "cli.operate.keys:new",
-            "list": "cli.operate.keys:list_keys",
-            "rotate": "cli.operate.keys:rotate",
+            "new": "cli.tenants:new",
+            "list": "cli.tenants:list_keys",
+            "rotate": "cli.tenants:rotate",
         },
     ),
     "codec": (
@@ -178,47 +178,47 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         "Review which tools of MCP servers may be called; serve runs to an assistant.",
         "MCP",
         {
-            "list": "cli.operate.mcp:list_mcp",
-            "pin": "cli.operate.mcp:pin",
-            "diff": "cli.operate.mcp:diff",
+            "list": "cli.tools:list_mcp",
+            "pin": "cli.tools:pin",
+            "diff": "cli.tools:diff",
             "serve": "cli.mcp_server.verbs:serve",
         },
     ),
     "ledger": (
         "Say that the ledger was restored from a backup, and what follows.",
         "Restore",
-        {"restored": "cli.operate.restored:restored"},
+        {"restored": "cli.maintenance:restored"},
     ),
     "principal": (
         "Say who may decide and act, and which keys they sign with.",
         "Who may decide, and how much (in the ledger)",
         {
-            "add": "cli.people.principal:add",
-            "grant": "cli.people.principal:grant",
-            "revoke": "cli.people.principal:revoke",
-            "key": "cli.people.principal:key",
-            "list": "cli.people.principal:list_principals",
-            "keygen": "cli.people.principal:keygen",
+            "add": "cli.principals:add",
+            "grant": "cli.principals:grant",
+            "revoke": "cli.principals:revoke",
+            "key": "cli.principals:key",
+            "list": "cli.principals:list_principals",
+            "keygen": "cli.principals:keygen",
         },
     ),
     "quota": (
         "Say what a tenant may use, and see what it has used.",
         "Who may decide, and how much (in the ledger)",
-        {"set": "cli.operate.quota:set_quota", "show": "cli.operate.quota:show_quota"},
+        {"set": "cli.tenants:set_quota", "show": "cli.tenants:show_quota"},
     ),
     "tenant": (
         "Say of which cell a tenant is.",
         "Who may decide, and how much (in the ledger)",
-        {"add": "cli.operate.tenant:add", "show": "cli.operate.tenant:show"},
+        {"add": "cli.tenants:add", "show": "cli.tenants:show"},
     ),
     "standing": (
         "Approve calls within a scope in advance.",
         "Who may decide, and how much (in the ledger)",
         {
-            "grant": "cli.people.standing:grant",
-            "add": "cli.people.standing:add",
-            "list": "cli.people.standing:list_standing",
-            "revoke": "cli.people.standing:revoke",
+            "grant": "cli.standing:grant",
+            "add": "cli.standing:add",
+            "list": "cli.standing:list_standing",
+            "revoke": "cli.standing:revoke",
         },
     ),
 }
@@ -251,7 +251,7 @@ def _register(
 ) -> None:
     for name, path in verbs.items():
         if named is None or named[:1] == [name]:
-            from surehand.cli.verb.options import command_of
+            from surehand.cli.options import command_of
 
             verb = resolve_name(f"{_PACKAGE}.{path}")
             # A verb's docstring ends with an example, which the help shows at its end.

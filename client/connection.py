@@ -15,7 +15,7 @@ import temporalio.client
 from pydantic import BaseModel
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, TaskQueueType, WorkflowTaskFailedCause
-from temporalio.api.history.v1 import WorkflowTaskFailedEventAttributes
+from temporalio.api.history.v1 import HistoryEvent, WorkflowTaskFailedEventAttributes
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
@@ -36,6 +36,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from surehand.process.connect import DEFAULT_NAMESPACE, EMBEDDED, Target
 from surehand.process.exits import (
     ExitCode,
+    Left,
     NeverTakenUp,
     NoSuchRun,
     NotFound,
@@ -45,6 +46,7 @@ from surehand.process.exits import (
     Refused,
     SurehandError,
     TaskFails,
+    Unanswered,
     WrongUse,
 )
 from surehand.process.program import program
@@ -52,14 +54,7 @@ from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.unreadable import as_unreadable
 from surehand.workflows.encryption import KeyErased, KeyUnavailable, NotDecrypted
-from surehand.workflows.names import (
-    CHECKPOINT,
-    IS_RUN,
-    RUN_STATE,
-    TENANT,
-    VIEW,
-    WORKFLOW,
-)
+from surehand.workflows.names import CHECKPOINT, IS_RUN, RUN_STATE, TENANT, VIEW, WORKFLOW
 from surehand.workflows.payload_codec import StoreUnavailable
 from surehand.workflows.plain_text import plain, plain_line
 
@@ -451,3 +446,127 @@ def understood(value: Any, model: type[Message], what: str) -> Message:
 
 def _no_worker(run_id: str) -> NoWorker:
     return NoWorker(f"no worker answers for run {run_id}")
+
+
+#: The last event of an execution.
+ENDS: Final = frozenset(
+    {
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
+    }
+)
+
+
+async def every_event(client: Client, run_id: str) -> AsyncIterator[HistoryEvent]:
+    """Yield the events of a run: those of its newest execution, then of the one before, ...
+
+    Raises:
+        RPCError: The server does not answer, or has none of the newest one any more. Where it has
+            only dropped older ones, there is no more to yield.
+    """
+    handle = client.get_workflow_handle(run_id)
+    while True:
+        before = ""
+        async for event in handle.fetch_history_events():
+            started = event.workflow_execution_started_event_attributes
+            before = before or started.continued_execution_run_id
+            yield event
+        if not before:
+            return
+        handle = client.get_workflow_handle(run_id, run_id=before)
+        try:
+            await handle.describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return
+            raise
+
+
+async def first_events(client: Client, run_id: str) -> AsyncIterator[HistoryEvent]:
+    """Yield the events of a run's first execution, which says what it was started with.
+
+    Raises:
+        RPCError: The server does not answer, or has none of them any more.
+    """
+    handle = client.get_workflow_handle(run_id)
+    async for event in handle.fetch_history_events(page_size=1):
+        started = event.workflow_execution_started_event_attributes
+        if started.continued_execution_run_id:
+            first = started.first_execution_run_id
+            handle = client.get_workflow_handle(run_id, run_id=first)
+        break
+    async for event in handle.fetch_history_events(page_size=1):
+        yield event
+
+
+#: What is true of a message that no worker has taken.
+LEFT: Final = (
+    "it is with the server, counts as soon as a worker can record it, and cannot be taken back"
+)
+
+
+async def deliver(
+    connection: Connection,
+    run_id: str,
+    name: str,
+    message: BaseModel,
+    answer: type[Message],
+    *,
+    leave: bool | None,
+) -> Message:
+    """Send something to a run and return its answer; nothing is sent that nobody answers.
+
+    The run is looked at first: what is sent while no worker is there cannot be taken back, and
+    counts whenever one comes.
+
+    Args:
+        connection: Where the run is.
+        run_id: The run.
+        name: Of the update, and of the signal.
+        message: What to send.
+        answer: What the run answers with.
+        leave: If no worker answers, leave it with the server; ``None``: nobody can wish that.
+
+    Raises:
+        WrongUse: The run has ended.
+        Refused: With the run's reason.
+        NoWorker: No worker answers, and nothing was sent.
+        Left: No worker answers, and it was left with the server, as was wished.
+        Unanswered: The worker has gone in the middle of it: sent, and it counts later.
+    """
+    await connection.open_run(run_id)
+    try:
+        await connection.require_answer(run_id)
+    except NoWorker as error:
+        if not leave:
+            hint = "" if leave is None else " (`--leave`, `leave=True`: left with the server)"
+            raise NoWorker(f"{error}; nothing was sent{hint}") from error
+        await connection.signal(run_id, name, message)
+        raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
+    try:
+        return await connection.update(run_id, name, message, answer)
+    except NoWorker as error:
+        # An update that nobody has taken does not outlive the server; a signal is in the run's
+        # history. The run takes the same thing once.
+        await connection.signal(run_id, name, message)
+        if leave:
+            raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
+        raise Unanswered(
+            f"run {run_id}: {await _why_not(connection, run_id)}; {LEFT}: look with "
+            f"`{connection.settings.command('show', run_id)}`"
+        ) from error
+
+
+async def _why_not(connection: Connection, run_id: str) -> str:
+    """Return why what was sent is not answered: its worker has gone, or cannot record it."""
+    try:
+        await connection.require_answer(run_id)
+    except NoWorker:
+        return "no worker has answered yet"
+    return (
+        "its worker answers, and has not recorded it yet (its log says whether the ledger is away)"
+    )

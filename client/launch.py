@@ -16,10 +16,9 @@ from temporalio.common import (
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from surehand.client.connection import Connection, understood
-from surehand.client.history import ENDS, first_events
+from surehand.client.connection import ENDS, Connection, first_events, understood
+from surehand.client.messages import read_key, signed_start
 from surehand.client.outcome import run_result
-from surehand.client.signing import read_key, signed_start
 from surehand.process.exits import PlanRefused, StartNotTaken, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.starting import StartRun

@@ -1,24 +1,336 @@
-"""What is sent to a run: composed, and signed where there is a key."""
+"""What is sent to a run: its ids, composed, and signed where there is a key.
+
+joserfc and cryptography are imported when they are used: other verbs need not wait for them.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import os
+import re
+import secrets
+import shlex
+import stat
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from surehand.client.ids import find_approval
-from surehand.client.signing import USUAL_SIGNATURE, claims_for, fresh_claims, read_key, sign
-from surehand.process.exits import WrongUse
+from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
 from surehand.workflows.contracts.base import Message
-from surehand.workflows.contracts.signing import SteeringClaims
-from surehand.workflows.contracts.steering import Steering, Verb
+from surehand.workflows.contracts.signing import (
+    ALGORITHM,
+    LONGEST_SIGNATURE,
+    DecisionClaims,
+    ResumeClaims,
+    Signed,
+    StartClaims,
+    SteeringClaims,
+    audience,
+)
+from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.steering import ResumeKey, ResumeRun, Steering, Verb
 from surehand.workflows.deliveries import Malformed, parse
-from surehand.workflows.identity import NotCanonical, digest
+from surehand.workflows.identity import (
+    NotCanonical,
+    approval_id,
+    canonical_json,
+    digest,
+    run_id_for,
+    run_of_approval,
+    tenant_of_run,
+)
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+#: Child runs have their step's name behind their parent's.
+_FOUND: Final = re.compile(r"[A-Za-z0-9_.:-]{1,120}(~[A-Za-z0-9_-]{1,64}(\[[0-9]+\])?(\.[0-9]+)?)*")
+#: Characters; a run's id, a step's and a number have fewer together.
+LONGEST_APPROVAL_ID: Final = 400
+_ALLOWED: Final = "a run's name has 1 to 120 letters, digits, '_', '.', ':' and '-'"
+
+
+def new_run_name(plan_name: str) -> str:
+    """Return a run name that nobody has used: the plan's name and 8 random hex digits."""
+    return f"{plan_name}-{secrets.token_hex(4)}"
+
+
+def chosen_run_id(tenant: str, text: str) -> str:
+    """Return the full id for the name of a run that is to be started.
+
+    Raises:
+        WrongUse: If it has not the form of a run id, or names another tenant.
+    """
+    if "~" in text:
+        raise WrongUse(f"run id {text!r}: {_ALLOWED}")
+    try:
+        return find_run_id(tenant, text)
+    except NoSuchRun as error:
+        raise WrongUse(
+            f"run id {text!r}: {_ALLOWED}, and no tenant but {tenant!r} before it"
+        ) from error
+
+
+def find_run_id(tenant: str, text: str) -> str:
+    """Return the full run id for ``refund-1`` or ``acme/refund-1``.
+
+    Raises:
+        WrongUse: If it has not the form of a run id.
+        NoSuchRun: If it belongs to another tenant.
+    """
+    name = text.rpartition("/")[2] if text.count("/") == 1 else text
+    if not _FOUND.fullmatch(name) or text.startswith("/"):
+        raise WrongUse(f"run id {text!r}: {_ALLOWED}")
+    if "/" in text and tenant_of_run(text) != tenant:
+        raise NoSuchRun(f"run not found: {text}")
+    return run_id_for(tenant, name)
+
+
+def find_approval(tenant: str, text: str) -> tuple[str, str]:
+    """Return ``(run id, approval id)`` for ``refund-1/refund/1`` or ``acme/refund-1/refund/1``.
+
+    Raises:
+        WrongUse: If it has not the form of an approval id.
+        NoSuchRun: If it belongs to another tenant.
+    """
+    known = len(text) <= LONGEST_APPROVAL_ID and text.isascii() and text.isprintable()
+    parts = run_of_approval(text) if known else None
+    if parts is None:
+        raise WrongUse(
+            f"approval id {text[:LONGEST_APPROVAL_ID]!r}: it looks like RUN/STEP/NUMBER, "
+            "for example refund-1/refund/1; `pending` lists them"
+        )
+    run, step = parts
+    run_id = find_run_id(tenant, run)
+    return run_id, approval_id(run_id, step, int(text.rpartition("/")[2]))
+
+
+#: From signing to expiry: a decision is sent at once, or by hand a little later.
+USUAL_SIGNATURE: Final = timedelta(minutes=5)
+#: Bytes of a nonce: nobody meets another one's by chance.
+NONCE: Final = 24
+#: Bytes; a key file has about 120.
+_LARGEST_FILE: Final = 16_384
+#: Permissions of group and others.
+_OTHERS: Final = 0o077
+
+
+def new_key(path: Path) -> str:
+    """Make a key pair: the private key as PEM, and ``PATH.pub``, a JWK for who may know it.
+
+    Returns:
+        The key id: the public key's RFC 7638 thumbprint.
+
+    Raises:
+        WrongUse: A file is there already, or cannot be written.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    key = Ed25519PrivateKey.generate()
+    document = public_jwk(key)
+    _create(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
+    try:
+        _create(_public_half(path), json.dumps(document, sort_keys=True).encode() + b"\n", 0o644)
+    except WrongUse:
+        path.unlink()  # nobody knows its public half, and the next attempt needs the name
+        raise
+    return str(document["kid"])
+
+
+def public_jwk(key: Ed25519PrivateKey) -> dict[str, Any]:
+    """Return the public half of a key, as a JWK."""
+    from joserfc.jwk import OKPKey
+
+    public = OKPKey.import_key(key.public_key())
+    return {**public.as_dict(), "alg": ALGORITHM, "kid": public.thumbprint(), "use": "sig"}
+
+
+def read_key(path: Path) -> Ed25519PrivateKey:
+    """Return the private key in a file that only its owner, who asks, can read.
+
+    Raises:
+        WrongUse: There is no such key, others can read it, or it is of another kind.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    pem = _read_own(path)
+    if b"PRIVATE KEY-----" not in pem:
+        known = b"PUBLIC KEY-----" in pem or b'"kty"' in pem
+        raise _refused(
+            path,
+            "it is a public key, or a JWK: name the private key in PEM"
+            if known
+            else "it is no private key in PEM",
+        )
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except TypeError as error:
+        plain = shlex.quote(f"{path}.plain")
+        raise _refused(
+            path,
+            "it is encrypted: decrypt it, "
+            f"(umask 077; openssl pkey -in {shlex.quote(str(path))} -out {plain})",
+        ) from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise _refused(path, "it is no private key in PEM (PKCS8) that can be read") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _refused(path, "it is not an Ed25519 key: make one")
+    return key
+
+
+def claims_for(
+    decision: Decision,
+    tenant: str,
+    run_id: str,
+    now: int,
+    *,
+    lasts: timedelta = USUAL_SIGNATURE,
+    edited: str | None = None,
+) -> DecisionClaims:
+    """Return what is to be signed for a decision.
+
+    Args:
+        decision: The decision; its approver signs.
+        tenant: Whose run it is.
+        run_id: The full id of the run that the approval belongs to.
+        now: Seconds since 1970.
+        lasts: From now to expiry, in whole seconds.
+        edited: Digest of the new params of an edit.
+
+    Raises:
+        WrongUse: It would last longer than a signature may, or end at once.
+    """
+    seconds = int(lasts.total_seconds())
+    longest = int(LONGEST_SIGNATURE.total_seconds())
+    if not 0 < seconds <= longest:
+        raise WrongUse(f"a signature lasts 1 to {longest} s, not {seconds} s")
+    return DecisionClaims(
+        **fresh_claims(decision.approver, tenant, now, seconds),
+        approval_id=decision.approval_id,
+        run_id=run_id,
+        params_hash=decision.params_hash,
+        outcome=decision.outcome,
+        edited=edited,
+        reason=digest(decision.reason) if decision.reason else None,
+    )
+
+
+def signed_start(request: StartRun, key: Ed25519PrivateKey, now: int) -> StartRun:
+    """Return the start of a run, signed by whoever starts it; ``now`` in seconds since 1970.
+
+    Raises:
+        WrongUse: There is a value in it that cannot be signed.
+    """
+    try:
+        content = digest(request.content())
+    except NotCanonical as error:
+        raise WrongUse(f"the plan cannot be signed: {error}") from error
+    claims = StartClaims(
+        **fresh_claims(request.started_by or request.user, request.tenant, now),
+        run_id=request.run_id,
+        user=request.user,
+        content=content,
+    )
+    return request.model_copy(update={"signature": sign(key, claims)})
+
+
+def fresh_claims(
+    signer: str, tenant: str, now: int, seconds: int = int(USUAL_SIGNATURE.total_seconds())
+) -> dict[str, Any]:
+    """Return what all claims begin with, and a nonce that was never used.
+
+    Args:
+        signer: Who signs.
+        tenant: For whom.
+        now: Seconds since 1970.
+        seconds: From now to expiry.
+    """
+    return {
+        "aud": audience(tenant),
+        "sub": signer,
+        "iat": now,
+        "exp": now + seconds,
+        "jti": secrets.token_urlsafe(NONCE),
+    }
+
+
+def sign(key: Ed25519PrivateKey, claims: Signed) -> str:
+    """Return the claims as a compact JWS that names the key by its thumbprint."""
+    from joserfc import jws
+    from joserfc.jwk import OKPKey
+
+    from surehand.process.ciphers import signature_registry
+
+    own = OKPKey.import_key(key)
+    header = {"alg": ALGORITHM, "kid": own.thumbprint(), "typ": claims.typ}
+    payload = canonical_json(claims.model_dump(mode="json", exclude_none=True))
+    return jws.serialize_compact(header, payload, own, registry=signature_registry())
+
+
+def _public_half(path: Path) -> Path:
+    return path.with_name(f"{path.name}.pub")
+
+
+def _create(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that is not there yet, with its permissions from the first byte on."""
+    try:
+        # O_EXCL follows no link either, so nobody can lay one under the name.
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError as error:
+        raise WrongUse(f"key file {path}: it is there already, and is not overwritten") from error
+    except OSError as error:
+        raise WrongUse(f"key file {path}: {error.strerror}") from error
+    try:
+        with os.fdopen(opened, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        path.unlink()
+        raise WrongUse(f"key file {path}: {error.strerror}") from error
+
+
+def _read_own(path: Path) -> bytes:
+    """Return the content of a file that is ours alone; judged as opened, not by its name."""
+    try:
+        with open(path, "rb", opener=_not_waiting) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise _refused(path, "it is not a file")
+            if found.st_uid != os.geteuid():
+                raise _refused(
+                    path, f"user {found.st_uid} owns it, not you: a key is used by its owner only"
+                )
+            if found.st_mode & _OTHERS:
+                raise _refused(path, f"others may use it: chmod 600 {shlex.quote(str(path))}")
+            return file.read(_LARGEST_FILE)
+    except FileNotFoundError as error:
+        raise _refused(path, "there is no such file") from error
+    except OSError as error:
+        raise _refused(path, error.strerror or "cannot be read") from error
+
+
+def _not_waiting(name: str, flags: int) -> int:
+    """Open a file, or a pipe without a writer, which would keep us waiting for ever."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+def _refused(path: Path, why: str) -> WrongUse:
+    return WrongUse(f"key file {path}: {why}")
+
 
 M = TypeVar("M", bound=Message)
 S = TypeVar("S", bound=Steering)
@@ -120,3 +432,83 @@ def signed(settings: ClientSettings, run_id: str, verb: Verb, message: S) -> S:
     content = digest(message.content())
     claims = SteeringClaims(**common, run_id=run_id, verb=verb.value, content=content)
     return message.model_copy(update={"signature": sign(read_key(settings.key), claims)})
+
+
+#: What a token begins with: its kind, and the version of its form.
+PREFIX: Final = "shr1."
+#: Characters; a token with the longest ids has about 700.
+_LONGEST: Final = 4096
+
+
+class ResumeToken(BaseModel):
+    """What a token carries."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    tenant: str
+    user: str
+    seed: str
+    """The private key (RFC 8032), 32 bytes in base64url."""
+
+    def as_text(self) -> str:
+        """Return the token as people hand it on."""
+        return PREFIX + _encoded(self.model_dump_json().encode())
+
+    def proof_of(self, message: ResumeRun) -> ResumeRun:
+        """Return a message with what proves that its sender has the token, and counts once."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        try:
+            key = Ed25519PrivateKey.from_private_bytes(_decoded(self.seed))
+        except ValueError as error:
+            raise WrongUse("this is no resume token") from error
+        common = fresh_claims(self.user, self.tenant, int(time.time()))
+        content = digest(message.content())
+        claims = ResumeClaims(**common, run_id=self.run_id, content=content)
+        return message.model_copy(update={"proof": sign(key, claims)})
+
+
+def new_token(tenant: str, run_id: str, user: str, lasts: timedelta) -> tuple[str, ResumeKey]:
+    """Return a token for a paused run, and what the run keeps of it."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from joserfc.jwk import OKPKey
+
+    key = Ed25519PrivateKey.generate()
+    public = OKPKey.import_key(key.public_key()).as_dict()
+    seed = _encoded(key.private_bytes_raw())
+    token = ResumeToken(run_id=run_id, tenant=tenant, user=user, seed=seed)
+    try:
+        resume_key = ResumeKey.model_validate({"public_key": public, "lasts": lasts})
+    except ValidationError as error:
+        raise WrongUse("a resume token lasts at most 1 d") from error
+    return token.as_text(), resume_key
+
+
+def read_token(text: str, tenant: str, run_id: str) -> ResumeToken:
+    """Return a token that was handed on.
+
+    Raises:
+        WrongUse: It is none, or another run's.
+    """
+    try:
+        if not text.startswith(PREFIX) or len(text) > _LONGEST:
+            raise ValueError("no token")
+        token = ResumeToken.model_validate(json.loads(_decoded(text.removeprefix(PREFIX))))
+    except (ValueError, binascii.Error, RecursionError) as error:
+        raise WrongUse(
+            f"this is no resume token: it is one word that begins with {PREFIX}"
+        ) from error
+    if (token.tenant, token.run_id) != (tenant, run_id):
+        raise WrongUse(
+            f"that is no token of this run: it is for run {token.run_id}, not for {run_id}"
+        )
+    return token
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

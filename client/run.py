@@ -12,15 +12,19 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
-from surehand.client.connection import Connection
-from surehand.client.delivery import deliver
-from surehand.client.following import Watch, until_ended, until_settled
-from surehand.client.ids import find_approval
+from surehand.client.connection import Connection, deliver
 from surehand.client.launch import taken_up
-from surehand.client.messages import Seen, composed, decided, signed
-from surehand.client.outcome import state_of
+from surehand.client.messages import (
+    Seen,
+    composed,
+    decided,
+    find_approval,
+    new_token,
+    read_token,
+    signed,
+)
+from surehand.client.outcome import Watch, state_of, until_ended, until_settled
 from surehand.client.plan_file import Draft, PlanSource
-from surehand.client.resume_token import new_token, read_token
 from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
 from surehand.workflows.contracts.approvals import (
     Decision,

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from docs import licences, meanings
-from surehand.cli.verb.docstrings import field_docstrings, own_docstrings
+from surehand.cli.plan_schema import field_docstrings, own_docstrings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -42,8 +42,7 @@ _ADDED: Final[Mapping[str, tuple[str, ...]]] = {
 _CONTRACTS: Final = "surehand.workflows.contracts"
 #: Where the models lie that ``--json`` prints, beside those.
 _SHAPE_MODULES: Final = (
-    "surehand.cli.verb.shapes",
-    "surehand.cli.plans.shapes",
+    "surehand.cli.shapes",
     "surehand.drill.report",
     "surehand.activities.ledger.history.rebuilding",
     "surehand.activities.ledger.history.stats_shapes",
@@ -137,7 +136,7 @@ def own_docstrings_default(schema: Mapping[str, Any]) -> str:
 
 def plan_page() -> str:
     """Return the page of what a plan may say."""
-    definitions = module("surehand.cli.plans.schema").plan_schema()["$defs"]
+    definitions = module("surehand.cli.plan_schema").plan_schema()["$defs"]
     order = ("WholePlan", "Step", "ApprovalPolicy", "ApprovalRule", "Escalate", "Ask", "Wait")
     order += ("Fallback", "Goto", "Interrupts", "Budget", "Defaults")
     parts = [

@@ -30,8 +30,7 @@ from surehand.activities.ledger.history.audit import (
 )
 from surehand.activities.ledger.history.evidence import Evidence, evidence_of, runs_of
 from surehand.activities.ledger.history.reads import chain_of, effects_of
-from surehand.client.connection import Connection
-from surehand.client.history import ENDS
+from surehand.client.connection import ENDS, Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
 from surehand.drill.consistency import RunTree, tally, turns_of

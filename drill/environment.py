@@ -140,7 +140,7 @@ def prepared(
             clean = {k: v for k, v in variables.items() if not k.startswith("SUREHAND_")}
             migrating = running.enter_context(
                 Child(
-                    python("surehand.cli.operate.migrate"),
+                    python("surehand.cli.migrate"),
                     environment={**clean, **settings, "PYTHONPATH": str(ROOT)},
                     log=folder / "migrate.log",
                 )

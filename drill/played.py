@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.verb.text import counted
+from surehand.cli.printer import counted
 from surehand.drill.report import (
     Beforehand,
     Cell,

@@ -64,8 +64,8 @@ class Drill:
         Raises:
             SurehandError: It cannot be drilled so; the message says why.
         """
-        from surehand.cli.verb.ledger_door import translated
-        from surehand.cli.verb.printer import Printer
+        from surehand.cli.ledger_door import translated
+        from surehand.cli.printer import Printer
         from surehand.client.plan_file import load_plan
         from surehand.drill.request import DrillRequest
         from surehand.drill.suite import Progress, Suite

@@ -16,9 +16,8 @@ from typing import Final, Self
 from rich.console import Console
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.verb.printer import Lines, Styled, Table, rich_table
-from surehand.cli.verb.shapes import Shape
-from surehand.cli.verb.text import compact, counted
+from surehand.cli.printer import Lines, Styled, Table, compact, counted, rich_table
+from surehand.cli.shapes import Shape
 from surehand.workflows.contracts.tools import Effect, Recovery
 
 

@@ -10,8 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from surehand.cli.verb.printer import Printer
-from surehand.cli.verb.text import counted
+from surehand.cli.printer import Printer, counted
 from surehand.client.connection import Connection
 from surehand.drill.case import Case
 from surehand.drill.environment import Environment

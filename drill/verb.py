@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from surehand.cli.verb import options
-from surehand.cli.verb.caller import Caller
-from surehand.cli.verb.printer import Reply
-from surehand.cli.verb.text import shown_time
+from surehand.cli import options
+from surehand.cli.options import Caller
+from surehand.cli.printer import Reply, shown_time
 from surehand.client.plan_file import load_plan
 from surehand.drill.report import (
     NONE,
@@ -305,7 +304,7 @@ def _drilled(
     *,
     resume: bool,
 ) -> DrillReport:
-    from surehand.cli.verb.ledger_door import translated
+    from surehand.cli.ledger_door import translated
     from surehand.drill.environment import prepared, require_tools
     from surehand.drill.people import APPROVER
     from surehand.drill.suite import Progress, Suite

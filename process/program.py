@@ -54,4 +54,4 @@ def module(name: str, *, elsewhere: bool = False) -> str:
 
 def migrate_command() -> str:
     """Return the command that brings the ledger to its newest shape."""
-    return module("surehand.cli.operate.migrate")
+    return module("surehand.cli.migrate")

@@ -23,7 +23,7 @@ import httpx
 import typer
 from pydantic import BaseModel
 
-from surehand.cli.verb.options import duration
+from surehand.cli.options import duration
 from surehand.process.children import Child
 from surehand.process.dev_server import DevServer, find_cli
 from surehand.process.exits import end_by_signal_in_order

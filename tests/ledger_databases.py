@@ -26,7 +26,7 @@ _TEMPLATE: Final = "ledger_template"
 def migrate(url: str) -> None:
     """Bring a database to its newest shape, by the command that people use."""
     subprocess.run(
-        [sys.executable, "-m", "surehand.cli.operate.migrate"],
+        [sys.executable, "-m", "surehand.cli.migrate"],
         cwd=ROOT,
         env={**os.environ, "SUREHAND_DATABASE_URL": url},
         stdout=subprocess.DEVNULL,

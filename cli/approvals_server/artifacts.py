@@ -23,7 +23,7 @@ from surehand.activities.ledger.history.artifact_pages import Shelf, artifact_pa
 from surehand.cli.approvals_server.pages import error, page
 from surehand.cli.approvals_server.texts import OF_PAGES
 from surehand.cli.approvals_server.times import iso
-from surehand.client.ids import find_run_id
+from surehand.client.messages import find_run_id
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.workflows.contracts.artifacts import Artifact
 

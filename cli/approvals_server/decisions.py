@@ -13,7 +13,7 @@ from typing import Any, Final
 from starlette.responses import JSONResponse, Response
 
 from surehand.client.client import Client
-from surehand.client.ids import find_approval, find_run_id
+from surehand.client.messages import find_approval, find_run_id
 from surehand.process.exits import (
     CutOff,
     DecisionRefused,

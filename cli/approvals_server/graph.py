@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from surehand.cli.plans.graph import graph_of
-from surehand.cli.plans.shapes import GraphEdge, GraphNode, PlanGraph
+from surehand.cli.plans import graph_of
+from surehand.cli.shapes import GraphEdge, GraphNode, PlanGraph
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.plan.plan import Plan

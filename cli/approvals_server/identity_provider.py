@@ -29,7 +29,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from surehand.cli.approvals_server.texts import OF_PAGES
-from surehand.cli.verb.serving import is_loopback
+from surehand.cli.serving import is_loopback
 from surehand.process import clock
 
 #: Signed with a private key of the provider's. What is signed with a secret, or with nothing, could

@@ -50,11 +50,10 @@ from surehand.cli.approvals_server.views import (
     story,
 )
 from surehand.cli.approvals_server.waiting import ON_A_PAGE, Part
-from surehand.cli.verb.ledger_door import translated
-from surehand.client.client import Client
-from surehand.client.ids import find_approval, find_run_id
+from surehand.cli.ledger_door import translated
+from surehand.client.client import ONE_OF_MANY, Client
+from surehand.client.messages import find_approval, find_run_id
 from surehand.client.outcome import state_of
-from surehand.client.query import ONE_OF_MANY
 from surehand.process.exits import NotFound, SurehandError, WrongUse
 from surehand.process.program import shared_program
 from surehand.workflows import deliveries

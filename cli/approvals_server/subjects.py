@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from surehand.cli.people.principal import checked_name
+from surehand.cli.principals import checked_name
 from surehand.process.exits import WrongUse
 from surehand.process.files import Unreadable, read_document
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from surehand.cli.approvals_server.texts import OF_PAGES
-from surehand.cli.verb.text import rough_time
+from surehand.cli.printer import rough_time
 
 
 def time_left(expires_ms: int, now_ms: int) -> str:

@@ -14,21 +14,21 @@ from urllib.parse import urlsplit
 import typer
 from pydantic import JsonValue
 
+from surehand.cli import options
 from surehand.cli.approvals_server.links import DEFAULT_FOLDER, LINK_LASTS, Links, Server
 from surehand.cli.codec_server.tokens import Tokens
 from surehand.cli.codec_server.verbs import codec_app, codec_origin, told_at
-from surehand.cli.people.principal import checked_name
-from surehand.cli.verb import options
-from surehand.cli.verb.caller import Caller
-from surehand.cli.verb.ledger_door import (
+from surehand.cli.ledger_door import (
     ledger_of,
     open_artifacts,
     read_settings,
     read_toolbox,
 )
-from surehand.cli.verb.printer import Reply
-from surehand.cli.verb.serving import Served, in_url, is_loopback, parse_address, serve_apps
-from surehand.cli.verb.shapes import SignInLink
+from surehand.cli.options import Caller
+from surehand.cli.principals import checked_name
+from surehand.cli.printer import Reply
+from surehand.cli.serving import Served, in_url, is_loopback, parse_address, serve_apps
+from surehand.cli.shapes import SignInLink
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.settings import KEYS, PREFIX, NotLoaded, load_extra
 

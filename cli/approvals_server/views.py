@@ -14,11 +14,11 @@ from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.history.doubts import Doubt
 from surehand.activities.ledger.history.one_approval import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.cli.approvals import diff
 from surehand.cli.approvals_server.doubts import as_text, doubted
 from surehand.cli.approvals_server.graph import run_graph
 from surehand.cli.approvals_server.texts import OF_PAGES, STATES
 from surehand.cli.approvals_server.times import iso, time_left, utc
-from surehand.cli.verb.params import diff
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import CANNOT_BE_UNDONE
 from surehand.workflows.contracts.foreign import foreign_text

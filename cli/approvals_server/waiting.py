@@ -12,7 +12,7 @@ from surehand.activities.ledger.approvals.waiting import DECIMAL, Place, Search,
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.people.principals import Principal
 from surehand.cli.approvals_server.texts import OF_PAGES
-from surehand.client.ids import LONGEST_APPROVAL_ID
+from surehand.client.messages import LONGEST_APPROVAL_ID
 from surehand.process.exits import WrongUse
 
 #: Lines of a page of the list.

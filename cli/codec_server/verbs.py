@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from surehand.cli import options
 from surehand.cli.codec_server.tokens import (
     Holder,
     Tokens,
@@ -17,12 +18,11 @@ from surehand.cli.codec_server.tokens import (
     line_of,
     new_token,
 )
-from surehand.cli.verb import options
-from surehand.cli.verb.caller import Caller
-from surehand.cli.verb.ledger_door import keys_of, ledger_of, open_artifacts, read_settings
-from surehand.cli.verb.printer import Reply
-from surehand.cli.verb.serving import AppAt, is_loopback, parse_address, serve_app
-from surehand.cli.verb.shapes import NewToken
+from surehand.cli.ledger_door import keys_of, ledger_of, open_artifacts, read_settings
+from surehand.cli.options import Caller
+from surehand.cli.printer import Reply
+from surehand.cli.serving import AppAt, is_loopback, parse_address, serve_app
+from surehand.cli.shapes import NewToken
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.settings import CODEC_TOKEN, KEYS, NotLoaded, load_extra

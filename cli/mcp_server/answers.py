@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from surehand.cli.verb.pending import waiting_lines
+from surehand.cli.render import waiting_lines
 from surehand.client.connection import Connection
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.interrupts import InterruptKind

@@ -19,9 +19,9 @@ from surehand.cli.mcp_server.answers import (
     waiting,
 )
 from surehand.cli.mcp_server.plans import ServedPlans
-from surehand.cli.plans.tool_check import named_tools
-from surehand.cli.runs.start import why_waiting
-from surehand.cli.verb.caller import Caller
+from surehand.cli.options import Caller
+from surehand.cli.runs import why_waiting
+from surehand.cli.tools import named_tools
 from surehand.client.client import Client
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
 from surehand.client.run import Run

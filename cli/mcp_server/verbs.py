@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from surehand.cli import options
 from surehand.cli.mcp_server.plans import ServedPlans
 from surehand.cli.mcp_server.runs import ServedRuns
-from surehand.cli.verb import options
-from surehand.cli.verb.caller import Caller
-from surehand.cli.verb.serving import in_url, is_loopback, parse_address, serve_app
-from surehand.client.signing import read_key
+from surehand.cli.options import Caller
+from surehand.cli.serving import in_url, is_loopback, parse_address, serve_app
+from surehand.client.messages import read_key
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.settings import NotLoaded, load_extra
 

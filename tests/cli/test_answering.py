@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surehand.cli.control.verbs import given
+from surehand.cli.steering import given
 from surehand.process.exits import WrongUse
 
 ASKED = {"why.1", "pay/why.1"}

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from surehand.cli import app
-from surehand.cli.operate import doctor
-from surehand.cli.runs import list as runs_list
+from surehand.cli import app, doctor, runs
 from surehand.process import VERSION
 from surehand.process.exits import MEANINGS, ExitCode
 from tests.cli.starter import REFUND
@@ -396,7 +394,7 @@ def test_a_database_that_is_not_migrated_is_code_4(
     monkeypatch.setenv("SUREHAND_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
 
     assert app.run(arguments) == ExitCode.NOT_REACHABLE
-    assert "python -m surehand.cli.operate.migrate" in complaint(capsys)
+    assert "python -m surehand.cli.migrate" in complaint(capsys)
 
 
 @pytest.mark.parametrize("arguments", [*LEDGER, ["audit", "r"]], ids=" ".join)
@@ -459,7 +457,7 @@ def test_doctor_with_nothing_configured_lists_all_there_is_to_do_in_lines_to_pas
     assert re.findall(r"^     (.+)", said, flags=re.MULTILINE) == [
         f"export SUREHAND_DATABASE_URL=sqlite:///{tmp_path}/.surehand/ledger.sqlite",
         "export SUREHAND_TOOL_MODULES=surehand.examples.shop.tools",
-        "python -m surehand.cli.operate.migrate",
+        "python -m surehand.cli.migrate",
         "python devserver.py &",
         "python devserver.py --wait",
         "python worker.py &",
@@ -489,7 +487,7 @@ def test_doctor_does_not_migrate_a_database_server_that_is_away(
 
     said = capsys.readouterr().out
     assert "start the server, make the database, or mend SUREHAND_DATABASE_URL" in said
-    assert "surehand.cli.operate.migrate" not in said
+    assert "surehand.cli.migrate" not in said
     assert "secret" not in said
 
 
@@ -512,8 +510,8 @@ def test_a_mistake_of_ours_is_one_line_and_a_traceback_only_with_debug(
     def broken(*_: object) -> str:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(runs_list, "_condition", broken)
-    monkeypatch.setattr("surehand.cli.verb.caller.connect", lambda *_, **__: _nothing())
+    monkeypatch.setattr(runs, "_condition_of_state", broken)
+    monkeypatch.setattr("surehand.cli.options.connect", lambda *_, **__: _nothing())
 
     assert app.run(["list"]) == ExitCode.UNEXPECTED
     assert "unexpected ZeroDivisionError: by zero" in complaint(capsys)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from surehand.cli.verb import shapes
-from surehand.cli.verb.printer import Printer
+from surehand.cli import shapes
+from surehand.cli.printer import Printer
 from surehand.process.exits import ExitCode
 from tests.cli.starter import Run, Verbs
 from tests.cli.test_demo import until

@@ -14,8 +14,8 @@ from typing import cast
 import httpx
 import pytest
 
-from surehand.cli.operate.demo import DemoScript, Environment
-from surehand.cli.verb.printer import Printer
+from surehand.cli.demo import DemoScript, Environment
+from surehand.cli.printer import Printer
 from tests.cli.starter import ROOT, Starter
 from tests.cli.terminal import LIMIT_S, Terminal
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from surehand.cli.runs.watch import TimelineWatch
-from surehand.cli.verb.printer import Printer
+from surehand.cli.printer import Printer
+from surehand.cli.show import TimelineWatch
 from surehand.workflows.contracts.runs import RunView, TimelineLine
 from tests.cli.starter import Run, Starter, Verbs
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from surehand.client.ids import (
+from surehand.client.messages import (
     chosen_run_id,
     find_approval,
     find_run_id,

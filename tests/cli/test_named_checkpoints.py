@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from surehand.cli.verb import shapes
+from surehand.cli import shapes
 from tests.cli.starter import Run, Verbs
 from tests.shop_process import ShopProcess
 

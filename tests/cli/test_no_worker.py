@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from surehand.cli.verb import shapes
-from surehand.client import connection, delivery, query
+from surehand.cli import shapes
+from surehand.client import client, connection
 from surehand.process.dev_server import DevServer
 from surehand.workflows.contracts.runs import RunView
 from tests.cli.starter import Run, Verbs
@@ -69,7 +69,7 @@ def deserted(
         assert verbs(*run.start, "--wait").code == 10
         [asked] = verbs("show", run.name, "--json").document()["pending"]
     monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=1))
-    monkeypatch.setattr(query, "ONE_OF_MANY", timedelta(seconds=1))
+    monkeypatch.setattr(client, "ONE_OF_MANY", timedelta(seconds=1))
     decision = (asked["approval_id"], "--params-hash", asked["params_hash"])
     return Deserted(verbs, run, own, tmp_path / "later", decision)
 
@@ -103,7 +103,7 @@ def test_a_decision_that_is_left_with_the_server_counts_once_however_often_it_is
     for _ in range(2):
         left = deserted.verbs("approve", *deserted.decision, "--leave")
         assert left.code == 0
-        assert delivery.LEFT in left.out
+        assert connection.LEFT in left.out
     shapes.Steered.model_validate(
         deserted.verbs("approve", *deserted.decision, "--leave", "--json").document()
     )
@@ -132,7 +132,7 @@ def test_an_answer_that_is_left_with_the_server_counts_once_a_worker_is_back(
         paused = verbs("pause", run)
 
     assert (refused.code, left.code, paused.code) == (4, 0, 4)
-    assert delivery.LEFT in left.out
+    assert connection.LEFT in left.out
     assert "nothing was sent" in paused.line() and "leave" not in paused.line()
     with WorkerProcess(own, tmp_path / "second") as second:
         second.wait_ready()
@@ -206,7 +206,7 @@ def test_a_worker_that_dies_over_a_decision_leaves_it_with_the_server_and_that_i
             unanswered = deserted.verbs("approve", *deserted.decision)
 
     assert unanswered.code == 5
-    assert delivery.LEFT in unanswered.line()
+    assert connection.LEFT in unanswered.line()
     patient()
     assert deserted.ended() == 0
     assert shop.counts(deserted.run.order)["refunds"] == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from surehand.cli.verb import shapes
+from surehand.cli import shapes
 from surehand.workflows.contracts.runs import RunResult
 from tests.cli.starter import Verbs
 from tests.worker_process import WorkerProcess

@@ -13,7 +13,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from surehand.client.signing import claims_for
+from surehand.client.messages import claims_for
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome, Verdict
 from tests.cli.starter import Verbs
 from tests.passkeys import ORIGIN, Authenticator

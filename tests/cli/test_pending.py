@@ -13,13 +13,12 @@ from rich.live import Live
 from rich.spinner import Spinner
 from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.cli.operate.dev import tell_new
-from surehand.cli.runs.watch import LiveWatch
-from surehand.cli.verb.pending import commands_of, request_lines, waiting_lines
-from surehand.cli.verb.printer import Printer
-from surehand.cli.verb.render import open_lines
+from surehand.cli.dev import tell_new
+from surehand.cli.printer import Printer
+from surehand.cli.render import commands_of, open_lines, request_lines, waiting_lines
+from surehand.cli.show import LiveWatch
+from surehand.client.client import Looked, SilentRun
 from surehand.client.connection import Connection
-from surehand.client.query import Looked, SilentRun
 from surehand.process.connect import Target
 from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.settings import ClientSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from surehand.cli.verb import shapes
+from surehand.cli import shapes
 from surehand.process.dev_server import DevServer
 from surehand.process.exits import ExitCode
 from tests.cli.starter import Verbs

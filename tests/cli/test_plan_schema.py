@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from surehand.cli.plans.schema import SHIPPED, plan_schema
+from surehand.cli.plan_schema import SHIPPED, plan_schema
 from surehand.workflows.plan.plan import Plan
 from tests.cli.starter import ROOT
 

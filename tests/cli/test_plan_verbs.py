@@ -9,8 +9,8 @@ import pytest
 from surehand.activities.tools import toolbox
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.cli import app
-from surehand.cli.operate.doctor import _found
-from surehand.cli.plans.graph import graph_of, mermaid, picture
+from surehand.cli.doctor import _found
+from surehand.cli.plans import graph_of, mermaid, picture
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode
 from surehand.workflows.plan.plan import Plan

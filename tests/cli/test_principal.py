@@ -24,8 +24,8 @@ from surehand.activities.ledger.core.people_tables import (
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.people.public_keys import kid_of, public_key
-from surehand.cli.verb import shapes
-from surehand.client.signing import new_key
+from surehand.cli import shapes
+from surehand.client.messages import new_key
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
 from tests.cli.starter import Starter

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from surehand.cli.verb.printer import Printer
-from surehand.cli.verb.text import compact, plain
+from surehand.cli.printer import Printer, compact, plain
 from surehand.process.exits import PlanRefused
 from surehand.workflows.contracts.tools import PlanError
 

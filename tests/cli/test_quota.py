@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.core.tables import quotas
-from surehand.cli.verb import shapes
+from surehand.cli import shapes
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
 from tests.ledger_databases import DATABASES, WORKER

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from surehand.cli.verb.render import step_rows
+from surehand.cli.render import step_rows
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
 

@@ -14,7 +14,7 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.cli.verb import shapes
+from surehand.cli import shapes
 from tests.cli.starter import Run, Starter, Verbs
 from tests.e2e.runs import until
 from tests.shop_process import ShopProcess

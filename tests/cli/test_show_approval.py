@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from surehand.cli.approvals.one_approval import approval_lines
-from surehand.cli.verb.shapes import ShownApproval
+from surehand.cli.approvals import approval_lines
+from surehand.cli.shapes import ShownApproval
 from surehand.client import connection
 from surehand.process.settings import ClientSettings
 from surehand.workflows.plan.policy import Escalate, Requirement

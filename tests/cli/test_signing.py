@@ -29,7 +29,7 @@ from surehand.activities.ledger.people.signatures import (
     matches,
     verify,
 )
-from surehand.client.signing import claims_for, new_key, read_key, sign
+from surehand.client.messages import claims_for, new_key, read_key, sign
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
 from surehand.workflows.contracts.signing import DecisionClaims
@@ -268,7 +268,7 @@ def test_the_longest_ids_fit_into_a_signature(key_file: Path) -> None:
 
 def test_verbs_that_sign_nothing_do_not_wait_for_the_libraries_that_do() -> None:
     program = (
-        "import json, sys, surehand.cli.app, surehand.client.signing;"
+        "import json, sys, surehand.cli.app, surehand.client.messages;"
         " print(json.dumps(list(sys.modules)))"
     )
     ended = subprocess.run(
@@ -281,7 +281,7 @@ def test_verbs_that_sign_nothing_do_not_wait_for_the_libraries_that_do() -> None
 
 def test_signing_imports_nothing_of_the_other_room_and_warns_of_nothing(key_file: Path) -> None:
     program = (
-        "import json, sys; from pathlib import Path; from surehand.client.signing import *;"
+        "import json, sys; from pathlib import Path; from surehand.client.messages import *;"
         "from surehand.workflows.contracts.approvals import Decision;"
         "decision = Decision.model_validate_json(sys.argv[2]);"
         "sign(read_key(Path(sys.argv[1])), claims_for(decision, 'acme', 'acme/refund-1', 1));"

@@ -14,9 +14,9 @@ from sqlalchemy import make_url
 from surehand.activities.ledger.core.people_tables import standing_approvals
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
-from surehand.cli.people.standing import parse_until
-from surehand.cli.verb import shapes
-from surehand.client.signing import new_key
+from surehand.cli import shapes
+from surehand.cli.standing import parse_until
+from surehand.client.messages import new_key
 from surehand.process.exits import WrongUse
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from surehand.cli.verb import shapes
+from surehand.cli import shapes
 from surehand.client import connection, launch
 from surehand.process.dev_server import DevServer
 from surehand.process.exits import ExitCode
@@ -323,5 +323,5 @@ def test_doctor_finds_everything_or_says_what_to_do(verbs: Verbs, lonely: Verbs)
         "tools",
     }
     assert "python worker.py" in ill.out
-    assert "python -m surehand.cli.operate.migrate" in ill.out
+    assert "python -m surehand.cli.migrate" in ill.out
     assert "namespace create --namespace nowhere" in nowhere.out

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from surehand.cli.runs.watch import TokenWatch
-from surehand.cli.verb.printer import Printer
+from surehand.cli.printer import Printer
+from surehand.cli.show import TokenWatch
 from surehand.client.outcome import Tokens
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.contracts.states import StepState

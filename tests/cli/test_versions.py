@@ -12,8 +12,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from surehand.cli.operate import versions
-from surehand.cli.verb import probes, shapes
+from surehand.cli import shapes, workers
 from surehand.client import launch
 from tests.cli.starter import ROOT, Run, Verbs
 from tests.shop_process import ShopProcess
@@ -114,7 +113,7 @@ def test_a_version_of_which_no_worker_has_polled_does_not_become_current(
     versioned: tuple[Verbs, Callable[[str], WorkerProcess]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verbs, _ = versioned
-    monkeypatch.setattr(versions, "KNOWN_WITHIN", timedelta())
+    monkeypatch.setattr(workers, "KNOWN_WITHIN", timedelta())
 
     refused = verbs("versions", "--use", "9")
 
@@ -142,8 +141,8 @@ def test_doctor_names_the_version_whose_runs_have_no_worker(
         assert "Keep workers of 1 until its runs have ended" in shown.out
 
         # The server keeps dead pollers for minutes; by then they are no pollers any more.
-        polling = probes.Polling(current="2", seen=["2"])
-        monkeypatch.setattr(probes, "polling", AsyncMock(return_value=polling))
+        polling = workers.Polling(current="2", seen=["2"])
+        monkeypatch.setattr(workers, "polling", AsyncMock(return_value=polling))
         check = check_of(verbs, "worker versions")
 
     assert "no worker polls for 2 runs of version 1" in check.detail

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from surehand.cli.verb.printer import Printer
+from surehand.cli.printer import Printer
 from surehand.client.plan_file import load_plan
 from surehand.drill.environment import prepared
 from surehand.drill.report import Cell, Operation, Target

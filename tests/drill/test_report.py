@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from surehand.cli.verb.printer import Printer
+from surehand.cli.printer import Printer
 from surehand.drill.played import Baseline, DrillState, Played, judged
 from surehand.drill.report import (
     Cell,

@@ -16,7 +16,7 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from surehand.client.history import every_event
+from surehand.client.connection import every_event
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, Verdict
 from surehand.workflows.contracts.base import Acknowledged, ChainHead
 from surehand.workflows.contracts.effects import Resolution

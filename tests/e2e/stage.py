@@ -48,8 +48,8 @@ from surehand.activities.tools.toolbox import load_toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.settings import load_settings
+from surehand.client.messages import signed_start
 from surehand.client.run import Run as ClientRun
-from surehand.client.signing import signed_start
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import RunEncryption
 from surehand.worker import make_worker

@@ -9,7 +9,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
-from surehand.cli.runs.rerun import outputs_before
+from surehand.cli.runs import outputs_before
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.controls import Amend
 from surehand.workflows.contracts.starting import StartRun

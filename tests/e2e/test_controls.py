@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from surehand.cli.runs.rerun import outputs_before
+from surehand.cli.runs import outputs_before
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.checkpoint import Checkpoint
 from surehand.workflows.contracts.controls import Amend, TopUp

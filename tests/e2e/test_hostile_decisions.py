@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from surehand.client.signing import claims_for, sign
+from surehand.client.messages import claims_for, sign
 from surehand.workflows.contracts.approvals import Verdict
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT

@@ -13,7 +13,7 @@ from temporalio.worker import ExecuteActivityInput
 
 from surehand import Client
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.operate.audit import history_heads
+from surehand.cli.audit import history_heads
 from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun, Verb

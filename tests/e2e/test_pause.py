@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from surehand.client.resume_token import new_token, read_token
+from surehand.client.messages import new_token, read_token
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ReissueToken, ResumeRun, Verb
 from surehand.workflows.identity import DEFAULT_TENANT

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from surehand.client.signing import claims_for, sign
+from surehand.client.messages import claims_for, sign
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState

@@ -13,7 +13,7 @@ from surehand import Client
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import quota_usage
 from surehand.activities.ledger.quotas import admission, usage
-from surehand.client.history import every_event
+from surehand.client.connection import every_event
 from surehand.process.exits import StartNotTaken
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan

@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from surehand.cli.runs.rerun import outputs_before
+from surehand.cli.runs import outputs_before
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.starting import Linked
 from surehand.workflows.contracts.states import RunState

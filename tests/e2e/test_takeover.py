@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import TimeoutType
 from temporalio.api.failure.v1 import Failure
 
 from surehand.activities.worker import watchdog
-from surehand.client.history import every_event
+from surehand.client.connection import every_event
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.errors import ErrorType
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS, one_of_each

@@ -24,7 +24,7 @@ from surehand.activities.ledger.approvals.standing_grants import (
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
-from surehand.client.signing import sign
+from surehand.client.messages import sign
 from surehand.workflows.contracts.signing import audience
 from surehand.workflows.contracts.standing import (
     Scope,

@@ -28,7 +28,7 @@ from surehand.activities.ledger.steps.entries import (
     ClaimRequest,
     entry_id_for,
 )
-from surehand.client.signing import claims_for, sign
+from surehand.client.messages import claims_for, sign
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import Needs, Requirement

@@ -120,7 +120,7 @@ async def test_a_worker_refuses_a_database_that_is_not_at_the_newest_migration_i
     assert line.startswith("surehand: the ledger database ")
     assert says in line
     assert newest_revision() in line
-    assert "python -m surehand.cli.operate.migrate" in line
+    assert "python -m surehand.cli.migrate" in line
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ async def test_only_migrating_makes_a_file_and_a_worker_in_the_wrong_folder_says
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     for folder in (home, elsewhere):
         folder.mkdir()
-    made = run_python("-m", "surehand.cli.operate.migrate", url=url, folder=home)
+    made = run_python("-m", "surehand.cli.migrate", url=url, folder=home)
 
     done = run_python("worker.py", "--check", url=url, folder=elsewhere)
 
@@ -140,7 +140,7 @@ async def test_only_migrating_makes_a_file_and_a_worker_in_the_wrong_folder_says
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"surehand: no ledger at {elsewhere / 'ledger.sqlite'} ")
-    assert "python -m surehand.cli.operate.migrate" in line
+    assert "python -m surehand.cli.migrate" in line
     assert list(elsewhere.iterdir()) == []
 
 
@@ -196,7 +196,7 @@ async def test_the_migrate_command_says_what_it_did(
     def run() -> str:
         done = run_python(
             "-m",
-            "surehand.cli.operate.migrate",
+            "surehand.cli.migrate",
             url=empty_database.owner_url,
             folder=tmp_path,
         )
@@ -217,7 +217,7 @@ def test_a_ledger_is_not_made_in_a_folder_that_is_not_there(tmp_path: Path, fold
     file = tmp_path / folder / "ledger.sqlite"
 
     done = run_python(
-        *("-m", "surehand.cli.operate.migrate"),
+        *("-m", "surehand.cli.migrate"),
         url=f"sqlite:///{file}",
         folder=tmp_path,
     )
@@ -232,7 +232,7 @@ def test_a_ledger_is_not_made_in_a_folder_that_is_not_there(tmp_path: Path, fold
 def test_a_first_start_makes_the_folder_that_is_surehands_own(tmp_path: Path) -> None:
     url = "sqlite:///.surehand/ledger.sqlite"
 
-    done = run_python("-m", "surehand.cli.operate.migrate", url=url, folder=tmp_path)
+    done = run_python("-m", "surehand.cli.migrate", url=url, folder=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"sqlite file {tmp_path}/.surehand/ledger.sqlite: empty -> ")
@@ -253,7 +253,7 @@ async def test_a_database_of_a_newer_version_is_left_alone_and_said_so_in_one_li
     engine.dispose()
     done = run_python(
         "-m",
-        "surehand.cli.operate.migrate",
+        "surehand.cli.migrate",
         url=empty_database.owner_url,
         folder=tmp_path,
     )
@@ -288,7 +288,7 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password(url: st
 async def test_migrating_a_database_that_cannot_be_reached_ends_in_one_line(
     url: str, tmp_path: Path
 ) -> None:
-    done = run_python("-m", "surehand.cli.operate.migrate", url=url, folder=tmp_path)
+    done = run_python("-m", "surehand.cli.migrate", url=url, folder=tmp_path)
 
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()

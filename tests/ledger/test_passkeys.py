@@ -20,7 +20,7 @@ from surehand.activities.ledger.history.signatures import first_unproven
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
-from surehand.client.signing import claims_for
+from surehand.client.messages import claims_for
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome, Verdict
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import Requirement

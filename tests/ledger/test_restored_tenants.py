@@ -12,7 +12,7 @@ import pytest
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.effects.epochs import Epoch
 from surehand.activities.ledger.history.audit import RecordedHead
-from surehand.cli.operate import restored
+from surehand.cli import maintenance
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import ChainHead
 from tests.ledger.scene import Scene
@@ -43,12 +43,12 @@ async def test_the_runs_of_every_tenant_that_went_on_are_listed(
     async def connection() -> Any:
         return SimpleNamespace(listed=runs, temporal_options=lambda: [])
 
-    monkeypatch.setattr(restored, "history_heads", heads)
-    monkeypatch.setattr(restored, "ledger_of", opened)
-    monkeypatch.setattr(restored, "read_settings", lambda: None)
+    monkeypatch.setattr(maintenance, "history_heads", heads)
+    monkeypatch.setattr(maintenance, "ledger_of", opened)
+    monkeypatch.setattr(maintenance, "read_settings", lambda: None)
     settings = ClientSettings(tenant="asks", user="oscar", task_queue="q", ui_url="")
     caller: Any = SimpleNamespace(connection=connection, settings=settings, tenant="asks")
 
-    behind = await restored._behind(caller, Epoch(1, 0, 100, "oscar"))
+    behind = await maintenance._behind(caller, Epoch(1, 0, 100, "oscar"))
 
     assert [(one.run_id, one.known) for one in behind] == [(known, True), (unknown, False)]

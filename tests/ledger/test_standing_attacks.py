@@ -19,7 +19,7 @@ from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import READ, WRITE, tool
-from surehand.client.signing import claims_for, sign
+from surehand.client.messages import claims_for, sign
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
 from surehand.workflows.contracts.standing import standing_id_of
 from surehand.workflows.plan.policy import Requirement

@@ -23,7 +23,7 @@ from surehand.activities.ledger.steps.entries import (
     Claimed,
     Forbidden,
 )
-from surehand.client.signing import claims_for, sign, signed_start
+from surehand.client.messages import claims_for, sign, signed_start
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome, Verdict
 from surehand.workflows.contracts.signing import StartClaims
 from surehand.workflows.contracts.starting import Linked, Parent, StartRun

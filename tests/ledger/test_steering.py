@@ -16,8 +16,7 @@ from surehand.activities.ledger.core.tables import events, steerings
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.runs import steering
 from surehand.activities.ledger.runs.steering import Judged
-from surehand.client.resume_token import ResumeToken, new_token, read_token
-from surehand.client.signing import fresh_claims, sign
+from surehand.client.messages import ResumeToken, fresh_claims, new_token, read_token, sign
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.judging import Steer, SteeringCode

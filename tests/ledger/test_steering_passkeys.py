@@ -12,7 +12,7 @@ import pytest
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import steerings
 from surehand.activities.ledger.people import principals
-from surehand.client.signing import fresh_claims
+from surehand.client.messages import fresh_claims
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.interrupts import AnswerInterrupts

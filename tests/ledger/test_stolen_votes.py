@@ -15,7 +15,7 @@ from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed
-from surehand.client.signing import claims_for, sign
+from surehand.client.messages import claims_for, sign
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, revoked

@@ -47,7 +47,7 @@ from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.client.signing import claims_for, sign, signed_start
+from surehand.client.messages import claims_for, sign, signed_start
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
     ApprovalClosed,

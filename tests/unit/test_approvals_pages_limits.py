@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.responses import Response, StreamingResponse
 
+from surehand.cli.approvals import diff
 from surehand.cli.approvals_server.follow import MOST_OF_ONE, Followers
 from surehand.cli.approvals_server.sign_in import MOST_OF_ONE as MOST_SIGN_INS
 from surehand.cli.approvals_server.sign_in import SignIns
-from surehand.cli.verb.params import diff
 
 
 async def nothing_new() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surehand.cli.operate.audit import head_in
+from surehand.cli.audit import head_in
 
 
 def test_a_result_of_ours_has_the_head() -> None:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
         ["starter.py", "list"],
         ["worker.py"],
         ["devserver.py"],
-        ["-m", "surehand.cli.operate.migrate"],
+        ["-m", "surehand.cli.migrate"],
     ],
     ids=" ".join,
 )

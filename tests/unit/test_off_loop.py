@@ -20,8 +20,8 @@ from surehand.activities.mcp.stdio import LARGEST_MESSAGE, TooLarge
 from surehand.activities.tools import output_json
 from surehand.activities.tools.output_json import make_json
 from surehand.activities.worker.secrets import Secrets
-from surehand.cli.verb import params
-from surehand.cli.verb.params import diff
+from surehand.cli import approvals
+from surehand.cli.approvals import diff
 from surehand.process import json_schemas, off_loop
 from surehand.process.json_schemas import find_schema_problem, schema_problem
 from surehand.process.off_loop import (
@@ -239,7 +239,7 @@ def test_a_long_row_of_backslashes_in_a_log_is_gone_through_once(secret: str) ->
 def test_many_lines_of_params_differ_from_the_first_to_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(params.difflib, "unified_diff", None)  # takes the square of the lines
+    monkeypatch.setattr(approvals.difflib, "unified_diff", None)  # takes the square of the lines
     old = {"rows": list(range(3000)), "to": "ann"}
     new = {"rows": [*range(1000), -1, *range(1001, 3000)], "to": "ann"}
     assert diff(old, new) == ["-     1000,", "+     -1,"]

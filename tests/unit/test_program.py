@@ -50,7 +50,7 @@ def test_commands_name_the_files_by_the_path_by_which_one_of_them_was_called(
     assert [shlex.split(program(name)) for name in PROGRAMS] == [
         ["python", f"{folder}{name}.py"] for name in PROGRAMS
     ]
-    assert migrate_command() == f"{prefix}python -m surehand.cli.operate.migrate"
+    assert migrate_command() == f"{prefix}python -m surehand.cli.migrate"
     assert shlex.split(program(elsewhere=True))[1] == str(Path(f"{folder}starter.py").absolute())
 
 
@@ -126,7 +126,7 @@ def test_whatever_is_said_to_be_run_as_a_module_is_a_program() -> None:
     texts = [file.read_text(encoding="utf-8") for file in readable if file.is_file()]
     named = {name for text in texts for name in re.findall(r"python -m (surehand[\w.]+)", text)}
 
-    assert "surehand.cli.operate.migrate" in named
+    assert "surehand.cli.migrate" in named
     for name in named:
         found = importlib.util.find_spec(name.rstrip("."))
         assert found is not None and found.origin is not None, name

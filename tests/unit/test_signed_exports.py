@@ -22,7 +22,7 @@ from surehand.activities.ledger.history.signatures import (
     signature_line,
     verify_signature,
 )
-from surehand.client.signing import fresh_claims, sign
+from surehand.client.messages import fresh_claims, sign
 from surehand.workflows.contracts.signing import (
     ExportClaims,
     Signed,

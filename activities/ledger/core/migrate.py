@@ -1,4 +1,4 @@
-"""Bringing a ledger database to its newest shape: ``python -m surehand.cli.operate.migrate``."""
+"""Bringing a ledger database to its newest shape: ``python -m surehand.cli.migrate``."""
 
 from __future__ import annotations
 

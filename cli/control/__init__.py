@@ -1,1 +1,0 @@
-"""Verbs that steer a run or answer it."""

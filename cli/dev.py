@@ -1,0 +1,319 @@
+"""``dev`` and ``init``: a folder to begin with, and server, ledger and worker in one terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from surehand.cli import options
+from surehand.cli.options import Caller
+from surehand.cli.printer import Lines, Printer, Reply
+from surehand.cli.render import open_items
+from surehand.cli.shapes import NewProject
+from surehand.client.client import WAITS_FOR_PEOPLE, Looked, look_at
+from surehand.client.connection import Connection
+from surehand.process import PACKAGE
+from surehand.process.children import Child, python, settings_of_module
+from surehand.process.connect import find_target
+from surehand.process.dev_server import (
+    DEFAULT_UI_PORT,
+    CliMissing,
+    DevServer,
+    DevServerFailed,
+    find_cli,
+    local_port,
+)
+from surehand.process.exits import (
+    ExitCode,
+    NotReachable,
+    OutputLost,
+    SurehandError,
+    WrongUse,
+    end_by_signal_in_order,
+)
+from surehand.process.program import INSTALLED, command, module, program
+from surehand.process.settings import ENV_FILE, SETTINGS_FILE
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.names import RUN_STATE
+
+#: What lies there is what is written; `env` without its dot, because it is no settings file here.
+_TEMPLATE: Final = PACKAGE / "examples" / "project"
+#: Each file with what it is, in the order of reading.
+_FILES: Final = {
+    "refunds.py": "tools: what runs may do",
+    "refund.yaml": "a plan: which tools, in which order",
+    "test_refund.py": "a test that kills workers in the middle of the plan",
+    ".env": "settings",
+}
+_START: Final = ("start", "refund.yaml", "--run-id", "refund-1", "--wait")
+_QUEUE: Final = "SUREHAND_TASK_QUEUE="
+
+
+def init(
+    caller: options.Unjudged,
+    folder: Annotated[
+        Path, typer.Argument(help="Where; it is made if need be. Nothing is overwritten.")
+    ] = Path(),
+) -> Reply:
+    """Write a tool module, a plan, a test and settings to begin with.
+
+    Example: python starter.py init refunds
+    """
+    contents = {folder / name: _content(name, folder.resolve().name) for name in _FILES}
+    there = [str(path) for path in contents if path.exists() or path.is_symlink()]
+    if there:
+        raise WrongUse(f"nothing is written, because there is already: {', '.join(there)}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in contents.items():
+            with path.open("x", encoding="utf-8") as file:
+                file.write(content)
+    except OSError as error:
+        raise OutputLost(f"{error.filename}: {error.strerror}") from error
+    there_too = {"elsewhere": folder != Path()}
+    # A checkout has not told pytest of its plugin.
+    plugin = "" if program() == INSTALLED["starter"] else "-p surehand.drill.plugin "
+    test = module(f"pytest {plugin}test_refund.py", **there_too)
+    commands = [command("dev", **there_too), command(*_START, **there_too), test]
+    written = NewProject(folder=str(folder), files=list(_FILES), commands=commands)
+    return Reply(written, _lines(written))
+
+
+def _content(name: str, project: str) -> str:
+    text = (_TEMPLATE / name.removeprefix(".")).read_text(encoding="utf-8")
+    queue = re.sub(r"[^A-Za-z0-9_.-]+", "-", project).strip("-") or "surehand"
+    return text.replace(f"{_QUEUE}surehand", f"{_QUEUE}{queue}") if name == ".env" else text
+
+
+def _lines(written: NewProject) -> Lines:
+    for name, what in _FILES.items():
+        yield f"{Path(written.folder, name)!s:<24}  {what}"
+    dev, *others = written.commands
+    here = [] if written.folder == "." else [f"cd {shlex.quote(written.folder)}"]
+    for headline, commands in (
+        ("Server, ledger and worker in this terminal, until Ctrl-C:", [dev]),
+        ("In another one: a run, which waits for an approval; and the test:", others),
+    ):
+        yield ""
+        yield headline
+        yield from (f"  {line}" for line in (*here, *commands))
+
+
+#: Where server, ledger and worker leave their files.
+_FOLDER: Final = Path(".surehand")
+#: Seconds between two looks, at files and processes and at what waits.
+_LOOK: Final = 0.5
+#: What is shown: what people do, and events, which whoever develops a plan sends by hand.
+_WAITING: Final = (
+    f"({WAITS_FOR_PEOPLE} OR {RUN_STATE.name} = '{RunState.WAITING_EVENT}')"
+    " AND ExecutionStatus = 'Running'"
+)
+#: Runs that are looked at for what they wait for.
+_MOST: Final = 50
+
+
+def dev(
+    caller: options.Alone,
+) -> ExitCode:
+    """Run server, ledger and worker here; the worker starts anew when a Python file changes.
+
+    Example: python starter.py dev
+    """
+    end_by_signal_in_order()
+    try:
+        with ExitStack() as running:
+            return _run(caller, running)
+    except KeyboardInterrupt:  # how it usually ends; by now all of it has
+        return ExitCode.DONE
+
+
+def _run(caller: Caller, running: ExitStack) -> ExitCode:
+    if "SUREHAND_DATABASE_URL" not in caller.environment:
+        init = command("init")
+        raise WrongUse(f"no ledger is named: set SUREHAND_DATABASE_URL, or begin with `{init}`")
+    _FOLDER.mkdir(exist_ok=True)
+    server = _server(caller, running)
+    migration = running.enter_context(_child("migrate", "surehand.cli.migrate"))
+    caller.printer.say(f"Ledger    {migration.wait_done()}")
+    worker = _Worker(caller.printer)
+    running.callback(worker.stop)
+    return asyncio.run(_watch(caller, server, worker))
+
+
+async def _watch(caller: Caller, server: DevServer | None, worker: _Worker) -> ExitCode:
+    asking = asyncio.create_task(_ask(caller))
+    seen = await asyncio.to_thread(_stamps)
+    worker.start()
+    while server is None or server.running:
+        await asyncio.sleep(_LOOK)
+        worker.look()
+        now = await asyncio.to_thread(_stamps)
+        if now != seen:
+            changed = {path for path in seen.keys() | now.keys() if seen.get(path) != now.get(path)}
+            names = ", ".join(sorted(map(str, changed)))
+            caller.printer.say(f"Changed   {names}: the worker starts anew")
+            worker.stop()
+            worker.start()
+            seen = now
+        if asking.done():
+            asking.result()  # what it has raised
+    raise NotReachable(f"the Temporal server ended by itself; see {_FOLDER / 'temporal.log'}")
+
+
+def _server(caller: Caller, running: ExitStack) -> DevServer | None:
+    """Start a server at the address that the settings name; ``None``: there is one."""
+    address = find_target(caller.environment).address
+    shown = caller.settings.ui_url.partition("//")[2]
+    try:
+        port, ui_port = local_port(address), local_port(shown) or DEFAULT_UI_PORT
+    except DevServerFailed as error:
+        raise WrongUse(str(error)) from error
+    if port is None or _listens(port):
+        # Whatever listens there: the first question to it says if it is no Temporal server.
+        caller.printer.say(f"Temporal  {address}, which was there")
+        return None
+    try:
+        server = DevServer.start(
+            cli=find_cli(log=caller.printer.say),
+            db_file=_FOLDER / "temporal.db",
+            log_file=_FOLDER / "temporal.log",
+            port=port,
+            ui_port=0 if _listens(ui_port) else ui_port,
+        )
+    except (CliMissing, DevServerFailed) as error:
+        raise NotReachable(str(error)) from error
+    running.callback(server.stop)
+    caller.printer.say(f"Temporal  {server.address}, Web UI {server.ui_url}")
+    return server
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _child(name: str, module: str) -> Child:
+    # In this folder, whose settings and tools are meant.
+    settings, log = os.environ | settings_of_module(), _FOLDER / f"{name}.log"
+    return Child(python(module), environment=settings, log=log, folder=Path.cwd())
+
+
+class _Worker:
+    """The one worker: what it logs is shown, its end is said.
+
+    It is a process of its own: only a new one loads changed tools for sure.
+    """
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._child: Child | None = None
+        self._shown = 0
+        self._ready = False
+
+    def start(self) -> None:
+        self._shown = 0
+        self._ready = False
+        self._child = _child("worker", "surehand.worker")
+
+    def stop(self) -> None:
+        """End it in good order; no-op when it has ended."""
+        if self._child is not None:
+            self._child.stop()
+            self._show(self._child)
+            self._child = None
+
+    def look(self) -> None:
+        """Show what it has logged; say that it has ended, and start it again if it had worked.
+
+        One that cannot begin would not the second time, either: that waits for a change.
+        """
+        if self._child is None:
+            return
+        self._show(self._child)
+        code = self._child.returncode
+        if code is None:
+            return
+        again = self._ready
+        self.stop()
+        then = "it starts again" if again else "it starts again when a file changes"
+        self._printer.warn(f"the worker ended by itself with {code}: {then}")
+        if again:
+            self.start()
+
+    def _show(self, child: Child) -> None:
+        running, new = child.running, child.output()[self._shown :]
+        whole = new[: new.rfind("\n") + 1] if running else new
+        self._shown += len(whole)
+        for line in whole.splitlines():
+            self._ready = self._ready or "worker.ready" in line
+            self._printer.say(f"worker  | {line}", "dim")
+
+
+async def _ask(caller: Caller) -> None:
+    """Show what runs wait for, each thing once, with the commands that answer it."""
+    # A worker that starts anew is silent for a moment, which is nothing to tell.
+    connection = await caller.connection(silent=True)
+    told: set[tuple[str, str, str]] = set()
+    trouble = ""
+    while True:
+        try:
+            waiting = [run async for run in connection.listed(_WAITING, _MOST)]
+            looked = await look_at(connection, waiting)
+            told = tell_new(caller.printer, connection, looked, told)
+            trouble = ""
+        except SurehandError as error:  # the server is gone for a moment, if it is not ours
+            if trouble != str(error):
+                trouble = str(error)
+                caller.printer.warn(trouble)
+        await asyncio.sleep(_LOOK)
+
+
+def tell_new(
+    printer: Printer, connection: Connection, looked: Looked, told: set[tuple[str, str, str]]
+) -> set[tuple[str, str, str]]:
+    """Show what runs wait for and was not told; return what has been told and still waits."""
+    silent = {run.run_id for run in looked.silent}
+    now = {key for key in told if key[0] in silent}
+    for view in looked.views:
+        own = {request.approval_id for request in view.pending}
+        for key, lines in open_items(connection, view.result, view.pending):
+            if key[1] == "approval" and key[2] not in own:
+                continue  # a child run's, which is looked at itself
+            now.add(key)
+            if key not in told:
+                printer.say()
+                printer.lines(lines)
+    return now
+
+
+def _stamps() -> dict[Path, int]:
+    """Return when each Python file and settings file below this folder was written.
+
+    Looked at anew each time: that needs no library, and works where no changes are reported, such
+    as on mounted folders. Hidden folders and virtual environments are left out.
+    """
+    found = [ENV_FILE, SETTINGS_FILE]
+    for folder, folders, files in os.walk("."):
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        found += (Path(folder, name) for name in files if name.endswith(".py"))
+    stamps: dict[Path, int] = {}
+    for path in found:
+        try:
+            stamps[path] = path.stat().st_mtime_ns
+        except OSError:  # there is none, or not any more
+            continue
+    return stamps

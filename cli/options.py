@@ -1,0 +1,333 @@
+"""Who calls a verb, the options that verbs share, and how a verb becomes a command.
+
+A verb is a function that returns a reply. Its first parameter is who calls: the type of that says
+which of the shared options the verb has. The rest are options and arguments of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, get_args
+
+import typer
+
+from surehand.cli.printer import Printer, Reply
+from surehand.cli.shapes import Steered
+from surehand.client.client import Client
+from surehand.client.connection import LEFT, Connection
+from surehand.client.messages import find_run_id
+from surehand.client.run import Run as ClientRun
+from surehand.process.connect import Target, client_converter, connect, find_target
+from surehand.process.exits import DecisionRefused, ExitCode, Left, SurehandError, WrongUse
+from surehand.process.settings import (
+    JUDGED_HERE,
+    PREFIX,
+    ClientSettings,
+    client_settings,
+    given_sources,
+    given_tenant,
+    read_environment,
+    routed,
+)
+from surehand.workflows.encryption import Encryption
+from surehand.workflows.identity import DEFAULT_TENANT
+from surehand.workflows.plan.policy import parse_duration
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Settings, printer and environment, read once at the start of a verb."""
+
+    settings: ClientSettings
+    printer: Printer
+    environment: Mapping[str, str]
+    opened: ExitStack = field(default_factory=ExitStack)
+    """What is closed at the end of the verb."""
+
+    @property
+    def tenant(self) -> str:
+        """Return the tenant that is acted in."""
+        return self.settings.tenant
+
+    @property
+    def has_ledger(self) -> bool:
+        """Say whether a ledger is named; most verbs need none."""
+        return bool(self.environment.get(f"{PREFIX}DATABASE_URL"))
+
+    @property
+    def attended(self) -> bool:
+        """Say whether a person is there to be asked, at both ends of the terminal."""
+        return self.printer.attended and sys.stdin.isatty() and not self.printer.json_output
+
+    def run_id(self, run: str) -> str:
+        """Return the full id of a run by what the command line names it.
+
+        Raises:
+            WrongUse: It has not the form of a run id.
+            NotFound: It is another tenant's.
+        """
+        return find_run_id(self.tenant, run)
+
+    async def run(self, name: str) -> ClientRun:
+        """Return the run that the command line names.
+
+        Raises:
+            WrongUse: It has not the form of a run id.
+            NotFound: It is another tenant's.
+            NotReachable: If no server answers.
+        """
+        # Before a server is looked for: what cannot be a run needs none.
+        run_id = self.run_id(name)
+        return (await self.client()).run(run_id)
+
+    async def connection(self, *, silent: bool = False) -> Connection:
+        """Return a connected client.
+
+        Args:
+            silent: Nobody is told what is waited for.
+
+        Raises:
+            NotReachable: If no server answers.
+        """
+        target = find_target(self.environment)
+        converter = client_converter(target, self._encryption(target))
+        client = await connect(target, quiet=True, converter=converter)
+        tell = (lambda _: None) if silent else self.printer.warn
+        return Connection(client, target, self.settings, tell)
+
+    def _encryption(self, target: Target) -> Encryption | None:
+        """Return what encrypts by the keys in the ledger, where this verb can have them."""
+        if not target.encrypts or not self.has_ledger:
+            return None
+        from surehand.cli.ledger_door import encryption_of, read_settings
+
+        return encryption_of(read_settings(), self.opened)
+
+    async def client(self) -> Client:
+        """Return a connected client, as users' own programs have it.
+
+        Raises:
+            NotReachable: If no server answers.
+        """
+        signed_only = self.environment.get("SUREHAND_DECISIONS") == "signed"
+        return Client(await self.connection(), signed_only=signed_only)
+
+
+def perform(
+    verb: Callable[[Caller], Awaitable[Reply | ExitCode] | Reply | ExitCode],
+    *,
+    json_output: bool = False,
+    judged: bool = True,
+    **given: Any,
+) -> int:
+    """Run one verb to its end, print what it answers, and return the exit code.
+
+    Args:
+        verb: What to do; it returns an exit code where all is printed already.
+        json_output: Print one JSON document instead of text.
+        judged: Refuse wrong settings first; a verb that does not, says itself what is wrong.
+        given: Settings from the command line; they win over the others.
+    """
+    printer = Printer(json_output=json_output)
+    try:
+        with _in_cell_of(given):
+            if judged:
+                _require_right_settings()
+            environment = read_environment()
+            caller = Caller(client_settings(environment, **given), printer, environment)
+            with caller.opened:
+                reply = _done(verb(caller))
+    except Left as left:
+        told = f"Run {left.run_id}: nobody has answered yet; {LEFT}"
+        reply = Reply(Steered(run_id=left.run_id, message=LEFT), told, left.code)
+    except DecisionRefused as refused:
+        printer.warn(refused.verdict.message if json_output else str(refused))
+        reply = Reply(refused.verdict, (), refused.code)
+    except SurehandError as error:
+        printer.error(error)
+        return error.code
+    if isinstance(reply, ExitCode):
+        return reply
+    printer.reply(reply)
+    return reply.code
+
+
+def _in_cell_of(given: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Have a verb that acts in a tenant reach its cell; other ones go by SUREHAND_CELL."""
+    if "tenant" not in given:
+        return nullcontext()
+    own = given_tenant() if given["tenant"] is None else given["tenant"]
+    return routed(tenant=own or DEFAULT_TENANT)
+
+
+def _done(answer: Awaitable[Reply | ExitCode] | Reply | ExitCode) -> Reply | ExitCode:
+    return answer if isinstance(answer, Reply | ExitCode) else asyncio.run(_awaited(answer))
+
+
+async def _awaited(answer: Awaitable[Reply | ExitCode]) -> Reply | ExitCode:
+    return await answer
+
+
+def _require_right_settings() -> None:
+    """Refuse settings that a worker would refuse; one that is missing, this verb may not need.
+
+    What judges them knows the other room, so it is asked only where there is something to judge.
+
+    Raises:
+        WrongUse: One is unknown or wrong; it is named, with its file.
+    """
+    sources = given_sources()
+    if sources.settings.keys() <= JUDGED_HERE:
+        return
+    from surehand.activities.worker.settings import (
+        SettingsError,
+        judge_settings,
+        missing_settings,
+    )
+
+    try:
+        judge_settings(sources, without=missing_settings(sources))
+    except SettingsError as error:
+        raise WrongUse(str(error)) from error
+
+
+def duration(text: str) -> timedelta:
+    """Return ``90s``, ``10m`` or ``2h`` as a timedelta.
+
+    Raises:
+        typer.BadParameter: If it is not a duration above zero.
+    """
+    try:
+        parsed = parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} {error}") from error
+    if not isinstance(parsed, timedelta) or parsed <= timedelta(0):
+        raise typer.BadParameter(f"{text!r} is not a duration such as 90s, 10m or 2h")
+    return parsed
+
+
+def refuse_lone_timeout(wait: bool, timeout: timedelta | None) -> None:
+    """Refuse a time limit for a wait that was not asked for.
+
+    Raises:
+        WrongUse: There is one.
+    """
+    if timeout is not None and not wait:
+        raise WrongUse("--timeout is for --wait")
+
+
+def lasting(name: str, meaning: str, **more: Any) -> Any:
+    """Return an option that takes a duration."""
+    return typer.Option(name, parser=duration, metavar="DURATION", help=meaning, **more)
+
+
+For = Annotated[
+    str | None,
+    typer.Option("--for", metavar="USER", help="Whom the run acts for; default you."),
+]
+Reason = Annotated[str, typer.Option("--reason", help="Recorded with it.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or full id.")]
+PlanFile = Annotated[str, typer.Argument(metavar="PLAN", help="A YAML or JSON file.")]
+RunName = Annotated[
+    str | None, typer.Option("--run-id", help="Name of the new run; default PLAN-NAME-RANDOM.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Change the plan, e.g. input.order_id=order-7."
+    ),
+]
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait",
+        help="Stay until it ends or, without a terminal, needs a human; the exit code says how.",
+    ),
+]
+Leave = Annotated[
+    bool,
+    typer.Option(
+        "--leave", help="If no worker answers, leave it with the server: it counts once one does."
+    ),
+]
+Timeout = Annotated[timedelta | None, lasting("--timeout", "Wait at most so long, e.g. 10m.")]
+OnlyRun = Annotated[str | None, typer.Argument(metavar="RUN", help="Only this run's; default all.")]
+Limit = Annotated[
+    int,
+    typer.Option("--limit", min=1, max=10_000, help="At most so many runs, those started last."),
+]
+
+#: The options that say who calls; each verb has them last, in this order. None has to be given.
+_SHARED: Final[dict[str, Any]] = {
+    "user": Annotated[
+        str | None,
+        typer.Option("--as", help="Who you are; default SUREHAND_USER, else the login name."),
+    ],
+    "key": Annotated[
+        Path | None,
+        typer.Option("--key", help="Your private key, to sign with; default SUREHAND_KEY."),
+    ],
+    "tenant": Annotated[
+        str | None, typer.Option("--tenant", help="Tenant to act in; default SUREHAND_TENANT.")
+    ],
+    "ui_url": Annotated[
+        str | None, typer.Option("--ui", help="Address of the Web UI; default TEMPORAL_UI_URL.")
+    ],
+    "json_output": Annotated[
+        bool, typer.Option("--json", help="Print one JSON document on stdout, all else on stderr.")
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Which of the shared options a verb has."""
+
+    names: tuple[str, ...] = ()
+    judged: bool = True
+    """Whether wrong settings are refused before it begins."""
+
+
+#: Who calls a verb that serves until it is ended, and has no document.
+Alone = Annotated[Caller, Shares()]
+#: Who calls a verb that acts for nobody.
+Anybody = Annotated[Caller, Shares(("json_output",))]
+#: Who calls a verb of which no setting is asked, or which says itself what is wrong with them.
+Unjudged = Annotated[Caller, Shares(("json_output",), judged=False)]
+#: Who calls a verb that looks at a tenant.
+Onlooker = Annotated[Caller, Shares(("tenant", "json_output"))]
+#: Who calls a verb that records who has asked for it.
+Actor = Annotated[Caller, Shares(("user", "tenant", "json_output"))]
+#: Who calls a verb that sends something, which may be signed.
+Sender = Annotated[Caller, Shares(("user", "key", "tenant", "json_output"))]
+
+
+def command_of(verb: Callable[..., Any]) -> Callable[..., int]:
+    """Return a verb as Typer reads it: a function of its own options and those that it shares."""
+    caller, *own = inspect.signature(verb, eval_str=True).parameters.values()
+    _, shares = get_args(caller.annotation)
+
+    def command(**given: Any) -> int:
+        shared = {name: given.pop(name) for name in shares.names}
+        return perform(lambda who: verb(who, **given), judged=shares.judged, **shared)
+
+    last = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=option,
+            default=False if get_args(option)[0] is bool else None,
+        )
+        for name, option in _SHARED.items()
+        if name in shares.names
+    ]
+    first = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    command.__signature__ = inspect.Signature([*first, *last])  # type: ignore[attr-defined]
+    return command

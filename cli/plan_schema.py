@@ -1,0 +1,208 @@
+"""JSON Schema of plan files, made from the models: editors complete and check plans with it.
+
+The models also take shorter forms than they say (``ask: "text"``, ``approval: required``,
+``15m``): validators turn them into the longer ones, and pydantic knows nothing of that.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import itertools
+import textwrap
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from surehand.process import PACKAGE
+from surehand.workflows.plan.plan import (
+    Ask,
+    Budget,
+    Defaults,
+    Fallback,
+    Goto,
+    Interrupts,
+    Plan,
+    Step,
+    Wait,
+)
+from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule, Escalate
+
+
+def field_docstrings(class_: type) -> dict[str, str]:
+    """Return the texts below the fields of a class and its bases, by field."""
+    texts: dict[str, str] = {}
+    for base in reversed(class_.__mro__):
+        texts |= own_docstrings(base)
+    return texts
+
+
+@functools.cache
+def own_docstrings(class_: type) -> Mapping[str, str]:
+    """Return the texts below a class's own fields, by field."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(class_)))
+    except (OSError, TypeError):
+        return {}
+    found: dict[str, str] = {}
+    assert isinstance(tree.body[0], ast.ClassDef)
+    body = tree.body[0].body
+    for field, below in itertools.pairwise(body):
+        target = getattr(field, "target", None) or (getattr(field, "targets", None) or [None])[0]
+        if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
+            text = getattr(below.value, "value", None)
+            found |= {target.id: inspect.cleandoc(text)} if isinstance(text, str) else {}
+    return found
+
+
+#: Where the schema is shipped, beside the plans that name it.
+SHIPPED: Final = (PACKAGE / "examples").resolve() / "plan.schema.json"
+#: What editors understand best; nothing in the schema needs a newer draft.
+_DIALECT: Final = "http://json-schema.org/draft-07/schema#"
+
+_MODELS: Final[tuple[type[BaseModel], ...]] = (
+    *(Plan, Step, Defaults, Interrupts, Budget, Ask, Wait, Fallback, Goto),
+    *(ApprovalPolicy, ApprovalRule, Escalate),
+)
+#: Said here of fields whose names say enough in the code, but not in an editor.
+_MORE: Final[Mapping[str, str]] = {
+    "Plan.name": "What runs of this plan are named after.",
+    "Plan.goal": "What the plan is for, in a sentence.",
+    "Plan.input": "What references reach as ${input.x}; `--set input.x=...` changes it.",
+    "Plan.defaults": "What every step takes unless it says otherwise.",
+    "Plan.interrupts": "Steps that a human looks at.",
+    "Plan.budget": "What a run may use; where it is used up, the run waits for more.",
+    "Plan.steps": "Each waits for the one listed before it, unless its `after` says otherwise.",
+    "Step.id": "Unique in the plan; step1, step2, ... where it is left out.",
+    "Step.tool": "The tool that the step calls.",
+    "Step.ask": "A question to a human; the answer is the step's output.",
+    "Step.params": "Of the tool; ${step.path} takes an earlier output, ${input.x} the input.",
+    "Step.wait": "An event from outside that the step waits for.",
+    "Step.approval": "Whose yes the call needs, beside what the tool itself asks for.",
+    "Step.on_failure": "What follows when the step fails for good.",
+    "Defaults.approval": "Whose yes each call needs, beside what the tools themselves ask for.",
+    "Defaults.on_no": "What follows when a tool answers no.",
+    "Defaults.on_failure": "What follows when a step fails for good.",
+    "Defaults.on_reject": "What follows when a human says no, or nobody answers in time.",
+    "Defaults.interrupt": "Where a human looks at each step.",
+    "Interrupts.before": "A human accepts or rejects these before they start.",
+    "Interrupts.after": "A human looks at the outputs of these.",
+    "Budget.tokens": "As tools report them.",
+    "Budget.money": "A decimal as text, as tools report it.",
+    "Ask.expires_in": "How long an answer is waited for; left out: for ever.",
+    "Wait.event": "The event's name.",
+    "Wait.expires_in": "How long it is waited for; left out: for ever.",
+    "Fallback.tool": "A tool that reads, too.",
+    "Fallback.params": "Of that tool.",
+    "Goto.goto": "A later step.",
+    "Escalate.escalate": "The role that is asked then.",
+    "ApprovalPolicy.remind_every": "How often people are reminded; left out: never.",
+    "ApprovalPolicy.rules": "What holds instead for some params; the first one that fits decides.",
+    "ApprovalRule.quorum": "How many different people have to say yes.",
+    "ApprovalRule.roles": "Who may decide: principals with one of these roles.",
+    "ApprovalRule.four_eyes": "Whoever asked for the call, edited it, or gave its run a value,"
+    " may not decide.",
+}
+#: How docstrings write what stands in a plan.
+_JSON: Final = {"``None``": "`null`", "``False``": "`false`", "``True``": "`true`", "``": "`"}
+
+
+class _Generator(GenerateJsonSchema):
+    def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> JsonSchemaValue:
+        return {
+            "anyOf": [
+                {
+                    "type": "string",
+                    # Ours, ISO 8601, and what a clock shows: all that the models read.
+                    "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d)\s*$|^[+-]?P|^[0-9]+:[0-9]",
+                    "examples": ["90s", "15m", "24h", "7d"],
+                },
+                {"type": "number", "description": "Seconds."},
+            ]
+        }
+
+    def encode_default(self, dft: Any) -> Any:
+        hours = dft / timedelta(hours=1) if isinstance(dft, timedelta) else None
+        return super().encode_default(dft) if hours is None else f"{hours:g}h"
+
+
+def plan_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a plan file."""
+    schema = Plan.model_json_schema(schema_generator=_Generator)
+    definitions: dict[str, Any] = schema["$defs"]
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = definition["description"].partition("\n\nExample:")[0]
+    for model in _MODELS:
+        _describe(model, definitions[model.__name__])
+    _let_be_short(definitions)
+    either = [{"$ref": "#/$defs/WholePlan"}, _steps_of(definitions["Plan"])]
+    definitions["WholePlan"] = definitions["Plan"]
+    definitions["Plan"] = {"anyOf": either}
+    return {
+        "$schema": _DIALECT,
+        "title": "A plan of Surehand",
+        "$ref": "#/$defs/Plan",
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _steps_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    steps: dict[str, Any] = {**plan["properties"]["steps"], "description": "Steps, and no more."}
+    return steps
+
+
+def _describe(model: type[BaseModel], definition: dict[str, Any]) -> None:
+    documented = field_docstrings(model)
+    definition.pop("title", None)
+    for name, field in definition["properties"].items():
+        field.pop("title", None)
+        if field.get("default", ...) is None:
+            del field["default"]  # "none": left out, which no editor has to write
+        text = documented.get(name) or _MORE.get(f"{model.__name__}.{name}", "")
+        for ours, theirs in _JSON.items():
+            text = text.replace(ours, theirs)
+        if text:
+            field["description"] = " ".join(text.split())
+
+
+def _let_be_short(definitions: dict[str, Any]) -> None:
+    """Add the forms that the models' validators turn into longer ones."""
+    plan, step, defaults = (definitions[name] for name in ("Plan", "Step", "Defaults"))
+    plan["properties"]["steps"]["minItems"] = 1
+    plan["required"].remove("steps")
+    plan["oneOf"] = [
+        {"required": ["steps"]},
+        *(
+            {"required": [kind], "properties": {kind: {"not": {"type": "null"}}}}
+            for kind in ("code", "agent", "model")
+        ),
+    ]
+    plan["dependentRequired"] = {"model": ["tools"], "tools": ["model"]}
+    step["properties"]["ask"]["anyOf"].insert(0, {"type": "string", "minLength": 1})
+    for owner in (step, defaults):
+        approval = owner["properties"]["approval"]
+        approval["anyOf"] = [{"const": "required"}, {"const": True}, *approval["anyOf"]]
+        interrupt = owner["properties"]["interrupt"]
+        lists = interrupt.pop("anyOf", None) or [_moved(interrupt, "type", "items")]
+        interrupt["anyOf"] = [lists[0]["items"], *lists]
+    step["required"].remove("id")
+    if not step["required"]:
+        del step["required"]
+    # As `Step` judges it: a field that says nothing is not there.
+    step["oneOf"] = [
+        {"required": ["tool"], "properties": {"tool": {"minLength": 1}}},
+        *(
+            {"required": [kind], "properties": {kind: {"not": {"type": "null"}}}}
+            for kind in ("ask", "plan", "wait")
+        ),
+    ]
+
+
+def _moved(schema: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: schema.pop(name) for name in names}

@@ -1,1 +1,0 @@
-"""Verbs that look at plans without running them."""

@@ -1,0 +1,431 @@
+"""What the ledger has of a run: effects, events, notifications, artifacts, checkpoints, ..."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from pydantic import TypeAdapter
+
+from surehand.cli import options
+from surehand.cli.exports import signed_head
+from surehand.cli.ledger_door import (
+    ledger_of,
+    open_artifacts,
+    read_settings,
+    rows_reply,
+    translated,
+)
+from surehand.cli.options import Caller
+from surehand.cli.printer import Reply, Table, compact, counted, shown_time, table_or
+from surehand.cli.shapes import (
+    CheckpointList,
+    CheckpointSaved,
+    LedgerRows,
+    NamedCheckpoint,
+)
+from surehand.client.outcome import call_progress
+from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, OutputLost, WrongUse
+from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.identity import canonical_json
+from surehand.workflows.plan.plan import NAME_FORM
+
+if TYPE_CHECKING:
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.activities.ledger.runs.checkpoints import Saved
+
+_EFFECT_COLUMNS: Final = ("step_id", "tool", "key", "generation", "state", "calls", "error")
+_EVENT_COLUMNS: Final = ("seq", "at", "type", "step_id", "body")
+_INTERVENTION_COLUMNS: Final = (
+    "intervention_id",
+    "run_id",
+    "step_id",
+    "state",
+    "question",
+    "outcome",
+    "actor",
+)
+
+
+async def effects(
+    caller: options.Onlooker,
+    run: options.Run,
+) -> Reply:
+    """Show the ledger entries of a run: each effect with key, state and receipt.
+
+    Example: python starter.py effects refund-1
+    """
+    from surehand.activities.ledger.history.reads import effects_of
+
+    run_id = caller.run_id(run)
+    async with ledger_of(read_settings()) as ledger:
+        rows = await ledger.transact(caller.tenant, effects_of, run_id)
+    return rows_reply(run_id, _EFFECT_COLUMNS, rows, "No effects")
+
+
+async def events(
+    caller: options.Actor,
+    run: options.Run,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write them to a file that `audit` verifies.")
+    ] = None,
+    signing_key: Annotated[
+        Path | None,
+        typer.Option("--key", help="Sign the export with it; default SUREHAND_KEY."),
+    ] = None,
+) -> Reply:
+    """Show the events of a run, as they were chained.
+
+    Example: python starter.py events refund-1 --json
+    """
+    from surehand.activities.ledger.history.audit import to_lines
+    from surehand.activities.ledger.history.reads import chain_of, events_of
+
+    if signing_key is not None and export is None:
+        raise WrongUse("--key signs an export: name its file with --export")
+    run_id = caller.run_id(run)
+    async with ledger_of(read_settings()) as ledger:
+        rows = await ledger.transact(caller.tenant, events_of, run_id)
+        chain, _, head = await ledger.transact(caller.tenant, chain_of, run_id)
+    if export is None:
+        return rows_reply(run_id, _EVENT_COLUMNS, rows, "No events")
+    signing = {"key": signing_key or caller.settings.key}
+    signature = signed_head(caller.settings.model_copy(update=signing), chain, head)
+    try:
+        export.write_text(to_lines(chain) + signature, encoding="utf-8")
+    except OSError as error:
+        raise OutputLost(f"{export}: cannot be written: {error.strerror}") from error
+    signed = f" signed by {caller.settings.user}" if signature else ""
+    signer = ["--signer", "PUBLIC_KEY"] if signature else []
+    # Of the file, which no document tells of.
+    caller.printer.say(
+        f"{counted(len(chain), 'event')} written to {export}, head {head.hash}{signed},"
+        f" verify with: {caller.settings.command('audit', '--file', str(export), *signer)}"
+    )
+    return Reply(LedgerRows(run_id=run_id, rows=rows), ())
+
+
+async def interventions(
+    caller: options.Onlooker,
+    run: options.OnlyRun = None,
+    only_open: Annotated[bool, typer.Option("--open", help="Only those not settled.")] = False,
+) -> Reply:
+    """Show the questions that only a human can settle.
+
+    Example: python starter.py interventions --open
+    """
+    from surehand.activities.ledger.history.reads import interventions_of
+
+    run_id = caller.run_id(run) if run else None
+    async with ledger_of(read_settings()) as ledger:
+        rows = await ledger.transact(caller.tenant, interventions_of, run_id, only_open=only_open)
+    reply = rows_reply(run_id, _INTERVENTION_COLUMNS, rows, "No interventions")
+    asked = [
+        caller.settings.command(
+            "resolve", row["intervention_id"], "OUTCOME", "--run", row["run_id"]
+        )
+        for row in rows
+        if row["state"] == "open"
+    ]
+    return replace(reply, text=[*reply.text, *asked])
+
+
+_NOTIFICATION_COLUMNS: Final = (
+    "written_at",
+    "kind",
+    "subject",
+    "channel",
+    "state",
+    "attempts",
+    "due_at",
+    "sent_at",
+    "error",
+)
+
+
+async def notifications(
+    caller: options.Onlooker,
+    run: options.OnlyRun = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only what could not be sent, for good or so far.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=10_000, help="At most so many, the newest.")
+    ] = 50,
+) -> Reply:
+    """Show what people were told and are to be told: due, sent, or not sent and why.
+
+    Example: python starter.py notifications --failed
+    """
+    from surehand.activities.ledger.history.reads import notifications_of
+
+    run_id = caller.run_id(run) if run else None
+    async with ledger_of(read_settings()) as ledger:
+        rows = await ledger.transact(
+            caller.tenant, notifications_of, run_id, only_failed=failed, limit=limit
+        )
+    for row in rows:
+        if row["state"] != "pending":
+            row["due_at"] = None  # nothing follows
+    return rows_reply(run_id, _NOTIFICATION_COLUMNS, rows, "No notifications")
+
+
+_ARTIFACT_COLUMNS: Final = ("artifact_id", "step_id", "bytes", "type", "uri")
+
+
+async def artifacts(
+    caller: options.Onlooker,
+    run: options.Run,
+    artifact: Annotated[
+        str | None, typer.Argument(metavar="ARTIFACT", help="Only this one, by its id or sha256.")
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Write them into this folder, a file each."),
+    ] = None,
+) -> Reply | ExitCode:
+    """Show what a run has kept; one named is written to stdout, or `--to`.
+
+    That is values over 8 KiB, and what tools have written part by part.
+
+    Example: python starter.py artifacts refund-1 --to folder/
+    """
+    from surehand.activities.ledger.history.reads import artifacts_of
+    from surehand.workflows.contracts.artifacts import Artifact
+
+    run_id = caller.run_id(run)
+    settings = read_settings()
+    async with ledger_of(settings) as ledger:
+        rows = await ledger.transact(caller.tenant, artifacts_of, run_id)
+        if artifact is not None:
+            wanted = artifact.removeprefix("sha256:")
+            rows = [row for row in rows if wanted in (row["artifact_id"], row["sha256"])]
+            if not rows:
+                raise NotFound(f"run {run_id} has no artifact {artifact!r}")
+        if artifact is None and to is None:
+            nothing = "No artifacts: no value of this run is over 8 KiB"
+            return rows_reply(run_id, _ARTIFACT_COLUMNS, rows, nothing)
+        store = open_artifacts(settings, ledger)
+        for row in rows:
+            reference = Artifact.model_validate(row)
+            with translated():
+                content = await store.read_bytes(caller.tenant, run_id, reference)
+            if to is None:
+                sys.stdout.buffer.write(content)
+            else:
+                row["file"] = str(_write(to, row, content))
+    if to is None:
+        return ExitCode.DONE
+    told = [f"{row['file']}  {row['bytes']} bytes, digest verified" for row in rows]
+    return Reply(LedgerRows(run_id=run_id, rows=rows), told)
+
+
+def _write(folder: Path, row: dict[str, Any], content: bytes) -> Path:
+    ending = mimetypes.guess_extension(row["type"].partition(";")[0]) or ".bin"
+    path = folder / f"{row['step_id']}-{row['artifact_id']}{ending}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise OutputLost(f"{path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+#: A checkpoint holds references, not values: one that is larger than this is a mistake.
+LARGEST: Final = 10 * 1024 * 1024  # bytes
+#: How long a statement may take that saves one, and the artifact store before the ledger keeps it.
+_SAVED_WITHIN: Final = timedelta(seconds=2)
+
+
+async def checkpoint(
+    caller: options.Actor,
+    run: options.Run,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="SEQ",
+            min=1,
+            help="As it was right after this event, from the ledger alone.",
+        ),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option("--save", metavar="NAME", help="Keep it in the ledger under a new name."),
+    ] = None,
+    ttl: Annotated[
+        timedelta | None,
+        options.lasting("--ttl", "Keep it so long; default SUREHAND_CHECKPOINT_TTL."),
+    ] = None,
+    named: Annotated[
+        str | None, typer.Option("--named", metavar="NAME", help="As it was when it was saved.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List those that are kept.")] = False,
+) -> Reply:
+    """Show a run's state as one document: now, at one of its events, or as it was saved.
+
+    Example: python starter.py checkpoint refund-1 --save before-amend
+    """
+    _refuse_both(at, save, ttl, named, list_)
+    run_id = caller.run_id(run)
+    if list_:
+        return await _list(caller, run_id)
+    if named is not None:
+        return _shown(await _named(caller, run_id, named))
+    try:
+        document = await (_live(caller, run_id) if at is None else _past(caller, run_id, at))
+    except NoWorker as error:
+        if save is not None or not caller.has_ledger:
+            raise
+        try:
+            known = await _past(caller, run_id, None)
+        except NoSuchRun:
+            raise error from None
+        caller.printer.warn(f"{error}; this is what the ledger knows")
+        return replace(_shown(known), code=error.code)
+    if save is None:
+        return _shown(document)
+    return await _save(caller, run_id, save, document, ttl)
+
+
+def _refuse_both(
+    at: int | None, save: str | None, ttl: timedelta | None, named: str | None, list_: bool
+) -> None:
+    chosen = [("--save", save is not None), ("--named", named is not None), ("--list", list_)]
+    given = [option for option, there in chosen if there]
+    if len(given) > 1:
+        raise WrongUse(f"{' and '.join(given)} do not go together: one at a time")
+    if at is not None and given not in ([], ["--save"]):
+        raise WrongUse(f"--at does not go with {given[0]}")
+    if ttl is not None and save is None:
+        raise WrongUse("--ttl says how long to keep what --save saves")
+    if save is not None and not re.fullmatch(NAME_FORM, save):
+        raise WrongUse(f"--save {save!r}: a name is 1 to 64 letters, digits, '_', '.' or '-'")
+
+
+def _shown(document: dict[str, Any]) -> Reply:
+    rows = [[name, compact(value)] for name, value in document.items()]
+    return Reply(document, [Table(("field", "value"), rows)])
+
+
+async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
+    connection = await caller.connection()
+    found = await connection.describe(run_id)
+    await connection.require_answer(run_id)
+    document = await connection.checkpoint(run_id)
+    calls = await call_progress(found)
+    for current in document["current_steps"]:
+        current["progress"] = calls.by_step.get(current["step_id"])
+        current["bytes_written"] = calls.bytes_written.get(current["step_id"])
+    return document
+
+
+async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
+    from surehand.activities.ledger.history.rebuilding import (
+        NoSuchEvent,
+        checkpoint_at,
+    )
+
+    async with ledger_of(read_settings()) as ledger:
+        try:
+            found = await ledger.transact(caller.tenant, checkpoint_at, run_id, seq)
+        except NoSuchEvent as error:
+            raise WrongUse(str(error)) from error
+    return found.model_dump(mode="json")
+
+
+async def _save(
+    caller: Caller, run_id: str, name: str, document: dict[str, Any], ttl: timedelta | None
+) -> Reply:
+    from surehand.activities.ledger.retention import policy
+    from surehand.activities.ledger.runs import checkpoints
+
+    settings = read_settings()
+    lasts = ttl or settings.checkpoint_ttl
+    seq = int(document["checkpoint_id"].rpartition("@")[2])
+    document = {**document, "ttl": TypeAdapter(timedelta).dump_python(lasts, mode="json")}
+    size = len(canonical_json(document))
+    if size > LARGEST:
+        raise WrongUse(f"the checkpoint of run {run_id} has {size} bytes, {LARGEST} at most")
+    # It must not hold up the run's own work for longer.
+    async with _ledger(_SAVED_WITHIN) as ledger:
+        store = open_artifacts(settings, ledger)
+        kept = await store.keep(caller.tenant, run_id, document, _SAVED_WITHIN)
+        saved, surplus = await ledger.transact(
+            caller.tenant,
+            checkpoints.save,
+            run_id,
+            name,
+            kept,
+            seq=seq,
+            size=size,
+            saved_by=caller.settings.user,
+            ttl=lasts,
+            most=settings.checkpoints_kept,
+            grace=policy.parse(settings.retention).grace,
+        )
+    lines = [
+        f"Saved {name}: run {run_id} at event {seq}, kept until {shown_time(saved.expires_at)}"
+    ]
+    if surplus:
+        kept_of_each = counted(settings.checkpoints_kept, "checkpoint")
+        lines.append(f"Hidden {', '.join(surplus)}: of a run {kept_of_each} are shown")
+    made = NamedCheckpoint.model_validate(asdict(saved))
+    return Reply(CheckpointSaved(run_id=run_id, saved=made, hidden=surplus), lines)
+
+
+async def _list(caller: Caller, run_id: str) -> Reply:
+    from surehand.activities.ledger.history import reads
+    from surehand.activities.ledger.runs import checkpoints
+
+    async with _ledger() as ledger:
+        await ledger.transact(caller.tenant, reads.require_run, run_id)
+        found = await ledger.transact(caller.tenant, checkpoints.saved, run_id)
+    columns = ("name", "event", "saved", "by", "kept until", "bytes")
+    return Reply(
+        CheckpointList(
+            run_id=run_id,
+            checkpoints=[NamedCheckpoint.model_validate(asdict(one)) for one in found],
+        ),
+        table_or(columns, [_row(one) for one in found], f"No checkpoint of run {run_id} is kept"),
+    )
+
+
+def _row(one: Saved) -> list[str]:
+    times = shown_time(one.saved_at), one.saved_by, shown_time(one.expires_at)
+    return [one.name, str(one.seq), *times, str(one.bytes)]
+
+
+async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
+    from surehand.activities.ledger.history import reads
+    from surehand.activities.ledger.runs import checkpoints
+
+    async with _ledger() as ledger:
+        await ledger.transact(caller.tenant, reads.require_run, run_id)
+        one = await ledger.transact(caller.tenant, checkpoints.named, run_id, name)
+        artifact = as_artifact(one.document)
+        document: dict[str, Any] = one.document
+        if artifact is not None:
+            store = open_artifacts(read_settings(), ledger)
+            with translated():
+                document = await store.read(caller.tenant, run_id, artifact)
+    return document
+
+
+@asynccontextmanager
+async def _ledger(patience: timedelta | None = None) -> AsyncIterator[Ledger]:
+    from surehand.activities.ledger.runs.checkpoints import CheckpointError
+
+    async with ledger_of(read_settings(), patience) as ledger:
+        try:
+            yield ledger
+        except CheckpointError as error:
+            raise NotFound(str(error)) from error

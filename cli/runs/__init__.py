@@ -1,1 +1,0 @@
-"""Verbs that start, follow and show runs."""

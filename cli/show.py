@@ -1,0 +1,522 @@
+"""``show``: what a run, or one of its approvals, is; and how it goes on while somebody waits.
+
+Waiting rides through deaths of workers and restarts of the server, as the run itself does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated, Final
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
+from temporalio.service import RPCError
+
+from surehand.cli import options
+from surehand.cli.approvals import approval_lines, find_shown, recorded_view
+from surehand.cli.options import Caller
+from surehand.cli.printer import Printer, Reply, Styled, counted, rich_table, shown_time
+from surehand.cli.render import (
+    STEP_COLUMNS,
+    headline,
+    open_items,
+    open_lines,
+    result_lines,
+    step_rows,
+    view_lines,
+)
+from surehand.cli.shapes import KeptRun, ShownRun, TurnTokens, UnansweredRun
+from surehand.client.connection import SAID_AFTER, Connection
+from surehand.client.launch import PLAN_MEMO
+from surehand.client.messages import find_approval
+from surehand.client.outcome import (
+    CUT_OFF_BY_SERVER,
+    LOOK_LIMIT,
+    Tokens,
+    Watch,
+    call_progress,
+    code_of,
+    last_own_state,
+    state_of,
+    until_settled,
+)
+from surehand.process.exits import (
+    OF_STATE,
+    ExitCode,
+    NeverTakenUp,
+    NoWorker,
+    OutOfReach,
+    SurehandError,
+    TaskFails,
+    WrongUse,
+)
+from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts.base import TimelineLine
+from surehand.workflows.contracts.runs import RunView
+from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.names import OPEN_ITEMS
+from surehand.workflows.plain_text import plain
+
+
+@contextmanager
+def watching(printer: Printer, connection: Connection) -> Iterator[LineWatch | LiveWatch]:
+    """Show a run as fits where the output goes: a table that is gone at the end, or lines."""
+    if not printer.console.is_terminal:
+        yield LineWatch(printer)
+        return
+    spinner = Spinner("dots", text="starting")
+    with Live(spinner, console=printer.console, transient=True) as live:
+        yield LiveWatch(printer, connection, live, spinner)
+
+
+class LineWatch:
+    """One line for each change."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._said: dict[str, str] = {}
+        self.pending: list[ApprovalRequest] = []
+
+    def show(self, view: RunView) -> None:
+        """Print what has changed since the last time."""
+        self.pending = view.pending
+        self._said.pop("note", None)
+        for step in view.result.steps:
+            again = f", attempt {step.attempts}" if step.attempts > 1 else ""
+            if step.state != "pending":
+                self._once(f"step {step.id}", f"{step.state}{again}")
+        self._once("run", view.result.state)
+
+    def note(self, text: str) -> None:
+        """Print why nothing moves, once."""
+        if self._said.get("note") != text:
+            self._said["note"] = text
+            self._printer.say(text)
+
+    def _once(self, what: str, state: str) -> None:
+        if self._said.get(what) != state:
+            self._said[what] = state
+            self._printer.say(f"{what}: {state}")
+
+
+class TimelineWatch:
+    """The lines of the run's timeline, each once, as they come."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._told: list[TimelineLine] = []
+        self._noted = ""
+
+    def show(self, view: RunView) -> None:
+        """Print the lines that are new."""
+        self._noted = ""
+        known = _known(self._told, view.timeline)
+        if self._told and not known:
+            self.note("Lines are missing here: the run keeps its newest ones only")
+        for line in view.timeline[known:]:
+            if self._printer.json_output:
+                self._printer.document(line)
+            else:
+                step = f"{line.step_id}: " if line.step_id else ""
+                self._printer.say(f"{shown_time(line.at)}  {step}{line.text}")
+        self._told = view.timeline
+
+    def note(self, text: str) -> None:
+        """Print why nothing moves, once; it is no line of the timeline."""
+        if self._noted != text:
+            self._noted = text
+            self._printer.warn(text)
+
+
+class TokenWatch(TimelineWatch):
+    """The timeline, and between its lines what models say.
+
+    What was shown of a turn is void once it is asked again. What counts is what the run has
+    recorded, which is said at the end of each turn that was shown.
+    """
+
+    def __init__(self, printer: Printer) -> None:
+        super().__init__(printer)
+        self._heard: dict[str, tuple[int, int]] = {}
+        """By turn: the attempt that was heard last, and how many of its characters are shown."""
+
+    def hear(self, tokens: Mapping[str, Tokens]) -> None:
+        """Print what models have said since the last time."""
+        for step_id, now in tokens.items():
+            attempt, shown = self._heard.get(step_id, (now.attempt, 0))
+            if attempt != now.attempt:
+                self._void(step_id, attempt, "the turn is asked again")
+                shown = 0
+            text = now.text[max(0, shown - now.before) :]
+            if text:
+                missed = "[...] " if now.before > shown else ""
+                self._say(TurnTokens(step_id=step_id, attempt=now.attempt, text=missed + text))
+            self._heard[step_id] = (now.attempt, now.before + len(now.text))
+
+    def show(self, view: RunView) -> None:
+        """Print the lines that are new, and what has become of the turns that were shown."""
+        for step in view.result.steps:
+            if step.id not in self._heard or step.state in (StepState.PENDING, StepState.RUNNING):
+                continue
+            attempt, _ = self._heard.pop(step.id)
+            if step.state is StepState.SUCCEEDED:
+                if attempt != step.attempts:
+                    self._void(step.id, attempt, "the turn was asked again")
+                said = step.output.get("line") if isinstance(step.output, dict) else None
+                told = TurnTokens(step_id=step.id, attempt=step.attempts, said=str(said or ""))
+                self._say(told)
+            else:
+                self._void(step.id, attempt, "the turn has failed")
+        super().show(view)
+
+    def _void(self, step_id: str, attempt: int, why: str) -> None:
+        told = TurnTokens(step_id=step_id, attempt=attempt, void=True)
+        self._say(told, f"-- {step_id}: {why}; what was shown of it is void --")
+
+    def _say(self, told: TurnTokens, line: str | None = None) -> None:
+        if self._printer.json_output:
+            self._printer.document(told)
+        elif line is None and told.said is not None:
+            self._printer.say(f"-- {told.step_id} is recorded: {told.said} --")
+        else:
+            self._printer.say(line or f"{told.step_id} | {told.text}")
+
+
+def _known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> int:
+    """Return how many lines of a timeline were told before: it may have lost its oldest ones."""
+    for lost in range(len(told)):
+        rest = list(told[lost:])
+        if timeline[: len(rest)] == rest:
+            return len(rest)
+    return 0
+
+
+class LiveWatch:
+    """A table that is drawn anew in place."""
+
+    def __init__(
+        self, printer: Printer, connection: Connection, live: Live, spinner: Spinner
+    ) -> None:
+        self._printer = printer
+        self._connection = connection
+        self._asked: set[tuple[str, str, str]] = set()
+        self._view: RunView | None = None
+        self._note = ""
+        self._live = live
+        self._spinner = spinner
+
+    def show(self, view: RunView) -> None:
+        """Draw the steps; what is waited for is printed above them, once."""
+        self._view = view
+        self._note = ""
+        self._ask(view)
+        self._draw()
+
+    @property
+    def pending(self) -> list[ApprovalRequest]:
+        """Return the requests that waited when the run was seen last."""
+        return [] if self._view is None else self._view.pending
+
+    def note(self, text: str) -> None:
+        """Draw why nothing moves."""
+        self._note = text
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._view is None:
+            self._spinner.update(text=Text(plain(self._note or "starting")))
+            return
+        result = self._view.result
+        self._spinner.update(text=Text(plain(self._note or f"{result.run_id}: {result.state}")))
+        table = rich_table(STEP_COLUMNS, step_rows(result.steps))
+        self._live.update(Group(table, self._spinner))
+
+    def _ask(self, view: RunView) -> None:
+        """Print each question above the table, unwrapped, so that its commands can be pasted."""
+        items = dict(open_items(self._connection, view.result, view.pending))
+        for key, lines in items.items():
+            if key not in self._asked:
+                self._printer.lines(lines)
+        # What has been answered may be asked again.
+        self._asked = set(items)
+
+
+#: Seconds between looks at what models say: a worker tells it each second.
+TOKENS_EVERY: Final = 0.5
+
+
+async def kept(printer: Printer, connection: Connection, run_id: str, error: OutOfReach) -> Reply:
+    """Return what the server knows of a run, and where the rest is."""
+    state, web_ui = state_of(await connection.describe(run_id)), connection.web_ui(run_id)
+    printer.warn(str(error))
+    return Reply(
+        KeptRun(run_id=run_id, state=state, payload=error.payload, web_ui=web_ui),
+        [f"Run {run_id}: {state}", f"  web ui   {web_ui}"],
+        _exit_code(state),
+    )
+
+
+async def follow(
+    printer: Printer, connection: Connection, run_id: str, *, limit: timedelta | None
+) -> Reply:
+    """Wait, and return how the run ended or stands.
+
+    On a terminal it goes on waiting while the run waits for a human; otherwise it returns then,
+    because whoever reads the output cannot be told any other way.
+
+    Args:
+        printer: Where progress and the result go.
+        connection: Where the run is.
+        run_id: The run.
+        limit: How long to wait at most.
+
+    Raises:
+        SurehandError: The time is over, or the run ended without a result.
+        NotReachable: The server has been silent for too long.
+    """
+    goes_on = _goes_on(connection, run_id)
+    deadline = asyncio.timeout(None if limit is None else limit.total_seconds())
+    try:
+        async with deadline:
+            with watching(printer, connection) as watch:
+                result = await until_settled(connection, run_id, watch, stay=printer.attended)
+                pending = watch.pending
+    except OutOfReach as error:
+        return await kept(printer, connection, run_id, error)
+    except TimeoutError as error:
+        where = await _stuck(connection, run_id) or goes_on
+        raise SurehandError(f"--timeout is over; {where}", code=ExitCode.OUT_OF_TIME) from error
+    except asyncio.CancelledError:
+        printer.warn(goes_on)
+        raise
+    if printer.json_output:
+        printer.lines(open_lines(connection, result, pending))
+    lines = ["", *result_lines(result), *open_lines(connection, result, pending)]
+    return Reply(result, lines, _exit_code(result.state))
+
+
+async def _stuck(connection: Connection, run_id: str) -> str | None:
+    """Return why a run does not go on; ``None``: it does, or the server does not say so in time."""
+    with contextlib.suppress(SurehandError, RPCError, TimeoutError):
+        async with asyncio.timeout(LOOK_LIMIT.total_seconds()):
+            return await connection.stuck(await connection.describe(run_id))
+    return None
+
+
+def _goes_on(connection: Connection, run_id: str) -> str:
+    return f"run {run_id} goes on: look with `{connection.settings.command('show', run_id)}`"
+
+
+def _exit_code(state: str) -> ExitCode:
+    if state in CUT_OFF_BY_SERVER:
+        return code_of(state)
+    return OF_STATE.get(RunState(state), ExitCode.HUMAN_NEEDED)
+
+
+async def tell(
+    printer: Printer, connection: Connection, run_id: str, *, tokens: bool = False
+) -> Reply | ExitCode:
+    """Print the run's timeline as it goes on, until it ends; return how it ended.
+
+    Args:
+        printer: Where the lines go; with ``--json`` each is one document.
+        connection: Where the run is.
+        run_id: The run.
+        tokens: Print what its models say, too.
+
+    Raises:
+        SurehandError: The run ended without a result.
+        NotReachable: The server has been silent for too long.
+    """
+    watch = TokenWatch(printer) if tokens else TimelineWatch(printer)
+    try:
+        async with _listening(connection, run_id, watch):
+            result = await until_settled(connection, run_id, watch, stay=True)
+    except asyncio.CancelledError:
+        printer.warn(_goes_on(connection, run_id))
+        raise
+    except OutOfReach as error:
+        return await kept(printer, connection, run_id, error)
+    except SurehandError:
+        await _last_look(connection, run_id, watch)
+        raise
+    await _last_look(connection, run_id, watch)
+    if not printer.json_output:
+        printer.say(headline(result))
+    return _exit_code(result.state)
+
+
+@asynccontextmanager
+async def _listening(
+    connection: Connection, run_id: str, watch: TimelineWatch
+) -> AsyncIterator[None]:
+    """Have a watch hear what models say for as long as the block lasts."""
+    listening = None
+    if isinstance(watch, TokenWatch):
+        listening = asyncio.create_task(_listen(connection, run_id, watch))
+    try:
+        yield
+    finally:
+        if listening is not None:
+            listening.cancel()
+            await asyncio.wait({listening})
+
+
+async def _listen(connection: Connection, run_id: str, watch: TokenWatch) -> None:
+    while True:
+        # Whoever waits for the run says what is wrong with the server.
+        with contextlib.suppress(SurehandError, RPCError):
+            watch.hear((await call_progress(await connection.describe(run_id))).tokens)
+        await asyncio.sleep(TOKENS_EVERY)
+
+
+async def _last_look(connection: Connection, run_id: str, watch: Watch) -> None:
+    """Show what came between the look before and the end; without a worker it stays untold."""
+    with contextlib.suppress(SurehandError):
+        watch.show(await connection.view(run_id, LOOK_LIMIT))
+
+
+RunOrApproval = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|APPROVAL_ID", help="A run's name or full id, or an approval: RUN/STEP/NUMBER."
+    ),
+]
+
+
+async def show(
+    caller: Annotated[Caller, options.Shares(("tenant", "ui_url", "json_output"))],
+    run: RunOrApproval,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="Print its timeline as it goes on, until it ends; with --json an object a line.",
+        ),
+    ] = False,
+    tokens: Annotated[
+        bool,
+        typer.Option(
+            "--tokens",
+            help="With --follow: print what its models say, too, where workers let them stream.",
+        ),
+    ] = False,
+) -> Reply | ExitCode:
+    """Show a run: steps, effects, decisions, timeline, what it waits for; or one approval.
+
+    Example: python starter.py show refund-1, or show refund-1/refund/1
+    """
+    caller.printer.one_a_line = follow
+    if tokens and not follow:
+        raise WrongUse("--tokens shows what models say while it is said: add --follow")
+    if run.count("/") > 1:
+        if follow:
+            raise WrongUse(f"{run}: an approval has no timeline: --follow takes a RUN")
+        run_id, approval_id = find_approval(caller.tenant, run)
+        one, code = await find_shown(caller, run_id, approval_id)
+        return Reply(one, approval_lines(caller.settings, one), code)
+    run_id = caller.run_id(run)
+    connection = await caller.connection()
+    found = await connection.describe(run_id)
+    if follow:
+        return await tell(caller.printer, connection, run_id, tokens=tokens)
+    state, web_ui, code = state_of(found), connection.web_ui(run_id), ExitCode.DONE
+    cut_off, recorded = state in CUT_OFF_BY_SERVER, False
+    before: list[str | Styled] = []
+    try:
+        # A person sees what is known at once, and looks again; a program gets the whole of it.
+        view = await connection.view(run_id, None if caller.printer.json_output else SAID_AFTER)
+    except OutOfReach as error:
+        return replace(await kept(caller.printer, connection, run_id, error), code=ExitCode.DONE)
+    except (NoWorker, NeverTakenUp) as error:
+        if not cut_off:
+            caller.printer.warn(str(error))
+            code = error.code
+        known = await recorded_view(caller, found)
+        if known is None:
+            return await _by_server(connection, found, code)
+        view, recorded = known, True
+        before = ["No worker answers: this is what the ledger knows."]
+    else:
+        # Between two failures its task opens the run again and answers, as if the run went on.
+        if found.raw_description.HasField("pending_workflow_task"):
+            stuck = await connection.stuck(found)
+            if stuck is not None:
+                caller.printer.warn(stuck)
+                code = TaskFails.code
+    calls = await call_progress(found)
+    if cut_off:
+        view = _without_requests(view)
+        before += [Styled(f"The server has ended this run ({state}).", "red")]
+        before += [connection.what_to_do(run_id), "It stood at:"]
+    shown = ShownRun(
+        **view.model_dump(),
+        state=state,
+        web_ui=web_ui,
+        as_it_stood=cut_off,
+        recorded=recorded,
+        under_way=calls.under_way,
+        progress=calls.by_step,
+        bytes_written=calls.bytes_written,
+    )
+    return Reply(shown, [*before, *view_lines(connection, view, calls)], code)
+
+
+def _without_requests(view: RunView) -> RunView:
+    """Return the view of a run that no decision reaches any more; its interventions stay."""
+    questions = [item for item in view.result.waiting_for if item.kind == "intervention"]
+    result = view.result.model_copy(update={"waiting_for": questions})
+    return view.model_copy(update={"pending": [], "held": [], "result": result})
+
+
+async def _by_server(
+    connection: Connection, found: WorkflowExecutionDescription, code: ExitCode
+) -> Reply:
+    run = UnansweredRun(
+        run_id=found.id,
+        state=state_of(found),
+        task_queue=found.task_queue,
+        started_at=found.start_time,
+        ended_at=found.close_time,
+        plan=await plan_of(found),
+        last_known_state=last_own_state(found),
+        open_items=found.typed_search_attributes.get(OPEN_ITEMS, 0),
+        web_ui=connection.web_ui(found.id),
+    )
+    ended = [] if run.ended_at is None else [f"  ended    {shown_time(run.ended_at)}"]
+    after = [f"  waits    {counted(run.open_items, 'thing')} for people"]
+    if run.state in CUT_OFF_BY_SERVER:
+        after = [connection.what_to_do(run.run_id)]
+    return Reply(
+        run,
+        [
+            Styled(f"Run {run.run_id}: {run.state}", "bold red"),
+            f"  plan     {run.plan}",
+            f"  started  {shown_time(run.started_at)}",
+            *ended,
+            f"  was      {run.last_known_state}, as far as the server knows",
+            f"  web ui   {run.web_ui}",
+            *after,
+            f"No worker answers (task queue {run.task_queue}): with one, its steps are shown, too.",
+        ],
+        code,
+    )
+
+
+#: In the place of a plan's name that is encrypted, and cannot be decrypted here.
+UNREAD: Final = "(cannot be read)"
+
+
+async def plan_of(run: WorkflowExecution) -> str:
+    """Return the name of a run's plan; of one that is encrypted or erased, that nobody reads it."""
+    name = await run.memo_value(PLAN_MEMO, "")
+    return name if isinstance(name, str) else UNREAD

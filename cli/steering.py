@@ -1,0 +1,511 @@
+"""Verbs that steer a run or answer it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+from temporalio.client import WorkflowExecutionStatus
+
+from surehand.cli import options
+from surehand.cli.approvals import changed, diff
+from surehand.cli.ledger_door import ledger_of, read_settings
+from surehand.cli.options import Caller
+from surehand.cli.printer import Reply
+from surehand.cli.render import silent_line
+from surehand.cli.shapes import Paused as PausedShape
+from surehand.cli.shapes import Steered
+from surehand.cli.show import follow
+from surehand.client.client import look_at
+from surehand.client.connection import LEFT, Connection
+from surehand.client.messages import composed, read_token
+from surehand.client.plan_file import Draft
+from surehand.client.run import TOKEN_LASTS, Paused, Run
+from surehand.process.exits import ExitCode, Left, NotFound, NoWorker, Refused, WrongUse
+from surehand.process.files import Unreadable, parse_json
+from surehand.workflows.contracts.base import Acknowledged
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import CancelMode, Way
+from surehand.workflows.identity import digest
+from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
+from surehand.workflows.plan.plan import Plan
+
+#: What the id of a question looks like: one that does not wait is a slip of the pen, no value.
+_QUESTION: Final = re.compile(r"[A-Za-z0-9_/\[\]-]+\.[0-9]+")
+TokenLasts = Annotated[
+    timedelta,
+    options.lasting("--lasts", "How long the resume token counts, at most 1 d.", show_default="1h"),
+]
+
+
+def steered(run_id: str, answer: Acknowledged) -> Reply:
+    """Return what the run has answered."""
+    told = answer.message
+    return Reply(Steered(run_id=run_id, message=told), f"Run {run_id}: {told}")
+
+
+async def pause(
+    caller: options.Sender,
+    run: options.Run,
+    reason: options.Reason = "",
+    lasts: TokenLasts = TOKEN_LASTS,
+) -> Reply:
+    """Have a run stop before its next call; prints a token that resumes it, once.
+
+    Example: python starter.py pause refund-1 --reason 'waiting for legal'
+    """
+    found = await caller.run(run)
+    return _token(caller, found.run_id, await found.pause(reason=reason, lasts=lasts))
+
+
+async def token(
+    caller: options.Sender,
+    run: options.Run,
+    lasts: TokenLasts = TOKEN_LASTS,
+) -> Reply:
+    """Print another resume token of a paused run; the one before is void.
+
+    Example: python starter.py token refund-1 --lasts 30m
+    """
+    found = await caller.run(run)
+    return _token(caller, found.run_id, await found.another_token(lasts=lasts))
+
+
+def _token(caller: Caller, run_id: str, paused: Paused) -> Reply:
+    resume = ["resume", run_id, "--as", caller.settings.user, "--token", paused.resume_token]
+    return Reply(
+        PausedShape(run_id=run_id, message=paused.message, resume_token=paused.resume_token),
+        [
+            f"Run {run_id}: {paused.message}",
+            "Who has this token may resume it, once:",
+            f"  {caller.settings.command(*resume)}",
+        ],
+    )
+
+
+async def resume(
+    caller: options.Sender,
+    run: options.Run,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", help="A resume token in the place of a key; `-` reads it."),
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("--step", help="Only this step, of several that have failed.")
+    ] = None,
+    way: Annotated[
+        Way,
+        typer.Option("--way", help="Of a step that has failed: again, without it, or not at all."),
+    ] = Way.RETRY,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Retry with another param."),
+    ] = None,
+    reason: options.Reason = "",
+    leave: options.Leave = False,
+) -> Reply:
+    """Have a paused run go on: the reason for its pause is looked at again.
+
+    Example: python starter.py resume refund-1 --reason 'role given back'
+    """
+    if changes and leave:
+        raise WrongUse("--leave: --set changes params of a step, which only a worker can show")
+    run_id, text = caller.run_id(run), token
+    if text is not None:
+        text = (sys.stdin.readline() if text == "-" else text).strip()
+        read_token(text, caller.tenant, run_id)
+    found = await caller.run(run)
+    params = None if not changes else await _changed(found, step, changes)
+    answer = await found.resume(
+        reason=reason, step=step, way=way, params=params, token=text, leave=leave
+    )
+    return steered(found.run_id, answer)
+
+
+async def _changed(run: Run, step_id: str | None, changes: list[str]) -> dict[str, Any]:
+    """Return the params of the step that has failed, with the changes made."""
+    view = await run.view()
+    waiting = [item for item in view.result.waiting_for if item.kind == "failure"]
+    failed = {item.step_id: item for item in waiting if item.run_id is None}
+    named = [one for one in failed if step_id in (None, one)]
+    if len(named) != 1:
+        listed = ", ".join(failed) or "none has"
+        raise WrongUse(f"--set: name one step that has failed (--step): {listed}")
+    params = failed[named[0]].value
+    if not isinstance(params, dict):
+        raise WrongUse(f"--set: step {named[0]} has no params")
+    return changed(dict(params), changes)
+
+
+async def cancel(
+    caller: options.Sender,
+    run: options.Run,
+    mode: Annotated[
+        CancelMode,
+        typer.Option("--mode", help="What happens to effects: undo all, keep, undo temporary."),
+    ] = CancelMode.COMPENSATE,
+    reason: options.Reason = "",
+    leave: options.Leave = False,
+    wait: options.Wait = False,
+    timeout: options.Timeout = None,
+) -> Reply:
+    """End a run before its plan does.
+
+    Example: python starter.py cancel refund-1 --mode keep --reason 'all well'
+    """
+    options.refuse_lone_timeout(wait, timeout)
+    found = await caller.run(run)
+    try:
+        answer = await found.cancel(mode, reason=reason, leave=leave)
+    except Left:
+        if not wait:
+            raise
+        answer = Acknowledged(message=LEFT)
+    if not wait:
+        return steered(found.run_id, answer)
+    caller.printer.say(f"Run {found.run_id}: {answer.message}")
+    return await follow(caller.printer, found.connection, found.run_id, limit=timeout)
+
+
+async def answer(
+    caller: options.Sender,
+    run: options.Run,
+    answers: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[ID=]VALUE...",
+            help="JSON, or text. Without an ID it is for the only question that waits.",
+        ),
+    ],
+    reason: options.Reason = "",
+    leave: options.Leave = False,
+) -> Reply:
+    """Answer what a run asks; several answers count together, or not at all.
+
+    Example: python starter.py answer refund-1 reason.1='sent twice'
+    """
+    found = await caller.run(run)
+    try:
+        view = await found.view()
+    except NoWorker:
+        if not leave:
+            raise
+        named = (text.partition("=")[0] for text in answers)
+        asked = {id_ for id_ in named if _QUESTION.fullmatch(id_)}
+    else:
+        # With those of child runs, by the names under which they are answered here.
+        asked = {item.id for item in view.result.waiting_for if item.kind == "question"}
+    said = given(answers, asked)
+    if "answers" in said:
+        sent = await found.answer_all(said["answers"], reason=reason, leave=leave)
+    else:
+        sent = await found.answer(said.get("answer"), reason=reason, leave=leave)
+    return steered(found.run_id, sent)
+
+
+def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
+    """Return answers as a run takes them.
+
+    Args:
+        answers: ``ID=VALUE``, or one ``VALUE``.
+        asked: The ids of the questions that wait: text before a ``=`` may be part of a value.
+
+    Raises:
+        WrongUse: Several without ids, or one question twice.
+    """
+    named: dict[str, Any] = {}
+    for text in answers:
+        id_, equals, value = text.partition("=")
+        if not equals or id_ not in asked:
+            if len(answers) == 1 and not (equals and _QUESTION.fullmatch(id_)):
+                only = value_of(text)
+                return {} if only is None else {"answer": only}
+            listed = ", ".join(sorted(asked)) or "none"
+            raise WrongUse(f"{text!r} does not begin with the id of a question: waiting: {listed}")
+        if id_ in named:
+            raise WrongUse(f"{id_} is answered twice")
+        named[id_] = value_of(value)
+    return {"answers": named}
+
+
+def json_of(text: str, wrong: str) -> Any:
+    """Return JSON as its value.
+
+    Args:
+        text: The JSON.
+        wrong: What is said where it is none, with the option's name.
+
+    Raises:
+        WrongUse: It is none.
+    """
+    try:
+        return parse_json(text)
+    except Unreadable as error:
+        raise WrongUse(f"{wrong}: {error.where}: {error.reason}") from error
+
+
+def value_of(text: str) -> Any:
+    """Return JSON as its value, and anything else as the text that it is."""
+    try:
+        return parse_json(text)
+    except Unreadable:
+        return text
+
+
+async def event(
+    caller: options.Sender,
+    run: options.Run,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As the waiting step names it.")],
+    event_id: Annotated[
+        str, typer.Option("--id", help="Of the event itself: the same one again is ignored.")
+    ],
+    about: Annotated[
+        str, typer.Option("--about", help="What it is about: the step's `about`.")
+    ] = "",
+    payload: Annotated[
+        str | None, typer.Option("--payload", metavar="JSON", help="The step's output.")
+    ] = None,
+    reason: options.Reason = "",
+    leave: options.Leave = False,
+) -> Reply:
+    """Tell a run of something that has happened outside; kept until a step waits for it.
+
+    Example: python starter.py event refund-1 returned --about order-7 --id dhl-9
+    """
+    # An event is used once: nothing is guessed.
+    output = None if payload is None else json_of(payload, "--payload is no JSON")
+    found = await caller.run(run)
+    sent = await found.send_event(
+        name, event_id, about=about, payload=output, reason=reason, leave=leave
+    )
+    return steered(found.run_id, sent)
+
+
+async def top_up(
+    caller: options.Sender,
+    run: options.Run,
+    steps: Annotated[int, typer.Option("--steps", min=0, help="More tool calls.")] = 0,
+    tokens: Annotated[int, typer.Option("--tokens", min=0, help="More tokens.")] = 0,
+    money: Annotated[str, typer.Option("--money", help="More money, such as 2.50.")] = "0",
+    time: Annotated[timedelta | None, options.lasting("--time", "More time.")] = None,
+    reason: options.Reason = "",
+    leave: options.Leave = False,
+) -> Reply:
+    """Give a run more budget; one that was paused for it goes on.
+
+    Example: python starter.py top-up refund-1 --steps 20 --money 5
+    """
+    found = await caller.run(run)
+    more = time or timedelta(0)
+    sent = await found.top_up(
+        steps=steps, tokens=tokens, money=money, time=more, reason=reason, leave=leave
+    )
+    return steered(found.run_id, sent)
+
+
+async def amend(
+    caller: options.Sender,
+    run: options.Run,
+    plan: options.PlanFile,
+    changes: options.Changes = None,
+    drops: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drop", metavar="STEP", help="A step whose effect stands, and that is left out."
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask, as where nobody is at a terminal.")
+    ] = False,
+    reason: options.Reason = "",
+) -> Reply | ExitCode:
+    """Give a run another plan: what is done stays, what waits is asked anew.
+
+    Example: python starter.py amend refund-1 refund-v2.yaml --reason 'other way'
+    """
+    draft = Draft.of(plan)
+    found = await caller.run(run)
+    view = await found.view()
+    document = draft.amending(view.plan, changes or [])
+    lines = list(_changes(view.plan, document))
+    if not lines:
+        raise WrongUse(f"{plan}: this is the plan that the run has")
+    caller.printer.lines(lines)
+    if (
+        caller.attended
+        and not yes
+        and not typer.confirm(f"Go on with this plan in run {found.run_id}?")
+    ):
+        caller.printer.say("Nothing was sent")
+        return ExitCode.DONE
+    sent = await found.amend(document, based_on=view.plan_version, drops=drops or (), reason=reason)
+    return steered(found.run_id, sent)
+
+
+def _changes(old: Plan, new: Plan) -> Iterator[str]:
+    """Yield what changes, under the step that it is in."""
+    before, after = (plan.model_dump(mode="json", exclude_defaults=True) for plan in (old, new))
+    was, will_be = (
+        {step["id"]: step for step in plan.pop("steps", [])} for plan in (before, after)
+    )
+    parts: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None]]
+    parts = [("The plan", before, after)]
+    parts += [(f"Step {id_}", was.get(id_), will_be.get(id_)) for id_ in {**was, **will_be}]
+    for name, one, other in parts:
+        what = " is left out" if other is None else " is new" if one is None else ""
+        lines = diff(one or {}, other or {})
+        if lines:
+            yield f"{name}{what}:"
+            yield from lines
+    if [id_ for id_ in was if id_ in will_be] != [id_ for id_ in will_be if id_ in was]:
+        yield f"The steps' order: {', '.join(will_be)}"
+
+
+#: Where runs with open interventions are looked for when ``--run`` is not given.
+_SEARCHED = 200
+
+
+class Answer(StrEnum):
+    """What a human says about an effect in doubt."""
+
+    HAPPENED = "happened"
+    NOT_HAPPENED = "not-happened"
+    CALL_OFF = "call-off"
+    COMPENSATED = "compensated"
+    UNDO = "undo"
+    GIVE_UP = "give-up"
+
+
+async def resolve(
+    caller: options.Sender,
+    intervention: Annotated[
+        str,
+        typer.Argument(
+            metavar="INTERVENTION_ID", help="As `show RUN` and `interventions` show it."
+        ),
+    ],
+    outcome: Annotated[
+        Answer, typer.Argument(metavar="OUTCOME", help=f"What happened: {', '.join(Answer)}.")
+    ],
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="Its run; looked for if not given.")
+    ] = None,
+    evidence: Annotated[str, typer.Option("--evidence", help="How you know.")] = "",
+    receipt: Annotated[
+        str | None,
+        typer.Option(
+            "--receipt",
+            metavar="JSON",
+            help="What the call would have returned; later steps and the undo may need it.",
+        ),
+    ] = None,
+    leave: options.Leave = False,
+) -> Reply:
+    r"""Settle an intervention: say whether the effect happened.
+
+    That of a run that has ended is settled in the ledger, which needs SUREHAND_DATABASE_URL.
+
+    Example: python starter.py resolve iv-7c1f...-1 happened --as ana \
+      --evidence 'bank statement' --receipt '{"refund_id": "refund-7"}'
+    """
+    wrong = '--receipt must be JSON, such as \'{"refund_id": "refund-7"}\' or null'
+    returned = None if receipt is None else json_of(receipt, wrong)
+    named = None if run is None else caller.run_id(run)
+    client, said = await caller.client(), ResolutionOutcome(outcome.replace("-", "_"))
+    run_id = named or await _run_of(caller, client.connection, intervention)
+    if await _has_ended(caller, client.connection, run_id):
+        resolution = composed(
+            Resolution,
+            intervention_id=intervention,
+            outcome=said,
+            actor=caller.settings.user,
+            evidence=evidence,
+            receipt=returned,
+        )
+        message = await _settle_in_ledger(caller, run_id, resolution)
+        return steered(run_id, Acknowledged(message=message))
+    answer = await client.run(run_id).resolve(
+        intervention,
+        said,
+        evidence=evidence,
+        receipt=returned,
+        nothing_to_give=receipt is not None,
+        leave=leave,
+    )
+    return steered(run_id, answer)
+
+
+async def _run_of(caller: Caller, connection: Connection, intervention: str) -> str:
+    """Return the run whose intervention it is: of those that wait, else of those in the ledger."""
+    # One beside a call that is under way is not among them: its run's own lines name the run.
+    doubtful = (RunState.NEEDS_INTERVENTION, RunState.COMPENSATING, RunState.WAITING_APPROVAL)
+    states = ", ".join(f"'{state}'" for state in doubtful)
+    condition = (
+        f"{OPEN_ITEMS.name} > 0 AND {RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"
+    )
+    looked = await look_at(
+        connection, [run async for run in connection.listed(condition, _SEARCHED)]
+    )
+    for view in looked.views:
+        if any(item.id == intervention for item in view.result.waiting_for):
+            return view.result.run_id
+    if caller.has_ledger:
+        async with ledger_of(read_settings()) as ledger:
+            from surehand.activities.ledger.history.reads import run_of_intervention
+
+            found = await ledger.transact(caller.tenant, run_of_intervention, intervention)
+        if found is not None:
+            return found
+        raise NotFound(f"intervention not found: {intervention}")
+    for run in looked.silent:
+        caller.printer.warn(silent_line(run))
+    if looked.silent:
+        raise NoWorker(
+            f"intervention {intervention} is of none of the runs that answer: name its run with"
+            " --run, or set SUREHAND_DATABASE_URL to look it up in the ledger"
+        )
+    raise NotFound(
+        f"intervention not found: {intervention}; that of a run that has ended is found in the"
+        " ledger (set SUREHAND_DATABASE_URL)"
+    )
+
+
+async def _has_ended(caller: Caller, connection: Connection, run_id: str) -> bool:
+    """Say whether the run cannot settle it any more."""
+    try:
+        found = await connection.describe(run_id)
+    except NotFound:
+        if not caller.has_ledger:
+            raise
+        return True  # The server keeps runs for a while; the ledger keeps all, and its tenants.
+    return found.status is not WorkflowExecutionStatus.RUNNING
+
+
+async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution) -> str:
+    """Settle an intervention of a run that has ended, and return what was made of it."""
+    if not caller.has_ledger:
+        raise WrongUse(
+            f"run {run_id} has ended: its interventions are settled in the ledger; set"
+            " SUREHAND_DATABASE_URL and try again"
+        )
+    async with ledger_of(read_settings()) as ledger:
+        from surehand.activities.ledger.effects.resolve import settle
+
+        sent_as = _ledger_resolution_id(resolution)
+        accepted, message = await ledger.transact(
+            caller.tenant, settle, run_id, sent_as, resolution
+        )
+    if not accepted:
+        raise Refused(f"run {run_id}: {message}")
+    return f"{message} (in the ledger: the run has ended)"
+
+
+def _ledger_resolution_id(resolution: Resolution) -> str:
+    """Return the id under which a resolution is delivered once, however often it is sent."""
+    return f"ledger#{digest(resolution.model_dump(mode='json')).removeprefix('sha256:')}"

@@ -1,0 +1,380 @@
+"""``quota``, ``tenant`` and ``keys``: what an administrator says of tenants.
+
+On PostgreSQL only the role that owns the ledger's tables may write any of it.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from surehand.cli import options
+from surehand.cli.ledger_door import administration, ledger_of, read_settings
+from surehand.cli.options import Caller
+from surehand.cli.printer import Reply, Styled, Table, counted, shown_time, table_or
+from surehand.cli.shapes import (
+    KeyEncryptionKeyShown,
+    KeyList,
+    KeyMade,
+    KeysRotated,
+    QuotaShown,
+    QuotaUse,
+    TenantShown,
+)
+from surehand.process.exits import NotReachable, WrongUse
+from surehand.process.settings import KEYS, PREFIX, Cells, CellsError, read_cells, routed
+from surehand.workflows.contracts.quotas import Quota
+from surehand.workflows.encryption import KeyUnavailable
+
+if TYPE_CHECKING:
+    from surehand.activities.ledger.core.store import Ledger, Transaction
+    from surehand.activities.worker.settings import Settings
+    from surehand.process.ciphers import KeyRing
+
+#: In place of a number: as much as comes.
+NONE: Final = "none"
+#: What the ledger's columns take.
+_MOST: Final = {
+    Quota.OPEN_RUNS: 10**9,
+    Quota.EFFECTS: 10**9,
+    Quota.APPROVALS: 10**9,
+    Quota.TOKENS: 10**18,
+    Quota.MONEY: 9 * 10**9,
+}
+_MONEY: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,9})?")
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
+
+
+def checked_limit(quota: Quota, given: str) -> int | str | None:
+    """Return a limit as the ledger has it; ``None``: there is none.
+
+    Raises:
+        WrongUse: It is none.
+    """
+    if given == NONE:
+        return None
+    option = f"--{quota.replace('_', '-')} {given[:40]!r}"
+    if quota is Quota.MONEY:
+        if not _MONEY.fullmatch(given) or Decimal(given) > _MOST[quota]:
+            raise WrongUse(
+                f"{option}: use a decimal of at most {_MOST[quota]}, such as 12.50, or {NONE}"
+            )
+        return given
+    if not _NUMBER.fullmatch(given) or int(given) > _MOST[quota]:
+        raise WrongUse(f"{option}: use a whole number of at most {_MOST[quota]}, or {NONE}")
+    return int(given)
+
+
+async def set_quota(
+    caller: options.Actor,
+    open_runs: Annotated[
+        str | None,
+        typer.Option("--open-runs", metavar="N", help="Runs that take steps at a time, or none."),
+    ] = None,
+    effects_per_hour: Annotated[
+        str | None,
+        typer.Option("--effects-per-hour", metavar="N", help="Effects in a clock hour, or none."),
+    ] = None,
+    pending_approvals: Annotated[
+        str | None,
+        typer.Option(
+            "--pending-approvals", metavar="N", help="Requests that wait at a time, or none."
+        ),
+    ] = None,
+    tokens_per_day: Annotated[
+        str | None,
+        typer.Option("--tokens-per-day", metavar="N", help="Tokens in a day of UTC, or none."),
+    ] = None,
+    money_per_day: Annotated[
+        str | None,
+        typer.Option("--money-per-day", metavar="AMOUNT", help="Money in a day of UTC, or none."),
+    ] = None,
+    over: Annotated[
+        str | None,
+        typer.Option(
+            "--over", metavar="queue|reject", help="What is over waits (the default), or fails."
+        ),
+    ] = None,
+    weight: Annotated[
+        float | None,
+        typer.Option("--weight", help="Turns it has for each of another tenant, 0.001 to 1000."),
+    ] = None,
+) -> Reply:
+    """Set what a tenant may use; what is not named stays as it is.
+
+    Example: python starter.py quota set --tenant acme --open-runs 20 --effects-per-hour 500
+    """
+    from surehand.activities.ledger.quotas import limits
+
+    given = {
+        Quota.OPEN_RUNS: open_runs,
+        Quota.EFFECTS: effects_per_hour,
+        Quota.APPROVALS: pending_approvals,
+        Quota.TOKENS: tokens_per_day,
+        Quota.MONEY: money_per_day,
+    }
+    changes: dict[str, Any] = {
+        quota.value: checked_limit(quota, text) for quota, text in given.items() if text is not None
+    }
+    if over is not None:
+        changes["over"] = _over(over)
+    if weight is not None:
+        if not 0.001 <= weight <= 1000:
+            raise WrongUse(f"--weight {weight:g}: use 0.001 to 1000")
+        changes["weight"] = weight
+    if not changes:
+        raise WrongUse("nothing is set: name a quota, --over or --weight")
+    async with administration(caller.tenant) as tx:
+        limits.change_limits(tx, caller.settings.user, **changes)
+        now = _shown(tx)
+    return _reply(now)
+
+
+async def show_quota(caller: options.Onlooker) -> Reply:
+    """Show what a tenant may use, has used, and when that begins anew; and how many runs wait.
+
+    Example: python starter.py quota show --tenant acme
+    """
+    async with ledger_of(read_settings()) as ledger:
+        with ledger.transaction(caller.tenant) as tx:
+            now = _shown(tx)
+    return _reply(now)
+
+
+def _over(given: str) -> Literal["queue", "reject"]:
+    if given == "queue":
+        return "queue"
+    if given == "reject":
+        return "reject"
+    raise WrongUse(f"--over {given[:40]!r}: use queue or reject")
+
+
+def _shown(tx: Transaction) -> QuotaShown:
+    from surehand.activities.ledger.quotas.reads import overview
+
+    found = overview(tx)
+    limits = found.limits
+    set_at = None if limits.set_ms is None else datetime.fromtimestamp(limits.set_ms / 1000, UTC)
+    return QuotaShown(
+        tenant=tx.tenant,
+        quotas=[QuotaUse.model_validate(vars(use)) for use in found.uses],
+        over=limits.over,
+        weight=limits.weight,
+        queued_runs=found.queued_runs,
+        set_by=limits.set_by,
+        set_at=set_at,
+    )
+
+
+def _reply(now: QuotaShown) -> Reply:
+    rows = [
+        [
+            one.quota,
+            "" if one.used is None else one.used,
+            NONE if one.limit is None else one.limit,
+            "" if one.until is None else shown_time(one.until),
+        ]
+        for one in now.quotas
+    ]
+    waits = {"queue": "waits", "reject": "is rejected"}[now.over]
+    lines: list[str | Styled | Table] = [
+        Table(("quota", "used", "limit", "begins anew"), rows),
+        "",
+        f"Tenant {now.tenant}: what is over {waits}; weight {now.weight:g}",
+        f"{counted(now.queued_runs, 'run')} in the queue",
+    ]
+    if now.set_by is not None and now.set_at is not None:
+        lines.append(f"Set by {now.set_by}, {shown_time(now.set_at)}")
+    return Reply(now, lines)
+
+
+async def add(caller: options.Actor) -> Reply:
+    """Say that a tenant is a new one, and of the cell that the file of cells names.
+
+    In a cell nothing begins of a tenant that its ledger does not know: another ledger may know its
+    keys. The ledgers of the other cells are asked, where the file of cells says where they are.
+
+    Example: python starter.py tenant add --tenant acme
+    """
+    from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant, knows_tenant
+
+    cells, cell = _cells(caller)
+    async with ledger_of(read_settings()) as ledger:
+        added = await ledger.transact(caller.tenant, cell_of_tenant) == cell
+    others = [] if added else [name for name in cells.cells if name != cell]
+    asked = [name for name in others if _says_ledger(caller, cells, name)]
+    for name in asked:
+        with routed(cell=name):
+            settings = read_settings()
+        async with ledger_of(settings) as ledger:
+            if await ledger.transact(caller.tenant, knows_tenant):
+                raise WrongUse(
+                    f"tenant {caller.tenant} is no new one: the ledger of cell {name} knows it"
+                )
+    async with administration(caller.tenant) as tx:
+        add_tenant(tx, cell, caller.settings.user)
+    lines = [f"Tenant {caller.tenant} is of cell {cell} ({cells.file})"]
+    unasked = [name for name in others if name not in asked]
+    if unasked:
+        lines.append(
+            f"Not asked, because nothing says where their ledgers are: {', '.join(unasked)}"
+        )
+    return Reply(TenantShown(tenant=caller.tenant, cell=cell, in_ledger=cell), lines)
+
+
+def _says_ledger(caller: Caller, cells: Cells, name: str) -> bool:
+    return f"{PREFIX}DATABASE_URL" in cells.settings_of(name, caller.environment)
+
+
+async def show(caller: options.Onlooker) -> Reply:
+    """Show of which cell a tenant is, and what the ledger there says of it.
+
+    Example: python starter.py tenant show --tenant acme
+    """
+    from surehand.activities.ledger.runs.tenant_cell import cell_of_tenant
+
+    _, cell = _cells(caller)
+    async with ledger_of(read_settings()) as ledger:
+        named = await ledger.transact(caller.tenant, cell_of_tenant)
+    said = "it is unknown: `tenant add` adds it" if named is None else f"it is of cell {named}"
+    return Reply(
+        TenantShown(tenant=caller.tenant, cell=cell, in_ledger=named),
+        f"Tenant {caller.tenant} is of cell {cell}; the ledger there says: {said}",
+    )
+
+
+def _cells(caller: Caller) -> tuple[Cells, str]:
+    """Return the file of cells, and the one that the caller's tenant is of.
+
+    Raises:
+        WrongUse: There are no cells, or none of the tenant's.
+    """
+    file = caller.environment.get(f"{PREFIX}CELLS")
+    if not file:
+        raise WrongUse("there is one cell: SUREHAND_CELLS names no file")
+    try:
+        cells = read_cells(Path(file))
+        return cells, cells.cell_of(caller.tenant)
+    except CellsError as error:
+        raise WrongUse(str(error)) from error
+
+
+#: Keys of runs that a rotation cannot read before it takes whatever has wrapped them for away.
+MOST_LOST: Final = 5
+
+
+def new(
+    caller: options.Anybody,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Made for you alone, or added to at its top.")
+    ],
+    id_: Annotated[str, typer.Option("--id", metavar="ID", help="Its name, such as 2026-11.")],
+) -> Reply:
+    """Make a key-encryption key: the first one of FILE, which wraps from then on.
+
+    Example: python starter.py keys new keys --id 2026-11
+    """
+    from surehand.process.ciphers import add_to_file, new_key
+
+    there = add_to_file(file, new_key(id_))
+    lines = [
+        f"Key {id_} wraps from now on; {file} has {counted(there, 'key')}",
+        f"Keep {file} to yourself, with a copy elsewhere: without it nobody reads the runs.",
+    ]
+    return Reply(KeyMade(id=id_, file=str(file), keys=there), lines)
+
+
+async def list_keys(caller: options.Onlooker) -> Reply:
+    """Show the key-encryption keys, and how many keys of the tenant's runs each has wrapped.
+
+    Example: python starter.py keys list
+    """
+    from surehand.activities.ledger.runs import keys as rows
+
+    settings = read_settings()
+    ring = _ring(settings)
+    async with ledger_of(settings) as ledger:
+        found = await ledger.transact(caller.tenant, rows.counts)
+    wrapped = {one.kek_id: one.keys for one in found if one.kek_id is not None}
+    shown = [
+        KeyEncryptionKeyShown(
+            id=id_, wraps=id_ == ring.first.id, here=id_ in ring.ids, keys=wrapped.get(id_, 0)
+        )
+        for id_ in dict.fromkeys([*ring.ids, *wrapped])
+    ]
+    erased = sum(one.keys for one in found if one.kek_id is None)
+    table = [
+        [one.id, "wraps" if one.wraps else "unwraps" if one.here else "not here", str(one.keys)]
+        for one in shown
+    ]
+    lines = [*table_or(("key", "does", "keys of runs"), table, "No keys")]
+    if erased:
+        lines.append(f"{counted(erased, 'key')} of runs erased.")
+    return Reply(KeyList(keys=shown, erased=erased), lines)
+
+
+async def rotate(caller: options.Onlooker) -> Reply:
+    """Wrap all keys of a tenant's runs anew, with the first key-encryption key.
+
+    Runs go on meanwhile, and nothing that they have sent is touched. It may be broken off, and done
+    again.
+
+    Example: python starter.py keys rotate
+    """
+    settings = read_settings()
+    ring = _ring(settings)
+    async with ledger_of(settings) as ledger:
+        rotated, left = await _rotated(ledger, ring, caller.tenant)
+    lines = [f"{counted(rotated, 'key')} of runs wrapped anew, with {ring.first.id}."]
+    if left:
+        lines.append(f"{counted(left, 'key')} changed meanwhile: rotate again.")
+    done = KeysRotated(key=ring.first.id, rotated=rotated, left=left)
+    return Reply(done, lines)
+
+
+async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int]:
+    from surehand.activities.ledger.people.principals import PrincipalError, administration
+    from surehand.activities.ledger.runs import keys as rows
+    from surehand.activities.run_keys import unwrap, wrap
+
+    rotated = left = 0
+    lost: list[KeyUnavailable] = []
+    after: str | None = None
+    try:
+        while page := await ledger.transact(tenant, rows.wrapped_otherwise, ring.first.id, after):
+            # Outside of a transaction: a key management service may take its time.
+            fresh = []
+            for old in page:
+                try:
+                    fresh.append((old, wrap(ring, old.run_id, unwrap(ring, old))))
+                except KeyUnavailable as error:
+                    lost.append(error)
+                    if len(lost) == MOST_LOST:
+                        raise
+            with administration(ledger, tenant) as tx:
+                changed = rows.wrap_all_anew(tx, fresh)
+            rotated, left = rotated + changed, left + len(fresh) - changed
+            after = page[-1].run_id
+        if lost:
+            raise lost[-1]
+    except PrincipalError as error:
+        raise WrongUse(str(error)) from error
+    except KeyUnavailable as error:
+        raise NotReachable(
+            f"{counted(len(lost), 'key')} of runs cannot be read, {rotated} wrapped anew: {error}"
+        ) from error
+    return rotated, left
+
+
+def _ring(settings: Settings) -> KeyRing:
+    from surehand.process.ciphers import read_key_ring
+
+    ring = read_key_ring(settings.key_encryption_keys.get_secret_value())
+    if ring is None:
+        raise WrongUse(f"{KEYS} is not set: nothing is encrypted")
+    return ring

@@ -1,0 +1,344 @@
+"""The tools of this machine: ``tools``, ``mcp``, and what of a plan does not fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from surehand.cli import options
+from surehand.cli.ledger_door import read_settings, read_toolbox, translated
+from surehand.cli.options import Caller
+from surehand.cli.printer import Reply, Table, table_or
+from surehand.cli.shapes import (
+    LoadedTool,
+    McpChange,
+    McpDiff,
+    McpList,
+    McpPinned,
+    McpToolSeen,
+    ToolList,
+)
+from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
+from surehand.process.program import command
+from surehand.process.settings import NotLoaded, load_named
+from surehand.workflows.contracts.tools import PlanError
+from surehand.workflows.names import MODEL_RUN
+from surehand.workflows.plain_text import plain_line
+from surehand.workflows.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from surehand.activities.mcp.pins import Offered, Seen
+    from surehand.activities.mcp.server_file import Reviewed
+    from surehand.activities.tools.toolbox import Toolbox
+
+#: Names the modules; the worker reads the same setting.
+TOOLS_SETTING: Final = "SUREHAND_TOOL_MODULES"
+MCP_SETTING: Final = "SUREHAND_MCP"
+_WORKFLOWS_SETTING: Final = "SUREHAND_WORKFLOW_MODULES"
+_AGENTS_SETTING: Final = "SUREHAND_AGENT_MODULES"
+
+
+def named_tools(caller: Caller) -> Toolbox | None:
+    """Return the tools that this environment names; ``None`` if it names none.
+
+    Raises:
+        WrongUse: A tool module cannot be used.
+    """
+    modules, mcp = _modules(caller, TOOLS_SETTING), caller.environment.get(MCP_SETTING, "")
+    if not modules and not mcp:
+        return None
+    with translated():
+        from surehand.activities.mcp.tools import mcp_tools
+        from surehand.activities.tools.toolbox import load_toolbox
+
+        return load_toolbox(modules, mcp_tools(mcp))
+
+
+def problems_of(toolbox: Toolbox | None, plan: Plan) -> list[PlanError]:
+    """Return what in a plan does not fit the tools; nothing where there are none."""
+    if toolbox is None:
+        return []
+    from surehand.activities.tools.describing import describe_plan
+
+    return describe_plan(toolbox, plan).problems
+
+
+def workflow_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[str]]:
+    """Return which workflows of a plan, and of plans in it, there are not; and what is not known.
+
+    Raises:
+        WrongUse: A workflow module cannot be used.
+    """
+    wanted = {
+        f"{where}code": one.code
+        for where, one in _plans(plan)
+        if one.code is not None and one.code != MODEL_RUN
+    }
+    modules = _modules(caller, _WORKFLOWS_SETTING)
+    if not wanted:
+        return [], []
+    if not modules:
+        near = (
+            "" if not get_close_matches(code, [MODEL_RUN]) else f"; did you mean {MODEL_RUN}?"
+            for code in wanted.values()
+        )
+        return [], [
+            f"the workflow {code} ({_WORKFLOWS_SETTING} names no modules{hint})"
+            for code, hint in zip(wanted.values(), near, strict=True)
+        ]
+    from surehand.activities.tools.workflow_modules import (
+        WorkflowModulesError,
+        load_workflows,
+        workflow_name,
+    )
+
+    try:
+        known = [str(workflow_name(one)) for one in load_workflows(modules)]
+    except WorkflowModulesError as error:
+        raise WrongUse(str(error)) from error
+    there = ", ".join(sorted([*known, MODEL_RUN]))
+    return [
+        PlanError(where=where, reason=f"unknown workflow {code!r}; loaded are: {there}")
+        for where, code in wanted.items()
+        if code not in known
+    ], []
+
+
+def agent_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[str]]:
+    """Return which agents of a plan, and of plans in it, there are not; and what is not known."""
+    modules = _modules(caller, _AGENTS_SETTING)
+    problems, unsure = list[PlanError](), list[str]()
+    for where, one in _plans(plan):
+        if one.agent is None:
+            continue
+        if not modules:
+            unsure.append(f"the agent {one.agent} ({_AGENTS_SETTING} names no modules)")
+        elif one.agent.partition(":")[0] not in modules:
+            reason = f"{one.agent} is in no module of {_AGENTS_SETTING}: {', '.join(modules)}"
+            problems.append(PlanError(where=f"{where}agent", reason=reason))
+        else:
+            try:
+                load_named(one.agent)
+            except NotLoaded as error:
+                problems.append(PlanError(where=f"{where}agent", reason=str(error)))
+    return problems, unsure
+
+
+def _plans(plan: Plan, inside: str = "") -> Iterator[tuple[str, Plan]]:
+    """Yield a plan and those in it, each with where it stands."""
+    yield inside, plan
+    for index, step in enumerate(plan.steps):
+        if step.plan is not None:
+            yield from _plans(step.plan, f"{inside}steps.{index} ({step.id}).plan.")
+
+
+def _modules(caller: Caller, setting: str) -> list[str]:
+    parts = (part.strip() for part in caller.environment.get(setting, "").split(","))
+    return [part for part in parts if part]
+
+
+def warnings_of(toolbox: Toolbox | None, names: Iterable[str]) -> list[str]:
+    """Return what is odd about these tools, and refuses nothing."""
+    if toolbox is None:
+        return []
+    from surehand.activities.tools.lookup_keys import lookup_warning
+
+    tools = [tool for name in sorted(set(names)) if (tool := toolbox.get(name))]
+    return [warning for tool in tools if (warning := lookup_warning(tool))]
+
+
+def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
+    """Check a plan against the tools that this environment names; without any, nothing is checked.
+
+    Args:
+        caller: Whose environment, and where to say that its tools cannot be loaded.
+        file: Where the plan comes from.
+        plan: The plan.
+
+    Raises:
+        PlanRefused: With each problem.
+    """
+    try:
+        problems = problems_of(named_tools(caller), plan)
+    except SurehandError as error:
+        caller.printer.warn(f"the plan is not checked here, but by the worker: {error}")
+        return
+    if problems:
+        raise PlanRefused(file, problems)
+
+
+async def tools(
+    caller: options.Anybody,
+) -> Reply:
+    """Show the tools that a worker with these settings would load.
+
+    Example: python starter.py tools
+    """
+    toolbox = read_toolbox(read_settings())
+    specs = toolbox.specs()
+    rows = [
+        [
+            spec.name,
+            spec.version,
+            spec.effect,
+            spec.recovery,
+            spec.compensation or ("irreversible" if spec.irreversible else ""),
+            "needed" if spec.approval else "",
+            spec.description,
+        ]
+        for spec in specs
+    ]
+    columns = ("tool", "version", "effect", "recovery", "undone by", "approval", "does")
+    nothing = "No tools: name their modules in SUREHAND_TOOL_MODULES, or a file in SUREHAND_MCP"
+    shown = [
+        LoadedTool(**{**dict(spec), **dict(tool.definition())})
+        for spec in specs
+        if (tool := toolbox.get(spec.name)) is not None
+    ]
+    return Reply(ToolList(tools=shown), table_or(columns, rows, nothing))
+
+
+_DEFAULT: Final = "surehand.mcp.yaml"
+_LONGEST: Final = 100
+
+Tools = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TOOL",
+        help="As server.tool, or server.tool@DIGEST to pin just that; default those without a pin.",
+    ),
+]
+
+
+async def list_mcp(caller: options.Anybody) -> Reply:
+    """Show what the servers of the MCP file offer, and what the file says of each tool.
+
+    Example: python starter.py mcp list
+    """
+    _, offered = await _offered(caller)
+    seen = [_shown(one) for one in offered.tools]
+    rows = [
+        [one.tool, one.state, one.effect or "", one.offered or "", one.problem or one.description]
+        for one in seen
+    ]
+    table = table_or(("tool", "state", "effect", "offered", "says of itself"), rows, "No tools")
+    return Reply(
+        McpList(tools=seen, silent=dict(offered.silent)),
+        [*table, *_silent(offered)],
+        ExitCode.NOT_REACHABLE if offered.silent else ExitCode.DONE,
+    )
+
+
+async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
+    """Take what servers offer as reviewed: its digest goes into the MCP file.
+
+    Servers are asked once more. With a digest, as `mcp list` and `mcp diff` print it, nothing is
+    pinned that was not shown. A tool that has changed since it was pinned has to be named.
+
+    Example: python starter.py mcp pin shop.create_refund
+    """
+    from surehand.activities.mcp.pins import write_pins
+
+    reviewed, offered = await _offered(caller)
+    known = {one.full: one for one in offered.tools}
+    named = dict(_name_and_digest(one) for one in tools or ())
+    for name, wanted in named.items():
+        state = known[name].state if name in known else "gone"
+        if state in ("gone", "refused", "unusable"):
+            why = {
+                "gone": "no server that answers offers it",
+                "refused": "the file does not name it: say there what it does",
+                "unusable": known[name].problem if name in known else "",
+            }[state]
+            raise WrongUse(f"{name}: {why}")
+        if wanted and wanted != known[name].digest:
+            raise WrongUse(f"{name}: the server offers {known[name].digest} now, not {wanted}")
+    chosen = [
+        one
+        for one in offered.tools
+        if (one.full in named if tools else one.state == "not pinned") and one.state != "pinned"
+    ]
+    if chosen:
+        with translated():
+            write_pins(reviewed, chosen)
+    pinned = {one.full: str(one.digest) for one in chosen}
+    lines = [f"Pinned {name}: {digest}" for name, digest in pinned.items()]
+    return Reply(
+        McpPinned(file=str(reviewed.path), pinned=pinned),
+        [*(lines or ["Nothing to pin"]), *_silent(offered)],
+        ExitCode.NOT_REACHABLE if offered.silent else ExitCode.DONE,
+    )
+
+
+async def diff(caller: options.Anybody) -> Reply:
+    """Show what servers offer otherwise than it was reviewed; its code is 3 if there is any.
+
+    Example: python starter.py mcp diff
+    """
+    _, offered = await _offered(caller)
+    from surehand.activities.mcp.differences import changes, sides
+
+    changed = [
+        one
+        for one in offered.tools
+        if one.said is not None
+        and one.said.pin is not None
+        and one.state in ("changed", "gone", "unusable")
+    ]
+    found = [
+        McpChange(tool=one.full, part=part, reviewed=before, offered=now)
+        for one in changed
+        for part, before, now in changes(one.reviewed, one.offered)
+    ]
+    digests = {one.full: one.digest for one in changed if one.digest is not None}
+    pins = [f"{name}@{digest}" for name, digest in digests.items()]
+    rows = [[one.tool, one.part, *sides(one.reviewed, one.offered)] for one in found]
+    code = ExitCode.BROKEN if found else ExitCode.DONE
+    return Reply(
+        McpDiff(changes=found, digests=digests, silent=dict(offered.silent)),
+        [
+            *table_or(("tool", "part", "reviewed", "offered"), rows, "Nothing has changed"),
+            *(f"Take it as reviewed: {command('mcp', 'pin', one)}" for one in pins),
+            *_silent(offered),
+        ],
+        ExitCode.NOT_REACHABLE if offered.silent and not found else code,
+    )
+
+
+async def _offered(caller: Caller) -> tuple[Reviewed, Offered]:
+    with translated():
+        from surehand.activities.mcp.pins import ask_servers
+        from surehand.activities.mcp.server_file import read_file
+
+        reviewed = read_file(Path(caller.environment.get(MCP_SETTING) or _DEFAULT))
+        return reviewed, await ask_servers(reviewed)
+
+
+def _shown(one: Seen) -> McpToolSeen:
+    description = "" if one.problem else str((one.offered or {}).get("description", ""))
+    return McpToolSeen(
+        tool=one.full,
+        state=one.state,
+        effect=one.said.effect if one.said else None,
+        pin=one.said.pin if one.said else None,
+        offered=one.digest,
+        description=_cut(description),
+        problem=one.problem,
+    )
+
+
+def _name_and_digest(written: str) -> tuple[str, str]:
+    name, _, digest = written.partition("@")
+    return name, digest
+
+
+def _silent(offered: Offered) -> list[str | Table]:
+    return [f"{name} cannot be asked: {reason}" for name, reason in offered.silent.items()]
+
+
+def _cut(value: object) -> str:
+    return plain_line("" if value is None else value, _LONGEST)

@@ -1,1 +1,0 @@
-"""What every verb is made of: who calls, what it prints, and its way to runs and ledger."""
