@@ -225,11 +225,9 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
 
 
 def build(arguments: Sequence[str] | None = None) -> typer.Typer:
-    """Return the application with all its verbs.
+    """Return the application with the verb that the arguments name, or with all verbs.
 
-    Args:
-        arguments: Load only the verb that they name: loading all takes most of a second. Of the
-            others only what the help says is there. ``None`` loads all.
+    Loading all takes a second of CPU. Of those that are not loaded, the help is there.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.callback(epilog=_EXIT_CODES)(_options)
@@ -284,11 +282,7 @@ def _parsed(module: str) -> ast.Module:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one verb and return its exit code; no error leaves as a traceback.
-
-    Args:
-        arguments: The command line without the program's name.
-    """
+    """Run one verb and return its exit code; no error leaves as a traceback."""
     flags = Flags()
     _prepare_streams()
     end = arguments.index("--") if "--" in arguments else len(arguments)

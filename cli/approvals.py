@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from temporalio.client import WorkflowExecution
@@ -26,8 +26,8 @@ from surehand.cli.render import (
     verdict_text,
     waiting_lines,
 )
-from surehand.cli.shapes import PendingApproval, PendingList, ShownApproval, ShownHeld
-from surehand.client.client import Pending
+from surehand.cli.shapes import Shape
+from surehand.client.client import Pending, PendingHeld, PendingQuestion, SilentRun
 from surehand.client.connection import SAID_AFTER, Connection
 from surehand.client.messages import USUAL_SIGNATURE, SeenRequest, decided, find_approval
 from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
@@ -35,8 +35,10 @@ from surehand.client.plan_file import OverrideError, assign
 from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import (
+    ApprovalRequest,
     ApprovalState,
     DecisionOutcome,
+    HeldApproval,
     SettledApproval,
     Verdict,
 )
@@ -51,12 +53,58 @@ if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger
 
 
-def changed(params: dict[str, Any], changes: list[str]) -> dict[str, Any]:
-    """Return the params with the changes made.
+class PendingApproval(ApprovalRequest):
+    """An approval request with the commands that answer it."""
 
-    Raises:
-        WrongUse: A path leads nowhere, or nothing changes.
-    """
+    run_id: str
+    commands: dict[str, str]
+    """``approve``, ``reject``, ``edit``, ``sign``, and ``temporal`` if that needs no signature."""
+
+
+class ShownApproval(ApprovalRequest):
+    """``show APPROVAL_ID``: one approval request, and how to answer it while it waits."""
+
+    run_id: str
+    run_state: str
+    state: ApprovalState
+    decided_by: str = ""
+    """Who has approved, rejected or edited it, marked if nothing proves the name."""
+    reason: str = ""
+    replaces: str | None = None
+    """The request whose params were edited."""
+    diff: list[str] = []
+    """How the params differ from those of the replaced request, line by line."""
+    open: bool
+    """Whether a decision reaches it: it waits, and so does its run."""
+    web_ui: str
+    commands: dict[str, str] = {}
+    """While it is open: ``approve``, ``reject``, ``edit``, ``sign`` and ``temporal``."""
+
+
+class ShownHeld(HeldApproval):
+    """``show APPROVAL_ID`` where that was decided before it was asked for."""
+
+    run_id: str
+    run_state: str
+    state: Literal["held"] = "held"
+
+
+class PendingList(Shape):
+    """``pending``."""
+
+    approvals: list[PendingApproval]
+    held: list[PendingHeld] = []
+    """Decided before they were asked for: nothing has come of them yet."""
+    questions: list[PendingQuestion] = []
+    others: list[Waiting] = []
+    """Doubts and pauses that wait for a person; ``run_id`` is the run that takes the answer."""
+    silent: list[SilentRun] = []
+    """Runs that wait, too, and for which no worker answers. What the ledger knows of them, if one
+    is configured, is in the other lists."""
+
+
+def changed(params: dict[str, Any], changes: list[str]) -> dict[str, Any]:
+    """Return the params with the changes made."""
     new = copy.deepcopy(params)
     try:
         for change in changes:
@@ -112,12 +160,7 @@ _STATES: Final = {
 async def find_shown(
     caller: Caller, run_id: str, approval_id: str
 ) -> tuple[ShownApproval | ShownHeld, ExitCode]:
-    """Return one approval of a run: by its own view or, if no worker answers, by the ledger.
-
-    Raises:
-        NotFound: There is no such run, or it has not asked for this.
-        NoWorker: No worker answers for the run.
-    """
+    """Return one approval of a run: by its own view or, if no worker answers, by the ledger."""
     connection, code = await caller.connection(), ExitCode.DONE
     found = await connection.describe(run_id)
     try:
@@ -358,9 +401,9 @@ async def _decide(
     caller: Caller, seen: SeenRequest, outcome: DecisionOutcome, reason: str, leave: bool
 ) -> Reply:
     # Before a server is looked for: an id or a key that cannot be used needs none.
-    run_id, _ = decided(caller.settings, seen, outcome, reason=reason)
+    run_id, decision = decided(caller.settings, seen, outcome, reason=reason)
     run = (await caller.client()).run(run_id)
-    return verdict_reply(await run.decide(seen, outcome, reason=reason, leave=leave))
+    return verdict_reply(await run.forward(decision.model_dump(), leave=leave))
 
 
 def verdict_reply(verdict: Verdict) -> Reply:
@@ -449,15 +492,7 @@ async def _view(ledger: Ledger, tenant: str, run: WorkflowExecution) -> RunView:
 
 
 async def open_doubts(caller: Caller, seen: Sequence[str]) -> list[Waiting]:
-    """Return the interventions that no run shows: mostly those of runs that have ended.
-
-    Args:
-        caller: Whose tenant's.
-        seen: Runs that tell of theirs themselves.
-
-    Raises:
-        SurehandError: The ledger cannot be read.
-    """
+    """Return the interventions that no run shows: mostly those of runs that have ended."""
     from surehand.activities.ledger.history import recorded_view
     from surehand.cli.ledger_door import ledger_of, read_settings
 

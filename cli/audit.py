@@ -5,15 +5,38 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.service import RPCError, RPCStatusCode
 
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.effects.epochs import epochs_of
+from surehand.activities.ledger.history.audit import (
+    Break,
+    NotAnExport,
+    RecordedHead,
+    erasure,
+    unverified_approvers,
+    verify_chain,
+    verify_entries,
+    verify_story,
+    without_forgotten,
+)
+from surehand.activities.ledger.history.open_items import open_items
+from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.history.signatures import (
+    claims_to_be,
+    first_unproven,
+    read_export,
+    verify_signature,
+)
+from surehand.activities.ledger.retention.hiding import Hidden, hidden
 from surehand.cli import options
 from surehand.cli.exports import (
+    ExportSignature,
     has_content,
     read_content,
     shown_signature,
@@ -24,7 +47,7 @@ from surehand.cli.ledger_door import ledger_of, read_settings
 from surehand.cli.options import Caller
 from surehand.cli.principals import read_public_key
 from surehand.cli.printer import Lines, Reply, Styled, counted
-from surehand.cli.shapes import AuditReport
+from surehand.cli.shapes import Shape
 from surehand.client.connection import Connection, every_event
 from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.process.settings import ClientSettings
@@ -32,10 +55,35 @@ from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.signing import ContentClaims, ExportClaims
 from surehand.workflows.encryption import NotDecrypted
 
-if TYPE_CHECKING:
-    from surehand.activities.ledger.core.store import Ledger
-    from surehand.activities.ledger.history.audit import Break, RecordedHead
-    from surehand.activities.ledger.retention.hiding import Hidden
+
+class AuditReport(Shape):
+    """``audit``."""
+
+    run_id: str
+    ok: bool
+    events: int
+    compared_with: str
+    """Where the heads came from that the chain has to pass through."""
+    first_break: str | None
+    unverified_approvals: list[str] = []
+    """In whose names calls were approved by unsigned decisions: the names are only claimed."""
+    head: str = ""
+    """The hash of the newest event."""
+    uncompensated: list[str] = []
+    """Effects of a failed or cancelled run that remain; like what follows, it is no break."""
+    in_doubt: list[str] = []
+    partial: list[str] = []
+    open_interventions: list[str] = []
+    erased: str | None = None
+    """When the run was erased, by whom, and why: its chain holds all the same."""
+    signature: ExportSignature | None = None
+    """Of an exported file that is signed."""
+    forgotten: int = 0
+    """Hashes that Temporal's history has and the ledger does not: it was restored meanwhile."""
+    deleted: str | None = None
+    """Of a run that was deleted: by whom, when, and where it was exported to."""
+    content: str | None = None
+    """Of an exported file with what was deleted: what it has."""
 
 
 async def audit(
@@ -69,8 +117,6 @@ async def audit(
 
 async def _recorded_head(caller: Caller, run_id: str) -> ChainHead:
     """Return the head in the ledger's row of a run, which stays when its events are deleted."""
-    from surehand.activities.ledger.history.reads import chain_of
-
     async with ledger_of(read_settings()) as ledger:
         _, _, head = await ledger.transact(caller.tenant, chain_of, run_id)
     return head
@@ -79,12 +125,6 @@ async def _recorded_head(caller: Caller, run_id: str) -> ChainHead:
 def _audit_file(
     settings: ClientSettings, file: Path, signer: Path | None, recorded: ChainHead | None
 ) -> AuditReport:
-    from surehand.activities.ledger.history.audit import (
-        NotAnExport,
-        verify_chain,
-        verify_story,
-    )
-    from surehand.activities.ledger.history.signatures import read_export, verify_signature
 
     key = None if signer is None else _signer(signer)
     made_by = f"`{settings.command('events', 'RUN', '--export', 'FILE')}` writes one"
@@ -123,8 +163,6 @@ def _is_content(file: Path) -> bool:
 
 def _audit_content(file: Path, signer: Path | None, run_id: str | None) -> AuditReport:
     """Prove an export of what was deleted: by its signature, because its rows are in no chain."""
-    from surehand.activities.ledger.history.signatures import claims_to_be
-
     key, found = None if signer is None else _signer(signer), read_content(file)
     why, signature, content = why_unproven(found, run_id, None, key), None, None
     if why is None and found.token is not None:
@@ -159,16 +197,6 @@ def _compared_with(token: str | None, key: dict[str, str] | None) -> str:
 
 
 async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
-    from surehand.activities.ledger.effects.epochs import epochs_of
-    from surehand.activities.ledger.history.audit import (
-        verify_chain,
-        verify_entries,
-        verify_story,
-        without_forgotten,
-    )
-    from surehand.activities.ledger.history.reads import chain_of
-    from surehand.activities.ledger.history.signatures import first_unproven
-    from surehand.activities.ledger.retention.hiding import hidden
 
     tenant = caller.tenant
     async with ledger_of(read_settings()) as ledger:
@@ -204,8 +232,6 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
 
 async def _audit_deleted(ledger: Ledger, tenant: str, gone: Hidden) -> AuditReport:
     """Return what is left to say of a run that was deleted: its tombstone."""
-    from surehand.activities.ledger.history.reads import chain_of
-
     _, _, head = await ledger.transact(tenant, chain_of, gone.run_id)
     where = f", it was exported to {gone.export}" if gone.export else ", it was not exported"
     return AuditReport(
@@ -220,13 +246,7 @@ async def _audit_deleted(ledger: Ledger, tenant: str, gone: Hidden) -> AuditRepo
 
 
 async def history_heads(connection: Connection, run_id: str) -> list[RecordedHead]:
-    """Return the heads that activities have reported into Temporal's history.
-
-    Raises:
-        NotReachable: The server does not answer.
-    """
-    from surehand.activities.ledger.history.audit import RecordedHead
-
+    """Return the heads that activities have reported into Temporal's history."""
     heads: list[RecordedHead] = []
     try:
         async for event in every_event(connection.client, run_id):
@@ -264,8 +284,6 @@ def head_in(data: bytes) -> ChainHead | None:
 
 
 def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
-    from surehand.activities.ledger.history.audit import erasure, unverified_approvers
-    from surehand.activities.ledger.history.open_items import open_items
 
     report = AuditReport(
         run_id=run_id,

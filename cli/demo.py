@@ -24,7 +24,7 @@ from surehand.cli import options
 from surehand.cli.approvals_server.links import Server
 from surehand.cli.printer import Lines, Printer, Reply, Styled
 from surehand.cli.render import effect_table, request_details, result_lines
-from surehand.cli.shapes import DemoReport
+from surehand.cli.shapes import Shape
 from surehand.client.client import Client
 from surehand.client.connection import Connection
 from surehand.client.run import Run
@@ -43,6 +43,19 @@ from surehand.process.settings import client_settings
 from surehand.workflows.contracts.approvals import ApprovalRequest, ApprovalState
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.contracts.states import StepState
+
+
+class DemoReport(Shape):
+    """``demo``: what the shop itself counted."""
+
+    ok: bool
+    run_id: str
+    state: str
+    refunds: int
+    mails: int
+    worker_killed: bool
+    decided_by: str
+
 
 #: Seconds between looks at the ledger, which knows what was decided on the page.
 _PAGE_LOOK: Final = 0.5
@@ -76,16 +89,7 @@ class DemoPage:
 def served(
     folder: Path, database_url: str, variables: Mapping[str, str]
 ) -> Iterator[DemoPage | None]:
-    """Serve the approvers' pages for as long as the block lasts.
-
-    Args:
-        folder: Of the demo.
-        database_url: Of its ledger.
-        variables: By which the server finds ledger and runs.
-
-    Yields:
-        The page; ``None`` where what it needs is not installed.
-    """
+    """Serve the approvers' pages for as long as the block lasts."""
     state = folder / "approvals"
     # By a name: passkeys are made for names only.
     options = ("--http", "localhost:0", "--state", str(state))
@@ -134,12 +138,6 @@ def set_up(say: Callable[[str], None]) -> Iterator[Environment]:
     """Start server, ledger and shop; stop them all and remove the folder on every way out.
 
     The folder stays when the block fails: its logs say why.
-
-    Args:
-        say: Told what is being waited for.
-
-    Raises:
-        NotReachable: Something did not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="surehand-demo-"))
     with ExitStack() as running:
@@ -214,14 +212,7 @@ class DemoScript:
         approver: str | None,
         page: DemoPage | None = None,
     ) -> None:
-        """Prepare the showing.
-
-        Args:
-            printer: Where it is shown.
-            environment: Where it happens.
-            approver: Who is asked at the terminal; ``None`` if nobody is there.
-            page: Where they may approve instead.
-        """
+        """Prepare the showing."""
         self._printer = printer
         self._environment = environment
         self._approver = approver
@@ -231,11 +222,7 @@ class DemoScript:
         self._worker: Child | None = None
 
     async def play(self) -> DemoReport:
-        """Show everything and return what the shop counted.
-
-        Raises:
-            SurehandError: A part did not happen in time.
-        """
+        """Show everything and return what the shop counted."""
         client = await self._client()
         with self._environment.worker("worker-1", crash_at=CRASH_AT) as first:
             self._headline(f"Worker 1 runs (process {first.pid}), prepared for the worst")

@@ -17,7 +17,7 @@ from surehand.cli import options
 from surehand.cli.options import Caller
 from surehand.cli.printer import Lines, Printer, Reply
 from surehand.cli.render import open_items
-from surehand.cli.shapes import NewProject
+from surehand.cli.shapes import Shape
 from surehand.client.client import WAITS_FOR_PEOPLE, Looked, look_at
 from surehand.client.connection import Connection
 from surehand.process import PACKAGE
@@ -43,6 +43,15 @@ from surehand.process.program import INSTALLED, command, module, program
 from surehand.process.settings import ENV_FILE, SETTINGS_FILE
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import RUN_STATE
+
+
+class NewProject(Shape):
+    """``init``: what was written, and the commands to go on with, in that folder."""
+
+    folder: str
+    files: list[str]
+    commands: list[str]
+
 
 #: What lies there is what is written; `env` without its dot, because it is no settings file here.
 _TEMPLATE: Final = PACKAGE / "examples" / "project"

@@ -8,18 +8,31 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from temporalio.service import RPCError
 
+from surehand.activities.ledger.core.engine import LedgerUnfit, without_passwords
+from surehand.activities.ledger.core.guards import weak_guards
+from surehand.activities.ledger.core.standbys import standbys_of
+from surehand.activities.ledger.core.store import LedgerUnavailable
+from surehand.activities.ledger.effects.epochs import MEANING, current
+from surehand.activities.mcp.pins import Seen
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.activities.worker.settings import (
+    Settings,
+    SettingsError,
+    judge_settings,
+    missing_settings,
+)
 from surehand.cli import options, workers
 from surehand.cli.ledger_door import ledger_of, notifiers_of, read_settings, read_toolbox
 from surehand.cli.options import Caller
 from surehand.cli.plan_schema import field_docstrings
 from surehand.cli.printer import Lines, Reply, Table, counted
-from surehand.cli.shapes import Check, DoctorReport, SettingList, SettingShown
+from surehand.cli.shapes import Shape
 from surehand.cli.tools import warnings_of
 from surehand.client.connection import Connection
 from surehand.process.connect import EMBEDDED, find_target
@@ -29,10 +42,48 @@ from surehand.process.settings import PREFIX, Sources, given_sources
 from surehand.workflows.names import SEARCH_ATTRIBUTES
 from surehand.workflows.plain_text import plain
 
-if TYPE_CHECKING:
-    from surehand.activities.mcp.pins import Seen
-    from surehand.activities.tools.toolbox import Toolbox
-    from surehand.activities.worker.settings import Settings
+
+class Check(Shape):
+    """One thing that ``doctor`` looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    """What to do; empty when nothing is wrong."""
+    commands: list[str] = []
+    """The lines that do it, where they are known, ready to paste."""
+
+
+class DoctorReport(Shape):
+    """``doctor``."""
+
+    ok: bool
+    checks: list[Check]
+
+
+class SettingShown(Shape):
+    """One setting."""
+
+    name: str
+    """As a settings file has it."""
+    variable: str
+    """As the environment and ``.env`` have it."""
+    value: Any
+    """Null: missing."""
+    unit: str
+    origin: str
+    """``default``, ``environment``, or the file's path."""
+    meaning: str
+
+
+class SettingList(Shape):
+    """``settings``."""
+
+    file: str | None
+    """The settings file."""
+    settings: list[SettingShown]
+
 
 #: Passwords in URLs: before the last ``@``, and in the query.
 _IN_AUTHORITY: Final = re.compile(r"(://[^/:@?#]*:)[^?#]*@")
@@ -61,12 +112,6 @@ def settings(
 
 
 def _shown(sources: Sources) -> list[SettingShown]:
-    from surehand.activities.worker.settings import (
-        Settings,
-        SettingsError,
-        judge_settings,
-        missing_settings,
-    )
 
     missing = missing_settings(sources)
     try:
@@ -418,8 +463,6 @@ def _no_database(detail: str) -> Check:
 
 
 def _wrong_database(settings: Settings, error: SurehandError) -> Check:
-    from surehand.activities.ledger.core.engine import LedgerUnfit
-    from surehand.activities.ledger.core.store import LedgerUnavailable
 
     away = isinstance(error.__cause__, LedgerUnavailable)
     if isinstance(error.__cause__, LedgerUnfit):
@@ -444,10 +487,6 @@ def _locked_database(settings: Settings, detail: str) -> Check:
 
 
 async def _database(caller: Caller, settings: Settings) -> list[Check]:
-    from surehand.activities.ledger.core.engine import without_passwords
-    from surehand.activities.ledger.core.guards import weak_guards
-    from surehand.activities.ledger.core.standbys import standbys_of
-    from surehand.activities.ledger.effects.epochs import MEANING, current
 
     try:
         async with ledger_of(settings) as ledger:

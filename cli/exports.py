@@ -17,11 +17,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
+from surehand.activities.ledger.history.audit import NotAnExport, to_lines, verify_chain
+from surehand.activities.ledger.history.signatures import (
+    claims_to_be,
+    read_export,
+    signature_line,
+    verify_signature,
+)
+from surehand.activities.ledger.people.signatures import BadSignature, authentic
+from surehand.activities.ledger.retention.content import Content, Exported
+from surehand.activities.retention.rounds import Files
 from surehand.cli.printer import shown_time
-from surehand.cli.shapes import ExportSignature
+from surehand.cli.shapes import Shape
 from surehand.client.messages import public_jwk, read_key, sign
 from surehand.process.exits import ExitCode, OutputLost, SurehandError
 from surehand.process.files import make_folder, replace_whole, replacing
@@ -30,29 +40,25 @@ from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.signing import ContentClaims, ExportClaims, Signed, audience
 from surehand.workflows.identity import tenant_of_run
 
-if TYPE_CHECKING:
-    from surehand.activities.ledger.retention.content import Content, Exported
-    from surehand.activities.retention.rounds import Files
+
+class ExportSignature(Shape):
+    """Of an exported file."""
+
+    signer: str
+    """As the signature says; what proves it is the key."""
+    kid: str
+    tenant: str
+    signed_at: datetime
+    verified: bool
+    """False: nobody has named the signer's key (``--signer``), so all of this is only claimed."""
 
 
 def signed_head(
     settings: ClientSettings, events: Sequence[Mapping[str, Any]], head: ChainHead
 ) -> str:
-    """Return the line that ends a signed export; nothing where no key is named.
-
-    Args:
-        settings: Who signs, for which tenant, and with which key.
-        events: All events of the run, in order.
-        head: As the run's row in the ledger records it.
-
-    Raises:
-        WrongUse: The key cannot be used.
-        SurehandError: The chain is broken: nobody shall vouch for it.
-    """
+    """Return the line that ends a signed export; nothing where no key is named."""
     if settings.key is None:
         return ""
-    from surehand.activities.ledger.history.audit import verify_chain
-    from surehand.activities.ledger.history.signatures import signature_line
 
     key = read_key(settings.key)
     found = verify_chain(events, [head])
@@ -75,15 +81,7 @@ def signed_head(
 
 
 def shown_signature(token: str, claims_of: type[Signed], *, verified: bool) -> ExportSignature:
-    """Return what a signature of the right form says.
-
-    Args:
-        token: The compact JWS.
-        claims_of: What it is a signature of.
-        verified: Whether it was made with the key of the signer who was named.
-    """
-    from surehand.activities.ledger.history.signatures import claims_to_be
-
+    """Return what a signature of the right form says."""
     kid, claims = claims_to_be(token, claims_of)
     return ExportSignature(
         signer=claims.sub,
@@ -141,13 +139,7 @@ class Exports:
         self._folder = folder
 
     async def write(self, content: Content, files: Files) -> Exported:
-        """Export what goes of a run; of a whole run its events, too.
-
-        Raises:
-            SurehandError: The chain is broken, or a file cannot be written, or not read again.
-        """
-        from surehand.activities.ledger.retention.content import Exported
-
+        """Export what goes of a run; of a whole run its events, too."""
         made = list[Path]()
         try:
             await asyncio.to_thread(make_folder, self._folder)
@@ -166,8 +158,6 @@ class Exports:
         return Exported(tuple(map(str, made)), content.digest, content.head)
 
     async def _write_events(self, content: Content, head: ChainHead) -> Path:
-        from surehand.activities.ledger.history.audit import to_lines
-
         file = self._folder / f"{quote(content.run_id, safe='~')}.jsonl"
         signed = signed_head(self._settings, content.chain, head)
         text = to_lines(content.chain) + signed
@@ -225,8 +215,6 @@ class Exports:
         return file
 
     def _signature(self, content: Content, digest: str) -> bytes:
-        from surehand.activities.ledger.history.signatures import signature_line
-
         claims = ContentClaims(
             aud=audience(self._settings.tenant),
             sub=self._settings.user,
@@ -266,21 +254,13 @@ def _write_file(to: _Hashed, path: str, data: bytes | None) -> None:
 
 
 def has_content(file: Path) -> bool:
-    """Return whether a file is an export of content, and not of events.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return whether a file is an export of content, and not of events."""
     with file.open("rb") as read:
         return read.read(len(_FILE)).startswith((_ROW, _FILE))
 
 
 def read_content(file: Path) -> Found:
-    """Return what an export of content has, whatever it is worth.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return what an export of content has, whatever it is worth."""
     rows = files = 0
     all_, of_rows, token = hashlib.sha256(), hashlib.sha256(), None
     with file.open("rb") as read:
@@ -325,9 +305,6 @@ def why_unproven(
         kind: Which content; ``None``: any.
         jwk: Whose signature it has to be; ``None``: only what it claims is compared.
     """
-    from surehand.activities.ledger.history.signatures import claims_to_be
-    from surehand.activities.ledger.people.signatures import BadSignature, authentic
-
     if found.token is None:
         return "the export is not signed, or its end was cut off"
     try:
@@ -348,8 +325,6 @@ def why_unproven(
 
 
 def _verify_events(file: Path, head: ChainHead) -> None:
-    from surehand.activities.ledger.history.audit import NotAnExport, verify_chain
-    from surehand.activities.ledger.history.signatures import read_export, verify_signature
 
     try:
         events, token = read_export(file.read_text(encoding="utf-8"))

@@ -62,11 +62,7 @@ def translated() -> Iterator[None]:
 
 
 def read_settings() -> Settings:
-    """Return the worker's settings.
-
-    Raises:
-        WrongUse: One is unknown, missing or wrong.
-    """
+    """Return the worker's settings."""
     from surehand.activities.worker.settings import load_settings
 
     with translated():
@@ -74,11 +70,7 @@ def read_settings() -> Settings:
 
 
 def read_toolbox(settings: Settings) -> Toolbox:
-    """Return the tools that a worker with these settings would load.
-
-    Raises:
-        WrongUse: A tool module cannot be used.
-    """
+    """Return the tools that a worker with these settings would load."""
     from surehand.activities.mcp.tools import mcp_tools
     from surehand.activities.tools.toolbox import load_toolbox
 
@@ -87,11 +79,7 @@ def read_toolbox(settings: Settings) -> Toolbox:
 
 
 def notifiers_of(settings: Settings) -> str:
-    """Return in one line the notifiers that a worker with these settings would load.
-
-    Raises:
-        WrongUse: One is unknown, or one of its settings is missing or wrong.
-    """
+    """Return in one line the notifiers that a worker with these settings would load."""
     from surehand.activities.notify.notifiers import (
         NotifiersMisconfigured,
         load_notifiers,
@@ -105,11 +93,7 @@ def notifiers_of(settings: Settings) -> str:
 
 
 def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
-    """Return the store of large values.
-
-    Raises:
-        WrongUse: Its URL cannot be used.
-    """
+    """Return the store of large values."""
     from surehand.activities.artifacts import ArtifactStore
 
     with translated():
@@ -120,13 +104,7 @@ def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
 async def ledger_of(settings: Settings, patience: timedelta | None = None) -> AsyncIterator[Ledger]:
     """Open the ledger; its errors inside the block become the starter's.
 
-    Args:
-        settings: Where it is.
-        patience: How long a statement may take, if not the usual time.
-
-    Raises:
-        NotReachable: The database is away, or not migrated.
-        NoSuchRun: There is no such run in this tenant.
+    ``patience``: how long a statement may take, if not the usual time.
     """
     from surehand.activities.ledger.core.engine import PATIENCE, require_fit
     from surehand.activities.ledger.core.migrate import require_head
@@ -143,15 +121,7 @@ async def ledger_of(settings: Settings, patience: timedelta | None = None) -> As
 
 
 def encryption_of(settings: Settings, opened: ExitStack) -> Encryption | None:
-    """Return what encrypts by the keys in the ledger, which is opened once it needs one.
-
-    Args:
-        settings: Where the ledger is, and the key-encryption keys.
-        opened: Closes the ledger.
-
-    Raises:
-        WrongUse: The key-encryption keys cannot be used.
-    """
+    """Return what encrypts by the keys in the ledger, which is opened once it needs one."""
     from surehand.activities.ledger.core.engine import make_engine
     from surehand.activities.ledger.core.store import Ledger
     from surehand.process.ciphers import RunEncryption
@@ -168,11 +138,7 @@ def encryption_of(settings: Settings, opened: ExitStack) -> Encryption | None:
 
 
 def keys_of(settings: Settings, ledger: Callable[[], Ledger]) -> LedgerKeys | None:
-    """Return the keys of runs; ``None``: nothing is encrypted.
-
-    Raises:
-        WrongUse: The key-encryption keys cannot be used.
-    """
+    """Return the keys of runs; ``None``: nothing is encrypted."""
     from surehand.activities.run_keys import LedgerKeys
 
     return LedgerKeys.of(settings.key_encryption_keys.get_secret_value(), ledger)
@@ -182,13 +148,7 @@ def keys_of(settings: Settings, ledger: Callable[[], Ledger]) -> LedgerKeys | No
 async def administration(tenant: str, *, forgets: bool = False) -> AsyncIterator[Transaction]:
     """Open a transaction of an administrator's: all of it is written, or nothing.
 
-    Args:
-        tenant: Whose rows.
-        forgets: Whether what it overwrites must not stay in the files of an SQLite database.
-
-    Raises:
-        WrongUse: The change cannot be made, or not with this role of the database.
-        NotReachable: The database is away, or not migrated.
+    ``forgets``: what it overwrites must not stay in the files of an SQLite database.
     """
     from surehand.activities.ledger.core.engine import forget_log
     from surehand.activities.ledger.people import principals as transactions
@@ -207,14 +167,7 @@ async def administration(tenant: str, *, forgets: bool = False) -> AsyncIterator
 def rows_reply(
     run_id: str | None, columns: Sequence[str], rows: list[dict[str, Any]], nothing: str
 ) -> Reply:
-    """Return rows of the ledger, of which people see some columns.
-
-    Args:
-        run_id: The run that they are of, if only one's were asked for.
-        columns: Those that people see.
-        rows: All that the ledger has.
-        nothing: What is said where there are none.
-    """
+    """Return rows of the ledger, of which people see some columns."""
     cells = [["" if row[name] is None else compact(row[name]) for name in columns] for row in rows]
     heads = [name.removesuffix("_id") for name in columns]
     return Reply(LedgerRows(run_id=run_id, rows=rows), table_or(heads, cells, nothing))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from temporalio.client import (
@@ -22,6 +22,18 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
+from surehand.activities.ledger.effects import epochs
+from surehand.activities.ledger.effects.epochs import Epoch, EpochError, close, open_at
+from surehand.activities.ledger.history.audit import without_forgotten
+from surehand.activities.ledger.history.reads import chain_of, knows_run, open_interventions
+from surehand.activities.ledger.history.stats import Scope
+from surehand.activities.ledger.history.stats import stats as figures
+from surehand.activities.ledger.history.stats_shapes import Spread, Stats
+from surehand.activities.maintenance import reconcile_round
+from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.crash_points import Crash
+from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.audit import history_heads
 from surehand.cli.ledger_door import (
@@ -33,21 +45,60 @@ from surehand.cli.ledger_door import (
 )
 from surehand.cli.options import Caller
 from surehand.cli.printer import Lines, Reply, Styled, Table, counted, shown_time
-from surehand.cli.shapes import EpochShown, ReconcileReport, RunBehind, Scheduled, UnwindReport
+from surehand.cli.shapes import Shape
 from surehand.cli.workers import ping
 from surehand.client.connection import Connection
 from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.maintenance import Reconciled, ReconcileLedger, UnwindRun, Unwound
+from surehand.workflows.contracts.maintenance import (
+    Reconciled,
+    ReconcileLedger,
+    UnwindRun,
+    Unwound,
+)
 from surehand.workflows.identity import tenant_of_run, tenant_problem, unwind_id, upkeep_id
 from surehand.workflows.names import RECONCILE, UNWIND
 from surehand.workflows.options import LONGEST_RECONCILE
 
-if TYPE_CHECKING:
-    from surehand.activities.ledger.core.store import Ledger, Transaction
-    from surehand.activities.ledger.effects.epochs import Epoch
-    from surehand.activities.ledger.history.stats_shapes import Spread, Stats
-    from surehand.activities.worker.settings import Settings
+
+class RunBehind(Shape):
+    """A run that has gone on in Temporal beyond what a restored ledger has of it."""
+
+    run_id: str
+    known: bool
+    """Whether the ledger has the run at all."""
+    command: str
+    """Has it begin anew, under the same keys."""
+
+
+class EpochShown(Shape):
+    """``ledger restored``: the newest epoch; all is null where the ledger was never restored."""
+
+    number: int | None = None
+    restored_to: datetime | None = None
+    opened_at: datetime | None = None
+    opened_by: str | None = None
+    closed_at: datetime | None = None
+    closed_by: str | None = None
+    newest_event_at: datetime | None = None
+    """Of the tenant, when the epoch was opened just now."""
+    behind: list[RunBehind] = []
+    """The runs that are to begin anew, of all tenants; with ``--done``, those that are left."""
+
+
+class ReconcileReport(Reconciled):
+    """``reconcile``: what one round has done."""
+
+    for_a_human: int
+    """Open interventions: nobody but a human can settle them."""
+
+
+class Scheduled(Shape):
+    """``reconcile --every``."""
+
+    schedule_id: str
+    every_seconds: float
+
 
 #: The server takes no shorter interval.
 SHORTEST: Final = timedelta(seconds=1)
@@ -81,20 +132,15 @@ async def reconcile(
         return await _schedule(caller, connection, asked, every)
     settings = read_settings()
     async with ledger_of(settings) as ledger:
-        from surehand.activities.ledger.history.reads import open_interventions
-
         done = await _reconcile(connection, settings, ledger, asked)
         for_a_human = await ledger.transact(caller.tenant, open_interventions)
-    report = ReconcileReport(**done.model_dump(exclude={"next"}), for_a_human=for_a_human)
+    report = ReconcileReport(**done.model_dump(), for_a_human=for_a_human)
     return Reply(report, _reconciled_lines(caller.settings, report))
 
 
 async def _reconcile(
     connection: Connection, settings: Settings, ledger: Ledger, asked: ReconcileLedger
 ) -> Reconciled:
-    from surehand.activities.maintenance import reconcile_round
-    from surehand.activities.worker.context import WorkerContext
-    from surehand.activities.worker.crash_points import Crash
 
     context = WorkerContext.of(
         settings,
@@ -188,8 +234,7 @@ async def unwind(
     if answer is None:
         raise NoWorker(f"no worker answers (task queue {queue}); nothing was undone")
     asked = UnwindRun(tenant=caller.tenant, run_id=run_id, actor=caller.settings.user)
-    done = await _unwind(connection, asked, queue)
-    report = UnwindReport.model_validate(done.model_dump())
+    report = await _unwind(connection, asked, queue)
     more = [f"{report.more_undone} more"] if report.more_undone else []
     undone = ", ".join([*report.undone, *more]) or "nothing"
     lines = [f"Run {run_id}: undone {undone}"]
@@ -239,7 +284,6 @@ async def restored(
     """
     if to is not None and done:
         raise WrongUse("--to opens an epoch and --done closes it: name one of them")
-    from surehand.activities.ledger.effects import epochs
 
     moment = None if to is None else parse_moment(to)
     newest: int | None = None
@@ -258,11 +302,7 @@ async def restored(
 
 
 def parse_moment(text: str) -> datetime:
-    """Return an instant; it has to say of which time zone it is.
-
-    Raises:
-        WrongUse: It is none.
-    """
+    """Return an instant; it has to say of which time zone it is."""
     how = "write a time with its zone, such as 2026-11-23T14:00:00Z or 2026-11-23T15:00:00+01:00"
     try:
         moment = datetime.fromisoformat(text)
@@ -274,7 +314,6 @@ def parse_moment(text: str) -> datetime:
 
 
 def _changed(tx: Transaction, moment: datetime | None, to: str | None, actor: str) -> Epoch:
-    from surehand.activities.ledger.effects.epochs import EpochError, close, open_at
 
     try:
         if moment is None:
@@ -305,10 +344,6 @@ def _time(ms: int | None) -> Any:
 
 async def _behind(caller: Caller, epoch: Epoch) -> list[RunBehind]:
     """Return the runs, of every tenant, that Temporal knows more of than the ledger does."""
-    from surehand.activities.ledger.core.store import RunNotFound
-    from surehand.activities.ledger.history.audit import without_forgotten
-    from surehand.activities.ledger.history.reads import chain_of, knows_run
-
     try:
         connection = await caller.connection()
     except NotReachable as error:
@@ -394,9 +429,6 @@ async def stats(
 
     Example: python starter.py stats --since 7d --probe 100
     """
-    from surehand.activities.ledger.history.stats import Scope
-    from surehand.activities.ledger.history.stats import stats as figures
-
     run_id = caller.run_id(run) if run else None
     scope = Scope(caller.tenant, datetime.now(UTC) - since, run_id)
     async with ledger_of(read_settings()) as ledger:

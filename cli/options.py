@@ -67,35 +67,17 @@ class Caller:
         return self.printer.attended and sys.stdin.isatty() and not self.printer.json_output
 
     def run_id(self, run: str) -> str:
-        """Return the full id of a run by what the command line names it.
-
-        Raises:
-            WrongUse: It has not the form of a run id.
-            NotFound: It is another tenant's.
-        """
+        """Return the full id of a run by what the command line names it."""
         return find_run_id(self.tenant, run)
 
     async def run(self, name: str) -> ClientRun:
-        """Return the run that the command line names.
-
-        Raises:
-            WrongUse: It has not the form of a run id.
-            NotFound: It is another tenant's.
-            NotReachable: If no server answers.
-        """
+        """Return the run that the command line names."""
         # Before a server is looked for: what cannot be a run needs none.
         run_id = self.run_id(name)
         return (await self.client()).run(run_id)
 
     async def connection(self, *, silent: bool = False) -> Connection:
-        """Return a connected client.
-
-        Args:
-            silent: Nobody is told what is waited for.
-
-        Raises:
-            NotReachable: If no server answers.
-        """
+        """Return a connected client."""
         target = find_target(self.environment)
         converter = client_converter(target, self._encryption(target))
         client = await connect(target, quiet=True, converter=converter)
@@ -111,11 +93,7 @@ class Caller:
         return encryption_of(read_settings(), self.opened)
 
     async def client(self) -> Client:
-        """Return a connected client, as users' own programs have it.
-
-        Raises:
-            NotReachable: If no server answers.
-        """
+        """Return a connected client, as users' own programs have it."""
         signed_only = self.environment.get("SUREHAND_DECISIONS") == "signed"
         return Client(await self.connection(), signed_only=signed_only)
 
@@ -127,14 +105,7 @@ def perform(
     judged: bool = True,
     **given: Any,
 ) -> int:
-    """Run one verb to its end, print what it answers, and return the exit code.
-
-    Args:
-        verb: What to do; it returns an exit code where all is printed already.
-        json_output: Print one JSON document instead of text.
-        judged: Refuse wrong settings first; a verb that does not, says itself what is wrong.
-        given: Settings from the command line; they win over the others.
-    """
+    """Run one verb to its end, print what it answers, and return the exit code."""
     printer = Printer(json_output=json_output)
     try:
         with _in_cell_of(given):
@@ -179,9 +150,6 @@ def _require_right_settings() -> None:
     """Refuse settings that a worker would refuse; one that is missing, this verb may not need.
 
     What judges them knows the other room, so it is asked only where there is something to judge.
-
-    Raises:
-        WrongUse: One is unknown or wrong; it is named, with its file.
     """
     sources = given_sources()
     if sources.settings.keys() <= JUDGED_HERE:
@@ -199,11 +167,7 @@ def _require_right_settings() -> None:
 
 
 def duration(text: str) -> timedelta:
-    """Return ``90s``, ``10m`` or ``2h`` as a timedelta.
-
-    Raises:
-        typer.BadParameter: If it is not a duration above zero.
-    """
+    """Return ``90s``, ``10m`` or ``2h`` as a timedelta above zero."""
     try:
         parsed = parse_duration(text)
     except ValueError as error:
@@ -214,11 +178,7 @@ def duration(text: str) -> timedelta:
 
 
 def refuse_lone_timeout(wait: bool, timeout: timedelta | None) -> None:
-    """Refuse a time limit for a wait that was not asked for.
-
-    Raises:
-        WrongUse: There is one.
-    """
+    """Refuse a time limit for a wait that was not asked for."""
     if timeout is not None and not wait:
         raise WrongUse("--timeout is for --wait")
 

@@ -13,7 +13,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from surehand.cli import options
 from surehand.cli.plan_schema import plan_schema
 from surehand.cli.printer import Reply, counted
-from surehand.cli.shapes import GraphEdge, GraphNode, Kind, PlanChecked, PlanGraph
+from surehand.cli.shapes import Shape
 from surehand.cli.tools import (
     TOOLS_SETTING,
     agent_problems,
@@ -29,17 +29,70 @@ from surehand.workflows.plain_text import plain, plain_line
 from surehand.workflows.plan.plan import Goto, Plan, Step
 from surehand.workflows.plan.validation import ancestors
 
+Kind = Literal["read", "write", "tool", "ask", "wait", "plan"]
+
+
+class PlanChecked(Shape):
+    """``plan check`` of a plan that is valid; what is wrong with others is an ``ErrorReport``."""
+
+    file: str
+    plan: str
+    steps: int
+    """Those of plans inside it included."""
+    tools_checked: bool
+    """False: no tools are named here, and the worker's tools may still refuse it."""
+    not_checked: list[str] = []
+    """What only a worker can tell, and why."""
+    warnings: list[str] = []
+    """What is odd about its tools, and refuses nothing."""
+
+
+class GraphEdge(Shape):
+    """What follows what."""
+
+    source: str
+    target: str
+    on: list[Literal["on_no", "on_failure", "on_reject"]] = []
+    """The ends of ``source`` at which the run goes on there; nothing: ``target`` waits for it."""
+
+
+class GraphNode(Shape):
+    """One step."""
+
+    id: str
+    kind: Kind
+    """``tool``: of a tool that is not known here, so nobody can say whether it reads or writes."""
+    does: str
+    """The tool's name, the question, the event or the inner plan's name."""
+    layer: int
+    """Counts from 1: those of one layer run together, as far as their steps take equally long."""
+    approval: bool
+    """Whether the plan or the tool, where it is known, asks for an approval, maybe by its rules."""
+    when: str | None
+    for_each: str | None
+    parallel: int
+    interrupts: list[Literal["before", "after"]]
+    fallback: str | None
+    plan: PlanGraph | None
+    """The plan that the step is."""
+
+
+class PlanGraph(Shape):
+    """``plan graph``."""
+
+    name: str
+    goal: str
+    nodes: list[GraphNode]
+    edges: list[GraphEdge]
+    """Waits that others imply are left out."""
+
+
 _PLACES: Final[tuple[Literal["before", "after"], ...]] = ("before", "after")
 _End = Literal["on_no", "on_failure", "on_reject"]
 
 
 def graph_of(plan: Plan, tools: Mapping[str, ToolSpec]) -> PlanGraph:
-    """Return the graph of a plan.
-
-    Args:
-        plan: The plan.
-        tools: The tools that are known here, by name.
-    """
+    """Return the graph of a plan."""
     layers = _layers(plan)
     return PlanGraph(
         name=plan.name,
@@ -197,12 +250,7 @@ _NARROWEST: Final = 24
 
 
 def picture(graph: PlanGraph, width: int) -> list[str]:
-    """Return the lines of a picture.
-
-    Args:
-        graph: The plan.
-        width: Columns there are.
-    """
+    """Return the lines of a picture."""
     width = max(width, _NARROWEST)
     goal = f": {graph.goal}" if graph.goal else ""
     lines = _wrapped(f"{graph.name}{goal}", width)

@@ -10,32 +10,84 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.principals import (
+    Change,
+    Kind,
+    Principal,
+    all_principals,
+    changes,
+)
+from surehand.activities.ledger.people.public_keys import BadKey, PublicKey, registered
 from surehand.cli import options
 from surehand.cli.ledger_door import administration, ledger_of, read_settings
 from surehand.cli.printer import Reply, shown_time, table_or
-from surehand.cli.shapes import (
-    NewKey,
-    PrincipalChange,
-    PrincipalChanged,
-    PrincipalHistory,
-    PrincipalList,
-    PrincipalPart,
-    PrincipalShown,
-)
+from surehand.cli.shapes import Shape
 from surehand.client.messages import new_key
 from surehand.process.exits import NotFound, WrongUse
 from surehand.workflows.contracts.base import LONGEST_NAME
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.policy import ROLE_FORM
 
-if TYPE_CHECKING:
-    from surehand.activities.ledger.core.store import Transaction
-    from surehand.activities.ledger.people.principals import Kind, Principal
-    from surehand.activities.ledger.people.public_keys import PublicKey
+
+class PrincipalShown(Shape):
+    """A principal, and what counts for them now."""
+
+    name: str
+    roles: list[str]
+    permissions: list[str]
+    keys: list[str]
+    """Key ids, oldest first; revoked ones are in the history only."""
+    passkeys: list[str] = []
+    """Those of them that are passkeys'."""
+
+
+class PrincipalList(Shape):
+    """``principal list``."""
+
+    principals: list[PrincipalShown]
+
+
+class PrincipalPart(Shape):
+    """One thing that a change of a principal was about."""
+
+    kind: Literal["principal", "role", "permission", "key"]
+    what: str
+    """A name, or a key id."""
+    changed: bool
+    """False: it was so already."""
+
+
+class PrincipalChanged(Shape):
+    """``principal add``, ``grant``, ``revoke`` and ``key``: all of it is written."""
+
+    principal: PrincipalShown
+    """As it is now."""
+    parts: list[PrincipalPart]
+
+
+class PrincipalHistory(Shape):
+    """``principal list --history``, oldest first."""
+
+    changes: list[Change]
+
+
+class NewKey(Shape):
+    """``principal keygen``."""
+
+    kid: str
+    private_key: str
+    """The file that its owner keeps."""
+    public_key: str
+    """The file that an administrator registers."""
+    register_command: str
+    """The command that does it."""
+
 
 #: In place of a file's name: the key comes from stdin.
 STDIN: Final = "-"
@@ -44,11 +96,7 @@ _LARGEST_FILE: Final = 16_384
 
 
 def checked_name(name: str) -> str:
-    """Return a principal's name.
-
-    Raises:
-        WrongUse: Somebody could take it for another one.
-    """
+    """Return a principal's name, unless somebody could take it for another one."""
     normal = unicodedata.normalize("NFC", name)
     if not 1 <= len(name) <= LONGEST_NAME:
         why = f"a name has 1 to {LONGEST_NAME} characters"
@@ -66,11 +114,7 @@ def checked_name(name: str) -> str:
 def checked_grants(
     roles: Sequence[str] | None, permissions: Sequence[str] | None
 ) -> list[tuple[Kind, str]]:
-    """Return roles and permissions, each once.
-
-    Raises:
-        WrongUse: No policy could name one of them.
-    """
+    """Return roles and permissions, each once."""
     wanted: list[tuple[Kind, str]] = [("role", role) for role in roles or ()]
     wanted += [("permission", permission) for permission in permissions or ()]
     for kind, what in wanted:
@@ -82,11 +126,7 @@ def checked_grants(
 
 
 def read_small(file: Path, what: str) -> bytes:
-    """Return the content of a small file, or of stdin.
-
-    Raises:
-        WrongUse: It cannot be read, or is too large for what it should be.
-    """
+    """Return the content of a small file, or of stdin."""
     try:
         with open(0 if str(file) == STDIN else file, "rb", closefd=str(file) != STDIN) as source:
             content = source.read(_LARGEST_FILE + 1)
@@ -98,16 +138,7 @@ def read_small(file: Path, what: str) -> bytes:
 
 
 def read_public_key(file: Path) -> PublicKey:
-    """Return the public key in a file, or on stdin.
-
-    Raises:
-        WrongUse: It cannot be read, or is not one public key.
-    """
-    from surehand.activities.ledger.people.public_keys import (
-        BadKey,
-        registered,
-    )
-
+    """Return the public key in a file, or on stdin."""
     content = read_small(file, "public key")
     try:
         return registered(content.decode())
@@ -169,8 +200,6 @@ async def add(
 
     Example: python starter.py principal add ana --role finance --key ana.pem.pub
     """
-    from surehand.activities.ledger.people import principals
-
     checked_name(name)
     wanted = checked_grants(role, permission)
     registered = None if key is None else read_public_key(key)
@@ -219,8 +248,6 @@ async def revoke(
 
     Example: python starter.py principal revoke ana --role finance
     """
-    from surehand.activities.ledger.people import principals
-
     checked_name(name)
     wanted, kids = checked_grants(role, permission), list(dict.fromkeys(key or ()))
     if not wanted and not kids:
@@ -272,8 +299,6 @@ async def list_principals(
 
     Example: python starter.py principal list ana --history
     """
-    from surehand.activities.ledger.people.principals import all_principals, changes
-
     if name is not None:
         checked_name(name)
     async with ledger_of(read_settings()) as ledger:
@@ -284,12 +309,11 @@ async def list_principals(
     if name is not None and not found:
         raise NotFound(f"there is no principal {name!r}")
     if history:
-        shown_past = [PrincipalChange.model_validate(vars(one)) for one in past]
         rows = [
             [shown_time(one.at), one.principal, one.change, one.what, one.actor] for one in past
         ]
         columns: Sequence[str] = ("at", "principal", "change", "what", "by")
-        return Reply(PrincipalHistory(changes=shown_past), table_or(columns, rows, "No changes"))
+        return Reply(PrincipalHistory(changes=past), table_or(columns, rows, "No changes"))
     rows = [
         [one.name, *(", ".join(held) for held in (one.roles, one.permissions, _keys(one)))]
         for one in found
@@ -330,7 +354,6 @@ def _keys(one: PrincipalShown) -> list[str]:
 def _granted(
     tx: Transaction, name: str, wanted: Sequence[tuple[Kind, str]], actor: str
 ) -> list[PrincipalPart]:
-    from surehand.activities.ledger.people import principals
 
     return [
         PrincipalPart(kind=kind, what=what, changed=principals.grant(tx, name, kind, what, actor))
@@ -339,7 +362,6 @@ def _granted(
 
 
 def _registered(tx: Transaction, name: str, registered: PublicKey, actor: str) -> PrincipalPart:
-    from surehand.activities.ledger.people import principals
 
     kid, passkey = registered.kid, registered.passkey
     changed = principals.add_key(tx, name, kid, registered.jwk, actor, passkey=passkey)
@@ -347,6 +369,5 @@ def _registered(tx: Transaction, name: str, registered: PublicKey, actor: str) -
 
 
 def _now(tx: Transaction, name: str) -> PrincipalShown:
-    from surehand.activities.ledger.people import principals
 
     return shown(principals.find(tx, [name])[name])

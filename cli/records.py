@@ -8,13 +8,28 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import TypeAdapter
 
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.history import reads
+from surehand.activities.ledger.history.audit import to_lines
+from surehand.activities.ledger.history.reads import (
+    artifacts_of,
+    chain_of,
+    effects_of,
+    events_of,
+    interventions_of,
+    notifications_of,
+)
+from surehand.activities.ledger.history.rebuilding import NoSuchEvent, checkpoint_at
+from surehand.activities.ledger.retention import policy
+from surehand.activities.ledger.runs import checkpoints
+from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
 from surehand.cli import options
 from surehand.cli.exports import signed_head
 from surehand.cli.ledger_door import (
@@ -26,21 +41,41 @@ from surehand.cli.ledger_door import (
 )
 from surehand.cli.options import Caller
 from surehand.cli.printer import Reply, Table, compact, counted, shown_time, table_or
-from surehand.cli.shapes import (
-    CheckpointList,
-    CheckpointSaved,
-    LedgerRows,
-    NamedCheckpoint,
-)
+from surehand.cli.shapes import LedgerRows, Shape
 from surehand.client.outcome import call_progress
 from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, OutputLost, WrongUse
-from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.contracts.artifacts import Artifact, as_artifact
 from surehand.workflows.identity import canonical_json
 from surehand.workflows.plan.plan import NAME_FORM
 
-if TYPE_CHECKING:
-    from surehand.activities.ledger.core.store import Ledger
-    from surehand.activities.ledger.runs.checkpoints import Saved
+
+class NamedCheckpoint(Shape):
+    """One checkpoint that somebody has saved."""
+
+    name: str
+    seq: int
+    """The run's newest event when it was made."""
+    bytes: int
+    saved_by: str
+    saved_at: datetime
+    expires_at: datetime
+
+
+class CheckpointSaved(Shape):
+    """``checkpoint RUN --save NAME``."""
+
+    run_id: str
+    saved: NamedCheckpoint
+    hidden: list[str]
+    """Older ones that made room, by name."""
+
+
+class CheckpointList(Shape):
+    """``checkpoint RUN --list``: those that are kept, the newest first."""
+
+    run_id: str
+    checkpoints: list[NamedCheckpoint]
+
 
 _EFFECT_COLUMNS: Final = ("step_id", "tool", "key", "generation", "state", "calls", "error")
 _EVENT_COLUMNS: Final = ("seq", "at", "type", "step_id", "body")
@@ -63,8 +98,6 @@ async def effects(
 
     Example: python starter.py effects refund-1
     """
-    from surehand.activities.ledger.history.reads import effects_of
-
     run_id = caller.run_id(run)
     async with ledger_of(read_settings()) as ledger:
         rows = await ledger.transact(caller.tenant, effects_of, run_id)
@@ -86,9 +119,6 @@ async def events(
 
     Example: python starter.py events refund-1 --json
     """
-    from surehand.activities.ledger.history.audit import to_lines
-    from surehand.activities.ledger.history.reads import chain_of, events_of
-
     if signing_key is not None and export is None:
         raise WrongUse("--key signs an export: name its file with --export")
     run_id = caller.run_id(run)
@@ -122,8 +152,6 @@ async def interventions(
 
     Example: python starter.py interventions --open
     """
-    from surehand.activities.ledger.history.reads import interventions_of
-
     run_id = caller.run_id(run) if run else None
     async with ledger_of(read_settings()) as ledger:
         rows = await ledger.transact(caller.tenant, interventions_of, run_id, only_open=only_open)
@@ -165,8 +193,6 @@ async def notifications(
 
     Example: python starter.py notifications --failed
     """
-    from surehand.activities.ledger.history.reads import notifications_of
-
     run_id = caller.run_id(run) if run else None
     async with ledger_of(read_settings()) as ledger:
         rows = await ledger.transact(
@@ -198,9 +224,6 @@ async def artifacts(
 
     Example: python starter.py artifacts refund-1 --to folder/
     """
-    from surehand.activities.ledger.history.reads import artifacts_of
-    from surehand.workflows.contracts.artifacts import Artifact
-
     run_id = caller.run_id(run)
     settings = read_settings()
     async with ledger_of(settings) as ledger:
@@ -329,10 +352,6 @@ async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
 
 
 async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
-    from surehand.activities.ledger.history.rebuilding import (
-        NoSuchEvent,
-        checkpoint_at,
-    )
 
     async with ledger_of(read_settings()) as ledger:
         try:
@@ -345,8 +364,6 @@ async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
 async def _save(
     caller: Caller, run_id: str, name: str, document: dict[str, Any], ttl: timedelta | None
 ) -> Reply:
-    from surehand.activities.ledger.retention import policy
-    from surehand.activities.ledger.runs import checkpoints
 
     settings = read_settings()
     lasts = ttl or settings.checkpoint_ttl
@@ -383,8 +400,6 @@ async def _save(
 
 
 async def _list(caller: Caller, run_id: str) -> Reply:
-    from surehand.activities.ledger.history import reads
-    from surehand.activities.ledger.runs import checkpoints
 
     async with _ledger() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
@@ -405,8 +420,6 @@ def _row(one: Saved) -> list[str]:
 
 
 async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
-    from surehand.activities.ledger.history import reads
-    from surehand.activities.ledger.runs import checkpoints
 
     async with _ledger() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
@@ -422,7 +435,6 @@ async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _ledger(patience: timedelta | None = None) -> AsyncIterator[Ledger]:
-    from surehand.activities.ledger.runs.checkpoints import CheckpointError
 
     async with ledger_of(read_settings(), patience) as ledger:
         try:

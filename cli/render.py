@@ -86,13 +86,7 @@ def _approver_of(connection: Connection, request: ApprovalRequest) -> str:
 def open_items(
     connection: Connection, result: RunResult, pending: Sequence[ApprovalRequest]
 ) -> Iterator[tuple[tuple[str, str, str], Iterator[str]]]:
-    """Yield each thing that a run waits for: what tells it from others, and its lines.
-
-    Args:
-        connection: Where the run is.
-        result: Where it stands.
-        pending: Its requests, as far as they are known.
-    """
+    """Yield each thing that a run waits for: what tells it from others, and its lines."""
     run_id, requests = result.run_id, {request.approval_id: request for request in pending}
     for waiting in result.waiting_for:
         request = requests.get(waiting.id)

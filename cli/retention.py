@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 from temporalio.service import RPCError, RPCStatusCode
 
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.retention import hiding, policy
+from surehand.activities.ledger.retention.hiding import NotPermitted, permitted
+from surehand.activities.ledger.retention.policy import Policy
+from surehand.activities.ledger.runs import erasure
+from surehand.activities.retention.rounds import Kept, Part, Retention, Round
+from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.exports import Exports
 from surehand.cli.ledger_door import (
@@ -27,23 +35,47 @@ from surehand.cli.ledger_door import (
 )
 from surehand.cli.options import Caller
 from surehand.cli.printer import Lines, Reply, counted
-from surehand.cli.shapes import (
-    RetentionPart,
-    RetentionReport,
-    RetentionSwitched,
-    RunErased,
-    RunKept,
-)
+from surehand.cli.shapes import Shape
 from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.process.settings import ClientSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from surehand.activities.ledger.core.store import Ledger
-    from surehand.activities.ledger.retention.policy import Policy
-    from surehand.activities.retention.rounds import Part, Retention, Round
-    from surehand.activities.worker.settings import Settings
+class RetentionReport(Shape):
+    """``retention``: what a round has done, or would do."""
+
+    applied: bool
+    hidden: list[Part]
+    deleted: list[Part]
+    kept: list[Kept]
+    files_set_aside: int
+    """Artifacts to which nothing refers: a day later they are removed."""
+    files_back: int
+    files_removed: int
+    files_lost: int = 0
+    """Files of what was exported that the artifact store has lost."""
+
+
+class RetentionSwitched(Shape):
+    """``retention --keep`` and ``--release``."""
+
+    run_id: str
+    runs: list[str]
+    """The run, and its child runs."""
+    held: bool
+
+
+class RunErased(Shape):
+    """``erase``."""
+
+    run_id: str
+    runs: list[str]
+    """The run, and its child runs."""
+    erased_by: str
+    reason: str
+    artifacts: int
+    effects: int
+    """Those whose business keys are kept."""
+
 
 #: Runs of each sort that people are named; all are in the document.
 _MOST_NAMED: Final = 20
@@ -113,8 +145,6 @@ async def retention(
 async def _retention(
     caller: Caller, settings: Settings, ledger: Ledger, export: Exports | None
 ) -> Retention:
-    from surehand.activities.ledger.retention import policy
-    from surehand.activities.retention.rounds import Retention
 
     connection = await caller.connection()
 
@@ -163,7 +193,6 @@ async def _serve(caller: Caller, made: Retention, every: timedelta) -> ExitCode:
 async def _switch(
     caller: Caller, ledger: Ledger, keep: str | None, release: str | None, reason: str
 ) -> Reply:
-    from surehand.activities.ledger.retention import hiding
 
     run_id, by = caller.run_id(keep or release or ""), caller.settings.user
     try:
@@ -191,7 +220,6 @@ def _export_to(caller: Caller, folder: Path | None, key: Path | None) -> Exports
 
 @contextmanager
 def _allowed(ledger: Ledger) -> Iterator[None]:
-    from surehand.activities.ledger.retention.hiding import NotPermitted, permitted
 
     try:
         with permitted(ledger):
@@ -203,12 +231,9 @@ def _allowed(ledger: Ledger) -> Iterator[None]:
 def _reply(settings: ClientSettings, policy: Policy, done: Round, *, applied: bool) -> Reply:
     report = RetentionReport(
         applied=applied,
-        hidden=[_part(one) for one in done.hidden],
-        deleted=[_part(one) for one in done.deleted],
-        kept=[
-            RunKept(run_id=one.run_id, why=one.why, failed=one.failed is not None)
-            for one in done.kept
-        ],
+        hidden=done.hidden,
+        deleted=done.deleted,
+        kept=done.kept,
         files_set_aside=done.files.aside,
         files_back=done.files.back,
         files_removed=done.files.removed,
@@ -217,10 +242,6 @@ def _reply(settings: ClientSettings, policy: Policy, done: Round, *, applied: bo
     # The gravest has the least number.
     code = min((one.failed for one in done.kept if one.failed), default=ExitCode.DONE)
     return Reply(report, _lines(settings, report, anything=bool(policy.kept)), code)
-
-
-def _part(part: Part) -> RetentionPart:
-    return RetentionPart(run_id=part.run_id, kinds=list(part.kinds), exports=list(part.exports))
 
 
 def _lines(settings: ClientSettings, report: RetentionReport, *, anything: bool) -> Lines:
@@ -251,7 +272,7 @@ def _lines_of_runs(report: RetentionReport) -> Lines:
         if len(parts) > _MOST_NAMED:
             yield f"  and {len(parts) - _MOST_NAMED} more"
     for what, failed in (("Failed, and kept", True), ("Old enough, and kept", False)):
-        kept = [one for one in report.kept if one.failed is failed]
+        kept = [one for one in report.kept if (one.failed is not None) is failed]
         if kept:
             yield f"{what}: {counted(len(kept), 'run')}"
             yield from (f"  {one.run_id}: {one.why}" for one in kept[:_MOST_NAMED])
@@ -275,8 +296,6 @@ async def erase(
 
     Example: python starter.py erase refund-1 --reason "request 4711"
     """
-    from surehand.activities.ledger.runs import erasure
-
     if len(reason) > LONGEST:
         raise WrongUse(f"--reason: at most {LONGEST} characters")
     run_id, by = caller.run_id(run), caller.settings.user

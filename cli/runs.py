@@ -13,8 +13,7 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
 from surehand.cli import options, workers
 from surehand.cli.options import Caller
 from surehand.cli.printer import Reply, shown_time, table_or
-from surehand.cli.shapes import Linked as LinkedShape
-from surehand.cli.shapes import RunList, RunSummary, Started
+from surehand.cli.shapes import Shape
 from surehand.cli.show import follow, plan_of
 from surehand.cli.tools import refuse_unfit
 from surehand.client.connection import Connection
@@ -31,6 +30,46 @@ from surehand.workflows.names import MODEL_RUN, OPEN_ITEMS, RUN_STATE, WORKFLOW
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ITERATION, Plan
 from surehand.workflows.plan.validation import ancestors
+
+
+class Started(Shape):
+    """``start`` without ``--wait``."""
+
+    run_id: str
+    started: bool
+    """False: a run of this id and plan was there already, and nothing was started."""
+    taken_up: bool
+    """False: no worker has validated the plan yet."""
+    state: str
+    task_queue: str
+    web_ui: str
+
+
+class RunSummary(Shape):
+    """One run as the server lists it."""
+
+    run_id: str
+    state: str
+    open_items: int
+    started_at: datetime
+    plan: str
+
+
+class RunList(Shape):
+    """``list``."""
+
+    runs: list[RunSummary]
+
+
+class RunLinked(Shape):
+    """``retry`` and ``fork`` without ``--wait``."""
+
+    run_id: str
+    linked: str
+    taken_up: bool
+    """Whether a worker has begun with it."""
+    taken_over: list[str]
+    """Steps that are facts to the new run, and are not done again."""
 
 
 async def start(
@@ -164,11 +203,7 @@ async def fork(
 
 
 def outputs_before(view: RunView, step_id: str) -> dict[str, JsonValue]:
-    """Return the outputs of the steps that have succeeded and do not come after a step.
-
-    Raises:
-        WrongUse: There is no such step, or one before it has not succeeded.
-    """
+    """Return the outputs of the steps that have succeeded and do not come after a step."""
     if view.plan.code is not None:
         reason = f"the workflow {view.plan.code} makes the steps of {view.result.run_id}"
         raise WrongUse(f"--from {step_id}: {reason}, so none of them is a place to begin at")
@@ -233,7 +268,7 @@ async def _start_linked(
     lines = [f"Run {chosen} begins from {linked.run_id}{silent}"]
     lines += [f"  taken over  {', '.join(taken)}"] if taken else []
     return Reply(
-        LinkedShape(run_id=chosen, linked=linked.run_id, taken_up=taken_up, taken_over=taken),
+        RunLinked(run_id=chosen, linked=linked.run_id, taken_up=taken_up, taken_over=taken),
         [*lines, f"  look        {caller.settings.command('show', chosen)}"],
     )
 
@@ -241,13 +276,7 @@ async def _start_linked(
 async def newest_runs(
     connection: Connection, condition: str, limit: int
 ) -> list[WorkflowExecution]:
-    """Return the runs that were started last, newest first, each id once.
-
-    Args:
-        connection: Where they are.
-        condition: A further condition, or nothing.
-        limit: At most so many.
-    """
+    """Return the runs that were started last, newest first, each id once."""
     also = f"({condition}) AND " if condition else ""
     found: dict[str, WorkflowExecution] = {}
     starts: list[datetime] = []  # the newest ones, the oldest of them first

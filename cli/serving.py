@@ -23,11 +23,7 @@ _ADDRESS: Final = re.compile(
 
 
 def parse_address(option: str, text: str) -> tuple[str, int]:
-    """Return host and port.
-
-    Raises:
-        WrongUse: The text is no address; the option that has it is named.
-    """
+    """Return host and port."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise WrongUse(f"{option} {text}: it looks like 127.0.0.1:8000, or [::1]:8000")
@@ -58,21 +54,12 @@ class Served:
 
 
 async def serve_app(app_at: AppAt, option: str, address: tuple[str, int]) -> None:
-    """Serve an ASGI application until Ctrl-C ends it.
-
-    Raises:
-        NotReachable: It cannot listen there.
-    """
+    """Serve an ASGI application until Ctrl-C ends it."""
     await serve_apps(Served(app_at, option, address))
 
 
 async def serve_apps(*served: Served) -> None:
-    """Serve ASGI applications, each at an address of its own, until Ctrl-C ends all of them.
-
-    Raises:
-        NotReachable: One cannot listen at its address: then none does.
-        WrongUse: Two of them have one port.
-    """
+    """Serve ASGI applications, each at an address of its own, until Ctrl-C ends all of them."""
     import uvicorn
 
     with ExitStack() as opened:

@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Final
 
 import typer
+from pydantic import JsonValue
 from rich.console import Group
 from rich.live import Live
 from rich.spinner import Spinner
@@ -34,7 +35,7 @@ from surehand.cli.render import (
     step_rows,
     view_lines,
 )
-from surehand.cli.shapes import KeptRun, ShownRun, TurnTokens, UnansweredRun
+from surehand.cli.shapes import Shape
 from surehand.client.connection import SAID_AFTER, Connection
 from surehand.client.launch import PLAN_MEMO
 from surehand.client.messages import find_approval
@@ -63,8 +64,65 @@ from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.base import TimelineLine
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.contracts.unreadable import Unreadable
 from surehand.workflows.names import OPEN_ITEMS
 from surehand.workflows.plain_text import plain
+
+
+class ShownRun(RunView):
+    """``show``: the run's own view, and what the server adds."""
+
+    state: str
+    """As ``list`` has it: differs from the view's when the server ended the run."""
+    web_ui: str
+    as_it_stood: bool = False
+    """True: the server ended the run; ``result`` tells how it stood, and no decision reaches it."""
+    recorded: bool = False
+    """True: no worker answers. This is what the ledger knows: no pauses, and no open questions."""
+    under_way: str | None = None
+    """The step that a batch is at (durability ``exit``), as its worker has told last."""
+    progress: dict[str, JsonValue] = {}
+    """By step whose call is under way: how far it has come, as its tool has told last."""
+    bytes_written: dict[str, int] = {}
+    """By step whose call is under way: how much of its artifact stands."""
+
+
+class TurnTokens(Shape):
+    """``show --follow --tokens``: what a model says, as it says it; nothing rests on it."""
+
+    step_id: str
+    attempt: int
+    text: str = ""
+    """What came since the line before."""
+    void: bool = False
+    """The turn is asked again, or has failed: what was shown of this attempt is void."""
+    said: str | None = None
+    """The turn is recorded: what counts, in a line."""
+
+
+class UnansweredRun(Shape):
+    """``show`` of a run for which no worker answers, and that no ledger at hand knows."""
+
+    run_id: str
+    state: str
+    task_queue: str
+    started_at: datetime
+    ended_at: datetime | None
+    plan: str
+    last_known_state: str
+    open_items: int
+    """What waits for people, as far as the server knows."""
+    web_ui: str
+
+
+class KeptRun(Shape):
+    """``show`` and ``--wait`` where what the run says is in a store that this starter has not."""
+
+    run_id: str
+    state: str
+    payload: Unreadable
+    """Where it is, and why it cannot be read here."""
+    web_ui: str
 
 
 @contextmanager
@@ -272,16 +330,6 @@ async def follow(
 
     On a terminal it goes on waiting while the run waits for a human; otherwise it returns then,
     because whoever reads the output cannot be told any other way.
-
-    Args:
-        printer: Where progress and the result go.
-        connection: Where the run is.
-        run_id: The run.
-        limit: How long to wait at most.
-
-    Raises:
-        SurehandError: The time is over, or the run ended without a result.
-        NotReachable: The server has been silent for too long.
     """
     goes_on = _goes_on(connection, run_id)
     deadline = asyncio.timeout(None if limit is None else limit.total_seconds())
@@ -325,18 +373,7 @@ def _exit_code(state: str) -> ExitCode:
 async def tell(
     printer: Printer, connection: Connection, run_id: str, *, tokens: bool = False
 ) -> Reply | ExitCode:
-    """Print the run's timeline as it goes on, until it ends; return how it ended.
-
-    Args:
-        printer: Where the lines go; with ``--json`` each is one document.
-        connection: Where the run is.
-        run_id: The run.
-        tokens: Print what its models say, too.
-
-    Raises:
-        SurehandError: The run ended without a result.
-        NotReachable: The server has been silent for too long.
-    """
+    """Print the run's timeline as it goes on, until it ends; return how it ended."""
     watch = TokenWatch(printer) if tokens else TimelineWatch(printer)
     try:
         async with _listening(connection, run_id, watch):

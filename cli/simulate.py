@@ -2,149 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.history.rebuilding import NoSuchEvent
+from surehand.activities.ledger.history.recorded import (
+    KeyEntry,
+    Recording,
+    key_entries,
+    recording_of,
+)
+from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli import options
 from surehand.cli.ledger_door import ledger_of, open_artifacts, read_settings, translated
 from surehand.cli.options import Caller
 from surehand.cli.printer import Lines, Reply, Table
-from surehand.cli.shapes import SimulatedStep, Simulation
-from surehand.cli.simulation import CannotHold, CheckedCall, Known, Simulated, simulate
+from surehand.cli.simulation import (
+    Known,
+    Simulated,
+    SimulatedStep,
+    Simulation,
+    WorkerChecks,
+    simulate,
+)
 from surehand.cli.tools import named_tools, problems_of
 from surehand.client.plan_file import Draft
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.tools import Effect, ToolSpec
-from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.plan.policy import ApprovalPolicy, Needs, combine
-
-if TYPE_CHECKING:
-    from surehand.activities.artifacts import ArtifactStore
-    from surehand.activities.effects.prepare import PreparedCall
-    from surehand.activities.ledger.core.store import Ledger
-    from surehand.activities.ledger.history.recorded import Recording
-    from surehand.activities.tools.toolbox import Toolbox
-    from surehand.process.ciphers import RememberedKeys
-
-
-class WorkerChecks:
-    """The worker's own evaluator, its tools' models, policies and keys."""
-
-    def __init__(
-        self,
-        run_id: str,
-        recorded: Mapping[str, ToolSpec],
-        toolbox: Toolbox | None,
-        keys: RememberedKeys | None,
-    ) -> None:
-        """Look at calls.
-
-        Args:
-            run_id: The run whose calls these would be.
-            recorded: Its tools as recorded with its plan.
-            toolbox: The tools that are loaded here; ``None``: none are.
-            keys: The keys of runs; ``None``: nothing is sealed.
-        """
-        from surehand.activities.hashes import Hashes
-
-        self._hashes = Hashes(keys)
-        self._run_id = run_id
-        self._specs = recorded
-        self._toolbox = toolbox
-
-    def holds(self, expression: str, values: Mapping[str, Any], *, foreign: bool) -> bool:
-        """Return whether a condition is true.
-
-        Raises:
-            CannotHold: It cannot be evaluated.
-        """
-        from surehand.activities.expressions import RuleBroken, condition_holds, of_run
-
-        try:
-            return condition_holds(expression, {**values, **of_run(foreign)})
-        except RuleBroken as error:
-            raise CannotHold(str(error)) from error
-
-    def brings_foreign(self, tool: str) -> bool:
-        """Return whether what a tool returns is content from outside: as recorded, or as loaded."""
-        loaded = None if self._toolbox is None else self._toolbox.get(tool)
-        return any(one is not None and one.foreign for one in (self._specs.get(tool), loaded))
-
-    def call(
-        self,
-        step_id: str,
-        tool: str,
-        params: Any,
-        policies: Sequence[ApprovalPolicy],
-        *,
-        foreign: bool,
-    ) -> CheckedCall:
-        """Return what the worker would make of a call before it makes it."""
-        recorded = self._specs.get(tool)
-        asking = [*policies, *_own(recorded)]
-        loaded = None if self._toolbox is None else self._toolbox.get(tool)
-        if loaded is None:
-            return _without_params(params, asking)
-        asking += _own(loaded)
-        if params is None:
-            return _without_params(params, asking)
-        from temporalio.exceptions import ApplicationError
-
-        from surehand.activities.effects.prepare import prepare_params
-
-        try:
-            prepared = prepare_params(loaded, self._hashes, params, self._run_id, step_id)
-            needs = _needs(asking, prepared, foreign=foreign)
-        except (ApplicationError, CannotHold) as error:
-            return CheckedCall(params, problem=getattr(error, "message", str(error)))
-        named = loaded.key is not None and loaded.effect is Effect.WRITE
-        return CheckedCall(
-            params=prepared.plain,
-            params_hash=prepared.params_hash,
-            approval="no" if needs is None else "yes",
-            approval_text=_as_text(needs),
-            key=prepared.key if named else None,
-            identities=self._hashes.of_identity(
-                tenant_of_run(self._run_id), loaded.name, prepared.plain
-            ),
-        )
-
-
-def _own(tool: Any) -> Iterable[ApprovalPolicy]:
-    return () if tool is None or tool.approval is None else (tool.approval,)
-
-
-def _needs(
-    policies: Sequence[ApprovalPolicy], prepared: PreparedCall, *, foreign: bool
-) -> Needs | None:
-    from surehand.activities.expressions import RuleBroken, holds
-
-    def fits(expression: str) -> bool:
-        return holds(expression, prepared.params, foreign=foreign)
-
-    try:
-        return combine(policies, fits)
-    except RuleBroken as error:
-        raise CannotHold(f"{prepared.tool.name}: {error}") from error
-
-
-def _without_params(params: Any, policies: Sequence[ApprovalPolicy]) -> CheckedCall:
-    """Return what holds of a call whatever its params are."""
-    always = combine((one for one in policies if not one.rules), lambda _: False)
-    by_rules = any(one.rules for one in policies)
-    return CheckedCall(
-        params=params,
-        approval="yes" if always else "by its rules" if by_rules else "no",
-        approval_text=_as_text(always),
-    )
-
-
-def _as_text(needs: Needs | None) -> str:
-    return "" if needs is None else " and ".join(one.as_text() for one in needs.requirements)
 
 
 async def simulate_run(
@@ -162,9 +50,6 @@ async def simulate_run(
 
     Example: python starter.py simulate refund-1 --from 4 --set input.shelf=B
     """
-    from surehand.activities.ledger.history.rebuilding import NoSuchEvent
-    from surehand.activities.ledger.history.recorded import recording_of
-
     run_id = caller.run_id(run)
     toolbox, settings = named_tools(caller), read_settings()
     async with ledger_of(settings) as ledger:
@@ -193,11 +78,7 @@ async def simulate_run(
 def plan_to_simulate(
     recording: Recording, changes: list[str] | None, toolbox: Toolbox | None
 ) -> Plan:
-    """Return the plan of that moment, with ``--set`` changes.
-
-    Raises:
-        WrongUse: Code makes the run's steps, or a change does not fit.
-    """
+    """Return the plan of that moment, with ``--set`` changes."""
     if recording.plan.code is not None:
         raise WrongUse(
             f"run {recording.run_id} is made by code ({recording.plan.code}): only that knows"
@@ -222,8 +103,6 @@ async def _simulated(
     checks: WorkerChecks,
 ) -> Simulated:
     """Simulate, look up what turns out to matter, and simulate again until nothing does."""
-    from surehand.activities.ledger.history.recorded import KeyEntry, key_entries
-
     tenant = caller.tenant
     keys: dict[tuple[str, str], KeyEntry | None] = {}
     contents: dict[str, object] = {}

@@ -12,17 +12,22 @@ import time
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 from pydantic import ValidationError
 
+from surehand.activities.effects.standing_scope import scope_problem
+from surehand.activities.ledger.approvals import standing_grants
+from surehand.activities.ledger.approvals.standing_grants import Listed, all_standing
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.ledger_door import administration, ledger_of, read_settings
 from surehand.cli.options import Caller
 from surehand.cli.principals import checked_name, read_small
 from surehand.cli.printer import Reply, counted, shown_time, table_or
-from surehand.cli.shapes import StandingChanged, StandingList, StandingShown, StandingState
+from surehand.cli.shapes import Shape
 from surehand.cli.tools import named_tools
 from surehand.client.messages import NONCE, USUAL_SIGNATURE, read_key, sign
 from surehand.process.exits import ExitCode, NotFound, WrongUse
@@ -40,22 +45,54 @@ from surehand.workflows.contracts.standing import (
 from surehand.workflows.plan.policy import parse_duration
 from surehand.workflows.plan.wording import reasons
 
-if TYPE_CHECKING:
-    from surehand.activities.ledger.approvals.standing_grants import Listed
-    from surehand.activities.tools.toolbox import Toolbox
-    from surehand.activities.worker.settings import Settings
+StandingState = Literal["active", "used_up", "over", "revoked", "worthless"]
+
+
+class StandingShown(Shape):
+    """A standing approval: its scope, and what is left of it."""
+
+    standing_id: str
+    granter: str
+    tool: str
+    version: str
+    when: str | None
+    count: int | None
+    uses: int
+    uses_left: int | None
+    total_of: str | None
+    total: str | None
+    total_left: str | None
+    """A decimal as text."""
+    foreign: bool
+    """Also in runs that have read content from outside."""
+    until: datetime
+    reason: str
+    signed: bool
+    state: StandingState
+    worthless: str | None
+    """Why it does not count now, whatever is left of it."""
+    granted_at: datetime
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+class StandingList(Shape):
+    """``standing list``, oldest first."""
+
+    standing: list[StandingShown]
+
+
+class StandingChanged(Shape):
+    """``standing grant``, ``add`` and ``revoke``."""
+
+    standing: StandingShown
+    """As it is now."""
+    changed: bool
+    """False: it was revoked already."""
 
 
 def parse_until(text: str, now: datetime) -> datetime:
-    """Return when something ends: ``30d`` from now, at the end of a day, or at a time.
-
-    Args:
-        text: As it was given.
-        now: With the time zone that days and times without one are of.
-
-    Raises:
-        WrongUse: It is none of these, is over, or is too far ahead.
-    """
+    """Return when something ends: ``30d`` from now, at the end of a day, or at a time."""
     try:
         length = parse_duration(text)
         until = now + length if isinstance(length, timedelta) else _moment(text, now)
@@ -72,11 +109,7 @@ def parse_until(text: str, now: datetime) -> datetime:
 
 
 def parse_total(text: str) -> tuple[str, str]:
-    """Return the param and the limit of ``amount=500``.
-
-    Raises:
-        WrongUse: It has not that form.
-    """
+    """Return the param and the limit of ``amount=500``."""
     path, equals, limit = text.partition("=")
     if not equals or not re.fullmatch(PATH_FORM, path) or not re.fullmatch(DECIMAL_FORM, limit):
         raise WrongUse(
@@ -96,13 +129,7 @@ def scope_for(
     until: datetime,
     foreign: bool,
 ) -> Scope:
-    """Return a scope of a tool as it is loaded here.
-
-    Raises:
-        WrongUse: There is no such tool, or its params have nothing of the kind.
-    """
-    from surehand.activities.effects.standing_scope import scope_problem
-
+    """Return a scope of a tool as it is loaded here."""
     loaded = toolbox.get(tool)
     if loaded is None:
         known = ", ".join(toolbox.names())
@@ -129,11 +156,7 @@ def scope_for(
 
 
 def read_grant(file: Path) -> StandingGrant:
-    """Return the grant that ``standing grant --print`` has made, from a file or from stdin.
-
-    Raises:
-        WrongUse: It cannot be read, or is none.
-    """
+    """Return the grant that ``standing grant --print`` has made, from a file or from stdin."""
     try:
         return StandingGrant.model_validate_json(read_small(file, "grant"))
     except ValidationError as error:
@@ -303,8 +326,6 @@ async def list_standing(
 
     Example: python starter.py standing list
     """
-    from surehand.activities.ledger.approvals.standing_grants import all_standing
-
     settings = read_settings()
     async with ledger_of(settings) as ledger:
         with ledger.transaction(caller.tenant) as tx:
@@ -322,8 +343,6 @@ async def revoke(
 
     Example: python starter.py standing revoke SA-6cc43f858fbb
     """
-    from surehand.activities.ledger.approvals import standing_grants
-
     actor = checked_name(caller.settings.user)
     settings = read_settings()
     async with administration(caller.tenant) as tx:
@@ -358,7 +377,6 @@ def _given(caller: Caller, granter: str, scope: Scope, reason: str) -> StandingG
 
 
 async def _add(caller: Caller, settings: Settings, given: StandingGrant) -> Reply:
-    from surehand.activities.ledger.approvals import standing_grants
 
     if settings.decisions == "signed" and given.signature is None:
         raise WrongUse("only signed standing approvals count here: name your --key")

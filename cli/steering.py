@@ -18,7 +18,6 @@ from surehand.cli.ledger_door import ledger_of, read_settings
 from surehand.cli.options import Caller
 from surehand.cli.printer import Reply
 from surehand.cli.render import silent_line
-from surehand.cli.shapes import Paused as PausedShape
 from surehand.cli.shapes import Steered
 from surehand.cli.show import follow
 from surehand.client.client import look_at
@@ -35,6 +34,14 @@ from surehand.workflows.contracts.steering import CancelMode, Way
 from surehand.workflows.identity import digest
 from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
 from surehand.workflows.plan.plan import Plan
+
+
+class RunPaused(Steered):
+    """``pause`` and ``token``."""
+
+    resume_token: str
+    """In the place of the user's key: resumes the run once, in that name. Shown nowhere else."""
+
 
 #: What the id of a question looks like: one that does not wait is a slip of the pen, no value.
 _QUESTION: Final = re.compile(r"[A-Za-z0-9_/\[\]-]+\.[0-9]+")
@@ -80,7 +87,7 @@ async def token(
 def _token(caller: Caller, run_id: str, paused: Paused) -> Reply:
     resume = ["resume", run_id, "--as", caller.settings.user, "--token", paused.resume_token]
     return Reply(
-        PausedShape(run_id=run_id, message=paused.message, resume_token=paused.resume_token),
+        RunPaused(run_id=run_id, message=paused.message, resume_token=paused.resume_token),
         [
             f"Run {run_id}: {paused.message}",
             "Who has this token may resume it, once:",
@@ -210,15 +217,7 @@ async def answer(
 
 
 def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
-    """Return answers as a run takes them.
-
-    Args:
-        answers: ``ID=VALUE``, or one ``VALUE``.
-        asked: The ids of the questions that wait: text before a ``=`` may be part of a value.
-
-    Raises:
-        WrongUse: Several without ids, or one question twice.
-    """
+    """Return answers as a run takes them; ``asked``: the ids of the questions that wait."""
     named: dict[str, Any] = {}
     for text in answers:
         id_, equals, value = text.partition("=")
@@ -235,15 +234,7 @@ def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
 
 
 def json_of(text: str, wrong: str) -> Any:
-    """Return JSON as its value.
-
-    Args:
-        text: The JSON.
-        wrong: What is said where it is none, with the option's name.
-
-    Raises:
-        WrongUse: It is none.
-    """
+    """Return JSON as its value."""
     try:
         return parse_json(text)
     except Unreadable as error:

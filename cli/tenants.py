@@ -9,32 +9,93 @@ import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.principals import PrincipalError
+from surehand.activities.ledger.quotas import limits
+from surehand.activities.ledger.quotas.reads import Use, overview
+from surehand.activities.ledger.runs import keys as rows
+from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant, knows_tenant
+from surehand.activities.run_keys import unwrap, wrap
+from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.ledger_door import administration, ledger_of, read_settings
 from surehand.cli.options import Caller
 from surehand.cli.printer import Reply, Styled, Table, counted, shown_time, table_or
-from surehand.cli.shapes import (
-    KeyEncryptionKeyShown,
-    KeyList,
-    KeyMade,
-    KeysRotated,
-    QuotaShown,
-    QuotaUse,
-    TenantShown,
-)
+from surehand.cli.shapes import Shape
+from surehand.process.ciphers import KeyRing, add_to_file, new_key, read_key_ring
 from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.settings import KEYS, PREFIX, Cells, CellsError, read_cells, routed
 from surehand.workflows.contracts.quotas import Quota
 from surehand.workflows.encryption import KeyUnavailable
 
-if TYPE_CHECKING:
-    from surehand.activities.ledger.core.store import Ledger, Transaction
-    from surehand.activities.worker.settings import Settings
-    from surehand.process.ciphers import KeyRing
+
+class QuotaShown(Shape):
+    """``quota show`` and ``quota set``: what a tenant may use, and has used."""
+
+    tenant: str
+    quotas: list[Use]
+    over: Literal["queue", "reject"]
+    """What becomes of what is over."""
+    weight: float
+    """How many turns it has where tenants take turns; another one has 1."""
+    queued_runs: int
+    """How many runs wait for the quota of open runs."""
+    set_by: str | None
+    set_at: datetime | None
+
+
+class TenantShown(Shape):
+    """``tenant add`` and ``tenant show``: of which cell a tenant is."""
+
+    tenant: str
+    cell: str
+    """As the file of cells has it."""
+    in_ledger: str | None
+    """As the ledger of that cell has it. Only where both are the same, the tenant's runs begin."""
+
+
+class KeyEncryptionKeyShown(Shape):
+    """A key-encryption key, and what it has wrapped in a tenant."""
+
+    id: str
+    wraps: bool
+    """Whether new keys of runs are wrapped with it."""
+    here: bool
+    """Whether it is among those that are set here."""
+    keys: int
+    """Keys of runs that it has wrapped."""
+
+
+class KeyList(Shape):
+    """``keys list``."""
+
+    keys: list[KeyEncryptionKeyShown]
+    erased: int
+    """Keys of runs that were erased."""
+
+
+class KeysRotated(Shape):
+    """``keys rotate``."""
+
+    key: str
+    rotated: int
+    left: int
+    """Those that changed meanwhile: rotate again."""
+
+
+class KeyMade(Shape):
+    """``keys new``."""
+
+    id: str
+    file: str
+    keys: int
+    """How many keys the file has now."""
+
 
 #: In place of a number: as much as comes.
 NONE: Final = "none"
@@ -51,11 +112,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}")
 
 
 def checked_limit(quota: Quota, given: str) -> int | str | None:
-    """Return a limit as the ledger has it; ``None``: there is none.
-
-    Raises:
-        WrongUse: It is none.
-    """
+    """Return a limit as the ledger has it; ``None``: there is none."""
     if given == NONE:
         return None
     option = f"--{quota.replace('_', '-')} {given[:40]!r}"
@@ -109,8 +166,6 @@ async def set_quota(
 
     Example: python starter.py quota set --tenant acme --open-runs 20 --effects-per-hour 500
     """
-    from surehand.activities.ledger.quotas import limits
-
     given = {
         Quota.OPEN_RUNS: open_runs,
         Quota.EFFECTS: effects_per_hour,
@@ -155,14 +210,13 @@ def _over(given: str) -> Literal["queue", "reject"]:
 
 
 def _shown(tx: Transaction) -> QuotaShown:
-    from surehand.activities.ledger.quotas.reads import overview
 
     found = overview(tx)
     limits = found.limits
     set_at = None if limits.set_ms is None else datetime.fromtimestamp(limits.set_ms / 1000, UTC)
     return QuotaShown(
         tenant=tx.tenant,
-        quotas=[QuotaUse.model_validate(vars(use)) for use in found.uses],
+        quotas=list(found.uses),
         over=limits.over,
         weight=limits.weight,
         queued_runs=found.queued_runs,
@@ -201,8 +255,6 @@ async def add(caller: options.Actor) -> Reply:
 
     Example: python starter.py tenant add --tenant acme
     """
-    from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant, knows_tenant
-
     cells, cell = _cells(caller)
     async with ledger_of(read_settings()) as ledger:
         added = await ledger.transact(caller.tenant, cell_of_tenant) == cell
@@ -236,8 +288,6 @@ async def show(caller: options.Onlooker) -> Reply:
 
     Example: python starter.py tenant show --tenant acme
     """
-    from surehand.activities.ledger.runs.tenant_cell import cell_of_tenant
-
     _, cell = _cells(caller)
     async with ledger_of(read_settings()) as ledger:
         named = await ledger.transact(caller.tenant, cell_of_tenant)
@@ -249,11 +299,7 @@ async def show(caller: options.Onlooker) -> Reply:
 
 
 def _cells(caller: Caller) -> tuple[Cells, str]:
-    """Return the file of cells, and the one that the caller's tenant is of.
-
-    Raises:
-        WrongUse: There are no cells, or none of the tenant's.
-    """
+    """Return the file of cells, and the one that the caller's tenant is of."""
     file = caller.environment.get(f"{PREFIX}CELLS")
     if not file:
         raise WrongUse("there is one cell: SUREHAND_CELLS names no file")
@@ -279,8 +325,6 @@ def new(
 
     Example: python starter.py keys new keys --id 2026-11
     """
-    from surehand.process.ciphers import add_to_file, new_key
-
     there = add_to_file(file, new_key(id_))
     lines = [
         f"Key {id_} wraps from now on; {file} has {counted(there, 'key')}",
@@ -294,8 +338,6 @@ async def list_keys(caller: options.Onlooker) -> Reply:
 
     Example: python starter.py keys list
     """
-    from surehand.activities.ledger.runs import keys as rows
-
     settings = read_settings()
     ring = _ring(settings)
     async with ledger_of(settings) as ledger:
@@ -338,9 +380,6 @@ async def rotate(caller: options.Onlooker) -> Reply:
 
 
 async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int]:
-    from surehand.activities.ledger.people.principals import PrincipalError, administration
-    from surehand.activities.ledger.runs import keys as rows
-    from surehand.activities.run_keys import unwrap, wrap
 
     rotated = left = 0
     lost: list[KeyUnavailable] = []
@@ -356,7 +395,7 @@ async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int
                     lost.append(error)
                     if len(lost) == MOST_LOST:
                         raise
-            with administration(ledger, tenant) as tx:
+            with principals.administration(ledger, tenant) as tx:
                 changed = rows.wrap_all_anew(tx, fresh)
             rotated, left = rotated + changed, left + len(fresh) - changed
             after = page[-1].run_id
@@ -372,7 +411,6 @@ async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int
 
 
 def _ring(settings: Settings) -> KeyRing:
-    from surehand.process.ciphers import read_key_ring
 
     ring = read_key_ring(settings.key_encryption_keys.get_secret_value())
     if ring is None:

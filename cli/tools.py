@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
+from pydantic import JsonValue
 
 from surehand.cli import options
 from surehand.cli.ledger_door import read_settings, read_toolbox, translated
 from surehand.cli.options import Caller
 from surehand.cli.printer import Reply, Table, table_or
-from surehand.cli.shapes import (
-    LoadedTool,
-    McpChange,
-    McpDiff,
-    McpList,
-    McpPinned,
-    McpToolSeen,
-    ToolList,
-)
+from surehand.cli.shapes import Shape
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
 from surehand.process.program import command
 from surehand.process.settings import NotLoaded, load_named
-from surehand.workflows.contracts.tools import PlanError
+from surehand.workflows.contracts.tools import PlanError, ToolDefinition, ToolSpec
 from surehand.workflows.names import MODEL_RUN
 from surehand.workflows.plain_text import plain_line
 from surehand.workflows.plan.plan import Plan
@@ -35,6 +28,67 @@ if TYPE_CHECKING:
     from surehand.activities.mcp.server_file import Reviewed
     from surehand.activities.tools.toolbox import Toolbox
 
+
+class LoadedTool(ToolSpec, ToolDefinition):
+    """A tool as runs record it, and as a model is told of it."""
+
+
+class ToolList(Shape):
+    """``tools``."""
+
+    tools: list[LoadedTool]
+
+
+class McpToolSeen(Shape):
+    """A tool of an MCP server."""
+
+    tool: str
+    state: Literal["pinned", "not pinned", "changed", "gone", "refused", "unusable"]
+    """``refused``: the file does not name it; ``unusable``: no definition that can be taken."""
+    effect: str | None
+    pin: str | None
+    """Digest of the reviewed definition."""
+    offered: str | None
+    """Digest of the one that the server has now."""
+    description: str
+    problem: str | None
+
+
+class McpList(Shape):
+    """``mcp list``."""
+
+    tools: list[McpToolSeen]
+    silent: dict[str, str]
+    """Servers that cannot be asked, with the reason."""
+
+
+class McpPinned(Shape):
+    """``mcp pin``."""
+
+    file: str
+    pinned: dict[str, str]
+    """Digests by tool."""
+
+
+class McpChange(Shape):
+    """One part of a definition that is not as it was reviewed."""
+
+    tool: str
+    part: str
+    reviewed: JsonValue
+    offered: JsonValue
+
+
+class McpDiff(Shape):
+    """``mcp diff``."""
+
+    changes: list[McpChange]
+    digests: dict[str, str]
+    """Of what is offered now, by tool: `mcp pin TOOL@DIGEST` takes just that as reviewed."""
+    silent: dict[str, str]
+    """Servers that cannot be asked, with the reason."""
+
+
 #: Names the modules; the worker reads the same setting.
 TOOLS_SETTING: Final = "SUREHAND_TOOL_MODULES"
 MCP_SETTING: Final = "SUREHAND_MCP"
@@ -43,11 +97,7 @@ _AGENTS_SETTING: Final = "SUREHAND_AGENT_MODULES"
 
 
 def named_tools(caller: Caller) -> Toolbox | None:
-    """Return the tools that this environment names; ``None`` if it names none.
-
-    Raises:
-        WrongUse: A tool module cannot be used.
-    """
+    """Return the tools that this environment names; ``None`` if it names none."""
     modules, mcp = _modules(caller, TOOLS_SETTING), caller.environment.get(MCP_SETTING, "")
     if not modules and not mcp:
         return None
@@ -68,11 +118,7 @@ def problems_of(toolbox: Toolbox | None, plan: Plan) -> list[PlanError]:
 
 
 def workflow_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[str]]:
-    """Return which workflows of a plan, and of plans in it, there are not; and what is not known.
-
-    Raises:
-        WrongUse: A workflow module cannot be used.
-    """
+    """Return which workflows of a plan, and of plans in it, are missing; and what is not known."""
     wanted = {
         f"{where}code": one.code
         for where, one in _plans(plan)
@@ -152,16 +198,7 @@ def warnings_of(toolbox: Toolbox | None, names: Iterable[str]) -> list[str]:
 
 
 def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
-    """Check a plan against the tools that this environment names; without any, nothing is checked.
-
-    Args:
-        caller: Whose environment, and where to say that its tools cannot be loaded.
-        file: Where the plan comes from.
-        plan: The plan.
-
-    Raises:
-        PlanRefused: With each problem.
-    """
+    """Check a plan against the tools that this environment names, if it names any."""
     try:
         problems = problems_of(named_tools(caller), plan)
     except SurehandError as error:

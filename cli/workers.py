@@ -31,12 +31,31 @@ from temporalio.service import RPCError, RPCStatusCode
 from surehand.cli import options
 from surehand.cli.options import Caller
 from surehand.cli.printer import Lines, Reply, Table
-from surehand.cli.shapes import VersionList, VersionShown
+from surehand.cli.shapes import Shape
 from surehand.client.connection import Connection
 from surehand.process.exits import NoWorker
 from surehand.process.program import command
 from surehand.workflows.identity import DEFAULT_TENANT, upkeep_id
 from surehand.workflows.names import IS_RUN, PING, SEARCH_ATTRIBUTES
+
+
+class VersionShown(Shape):
+    """One version of the workers."""
+
+    build_id: str
+    status: str
+    """``current``: new runs begin on it; ``draining``: open runs end on it; ``drained``;
+    ``inactive``: it never was current; ``ramping``."""
+    open_runs: int
+    """Of all tenants."""
+
+
+class VersionList(Shape):
+    """``versions``: the newest first."""
+
+    deployment: str
+    versions: list[VersionShown]
+
 
 #: A queue on which nothing is ever put: polling it makes the server note its own time.
 _CLOCK_QUEUE: Final = "surehand-clock"
@@ -223,15 +242,7 @@ async def _use(caller: Caller, connection: Connection, build_id: str) -> None:
 
 
 async def all_versions(connection: Connection, queue: str | None = None) -> VersionList:
-    """Return the deployment's versions with the runs that are open on them, the newest first.
-
-    Args:
-        connection: Where they are.
-        queue: Count the runs of this task queue only.
-
-    Raises:
-        RPCError: The server is away, or has no such namespace.
-    """
+    """Return the deployment's versions with the runs that are open on them, the newest first."""
     deployment = connection.settings.deployment_name
     asked = DescribeWorkerDeploymentRequest(
         namespace=connection.client.namespace, deployment_name=deployment

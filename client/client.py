@@ -106,12 +106,7 @@ def others_of(view: RunView) -> list[Waiting]:
 
 
 async def look_at(connection: Connection, runs: Sequence[WorkflowExecution]) -> Looked:
-    """Ask the runs themselves: the server's list may lag behind them by a moment.
-
-    Args:
-        connection: Where they are.
-        runs: As the server lists them.
-    """
+    """Ask the runs themselves: the server's list may lag behind them by a moment."""
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def look(run: WorkflowExecution) -> RunView | SilentRun | None:
@@ -407,8 +402,6 @@ class Client:
 
         Raises:
             DecisionRefused: It does not count; ``verdict.code`` says why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> seen = SeenRequest(form["approval_id"], form["params_hash"])
@@ -422,8 +415,6 @@ class Client:
 
         Raises:
             DecisionRefused: It does not count; ``verdict.code`` says why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> [request] = (await client.pending()).approvals
@@ -439,8 +430,6 @@ class Client:
 
         Raises:
             DecisionRefused: It does not count; ``verdict.code`` says why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> [request] = (await client.pending()).approvals

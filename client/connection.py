@@ -130,11 +130,7 @@ class Connection:
         return options
 
     async def describe(self, run_id: str) -> WorkflowExecutionDescription:
-        """Return what the server knows about a run; needs no worker.
-
-        Raises:
-            NoSuchRun: If there is no such run in this tenant.
-        """
+        """Return what the server knows about a run; needs no worker."""
         with self.translated(run_id):
             found = await self.handle(run_id).describe()
         attributes = found.typed_search_attributes
@@ -195,29 +191,14 @@ class Connection:
         return plain_line(error, _LONGEST_REASON) + plain(where)
 
     async def open_run(self, run_id: str) -> WorkflowExecutionDescription:
-        """Return what the server knows about a run that has not ended; needs no worker.
-
-        Raises:
-            NoSuchRun: If there is no such run in this tenant.
-            WrongUse: It has ended, and how.
-        """
+        """Return what the server knows about a run that has not ended; needs no worker."""
         found = await self.describe(run_id)
         if found.status is not WorkflowExecutionStatus.RUNNING:
             raise WrongUse(self._end_of(found))
         return found
 
     async def view(self, run_id: str, limit: timedelta | None = None) -> RunView:
-        """Return the run's own view.
-
-        Args:
-            run_id: The run.
-            limit: How long a worker may take to answer, if not the usual time.
-
-        Raises:
-            NoSuchRun: If there is no such run in this tenant.
-            NoWorker: If no worker answers in time.
-            OutOfReach: It answers more than this starter can fetch.
-        """
+        """Return the run's own view."""
         answer = await self._query(run_id, VIEW, limit)
         view = understood(answer, RunView, f"the view of run {run_id}")
         if view.tenant != self.settings.tenant:
@@ -225,22 +206,12 @@ class Connection:
         return view
 
     async def require_answer(self, run_id: str) -> None:
-        """Look whether a worker answers for a run, whatever it says.
-
-        Raises:
-            NoSuchRun: If there is no such run in this tenant.
-            NoWorker: If no worker answers in time.
-        """
+        """Look whether a worker answers for a run, whatever it says."""
         with suppress(OutOfReach):
             await self.view(run_id)
 
     async def checkpoint(self, run_id: str) -> dict[str, Any]:
-        """Return the run's state as one document.
-
-        Raises:
-            NoWorker: If no worker answers in time.
-            OutOfReach: It answers more than this starter can fetch.
-        """
+        """Return the run's state as one document."""
         document: dict[str, Any] = await self._query(run_id, CHECKPOINT)
         require_readable(document, f"the checkpoint of run {run_id}")
         return document
@@ -253,12 +224,7 @@ class Connection:
     async def update(
         self, run_id: str, name: str, message: BaseModel, answer: type[Message]
     ) -> Message:
-        """Send an update and return the run's answer.
-
-        Raises:
-            Refused: With the run's reason.
-            NoWorker: If no worker answers in time; what was sent may still count.
-        """
+        """Send an update and return the run's answer."""
         async with self._by_worker(run_id, ANSWER_TIME):
             result: Message = await self.handle(run_id).execute_update(
                 name, message, result_type=answer
@@ -273,13 +239,7 @@ class Connection:
     async def listed(
         self, query: str, limit: int | None = None, *, every_tenant: bool = False
     ) -> AsyncIterator[temporalio.client.WorkflowExecution]:
-        """Yield this tenant's runs: those that go on by start, then the ended by end; latest first.
-
-        Args:
-            query: A further condition, or nothing.
-            limit: At most so many.
-            every_tenant: All tenants' runs; whose one is, its id says.
-        """
+        """Yield this tenant's runs: those that go on, then the ended ones; the latest first."""
         conditions = [
             IS_RUN,
             *([] if every_tenant else [f"{TENANT.name} = '{self.settings.tenant}'"]),
@@ -424,22 +384,14 @@ class Connection:
 
 
 def require_readable(value: Any, what: str) -> None:
-    """Refuse what stands for a payload that cannot be fetched.
-
-    Raises:
-        OutOfReach: It does, and where the payload is.
-    """
+    """Refuse what stands for a payload that cannot be fetched."""
     unreadable = as_unreadable(value)
     if unreadable is not None:
         raise OutOfReach(what, unreadable)
 
 
 def understood(value: Any, model: type[Message], what: str) -> Message:
-    """Return what a run has said as a message.
-
-    Raises:
-        OutOfReach: It was too large to be sent, and cannot be fetched.
-    """
+    """Return what a run has said as a message."""
     require_readable(value, what)
     return model.model_validate_json(json.dumps(value))
 
@@ -462,12 +414,7 @@ ENDS: Final = frozenset(
 
 
 async def every_event(client: Client, run_id: str) -> AsyncIterator[HistoryEvent]:
-    """Yield the events of a run: those of its newest execution, then of the one before, ...
-
-    Raises:
-        RPCError: The server does not answer, or has none of the newest one any more. Where it has
-            only dropped older ones, there is no more to yield.
-    """
+    """Yield the events of a run: those of its newest execution, then of the one before, ..."""
     handle = client.get_workflow_handle(run_id)
     while True:
         before = ""
@@ -487,11 +434,7 @@ async def every_event(client: Client, run_id: str) -> AsyncIterator[HistoryEvent
 
 
 async def first_events(client: Client, run_id: str) -> AsyncIterator[HistoryEvent]:
-    """Yield the events of a run's first execution, which says what it was started with.
-
-    Raises:
-        RPCError: The server does not answer, or has none of them any more.
-    """
+    """Yield the events of a run's first execution, which says what it was started with."""
     handle = client.get_workflow_handle(run_id)
     async for event in handle.fetch_history_events(page_size=1):
         started = event.workflow_execution_started_event_attributes
@@ -522,14 +465,6 @@ async def deliver(
 
     The run is looked at first: what is sent while no worker is there cannot be taken back, and
     counts whenever one comes.
-
-    Args:
-        connection: Where the run is.
-        run_id: The run.
-        name: Of the update, and of the signal.
-        message: What to send.
-        answer: What the run answers with.
-        leave: If no worker answers, leave it with the server; ``None``: nobody can wish that.
 
     Raises:
         WrongUse: The run has ended.

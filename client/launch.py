@@ -43,18 +43,7 @@ _LOCAL: Final = "core_local_activity"
 def start_request(
     settings: ClientSettings, *, for_user: str | None, signed_only: bool = False, **what: Any
 ) -> StartRun:
-    """Return a run as it is started: signed where there is a key.
-
-    Args:
-        settings: Who starts it.
-        for_user: The user whom it acts for; ``None``: the same.
-        signed_only: Whether only signed starts count.
-        what: The rest of ``StartRun``.
-
-    Raises:
-        WrongUse: Nobody can be meant, the key cannot be used, or there is none where only signed
-            starts count.
-    """
+    """Return a run as it is started: signed where there is a key."""
     user = settings.user if for_user is None else for_user
     request = StartRun(tenant=settings.tenant, user=user, started_by=settings.user, **what)
     problem = request.problem()
@@ -71,11 +60,7 @@ def start_request(
 
 
 async def launch(connection: Connection, request: StartRun) -> bool:
-    """Start a run; return ``False`` if the same run exists already.
-
-    Raises:
-        WrongUse: A run of this id exists with another plan, or for another user.
-    """
+    """Start a run; return ``False`` if the same run exists already."""
     if await _start(connection, request, WorkflowIDReusePolicy.REJECT_DUPLICATE):
         return True
     # Seen from the server first: a workflow of that id may be no run of this tenant.
@@ -147,10 +132,6 @@ async def taken_up(connection: Connection, run_id: str) -> bool:
     """Wait until the run's own validation has passed; ``False`` if no worker takes it up.
 
     Read from the history, which needs no worker.
-
-    Raises:
-        PlanRefused: The plan does not fit the tools that the worker has loaded.
-        SurehandError: The run ended before its first step for another reason.
     """
     handle, opening = connection.handle(run_id), 0
     try:

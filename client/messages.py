@@ -64,11 +64,7 @@ def new_run_name(plan_name: str) -> str:
 
 
 def chosen_run_id(tenant: str, text: str) -> str:
-    """Return the full id for the name of a run that is to be started.
-
-    Raises:
-        WrongUse: If it has not the form of a run id, or names another tenant.
-    """
+    """Return the full id for the name of a run that is to be started."""
     if "~" in text:
         raise WrongUse(f"run id {text!r}: {_ALLOWED}")
     try:
@@ -80,12 +76,7 @@ def chosen_run_id(tenant: str, text: str) -> str:
 
 
 def find_run_id(tenant: str, text: str) -> str:
-    """Return the full run id for ``refund-1`` or ``acme/refund-1``.
-
-    Raises:
-        WrongUse: If it has not the form of a run id.
-        NoSuchRun: If it belongs to another tenant.
-    """
+    """Return the full run id for ``refund-1`` or ``acme/refund-1``."""
     name = text.rpartition("/")[2] if text.count("/") == 1 else text
     if not _FOUND.fullmatch(name) or text.startswith("/"):
         raise WrongUse(f"run id {text!r}: {_ALLOWED}")
@@ -95,12 +86,7 @@ def find_run_id(tenant: str, text: str) -> str:
 
 
 def find_approval(tenant: str, text: str) -> tuple[str, str]:
-    """Return ``(run id, approval id)`` for ``refund-1/refund/1`` or ``acme/refund-1/refund/1``.
-
-    Raises:
-        WrongUse: If it has not the form of an approval id.
-        NoSuchRun: If it belongs to another tenant.
-    """
+    """Return ``(run id, approval id)`` for ``refund-1/refund/1`` or ``acme/refund-1/refund/1``."""
     known = len(text) <= LONGEST_APPROVAL_ID and text.isascii() and text.isprintable()
     parts = run_of_approval(text) if known else None
     if parts is None:
@@ -124,14 +110,7 @@ _OTHERS: Final = 0o077
 
 
 def new_key(path: Path) -> str:
-    """Make a key pair: the private key as PEM, and ``PATH.pub``, a JWK for who may know it.
-
-    Returns:
-        The key id: the public key's RFC 7638 thumbprint.
-
-    Raises:
-        WrongUse: A file is there already, or cannot be written.
-    """
+    """Make a key pair: the private key as PEM, and ``PATH.pub``, a JWK for who may know it."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -159,11 +138,7 @@ def public_jwk(key: Ed25519PrivateKey) -> dict[str, Any]:
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
-    """Return the private key in a file that only its owner, who asks, can read.
-
-    Raises:
-        WrongUse: There is no such key, others can read it, or it is of another kind.
-    """
+    """Return the private key in a file that only its owner, who asks, can read."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -202,19 +177,7 @@ def claims_for(
     lasts: timedelta = USUAL_SIGNATURE,
     edited: str | None = None,
 ) -> DecisionClaims:
-    """Return what is to be signed for a decision.
-
-    Args:
-        decision: The decision; its approver signs.
-        tenant: Whose run it is.
-        run_id: The full id of the run that the approval belongs to.
-        now: Seconds since 1970.
-        lasts: From now to expiry, in whole seconds.
-        edited: Digest of the new params of an edit.
-
-    Raises:
-        WrongUse: It would last longer than a signature may, or end at once.
-    """
+    """Return what is to be signed for a decision."""
     seconds = int(lasts.total_seconds())
     longest = int(LONGEST_SIGNATURE.total_seconds())
     if not 0 < seconds <= longest:
@@ -231,11 +194,7 @@ def claims_for(
 
 
 def signed_start(request: StartRun, key: Ed25519PrivateKey, now: int) -> StartRun:
-    """Return the start of a run, signed by whoever starts it; ``now`` in seconds since 1970.
-
-    Raises:
-        WrongUse: There is a value in it that cannot be signed.
-    """
+    """Return the start of a run, signed by whoever starts it; ``now`` in seconds since 1970."""
     try:
         content = digest(request.content())
     except NotCanonical as error:
@@ -252,14 +211,7 @@ def signed_start(request: StartRun, key: Ed25519PrivateKey, now: int) -> StartRu
 def fresh_claims(
     signer: str, tenant: str, now: int, seconds: int = int(USUAL_SIGNATURE.total_seconds())
 ) -> dict[str, Any]:
-    """Return what all claims begin with, and a nonce that was never used.
-
-    Args:
-        signer: Who signs.
-        tenant: For whom.
-        now: Seconds since 1970.
-        seconds: From now to expiry.
-    """
+    """Return what all claims begin with, and a nonce that was never used."""
     return {
         "aud": audience(tenant),
         "sub": signer,
@@ -382,10 +334,6 @@ def decided(
         reason: Recorded with it.
         params: Of an edit: all params to ask for instead.
         lasts: How long a signature counts.
-
-    Raises:
-        WrongUse: The approval id, the reason or the key cannot be used.
-        NoSuchRun: It is another tenant's.
     """
     run_id, approval_id = find_approval(settings.tenant, seen.approval_id)
     decision = composed(
@@ -409,11 +357,7 @@ def decided(
 
 
 def composed(model: type[M], /, **values: Any) -> M:
-    """Return a message to a run.
-
-    Raises:
-        WrongUse: It is none, and why.
-    """
+    """Return a message to a run."""
     try:
         return parse(model, values)
     except Malformed as error:
@@ -421,11 +365,7 @@ def composed(model: type[M], /, **values: Any) -> M:
 
 
 def signed(settings: ClientSettings, run_id: str, verb: Verb, message: S) -> S:
-    """Return a message as it is sent: signed where there is a key.
-
-    Raises:
-        WrongUse: The key cannot be used.
-    """
+    """Return a message as it is sent: signed where there is a key."""
     if settings.key is None:
         return message
     common = fresh_claims(message.actor, settings.tenant, int(time.time()))
@@ -486,11 +426,7 @@ def new_token(tenant: str, run_id: str, user: str, lasts: timedelta) -> tuple[st
 
 
 def read_token(text: str, tenant: str, run_id: str) -> ResumeToken:
-    """Return a token that was handed on.
-
-    Raises:
-        WrongUse: It is none, or another run's.
-    """
+    """Return a token that was handed on."""
     try:
         if not text.startswith(PREFIX) or len(text) > _LONGEST:
             raise ValueError("no token")

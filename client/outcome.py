@@ -211,19 +211,7 @@ class Watch(Protocol):
 async def until_settled(
     connection: Connection, run_id: str, watch: Watch | None = None, *, stay: bool
 ) -> RunResult:
-    """Wait, and return how the run ended or stands.
-
-    Args:
-        connection: Where the run is.
-        run_id: The run.
-        watch: Is told what happens in the meantime.
-        stay: Go on waiting while the run waits for a human.
-
-    Raises:
-        SurehandError: The run ended without a result.
-        NotReachable: The server has been silent for too long.
-        OutOfReach: What the run says is in a store that cannot be reached from here.
-    """
+    """Wait, and return how the run ended or stands."""
     ended = asyncio.create_task(_ended(connection, run_id))
     pause, asked_before, silent_since = FIRST_PAUSE, "", time.monotonic()
     try:
@@ -292,13 +280,7 @@ def _needs_human(view: RunView) -> bool:
 
 
 async def until_ended(connection: Connection, run_id: str) -> RunResult:
-    """Wait for the end; no worker is asked for anything in the meantime.
-
-    Raises:
-        NoSuchRun: There is no such run in this tenant.
-        SurehandError: The run ended without a result.
-        NotReachable: The server has been silent for too long.
-    """
+    """Wait for the end; no worker is asked for anything in the meantime."""
     await connection.describe(run_id)
     while True:
         try:

@@ -82,18 +82,7 @@ def plan_of(
     *,
     input_known: bool = True,
 ) -> Plan:
-    """Return the plan that a document describes; ``--set`` changes the document in place.
-
-    Args:
-        document: The plan, or its steps, as JSON has them.
-        file: Where it is from, for what is wrong with it.
-        overrides: As for :func:`load_plan`.
-        tools: As for :func:`load_plan`.
-        input_known: Say, too, what is wrong with the input.
-
-    Raises:
-        PlanRefused: Every problem found, with its place.
-    """
+    """Return the plan that a document describes; ``--set`` changes the document in place."""
     document = {"steps": document} if isinstance(document, list) else document
     for text in overrides:
         try:
@@ -117,15 +106,7 @@ def plan_of(
 
 
 def plan_from(source: PlanSource, given: Mapping[str, Any] | None = None) -> Plan:
-    """Return a plan, whatever it is written as.
-
-    Args:
-        source: The plan, its document, or its file.
-        given: Inputs, beside those of the plan or in their place.
-
-    Raises:
-        PlanRefused: Every problem found, with its place.
-    """
+    """Return a plan, whatever it is written as."""
     if isinstance(source, Plan) and not given:
         return source
     document, name = _document_of(source)
@@ -144,22 +125,14 @@ class Draft:
 
     @classmethod
     def of(cls, source: PlanSource) -> Self:
-        """Read the plan, its document, or its file.
-
-        Raises:
-            PlanRefused: Every problem found, with its place.
-        """
+        """Read the plan, its document, or its file."""
         document, name = _document_of(source)
         given = isinstance(document, dict) and bool(document.get(INPUT))
         plan_of(document, name, input_known=given)
         return cls(document, name)
 
     def amending(self, plan: Plan, overrides: Sequence[str] = ()) -> Plan:
-        """Return the plan; without an input of its own it keeps that of the run's plan.
-
-        Raises:
-            PlanRefused: Every problem found, with its place.
-        """
+        """Return the plan; without an input of its own it keeps that of the run's plan."""
         document = copy.deepcopy(self.document)
         document[INPUT] = document.get(INPUT) or dict(plan.input)
         return plan_of(document, self.name, overrides)
@@ -376,11 +349,7 @@ class OverrideError(Exception):
 
 
 def override(document: Any, text: str) -> None:
-    """Apply ``path=value`` to the document in place.
-
-    Raises:
-        OverrideError: If it has not that form, or the path leads nowhere.
-    """
+    """Apply ``path=value`` to the document in place."""
     path, parts, written = _parsed(text, "input.order_id=order-7")
     current: Any = document
     for depth, part in enumerate(parts[:-1]):
@@ -391,11 +360,7 @@ def override(document: Any, text: str) -> None:
 
 
 def assign(params: Any, text: str) -> None:
-    """Apply ``path=value`` to params in place; a path may name what is there, or a new field.
-
-    Raises:
-        OverrideError: If it has not that form, or the path leads nowhere.
-    """
+    """Apply ``path=value`` to params in place; a path may name what is there, or a new field."""
     path, parts, written = _parsed(text, "amount=50")
     current = params
     for depth, part in enumerate(parts[:-1]):

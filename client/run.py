@@ -76,11 +76,12 @@ class Paused:
 class Run:
     """One run; made by ``Client.start`` and ``Client.run``.
 
-    What decides and steers takes ``leave``: if no worker answers, leave it with the server, where
-    it counts once a worker is back; :class:`Left` says so. Without it nothing is sent then
-    (:class:`NoWorker`). If the worker goes in the middle of it, it was sent (:class:`Unanswered`).
-    What steers also takes ``id``: two messages of one id are one, so what may have been lost can be
-    sent again.
+    What decides and steers takes a ``reason``, which is recorded with it, and ``leave``: if no
+    worker answers, leave it with the server, where it counts once a worker is back; :class:`Left`
+    says so. Without it nothing is sent then (:class:`NoWorker`). If the worker goes in the middle
+    of it, it was sent, and counts once a worker is back (:class:`Unanswered`). If the run does not
+    take it, :class:`Refused` says why. What steers also takes ``id``: two messages of one id are
+    one, so what may have been lost can be sent again.
 
     Example:
         >>> run = await client.start("refund.yaml", input={"order_id": "order-7"})
@@ -196,8 +197,6 @@ class Run:
 
         Args:
             request: What was seen: the ``ApprovalRequest`` itself, or a ``SeenRequest``.
-            reason: Recorded with it.
-            leave: See :class:`Run`.
 
         Returns:
             The verdict; ``verdict.state`` is still ``pending`` where others have to say yes, too.
@@ -205,8 +204,6 @@ class Run:
         Raises:
             DecisionRefused: It does not count; ``verdict.code`` says why. Among others: the params
                 are not those that were seen, the approver lacks the role, it is decided already.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> [request] = (await run.view()).pending
@@ -220,13 +217,9 @@ class Run:
 
         Args:
             request: As for :meth:`approve`.
-            reason: Recorded with it.
-            leave: See :class:`Run`.
 
         Raises:
             DecisionRefused: As for :meth:`approve`.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> [request] = (await run.view()).pending
@@ -243,13 +236,9 @@ class Run:
         Args:
             request: As for :meth:`approve`.
             params: All params of the call that shall be asked for instead.
-            reason: Recorded with it.
-            leave: See :class:`Run`.
 
         Raises:
             DecisionRefused: As for :meth:`approve`; also where the params do not fit the tool.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> [request] = (await run.view()).pending
@@ -273,8 +262,6 @@ class Run:
         Raises:
             DecisionRefused: As for :meth:`approve`.
             WrongUse: The request is another run's, or the key cannot be used.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> [request] = (await run.view()).pending
@@ -291,13 +278,10 @@ class Run:
 
         Args:
             decision: As `sign` prints it, or as a page has had it signed in its user's browser.
-            leave: See :class:`Run`.
 
         Raises:
             DecisionRefused: As for :meth:`approve`.
             WrongUse: It is no decision, or its request is another run's.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> [request] = (await run.view()).pending
@@ -317,10 +301,7 @@ class Run:
             message: As the verb has it, with its actor; signed in their browser, for example.
 
         Raises:
-            Refused: The run does not take it, and why.
             WrongUse: There is no such verb, or it is no such message.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> said = await run.forward_steering("pause", {"actor": "uma", "id": "pause-1"})
@@ -357,14 +338,6 @@ class Run:
 
         Args:
             value: The answer, as the question's ``answer_schema`` has it.
-            reason: Recorded with it.
-            id: Of this message; see :class:`Run`.
-            leave: See :class:`Run`.
-
-        Raises:
-            Refused: The run does not take it, and why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> said = await run.answer("sent twice")
@@ -389,14 +362,6 @@ class Run:
 
         Args:
             answers: By ``interrupt_id``.
-            reason: Recorded with them.
-            id: Of this message; see :class:`Run`.
-            leave: See :class:`Run`.
-
-        Raises:
-            Refused: The run does not take them, and why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: They were sent, and count once a worker is back.
 
         Example:
             >>> [question] = (await run.view()).interrupts
@@ -421,15 +386,9 @@ class Run:
 
         Args:
             mode: What happens to its effects: all undone, kept, or only what is temporary undone.
-            reason: Recorded with it.
-            id: Of this message; see :class:`Run`.
-            leave: See :class:`Run`.
 
         Raises:
-            Refused: The run does not take it, and why.
             WrongUse: It has ended.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> said = await run.cancel(reason="ordered by mistake")
@@ -446,18 +405,11 @@ class Run:
         """Have the run stop before its next call.
 
         Args:
-            reason: Recorded with it.
             lasts: How long the resume token counts, at most a day.
-            id: Of this message; see :class:`Run`.
 
         Returns:
             What the run has answered, and a token: with it the same user resumes it, once, without
             a key.
-
-        Raises:
-            Refused: The run does not take it, and why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> paused = await run.pause(reason="waiting for legal")
@@ -470,10 +422,6 @@ class Run:
 
         Args:
             lasts: How long it counts, at most a day.
-
-        Raises:
-            Refused: The run does not take it, and why.
-            NoWorker: No worker answers; nothing was sent.
 
         Example:
             >>> paused = await run.pause()
@@ -496,19 +444,13 @@ class Run:
         """Have a paused run go on: the reason for its pause is looked at again.
 
         Args:
-            reason: Recorded with it.
             step: Only this step, of several that have failed.
             way: Of a step that has failed: again, without it, or not at all.
             params: Again, with these params in the place of the plan's.
             token: A resume token in the place of a key.
-            id: Of this message; see :class:`Run`.
-            leave: See :class:`Run`.
 
         Raises:
             WrongUse: That is no resume token of this run.
-            Refused: The run does not take it, and why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> paused = await run.pause(reason="waiting for legal")
@@ -544,14 +486,6 @@ class Run:
             event_id: Of the event itself: the same one again is ignored.
             about: What it is about: the step's ``about``.
             payload: The step's output.
-            reason: Recorded with it.
-            id: Of this message; see :class:`Run`.
-            leave: See :class:`Run`.
-
-        Raises:
-            Refused: The run does not take it, and why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> said = await run.send_event("returned", "dhl-9", about="order-7")
@@ -586,15 +520,9 @@ class Run:
             tokens: More tokens.
             money: More money, such as ``2.50``.
             time: More time.
-            reason: Recorded with it.
-            id: Of this message; see :class:`Run`.
-            leave: See :class:`Run`.
 
         Raises:
             WrongUse: An amount is none.
-            Refused: The run does not take it, and why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> said = await run.top_up(steps=20, money="5")
@@ -626,14 +554,9 @@ class Run:
             plan: The plan, its document, or its file; without an input it keeps the run's.
             based_on: The plan version that its author has seen (``view.plan_version``).
             drops: Steps with a remaining effect that the new plan does not have, on purpose.
-            reason: Recorded with it.
-            id: Of this message; see :class:`Run`.
 
         Raises:
             PlanRefused: It is no plan.
-            Refused: The run does not take it, and why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> view = await run.view()
@@ -670,14 +593,9 @@ class Run:
             evidence: How you know.
             receipt: What the call would have returned; later steps and the undo may need it.
             nothing_to_give: There is no receipt, although a later step takes something from it.
-            id: Of this message; see :class:`Run`.
-            leave: See :class:`Run`.
 
         Raises:
             WrongUse: A later step takes something from the receipt; or the run has ended.
-            Refused: The run does not take it, and why.
-            NoWorker: No worker answers; nothing was sent.
-            Unanswered: It was sent, and counts once a worker is back.
 
         Example:
             >>> [doubt] = (await run.view()).result.waiting_for

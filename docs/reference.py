@@ -42,7 +42,6 @@ _ADDED: Final[Mapping[str, tuple[str, ...]]] = {
 _CONTRACTS: Final = "surehand.workflows.contracts"
 #: Where the models lie that ``--json`` prints, beside those.
 _SHAPE_MODULES: Final = (
-    "surehand.cli.shapes",
     "surehand.drill.report",
     "surehand.activities.ledger.history.rebuilding",
     "surehand.activities.ledger.history.stats_shapes",
@@ -271,9 +270,14 @@ def json_page() -> str:
     from pydantic.json_schema import models_json_schema
 
     classes: dict[str, Any] = {}
-    contracts = [name for _, name, _ in pkgutil.iter_modules(module(_CONTRACTS).__path__)]
-    for name in (*_SHAPE_MODULES, *(f"{_CONTRACTS}.{name}" for name in contracts)):
-        classes |= vars(module(name))
+    inside = [
+        f"{package}.{name}"
+        for package in (_CONTRACTS, "surehand.cli")
+        for _, name, is_package in pkgutil.iter_modules(module(package).__path__)
+        if not is_package
+    ]
+    for name in (*_SHAPE_MODULES, *inside):
+        classes |= {k: v for k, v in vars(module(name)).items() if v.__class__ is not ModuleType}
     printed = dict.fromkeys(
         ["ErrorReport", *(one for all_ in meanings.SHAPES.values() for one in all_)]
     )

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from surehand.cli.plans import graph_of
-from surehand.cli.shapes import GraphEdge, GraphNode, PlanGraph
+from surehand.cli.plans import GraphEdge, GraphNode, PlanGraph, graph_of
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.plan.plan import Plan

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from surehand.cli import shapes
+from surehand.cli.approvals import PendingList
 from surehand.cli.printer import Printer
+from surehand.cli.runs import RunLinked
+from surehand.cli.steering import RunPaused
 from surehand.process.exits import ExitCode
 from tests.cli.starter import Run, Verbs
 from tests.cli.test_demo import until
@@ -63,7 +65,7 @@ def test_a_run_is_led_to_its_end_by_the_commands_that_it_shows(
     verbs: Verbs, controlled: str
 ) -> None:
     assert "why.1=VALUE" in verbs("pending").out
-    questions = shapes.PendingList.model_validate(verbs("pending", "--json").document()).questions
+    questions = PendingList.model_validate(verbs("pending", "--json").document()).questions
     assert controlled in [question.run_id for question in questions]
     assert "is too short" in verbs("answer", controlled, "x").line()
     assert "answered why.1" in verbs("answer", controlled, "why.1=sent twice").out
@@ -90,7 +92,7 @@ def test_a_pause_prints_a_token_that_resumes_once_and_for_its_user_only(
     verbs: Verbs, new_run: NewRun
 ) -> None:
     run = new_run()
-    paused = shapes.Paused.model_validate(verbs("pause", run.name, "--json").document())
+    paused = RunPaused.model_validate(verbs("pause", run.name, "--json").document())
     token = paused.resume_token
     assert "paused_user" in shown(verbs, run.name)
 
@@ -253,7 +255,7 @@ def test_a_fork_says_what_it_takes_over(verbs: Verbs, new_run: NewRun) -> None:
 
     said = verbs("fork", run.name, "--from", "amount", "--json")
 
-    fork = shapes.Linked.model_validate(said.document())
+    fork = RunLinked.model_validate(said.document())
     assert (fork.linked, fork.taken_over) == (run.name, ["order"])
 
 

@@ -51,7 +51,7 @@ def test_a_verb_loads_no_other_ones() -> None:
     loaded = loaded_by(["pending"])
 
     assert "surehand.cli.approvals" in loaded
-    common = {"app", "approvals", "ledger_door", "options", "printer", "render", "shapes"}
+    common = {"app", "approvals", "options", "printer", "render", "shapes"}
     verbs = {one for one in loaded if re.match(r"surehand\.(drill|cli\.)", one)}
     assert verbs == {f"surehand.cli.{one}" for one in common}
     assert "temporalio.worker" not in loaded  # a third of the SDK; for plugins only

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from surehand.cli import shapes
+from surehand.cli.records import CheckpointList, CheckpointSaved
 from tests.cli.starter import Run, Verbs
 from tests.shop_process import ShopProcess
 
@@ -41,14 +41,14 @@ def test_those_that_are_kept_are_listed_the_newest_first_and_the_oldest_makes_ro
     run = new_run()
     # From the ledger alone, too.
     early = ["--at", "1", "--save", "early", "--ttl", "30d", "--json"]
-    saved = shapes.CheckpointSaved.model_validate(
+    saved = CheckpointSaved.model_validate(
         verbs("checkpoint", run.name, *early, **NOWHERE).document()
     )
     assert verbs("checkpoint", run.name, "--save", "second").code == 0
     two = {"SUREHAND_CHECKPOINTS_KEPT": "2"}
     third = verbs("checkpoint", run.name, "--save", "third", **two)
 
-    listed = shapes.CheckpointList.model_validate(
+    listed = CheckpointList.model_validate(
         verbs("checkpoint", run.name, "--list", "--json", **NOWHERE).document()
     )
     assert saved.saved.expires_at - saved.saved.saved_at == timedelta(days=30)

@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
-from surehand.cli import shapes
+from surehand.cli.approvals import PendingList
+from surehand.cli.doctor import DoctorReport
+from surehand.cli.shapes import Steered
+from surehand.cli.show import ShownRun, UnansweredRun
 from surehand.client import client, connection
 from surehand.process.dev_server import DevServer
 from surehand.workflows.contracts.runs import RunView
@@ -104,7 +107,7 @@ def test_a_decision_that_is_left_with_the_server_counts_once_however_often_it_is
         left = deserted.verbs("approve", *deserted.decision, "--leave")
         assert left.code == 0
         assert connection.LEFT in left.out
-    shapes.Steered.model_validate(
+    Steered.model_validate(
         deserted.verbs("approve", *deserted.decision, "--leave", "--json").document()
     )
 
@@ -242,7 +245,7 @@ def test_pending_lists_the_runs_that_answer_and_names_the_one_that_does_not(
     assert "alive/refund/1" in shown.out
     assert f"run {deserted.settings['SUREHAND_TENANT']}/{deserted.run.name}" in shown.line()
     assert f"(task queue {deserted.queue})" in shown.line()
-    listed = shapes.PendingList.model_validate(document.document())
+    listed = PendingList.model_validate(document.document())
     names = [one.run_id.rpartition("/")[2] for one in listed.approvals]
     assert names == ["alive", deserted.run.name]  # the ledger knows of that one
     [silent] = listed.silent
@@ -284,7 +287,7 @@ def test_without_a_worker_a_program_gets_the_same_document_from_the_ledger(
     assert (recorded.code, point.code) == (4, 4)
     found = recorded.document()
     assert (found.pop("recorded"), live.pop("recorded")) == (True, False)
-    shapes.ShownRun.model_validate(found)
+    ShownRun.model_validate(found)
     for name in ("state", "plan", "user", "tenant", "pending"):
         for request in (*found["pending"], *live["pending"]):
             request["resources"] = request["program"] = None  # which a worker adds
@@ -312,7 +315,7 @@ def test_if_nobody_polls_a_run_s_task_queue_no_verb_waits_for_an_answer(
     assert ended.code == 4
     assert "no worker answers" in ended.err
     if verb == "show":  # the ledger does not know of it, either
-        known = shapes.UnansweredRun.model_validate(ended.document())
+        known = UnansweredRun.model_validate(ended.document())
         assert (known.state, known.plan.partition(":")[0]) == ("running", "refund")
 
 
@@ -327,9 +330,9 @@ def test_resolve_says_which_runs_it_could_not_look_at(deserted: Deserted) -> Non
 
 
 def test_doctor_notices_at_once_that_the_worker_is_dead(deserted: Deserted) -> None:
-    ill = shapes.DoctorReport.model_validate(deserted.verbs("doctor", "--json").document())
+    ill = DoctorReport.model_validate(deserted.verbs("doctor", "--json").document())
     with deserted.worker():
-        well = shapes.DoctorReport.model_validate(deserted.verbs("doctor", "--json").document())
+        well = DoctorReport.model_validate(deserted.verbs("doctor", "--json").document())
 
     assert [check.ok for check in ill.checks if check.name == "worker"] == [False]
     assert [check.ok for check in well.checks if check.name == "worker"] == [True]
@@ -350,11 +353,11 @@ def test_a_terminated_run_is_shown_as_that_with_what_to_do(
     assert shown.code == 0
     assert "The server has ended this run (terminated)." in shown.out
     assert "python starter.py reconcile" in shown.out
-    found = shapes.ShownRun.model_validate(document)
+    found = ShownRun.model_validate(document)
     assert (found.state, found.result.state) == ("terminated", "waiting_approval")
     assert found.as_it_stood and found.recorded and found.pending == []
     bare = deserted.verbs("show", deserted.run.name, "--json", SUREHAND_DATABASE_URL="")
-    known = shapes.UnansweredRun.model_validate(bare.document())
+    known = UnansweredRun.model_validate(bare.document())
     assert (known.state, known.last_known_state) == ("terminated", "waiting_approval")
     for arguments in (["approve", *deserted.decision], ["cancel", deserted.run.name]):
         refused = deserted.verbs(*arguments)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from surehand.cli import shapes
+from surehand.cli.show import KeptRun
 from surehand.workflows.contracts.runs import RunResult
 from tests.cli.starter import Verbs
 from tests.worker_process import WorkerProcess
@@ -81,7 +81,7 @@ def test_a_run_whose_result_cannot_be_fetched_is_told_with_where_it_is(
     assert f"Run {run_id}: completed" in ended.out
     for words in ("in the artifact store", "SUREHAND_ARTIFACTS"):
         assert words in ended.err and words in again.err
-    told = shapes.KeptRun.model_validate(again.document())
+    told = KeptRun.model_validate(again.document())
     assert (told.state, told.payload.bytes > PAGES * 8000) == ("completed", True)
     [step, *_] = RunResult.model_validate(whole.document()).steps
     assert len(step.output) == PAGES  # type: ignore[arg-type]
@@ -115,5 +115,5 @@ def test_a_plan_that_is_too_large_to_be_sent_is_refused_in_one_line(
     assert shown.code == 0
     assert f"Run {run_id}: completed" in shown.out
     assert "in the artifact store" in shown.line()
-    assert shapes.KeptRun.model_validate(document).state == "completed"
+    assert KeptRun.model_validate(document).state == "completed"
     assert checked.code == 0, checked

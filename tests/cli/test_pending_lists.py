@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from surehand.cli import shapes
+from surehand.cli.approvals import PendingList
 from surehand.process.dev_server import DevServer
 from surehand.process.exits import ExitCode
 from tests.cli.starter import Verbs
@@ -67,7 +67,7 @@ def test_pending_lists_doubts_and_pauses_also_those_of_ended_runs(
     verbs = Verbs(own, tmp_path, monkeypatch)
 
     def others() -> list[tuple[str, str]]:
-        listed = shapes.PendingList.model_validate(verbs("pending", "--json").document())
+        listed = PendingList.model_validate(verbs("pending", "--json").document())
         return sorted((one.kind, str(one.run_id)) for one in listed.others)
 
     with WorkerProcess(own, tmp_path / "worker") as worker:

@@ -24,7 +24,7 @@ from surehand.activities.ledger.core.people_tables import (
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.people.public_keys import kid_of, public_key
-from surehand.cli import shapes
+from surehand.cli.principals import NewKey, PrincipalChanged, PrincipalHistory, PrincipalList
 from surehand.client.messages import new_key
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
@@ -52,13 +52,13 @@ class Office(LedgerOffice):
 
     def shown(self, *arguments: str) -> list[dict[str, Any]]:
         listed = self.done("list", "--json", *arguments).document()
-        shapes.PrincipalList.model_validate(listed)
+        PrincipalList.model_validate(listed)
         found: list[dict[str, Any]] = listed["principals"]
         return found
 
     def history(self, *arguments: str) -> list[tuple[str, str, str]]:
         past = self.done("list", "--history", "--json", *arguments).document()
-        told = shapes.PrincipalHistory.model_validate(past).changes
+        told = PrincipalHistory.model_validate(past).changes
         return [(one.change, one.what, one.actor) for one in told]
 
     def keys(self, name: str) -> tuple[str, str]:
@@ -91,7 +91,7 @@ def test_a_principal_is_added_with_roles_permissions_and_a_key(office: Office) -
         "keys": [kid],
         "passkeys": [],
     }
-    assert shapes.PrincipalChanged.model_validate(told).principal.model_dump() == ana
+    assert PrincipalChanged.model_validate(told).principal.model_dump() == ana
     assert [(part["kind"], part["what"], part["changed"]) for part in told["parts"]] == [
         ("principal", "ana", True),
         ("role", "ops", True),
@@ -446,7 +446,7 @@ def test_a_key_file_is_never_overwritten(approver: Starter) -> None:
 
     again = approver("principal", "keygen", "ana.pem", "--json")
 
-    assert shapes.NewKey.model_validate(made).private_key == "ana.pem"
+    assert NewKey.model_validate(made).private_key == "ana.pem"
     assert json.loads(before[1])["kid"] == made["kid"]
     assert (again.code, again.document()["exit_code"]) == (2, 2)
     assert "not overwritten" in again.line()

@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.core.tables import quotas
-from surehand.cli import shapes
+from surehand.cli.tenants import QuotaShown
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
 from tests.ledger_databases import DATABASES, WORKER
@@ -32,7 +32,7 @@ class Office(LedgerOffice):
         return asyncio.run(read())
 
     def limits(self, *arguments: str) -> dict[str, str | None]:
-        shown = shapes.QuotaShown.model_validate(self.done("show", "--json", *arguments).document())
+        shown = QuotaShown.model_validate(self.done("show", "--json", *arguments).document())
         return {one.quota: one.limit for one in shown.quotas}
 
 

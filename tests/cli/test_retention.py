@@ -14,7 +14,8 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.cli import shapes
+from surehand.cli.audit import AuditReport
+from surehand.cli.retention import RetentionReport
 from tests.cli.starter import Run, Starter, Verbs
 from tests.e2e.runs import until
 from tests.shop_process import ShopProcess
@@ -56,7 +57,7 @@ def approve(verbs: Verbs, run: Run) -> None:
 def content_is_proven(verbs: Verbs, run: Run, file: Path, key: Path) -> None:
     """By its signature alone, in each byte."""
     proven = verbs("audit", run.name, "--file", str(file), "--signer", f"{key}.pub", "--json")
-    report = shapes.AuditReport.model_validate(proven.document())
+    report = AuditReport.model_validate(proven.document())
     assert (proven.code, report.run_id, report.events) == (0, run.name, 0)
     assert report.content is not None and report.content.startswith("runs: ")
     assert report.signature is not None and report.signature.verified
@@ -89,10 +90,10 @@ def test_a_deleted_run_is_proven_by_its_export_and_protects_its_effects(
     bare = verbs("retention", "--apply", **NOW)
     assert [
         one.why
-        for one in shapes.RetentionReport.model_validate(kept.document()).kept
+        for one in RetentionReport.model_validate(kept.document()).kept
         if one.run_id == run.name
     ] == [f"Temporal has the history of {run.name} until its own retention is over"]
-    report = shapes.RetentionReport.model_validate(look.document())
+    report = RetentionReport.model_validate(look.document())
     assert run.name in [one.run_id for one in report.hidden] and not report.applied
     assert (bare.code, "--no-export" in bare.line()) == (2, True)
     grace = {"SUREHAND_RETENTION": "runs=0s,grace=1h"}
@@ -107,7 +108,7 @@ def test_a_deleted_run_is_proven_by_its_export_and_protects_its_effects(
 
     done = verbs("retention", "--apply", "--json", *signed, **NOW)
 
-    report = shapes.RetentionReport.model_validate(done.document())
+    report = RetentionReport.model_validate(done.document())
     [part] = [one for one in report.deleted if one.run_id == run.name]
     assert part.exports == [
         str(exports / f"{run.name}.jsonl"),

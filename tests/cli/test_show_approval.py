@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from surehand.cli.approvals import approval_lines
-from surehand.cli.shapes import ShownApproval
+from surehand.cli.approvals import ShownApproval, approval_lines
 from surehand.client import connection
 from surehand.process.settings import ClientSettings
 from surehand.workflows.plan.policy import Escalate, Requirement

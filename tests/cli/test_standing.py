@@ -14,8 +14,7 @@ from sqlalchemy import make_url
 from surehand.activities.ledger.core.people_tables import standing_approvals
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
-from surehand.cli import shapes
-from surehand.cli.standing import parse_until
+from surehand.cli.standing import StandingChanged, StandingList, StandingShown, parse_until
 from surehand.client.messages import new_key
 from surehand.process.exits import WrongUse
 from surehand.workflows.identity import DEFAULT_TENANT
@@ -39,13 +38,13 @@ class Office(LedgerOffice):
 
         return asyncio.run(read())
 
-    def granted(self, *arguments: str, **settings: str) -> shapes.StandingShown:
+    def granted(self, *arguments: str, **settings: str) -> StandingShown:
         """Grant one and return what it says."""
         ended = self.done("grant", *TOOL, "--until", "30d", "--json", *arguments, **settings)
-        return shapes.StandingChanged.model_validate(ended.document()).standing
+        return StandingChanged.model_validate(ended.document()).standing
 
-    def listed(self) -> list[shapes.StandingShown]:
-        return shapes.StandingList.model_validate(self.done("list", "--json").document()).standing
+    def listed(self) -> list[StandingShown]:
+        return StandingList.model_validate(self.done("list", "--json").document()).standing
 
     def key(self, name: str) -> str:
         """Make somebody's key, register it, and return its file."""
@@ -94,7 +93,7 @@ def test_what_is_granted_is_listed_with_what_is_left_of_it_until_it_is_revoked(
     [listed] = office.listed()
     assert (listed.state, listed.revoked_by) == ("revoked", "root")
     again = office.done("revoke", one.standing_id, "--json").document()
-    assert shapes.StandingChanged.model_validate(again).changed is False
+    assert StandingChanged.model_validate(again).changed is False
 
 
 def test_without_a_key_it_is_marked_as_unverified_and_refused_where_signatures_count(
@@ -123,7 +122,7 @@ def test_a_granter_prints_a_grant_without_a_database_and_an_administrator_adds_i
 
     added = office.done("add", str(file), "--json", "--tenant", DEFAULT_TENANT).document()
 
-    one = shapes.StandingChanged.model_validate(added).standing
+    one = StandingChanged.model_validate(added).standing
     assert (one.granter, one.signed, one.state) == ("ann", True, "active")
     assert office.refused("add", str(file)).endswith("this signature has counted already")
     wider = json.loads(printed.out)

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from surehand.cli import shapes
+from surehand.cli.approvals import PendingList
+from surehand.cli.audit import AuditReport
+from surehand.cli.doctor import DoctorReport
+from surehand.cli.runs import RunList
+from surehand.cli.shapes import LedgerRows
+from surehand.cli.show import ShownRun
+from surehand.cli.tools import ToolList
 from surehand.client import connection, launch
 from surehand.process.dev_server import DevServer
 from surehand.process.exits import ExitCode
@@ -29,13 +35,13 @@ def asked(verbs: Verbs, run: Run) -> tuple[str, str, str]:
 def test_every_reading_verb_prints_one_document_of_its_shape(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run().name
 
-    shapes.RunList.model_validate(verbs("list", "--json").document())
-    shown = shapes.ShownRun.model_validate(verbs("show", run, "--json").document())
+    RunList.model_validate(verbs("list", "--json").document())
+    shown = ShownRun.model_validate(verbs("show", run, "--json").document())
     Checkpoint.model_validate(verbs("checkpoint", run, "--json").document())
-    shapes.PendingList.model_validate(verbs("pending", "--json").document())
-    shapes.ToolList.model_validate(verbs("tools", "--json").document())
+    PendingList.model_validate(verbs("pending", "--json").document())
+    ToolList.model_validate(verbs("tools", "--json").document())
     for verb in ("effects", "events", "interventions"):
-        shapes.LedgerRows.model_validate(verbs(verb, run, "--json").document())
+        LedgerRows.model_validate(verbs(verb, run, "--json").document())
     assert shown.web_ui.endswith(f"/namespaces/default/workflows/{run}")
 
 
@@ -53,7 +59,7 @@ def test_people_see_steps_effects_decisions_and_what_to_do(verbs: Verbs, new_run
     [in_table] = [line for line in shown.splitlines() if " accepted " in line]
     assert "approved by bob (unverified)" in in_table
     assert "Unverified approvals (unsigned): 1, by bob." in verbs("audit", run.name).out
-    audited = shapes.AuditReport.model_validate(verbs("audit", run.name, "--json").document())
+    audited = AuditReport.model_validate(verbs("audit", run.name, "--json").document())
     assert audited.unverified_approvals == ["bob"]
     assert f"refund:{run.order}" in shown
     assert "committed" in shown
@@ -73,7 +79,7 @@ def test_an_export_says_what_it_wrote_and_how_to_verify_it(
         f"{count} events written to {file}, head {audited['head']},"
         f" verify with: python starter.py audit --file {file}\n"
     )
-    assert shapes.LedgerRows.model_validate(events.document()).rows[-1]["hash"] == audited["head"]
+    assert LedgerRows.model_validate(events.document()).rows[-1]["hash"] == audited["head"]
     assert f"{count} events written to {file}" in events.err
     assert (audited["ok"], audited["events"]) == (True, count)
 
@@ -221,7 +227,7 @@ def test_a_run_that_the_server_ended_says_so(
     assert waited.code == 20
     assert "was terminated from outside" in waited.err
     assert verbs(*run.start).code == 20
-    shown = shapes.ShownRun.model_validate(verbs("show", run.name, "--json").document())
+    shown = ShownRun.model_validate(verbs("show", run.name, "--json").document())
     assert (shown.state, shown.as_it_stood) == ("terminated", True)
     assert shown.pending == shown.result.waiting_for == []
     listed = verbs("list", "--state", "terminated", "--json").document()["runs"]
@@ -311,7 +317,7 @@ def test_doctor_finds_everything_or_says_what_to_do(verbs: Verbs, lonely: Verbs)
     nowhere = verbs("doctor", TEMPORAL_NAMESPACE="nowhere")
 
     assert (well.code, ill.code, nowhere.code) == (0, 4, 4)
-    report = shapes.DoctorReport.model_validate(well.document())
+    report = DoctorReport.model_validate(well.document())
     assert {check.name for check in report.checks} >= {
         "server",
         "namespace",

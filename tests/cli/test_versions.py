@@ -12,7 +12,9 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from surehand.cli import shapes, workers
+from surehand.cli import workers
+from surehand.cli.doctor import Check, DoctorReport
+from surehand.cli.workers import VersionList
 from surehand.client import launch
 from tests.cli.starter import ROOT, Run, Verbs
 from tests.shop_process import ShopProcess
@@ -41,8 +43,8 @@ def versioned(
     return Verbs(own, tmp_path, monkeypatch), worker
 
 
-def check_of(verbs: Verbs, name: str = "worker") -> shapes.Check:
-    report = shapes.DoctorReport.model_validate(verbs("doctor", "--json").document())
+def check_of(verbs: Verbs, name: str = "worker") -> Check:
+    report = DoctorReport.model_validate(verbs("doctor", "--json").document())
     return next(check for check in report.checks if check.name == name)
 
 
@@ -73,7 +75,7 @@ def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
         monkeypatch.undo()
         assert verbs(*run.start, "--wait").code == 10
         assert check_of(verbs).ok
-        [only] = shapes.VersionList.model_validate(verbs("versions", "--json").document()).versions
+        [only] = VersionList.model_validate(verbs("versions", "--json").document()).versions
         assert (only.build_id, only.status, only.open_runs) == ("1", "current", 1)
 
     # And when its workers are gone, that is said, too
@@ -102,7 +104,7 @@ def test_the_line_that_is_given_while_no_version_is_current_makes_the_newest_cur
         used = verbs(*shlex.split(pasted))
 
         assert "None is current" not in used.out
-        found = shapes.VersionList.model_validate(verbs("versions", "--json").document()).versions
+        found = VersionList.model_validate(verbs("versions", "--json").document()).versions
         assert [(one.build_id, one.status) for one in found] == [
             ("2", "current"),
             ("1", "inactive"),

@@ -32,8 +32,7 @@ from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts
 from surehand.activities.retention.rounds import Files, Kept, Round
 from surehand.cli.exports import Exports
-from surehand.cli.retention import _reply, _serve
-from surehand.cli.shapes import RetentionReport
+from surehand.cli.retention import RetentionReport, _reply, _serve
 from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable

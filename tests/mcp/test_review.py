@@ -23,7 +23,7 @@ from surehand.activities.tools.failure_classes import DependencyDown, OutcomeUnk
 from surehand.activities.tools.tool import ToolContext
 from surehand.activities.worker.settings import Settings
 from surehand.cli import app, doctor
-from surehand.cli.shapes import Check
+from surehand.cli.doctor import Check
 from surehand.process.children import Child, clean_environment
 from surehand.process.dev_server import free_ports
 from tests.mcp.conftest import REFUND, ROOT, McpShop
