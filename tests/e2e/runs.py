@@ -31,7 +31,9 @@ EXAMPLES: Final = Path(__file__).parent.parent.parent / "examples"
 
 #: Seconds that a run may take to get somewhere; a retry after a crash needs ten of them.
 PATIENCE_S: Final = 60.0
-_POLL_S: Final = 0.05
+#: Seconds between two looks: few at first, then more. To ask a run is a workflow task each time.
+_POLL_S: Final = 0.04
+_LONGEST_POLL_S: Final = 0.4
 #: A query waits for a worker; while none is there, it shall not use up the whole patience.
 _QUERY_TIMEOUT: Final = timedelta(seconds=3)
 
@@ -50,6 +52,7 @@ async def until(
 ) -> T:
     """Look again and again, here or somewhere to wait for, until what is seen is as wanted."""
     deadline = time.monotonic() + timeout_s
+    pause = _POLL_S
     seen: object = None
     while time.monotonic() < deadline:
         try:
@@ -60,7 +63,8 @@ async def until(
         else:
             if reached(found):
                 return found
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.25, _LONGEST_POLL_S)
     raise AssertionError(f"not reached within {timeout_s} s; last seen: {seen}")
 
 

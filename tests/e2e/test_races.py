@@ -238,9 +238,15 @@ async def stood(stage: Stage, order_id: str, stands: str, mode: str) -> tuple[Ru
     return run, request
 
 
-# A call that is no batch is in `exit` what it is in `async`; batches: test_unacknowledged.py.
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize(("race", "first"), EACH)
+# Each race in both modes and both orders, of which the next race has the other pairs. A call that
+# is no batch is in `exit` what it is in `async`; batches: test_unacknowledged.py.
+@pytest.mark.parametrize(
+    ("race", "first", "mode"),
+    [
+        pytest.param(*one.values, ("sync", "async")[(n + n // 2) % 2], id=one.id)
+        for n, one in enumerate(EACH)
+    ],
+)
 async def test_messages_that_come_at_once_have_the_outcome_of_the_table(
     stage: Stage, order_id: str, race: Race, first: int, mode: str
 ) -> None:

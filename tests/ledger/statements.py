@@ -18,6 +18,8 @@ from sqlalchemy import Engine, event
 FILE: Final = "TESTS_STATEMENTS"
 #: Names the database whose tests are run.
 DATABASE: Final = "TESTS_STATEMENTS_DATABASE"
+#: Whose cases send statements that the first one does not.
+EVERY_CASE: Final = ("test_doubts", "test_fencing", "test_run_tree")
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 _HERE: Final = Path(__file__).resolve().relative_to(_ROOT)
 #: What passes on the statements of others.
@@ -82,9 +84,14 @@ def _kept(value: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what is run on another database."""
+    """Leave out what is run on another database, and most cases: they send the same statements."""
     others = {"sqlite", "postgresql"} - {os.environ[DATABASE]}
-    items[:] = [item for item in items if others.isdisjoint(_parameters(item))]
+    kept: dict[str, pytest.Item] = {}
+    for item in items:
+        if others.isdisjoint(_parameters(item)):
+            every_case = item.path.stem in EVERY_CASE
+            kept.setdefault(item.nodeid if every_case else item.nodeid.partition("[")[0], item)
+    items[:] = kept.values()
 
 
 def _parameters(item: pytest.Item) -> list[str]:
