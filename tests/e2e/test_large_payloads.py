@@ -55,30 +55,26 @@ COUNT = {"id": "count", "tool": "pages.count", "params": {"pages": "${pages}"}}
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_outputs_of_a_long_list_are_handed_on_to_a_step(
+async def test_the_outputs_of_a_long_list_are_handed_on_to_a_step_a_condition_and_a_child(
     stage: Stage, order_id: str, mode: str
 ) -> None:
-    steps = plan(refund_step(order_id), pages(), COUNT, input=numbers())
+    late = {"id": "late", "tool": "pages.read", "when": "pages[7].n == 7", "params": {"n": 1}}
+    theirs = {**COUNT, "params": {"pages": "${input.pages}"}}
+    child = {
+        "id": "inner",
+        "plan": {"name": "inner", "steps": [theirs]},
+        "params": {"pages": "${pages}"},
+    }
+    steps = plan(refund_step(order_id), pages(), COUNT, late, child, input=numbers())
     async with stage.worker_here(**PAGES):
         run = await stage.start(steps, durability=mode)
         result = await run.result(timeout_s=200)
 
     assert result.state is RunState.COMPLETED, result.error
     assert step(result, "count").output == MANY
-    assert len(step(result, "pages").output) == MANY  # type: ignore[arg-type]
-
-
-async def test_a_condition_asks_about_the_outputs_of_a_long_list(
-    stage: Stage, order_id: str
-) -> None:
-    late = {"id": "late", "tool": "pages.read", "when": "pages[7].n == 7", "params": {"n": 1}}
-    steps = plan(refund_step(order_id), pages(), late, input=numbers())
-    async with stage.worker_here(**PAGES):
-        run = await stage.start(steps, durability="exit")
-        result = await run.result(timeout_s=200)
-
-    assert result.state is RunState.COMPLETED, result.error
     assert states(result)["late"] == "succeeded"
+    assert step(result, "inner").output == {"count": MANY}
+    assert len(step(result, "pages").output) == MANY  # type: ignore[arg-type]
 
 
 async def test_a_model_is_told_of_all_that_was_done_however_much_it_was(
@@ -91,19 +87,6 @@ async def test_a_model_is_told_of_all_that_was_done_however_much_it_was(
 
     assert said(result) == "ok"
     assert asked(tmp_path) == len(script) + 1
-
-
-async def test_a_child_is_given_the_outputs_of_a_long_list(stage: Stage, order_id: str) -> None:
-    count = {"id": "count", "tool": "pages.count", "params": {"pages": "${input.pages}"}}
-    inner = {"id": "inner", "plan": {"name": "inner", "steps": [count]}}
-    child = {**inner, "params": {"pages": "${pages}"}}
-    steps = plan(refund_step(order_id), pages(), child, input=numbers())
-    async with stage.worker_here(**PAGES):
-        run = await stage.start(steps, durability="exit")
-        result = await run.result(timeout_s=200)
-
-    assert result.state is RunState.COMPLETED, result.error
-    assert step(result, "inner").output == {"count": MANY}
 
 
 @pytest.mark.parametrize("mode", ["async", "exit"])
