@@ -63,6 +63,8 @@ LONGEST: Final = tuple(
         "property",
     )
 )
+#: Of these, whose tests stay in one process: they share what takes long to make, such as a wheel.
+TOGETHER: Final = {Path(__file__).parent / "test_package.py"}
 #: When the last test may begin, in seconds since 1970.
 UNTIL: Final = "TESTS_UNTIL"
 TOO_LATE: Final = "not run, for want of time"
@@ -99,14 +101,16 @@ def pytest_collection_modifyitems(
 
 def shared_out(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
     """Return the tests so that each process's stretch begins with some of the longest."""
-    longest = {name: [item for item in items if is_below(item.path, name)] for name in LONGEST}
-    first = [item for found in longest.values() for item in found]
-    there = set(first)
+    first: list[list[pytest.Item]] = []
+    for name in LONGEST:
+        found = [item for item in items if is_below(item.path, name)]
+        first += [found] if name in TOGETHER else [[item] for item in found]
+    there = {item for unit in first for item in unit}
     others = [item for item in items if item not in there]
     shared: list[pytest.Item] = []
     for number in range(processes):
         # What xdist gives to the process: as many of those that are left as to each one behind it.
-        own = first[number::processes]
+        own = [item for unit in first[number::processes] for item in unit]
         size = (len(items) - len(shared)) // (processes - number)
         taken = max(0, size - len(own))
         shared += [*own, *others[:taken]]

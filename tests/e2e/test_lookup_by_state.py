@@ -42,8 +42,10 @@ async def killed(stage: Stage, booking: str, point: CrashPoint, durability: str 
     return run
 
 
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize("point", UNKNOWN)
+@pytest.mark.parametrize(
+    ("point", "durability"),
+    [*((point, "sync") for point in UNKNOWN), (UNKNOWN[0], "async"), (UNKNOWN[-1], "exit")],
+)
 async def test_what_was_so_before_the_call_is_for_a_human_after_a_crash(
     stage: Stage, booking: str, point: CrashPoint, durability: str
 ) -> None:
