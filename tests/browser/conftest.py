@@ -25,7 +25,7 @@ BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS: Final = 60_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def web_ui(temporal_cli: Path) -> Iterator[DevServer]:
     """A server of these tests' own: the others' has no Web UI."""
     server = DevServer.start(cli=temporal_cli)
@@ -33,12 +33,12 @@ def web_ui(temporal_cli: Path) -> Iterator[DevServer]:
     server.kill()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 async def client(web_ui: DevServer) -> Client:
     return await Client.connect(web_ui.address, data_converter=pydantic_data_converter)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 async def browser() -> AsyncIterator[Browser]:
     programs = [found for name in BROWSERS if (found := shutil.which(name))]
     if not programs:
@@ -73,7 +73,7 @@ async def page(profile: BrowserContext) -> AsyncIterator[Page]:
     await page.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def static_files() -> Iterator[StaticFiles]:
     with StaticFiles() as server:
         yield server
