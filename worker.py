@@ -127,9 +127,6 @@ def workflow_runner(passthrough: Sequence[str] = ()) -> SandboxedWorkflowRunner:
     """Return the sandbox of the user's workflows, and of agents; some modules pass through it.
 
     They are pure, and slow to import: each run would load and keep a copy of what does not.
-
-    Args:
-        passthrough: Modules that the user's workflows import.
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules(
         *("surehand.workflows", "surehand.agents"),
@@ -175,11 +172,7 @@ def deployment_of(settings: Settings) -> WorkerDeploymentConfig | None:
 
 
 def cell_of(settings: Settings) -> OwnCell | None:
-    """Return the cell that a worker is of; ``None``: there is only one.
-
-    Raises:
-        SettingsError: The settings do not say it, or the file of cells cannot be used.
-    """
+    """Return the cell that a worker is of; ``None``: there is only one."""
     if not settings.cells:
         return None
     if not settings.cell:
@@ -222,19 +215,7 @@ def make_worker(
     plugins: Sequence[Plugin] = (),
     interceptors: Sequence[Interceptor] = (),
 ) -> Worker:
-    """Return a Temporal worker with all workflows, the user's included, and their activities.
-
-    Args:
-        client: Its connection.
-        settings: Its settings.
-        context: What its activities work with.
-        plugins: Those of the user's own.
-        interceptors: Further ones.
-
-    Raises:
-        WorkflowModulesError: A workflow of the user's cannot be loaded into the sandbox.
-        WrongUse: A plugin takes from the sandbox what we need in it.
-    """
+    """Return a Temporal worker with all workflows, the user's included, and their activities."""
     tools = ToolActivities(context)
     models = ModelActivities(context, tools, FRAMEWORKS)
     batches = BatchActivities(context, tools)
@@ -456,11 +437,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the worker and return its exit code.
-
-    Args:
-        argv: The command line without the program's name; ``None``: this process's own.
-    """
+    """Run the worker and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="worker.py", description="Runs agent runs and their tools. Settings: SUREHAND_*."
     )

@@ -38,13 +38,7 @@ def called(run: str) -> float:
 
 
 def measure(play: Callable[[str, int], object], steps: int, runs: int) -> None:
-    """Play runs at once, each in a thread, and print when their calls began.
-
-    Args:
-        play: Plays the run of this name with so many steps.
-        steps: Of each run.
-        runs: At once.
-    """
+    """Play runs at once, each in a thread, and print when their calls began."""
     play("warm-up", _WARM_UP)
     names = [f"run-{number}-{time.time_ns()}" for number in range(runs)]
     with ThreadPoolExecutor(runs) as threads:
@@ -69,12 +63,7 @@ class Arrived:
 
 
 def arrive(key: str = "", *, dedupes: bool = False) -> None:
-    """Make a call outside; the first one kills this process (SIGKILL).
-
-    Args:
-        key: Of the call.
-        dedupes: Whether the outside does nothing for a key that it has seen.
-    """
+    """Make a call outside; the first one kills this process (SIGKILL)."""
     first = not _world().exists()
     with _world().open("a", encoding="utf-8") as world:
         world.write(f"{json.dumps({'key': key, 'dedupes': dedupes})}\n")

@@ -63,11 +63,7 @@ Play = Callable[[int, int], Awaitable[Turn]]
 
 
 def peers_python() -> Path:
-    """Return the peers' own Python; their packages are installed when the list has changed.
-
-    Raises:
-        SurehandError: They cannot be.
-    """
+    """Return the peers' own Python; their packages are installed when the list has changed."""
     digest = hashlib.sha256(_PINNED.read_bytes()).hexdigest()
     venv, own = _VENV.absolute(), _VENV.absolute() / "bin" / "python"
     mark = venv / "installed"
@@ -94,22 +90,14 @@ class Peer:
         self._started = 0
 
     async def turn(self, steps: int, runs: int) -> Turn:
-        """Play runs at once.
-
-        Raises:
-            SurehandError: Its program failed.
-        """
+        """Play runs at once."""
         with self._program(self._database(STEPS), STEPS, str(steps), str(runs)) as one:
             await asyncio.to_thread(one.wait_done)
             said = [line for line in one.output().splitlines() if line.startswith("[[")]
         return Turn(json.loads(said[-1]))
 
     async def killed(self, *, keyed: bool) -> Path:
-        """Have a call kill its process, start that again; returns what has arrived outside.
-
-        Raises:
-            SurehandError: It was not killed, or did not go on.
-        """
+        """Have a call kill its process, start that again; returns what has arrived outside."""
         what = KEYED if keyed else KILLED
         database, world = self._database(what), self._folder / f"{what}.jsonl"
         with self._program(database, what, world=world) as one:
@@ -143,22 +131,14 @@ class Peer:
 
 
 def _require_killed(one: Child) -> None:
-    """Wait until a process has ended, and see that it was killed.
-
-    Raises:
-        SurehandError: It was not.
-    """
+    """Wait until a process has ended, and see that it was killed."""
     one.wait_for(lambda: one.returncode is not None)
     if one.returncode != -signal.SIGKILL:
         raise SurehandError(f"{one.log.stem} was not killed: {one.last_line()}")
 
 
 async def kill_ours(environment: Environment, place: Place, tool: str, mode: str) -> Path:
-    """Kill a worker in a tool's call, start another; returns what has arrived outside.
-
-    Raises:
-        SurehandError: It was not killed, or the run did not complete.
-    """
+    """Kill a worker in a tool's call, start another; returns what has arrived outside."""
     name = f"{tool}-{mode}-{place.store}"
     folder = environment.case_folder(name)
     world, server = folder / "world.jsonl", on_queue(place.server, name)
@@ -174,11 +154,7 @@ async def kill_ours(environment: Environment, place: Place, tool: str, mode: str
 
 
 async def kill_plain(environment: Environment, place: Place, *, keyed: bool) -> Path:
-    """Kill a worker of Temporal alone in an activity; returns what has arrived outside.
-
-    Raises:
-        SurehandError: It was not killed.
-    """
+    """Kill a worker of Temporal alone in an activity; returns what has arrived outside."""
     name = f"plain-{KEYED if keyed else KILLED}-{place.store}"
     folder = environment.case_folder(name)
     world = folder / "world.jsonl"

@@ -62,11 +62,7 @@ MakeLedger = Callable[[str], str]
 def makers(
     environment: Environment, databases: Sequence[str], running: ExitStack
 ) -> dict[str, MakeLedger]:
-    """Return how to make a ledger, by database; starts a private PostgreSQL if it is asked for.
-
-    Raises:
-        PostgresMissing: PostgreSQL is asked for and not on this machine.
-    """
+    """Return how to make a ledger, by database; starts a private PostgreSQL if it is asked for."""
     found: dict[str, MakeLedger] = {}
     if "sqlite" in databases:
 
@@ -130,11 +126,7 @@ def on_queue(connection: Connection, queue: str) -> Connection:
 
 
 async def played(connection: Connection, name: str, plan: Plan, mode: str) -> RunResult:
-    """Start a run of a plan, and return its result; its id begins with `name`.
-
-    Raises:
-        SurehandError: It did not complete.
-    """
+    """Start a run of a plan, and return its result; its id begins with `name`."""
     settings = connection.settings
     run_id = run_id_for(settings.tenant, f"{name}-{secrets.token_hex(6)}")
     request = StartRun(
@@ -174,15 +166,7 @@ async def at_each(
     play: Callable[[Place], Awaitable[None]],
     **settings: str,
 ) -> None:
-    """Play on each ledger, with one worker of ours and one of Temporal alone.
-
-    Args:
-        environment: Where their folders are made.
-        variables: Their environment.
-        databases: Kinds of ledgers.
-        play: Measures.
-        settings: Of our workers, where they are not the defaults.
-    """
+    """Play on each ledger, with one worker of ours and one of Temporal alone."""
     server = await connection_for(environment, variables, "")
     log = environment.folder / "plain.log"
     with ExitStack() as running:
@@ -199,11 +183,7 @@ async def at_each(
 
 
 async def memory_at_rest(worker: Child) -> float:
-    """Wait until a worker does nothing, and return its memory in MB.
-
-    Raises:
-        SurehandError: It does not come to rest, or has ended.
-    """
+    """Wait until a worker does nothing, and return its memory in MB."""
     deadline, used = time.monotonic() + _LIMIT, 1.0
     while used > _AT_REST:
         require_running(worker)
@@ -222,11 +202,7 @@ def memory(worker: Child) -> float:
 
 
 def require_running(worker: Child) -> None:
-    """See that a worker has not ended.
-
-    Raises:
-        SurehandError: It has.
-    """
+    """See that a worker has not ended."""
     if worker.returncode is not None:
         raise SurehandError(f"the worker has ended: {worker.last_line()}")
 
@@ -246,11 +222,7 @@ def tree_cpu(pid: int) -> float:
 
 
 def process_with(*words: str) -> int:
-    """Return the id of the process whose command has these words one after another.
-
-    Raises:
-        SurehandError: There is none.
-    """
+    """Return the id of the process whose command has these words one after another."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")

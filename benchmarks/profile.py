@@ -115,13 +115,7 @@ class Measure:
     """By name: seconds, of the processor and in the database, statements, transactions."""
 
     async def make(self, name: str, work: Work, *, more: bool = False) -> Any:
-        """Make a transaction and return what its work returns.
-
-        Args:
-            name: Of its kind.
-            work: What is done in it.
-            more: It is part of the one before.
-        """
+        """Make a transaction and return what its work returns."""
         ledger, before = self.scene.ledger, self._now()
         result = await ledger.transact(self.scene.tenant, work)
         sums = self.sums.setdefault(name, [0.0] * 5)

@@ -99,14 +99,7 @@ def run(
     play: Callable[[Environment, argparse.Namespace, Found], Coroutine[Any, Any, None]],
     missed: Callable[[Sequence[Row]], Iterable[str]] = lambda rows: (),
 ) -> int:
-    """Play a benchmark, print what it has measured, and return its exit code.
-
-    Args:
-        name: Its module's.
-        options: Its command line's.
-        play: Measures, and adds rows as it goes.
-        missed: Returns a line for each target that the rows miss.
-    """
+    """Play a benchmark, print what it has measured, and return its exit code."""
     console = Console(markup=False, highlight=False, soft_wrap=True)
     end_by_signal_in_order()
     options.database = options.database or list(DATABASES)

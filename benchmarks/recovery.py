@@ -148,11 +148,7 @@ class Pair:
             await asyncio.to_thread(one.wait_said, READY)
 
     async def measure(self) -> None:
-        """Start a run, let one worker be killed, and see when the run goes on.
-
-        Raises:
-            SurehandError: The run did not end as it must, or an effect is there twice.
-        """
+        """Start a run, let one worker be killed, and see when the run goes on."""
         self._once.unlink(missing_ok=True)
         run_id = run_id_for(self._connection.settings.tenant, f"run-{secrets.token_hex(6)}")
         await launch(self._connection, self._start(run_id))
@@ -172,11 +168,7 @@ class Pair:
         self.samples.append(self._sample(run_id, died_at))
 
     async def check(self) -> None:
-        """See that each transactional effect is there once.
-
-        Raises:
-            SurehandError: It is not.
-        """
+        """See that each transactional effect is there once."""
         async with open_ledger(self._database_url) as ledger:
             tenant = self._connection.settings.tenant
             with ledger.transaction(tenant) as tx:

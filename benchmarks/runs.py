@@ -93,11 +93,7 @@ class WholeRuns:
             standing_grants.grant(tx, given)
 
     async def turn(self, kind: str, runs: int, *, at_once: bool) -> Turn:
-        """Play runs in a mode or by Temporal alone.
-
-        Raises:
-            SurehandError: One did not complete.
-        """
+        """Play runs in a mode or by Temporal alone."""
         worker = self._place.plain if kind == PLAIN else self._place.worker
         pids = {"worker": worker.pid, **self._pids}
         before = {name: tree_cpu(pid) for name, pid in pids.items()}

@@ -92,11 +92,7 @@ class Turn:
 
 
 async def play_protected(server: Connection, mode: str, plan: Plan, runs: int) -> Turn:
-    """Play runs of a plan at once in a mode.
-
-    Raises:
-        SurehandError: One did not complete.
-    """
+    """Play runs of a plan at once in a mode."""
     results = await asyncio.gather(*(played(server, mode, plan, mode) for _ in range(runs)))
     described = await server.handle(results[0].run_id).describe()
     size = described.raw_description.workflow_execution_info.history_size_bytes
@@ -122,11 +118,7 @@ async def play_plain(server: Connection, steps: int, takes: float, runs: int) ->
 
 
 async def play_probe(place: Place, probe: Probe, modes: Sequence[str]) -> Iterator[Row]:
-    """Measure a probe in its modes; they and Temporal alone take turns.
-
-    Raises:
-        SurehandError: A run did not complete.
-    """
+    """Measure a probe in its modes; they and Temporal alone take turns."""
     plan, warm_up = probe.plan(), Probe(probe.effect, 1, 3, 1).plan()
     plain: list[Turn] = []
     turns: dict[str, list[Turn]] = {mode: [] for mode in modes}
@@ -171,11 +163,7 @@ def _row(store: str, mode: str, probe: Probe, turns: list[Turn], plain: list[Tur
 
 
 async def play_long_run(place: Place, mode: str) -> Row:
-    """Play one run of 10,000 writes: whether a step costs more the later it comes.
-
-    Raises:
-        SurehandError: It did not complete.
-    """
+    """Play one run of 10,000 writes: whether a step costs more the later it comes."""
     each = {"for_each": "${input.items}", "tool": "quick.write", "params": {}}
     plan = Plan.model_validate(
         {"name": "long_run", "input": {"items": list(range(ITEMS))}, "steps": [each] * LISTS}

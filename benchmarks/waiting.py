@@ -70,11 +70,7 @@ class WaitingRuns:
     ledger: Ledger
 
     async def start(self, runs: int) -> None:
-        """Start runs, and return once all of them wait.
-
-        Raises:
-            SurehandError: The worker has ended.
-        """
+        """Start runs, and return once all of them wait."""
         places, plan = asyncio.Semaphore(STARTS), Plan.model_validate(_PLAN)
         waiting: set[str] = set()
 
@@ -111,9 +107,6 @@ class WaitingRuns:
 
         Returns:
             Seconds from each decision to its call, and from the first one to the last call.
-
-        Raises:
-            SurehandError: The worker has ended, or a call does not arrive.
         """
         target, sent = self.server.target, dict[str, float]()
         clients = [self.server.client]

@@ -14,14 +14,7 @@ _MOST: Final = 256
 
 
 def small(png: bytes) -> bytes:
-    """Return a screenshot with a palette of 256 colours at most.
-
-    Args:
-        png: As a browser makes it: eight bits a channel, no palette, not interlaced.
-
-    Raises:
-        ValueError: It is another kind of PNG.
-    """
+    """Return a screenshot with a palette of 256 colours at most."""
     chunks = list(_chunks(png))
     width, height, depth, kind, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[0][1])
     if depth != 8 or kind not in _CHANNELS or interlaced:

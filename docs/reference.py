@@ -75,11 +75,7 @@ def code(text: object) -> str:
 
 
 def same_names(what: str, described: Iterable[str], there: Iterable[str]) -> None:
-    """Raise unless each name is described, and each description is of one.
-
-    Raises:
-        Undescribed: With the names in question.
-    """
+    """Raise unless each name is described, and each description is of one."""
     wrong = sorted(set(described) ^ set(there))
     if wrong:
         raise Undescribed(f"{what}: {', '.join(wrong)} (docs/meanings.py)")
@@ -321,11 +317,7 @@ def _models_in(roots: Iterable[Any]) -> dict[str, type]:
 
 
 def written_events() -> dict[str, set[str]]:
-    """Return the fields of each event that the code writes, by the event's type.
-
-    Raises:
-        Undescribed: A call writes an event whose type cannot be read from the code.
-    """
+    """Return the fields of each event that the code writes, by the event's type."""
     found: dict[str, set[str]] = defaultdict(set)
     for file in sorted(WRITERS.rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -45,12 +45,7 @@ def file_of(name: str) -> Path:
 
 
 async def take(page: Page, name: str) -> None:
-    """Take the picture of a page as it is now, and its narrow one if there is one.
-
-    Args:
-        page: The page. Its window and its colours are others afterwards.
-        name: The picture's.
-    """
+    """Take the picture of a page as it is now, and its narrow one if there is one."""
     await page.emulate_media(color_scheme="light")
     for one, width, height in ((name, 1280, 800), (name + _NARROW, 360, 740)):
         if one in NAMES:

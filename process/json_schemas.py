@@ -2,6 +2,9 @@
 
 Whoever writes a plan writes schemas, and they are looked at between the heartbeats of all calls. So
 patterns are RE2's, which take time in proportion to the text, and an evaluation has an end.
+
+``jsonschema-rs`` bounds patterns, too, but no evaluation: it takes 2.6 s for 25 definitions that
+each refer twice to the next one, twice as long for 26, and holds Python's lock to the end.
 """
 
 from __future__ import annotations
