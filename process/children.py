@@ -48,7 +48,7 @@ _TURNS: Final = defaultdict[str, Iterator[int]](count)
 _UNKNOWN: Final = 255
 
 
-def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+def _read_before_us(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
@@ -64,7 +64,7 @@ def can_fork(environment: Mapping[str, str]) -> bool:
     path = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     return (
         sys.platform == "linux"
-        and _read_early(environment) == _read_early(os.environ)
+        and _read_before_us(environment) == _read_before_us(os.environ)
         and not any(Path(entry, "sitecustomize.py").exists() for entry in path)
     )
 
@@ -186,13 +186,13 @@ class ForkServer:
 
 
 @cache
-def _server(module: str, turn: int) -> ForkServer:
+def _server_of(module: str, turn: int) -> ForkServer:
     return ForkServer(module)
 
 
 def fork_server(module: str) -> ForkServer:
     """Return one of this process's fork servers of a module; they take turns."""
-    return _server(module, next(_TURNS[module]) % _IN_TURNS)
+    return _server_of(module, next(_TURNS[module]) % _IN_TURNS)
 
 
 def serve(module: str) -> NoReturn:
@@ -226,7 +226,7 @@ def serve(module: str) -> NoReturn:
             if not pid:
                 for fd in (ended, woken, answers.fileno()):
                     os.close(fd)
-                _become(json.loads(line), main)
+                _become_process(json.loads(line), main)
             answers.write(json.dumps([pid, None]).encode() + b"\n")
 
 
@@ -242,7 +242,7 @@ def _tell_ended(answers: Any) -> None:
         answers.write(json.dumps([pid, code]).encode() + b"\n")
 
 
-def _become(asked: Mapping[str, Any], main: Any) -> NoReturn:
+def _become_process(asked: Mapping[str, Any], main: Any) -> NoReturn:
     """Go on as the process that was asked for; nothing of the server is left in it."""
     code = 1
     try:

@@ -164,7 +164,7 @@ class KeyRing:
             return Wrapped(first.id, first.wrap(key, about))
         except Exception as error:  # a service's own
             raise KeyUnavailable(
-                f"key-encryption key {first.id!r} does not wrap: {_line(error)}"
+                f"key-encryption key {first.id!r} does not wrap: {_one_line(error)}"
             ) from error
 
     def unwrap(self, wrapped: Wrapped, about: bytes) -> bytes:
@@ -183,7 +183,7 @@ class KeyRing:
         except Exception as error:  # a service's own
             raise KeyUnavailable(
                 f"key-encryption key {wrapped.kek_id!r} of {KEYS} does not unwrap it:"
-                f" {_line(error)}"
+                f" {_one_line(error)}"
             ) from error
 
     def _read_again(self) -> dict[str, KeyEncryptionKey]:
@@ -191,7 +191,7 @@ class KeyRing:
         if self._file is not None:
             with self._reading:
                 try:
-                    self._keys = {key.id: key for key in _of_file(self._file)}
+                    self._keys = {key.id: key for key in _read_keys(self._file)}
                 except WrongUse as error:
                     raise KeyUnavailable(str(error)) from error
         return self._keys
@@ -211,10 +211,10 @@ def read_key_ring(setting: str) -> KeyRing | None:
     if not setting:
         return None
     if "=" in setting:
-        return KeyRing(_parsed(setting.split(","), f"setting {KEYS}"))
+        return KeyRing(_parse_keys(setting.split(","), f"setting {KEYS}"))
     if is_named(setting):
-        return KeyRing(_named(setting))
-    return KeyRing(_of_file(Path(setting)), Path(setting))
+        return KeyRing(_load_keys(setting))
+    return KeyRing(_read_keys(Path(setting)), Path(setting))
 
 
 def new_key(id_: str) -> LocalKey:
@@ -230,7 +230,7 @@ def add_to_file(file: Path, key: LocalKey) -> int:
     Returns:
         How many keys it has now.
     """
-    there = _of_file(file) if file.exists() else []
+    there = _read_keys(file) if file.exists() else []
     if key.id in {one.id for one in there}:
         raise WrongUse(f"{file} has a key {key.id!r} already: give the new one another id")
     keys = [key, *there]
@@ -242,7 +242,7 @@ def add_to_file(file: Path, key: LocalKey) -> int:
     return len(keys)
 
 
-def _of_file(file: Path) -> list[LocalKey]:
+def _read_keys(file: Path) -> list[LocalKey]:
     try:
         with file.open(encoding="utf-8") as opened:
             mode = os.fstat(opened.fileno()).st_mode
@@ -252,10 +252,10 @@ def _of_file(file: Path) -> list[LocalKey]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise WrongUse(f"{file} ({KEYS}) cannot be read: {reason}") from error
-    return _parsed([line for line in lines if not line.lstrip().startswith("#")], str(file))
+    return _parse_keys([line for line in lines if not line.lstrip().startswith("#")], str(file))
 
 
-def _parsed(texts: Sequence[str], where: str) -> list[LocalKey]:
+def _parse_keys(texts: Sequence[str], where: str) -> list[LocalKey]:
     keys = list[LocalKey]()
     for text in filter(None, map(str.strip, texts)):
         id_, _, encoded = text.partition("=")
@@ -273,7 +273,7 @@ def _parsed(texts: Sequence[str], where: str) -> list[LocalKey]:
     return keys
 
 
-def _named(name: str) -> list[KeyEncryptionKey]:
+def _load_keys(name: str) -> list[KeyEncryptionKey]:
     try:
         found = load_named(name)
     except NotLoaded as error:
@@ -288,7 +288,7 @@ def _named(name: str) -> list[KeyEncryptionKey]:
     return keys
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -328,7 +328,7 @@ class RunKey:
 
     def open(self, about: bytes, sealed: bytes) -> bytes:
         """Return what was sealed."""
-        return _opened(self.contents, about, sealed)
+        return _open_sealed(self.contents, about, sealed)
 
     def salt_of(self, content: bytes) -> str:
         """Return what is hashed with something, so that nobody finds it by guessing."""
@@ -362,7 +362,7 @@ class RunEncryption:
     async def encrypt(self, payload: Payload, place: Place, *, kept: bool) -> Payload:
         """Encrypt a payload, as the port says."""
         key = await self._keys.key_of(place.root, make=True)
-        about, content = _about(place), payload.SerializeToString(deterministic=True)
+        about, content = _associated_data(place), payload.SerializeToString(deterministic=True)
 
         def encrypted(content: bytes) -> bytes:
             nonce = key.nonce_of(about, content) if kept else secrets.token_bytes(NONCE_BYTES)
@@ -381,7 +381,7 @@ class RunEncryption:
         """Decrypt a payload, as the port says."""
         named = require_place(payload, place)
         key = await self._keys.key_of(named.root, make=False)
-        opened = partial(_opened, key.payloads, _about(named))
+        opened = partial(_open_sealed, key.payloads, _associated_data(named))
         return Payload.FromString(await call_off_loop(opened, payload.data))
 
 
@@ -390,7 +390,7 @@ def _nonce_of(key: bytes, about: bytes, content: bytes) -> bytes:
     return hmac.digest(key, lengths + about + content, sha256)[:NONCE_BYTES]
 
 
-def _opened(cipher: AESGCM, about: bytes, data: bytes) -> bytes:
+def _open_sealed(cipher: AESGCM, about: bytes, data: bytes) -> bytes:
     start = len(_VERSION) + NONCE_BYTES
     if not data.startswith(_VERSION):
         raise NotDecrypted("it was not encrypted by this version, nor by one before it")
@@ -402,7 +402,7 @@ def _opened(cipher: AESGCM, about: bytes, data: bytes) -> bytes:
         raise NotDecrypted("it is nothing that was encrypted") from error
 
 
-def _about(place: Place) -> bytes:
+def _associated_data(place: Place) -> bytes:
     """Return what a payload is bound to beside its key: whose it is, of which run, and where.
 
     Not to one activity: workflow code does not know the activity's id.
@@ -463,12 +463,12 @@ class RemoteEncryption:
             raise KeyUnavailable(f"codec server {self._endpoint} does not answer: {why}") from error
         if answer.status_code in (401, 403):
             raise KeyUnavailable(
-                f"codec server {self._endpoint} refuses to {what}: {_reason(answer)}"
+                f"codec server {self._endpoint} refuses to {what}: {_reason_in(answer)}"
                 f" ({CODEC_TOKEN})"
             )
         try:
             if answer.status_code != 200:
-                raise ValueError(_reason(answer))
+                raise ValueError(_reason_in(answer))
             [found] = json_format.ParseDict(answer.json(), Payloads()).payloads
         except (ValueError, json_format.ParseError) as error:
             reason = " ".join(str(error).split())[:300]
@@ -476,7 +476,7 @@ class RemoteEncryption:
         return found
 
 
-def _reason(answer: httpx.Response) -> str:
+def _reason_in(answer: httpx.Response) -> str:
     try:
         told = json.loads(answer.text)["error"]
     except (ValueError, KeyError, TypeError):

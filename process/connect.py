@@ -56,10 +56,10 @@ PLUGINS: Final = f"{PREFIX}WORKER_PLUGINS"
 
 def load_plugins(names: Sequence[str]) -> list[Plugin]:
     """Return the plugins that are named as ``module:object``; of a class, an object of it."""
-    return [_load(name) for name in names]
+    return [_load_plugin(name) for name in names]
 
 
-def _load(name: str) -> Plugin:
+def _load_plugin(name: str) -> Plugin:
     import temporalio.worker
 
     kinds = (temporalio.client.Plugin, temporalio.worker.Plugin)
@@ -86,7 +86,9 @@ def of_client(plugins: Sequence[Plugin], ours: DataConverter) -> list[temporalio
         return []
     from temporalio.plugin import SimplePlugin
 
-    keeping = SimplePlugin("surehand", data_converter=lambda theirs: _kept(theirs, ours))
+    keeping = SimplePlugin(
+        "surehand", data_converter=lambda theirs: _keep_our_converter(theirs, ours)
+    )
     return [*(one for one in plugins if isinstance(one, temporalio.client.Plugin)), keeping]
 
 
@@ -102,7 +104,7 @@ def of_worker_alone(plugins: Sequence[Plugin]) -> list[temporalio.worker.Plugin]
     ]
 
 
-def _kept(theirs: DataConverter | None, ours: DataConverter) -> DataConverter:
+def _keep_our_converter(theirs: DataConverter | None, ours: DataConverter) -> DataConverter:
     """Return what the plugins have made of our converter, with what must stay."""
     if theirs is None:
         return ours
@@ -122,13 +124,13 @@ def _kept(theirs: DataConverter | None, ours: DataConverter) -> DataConverter:
         failures = ours.failure_converter_class  # what failures say is encrypted, too
     return dataclasses.replace(
         theirs,
-        payload_converter_class=_beside(converter, ours.payload_converter_class),
+        payload_converter_class=_combine_converters(converter, ours.payload_converter_class),
         payload_codec=ours.payload_codec,
         failure_converter_class=failures,
     )
 
 
-def _beside(
+def _combine_converters(
     theirs: type[PydanticPayloadConverter], own: type[PayloadConverter]
 ) -> type[PayloadConverter]:
     """Return a converter that writes our messages as ever, and whatever else as theirs does."""
@@ -220,9 +222,8 @@ async def connect(
                 identity=identity,
             )
     except (RuntimeError, TimeoutError, ValueError) as error:
-        raise NotReachable(
-            f"no Temporal server answers at {target.address} (TEMPORAL_ADDRESS): {_cause(error)}"
-        ) from error
+        where = f"no Temporal server answers at {target.address} (TEMPORAL_ADDRESS)"
+        raise NotReachable(f"{where}: {_short_reason(error)}") from error
 
 
 def client_converter(target: Target, encryption: Encryption | None = None) -> DataConverter:
@@ -250,7 +251,7 @@ def client_converter(target: Target, encryption: Encryption | None = None) -> Da
     return data_converter(open_store, waits=False, encryption=encryption)
 
 
-def _cause(error: Exception) -> str:
+def _short_reason(error: Exception) -> str:
     """Return the short reason inside the transport's nested message."""
     text = str(error)
     for known, meaning in (

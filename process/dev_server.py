@@ -77,7 +77,7 @@ def find_cli(*, log: Callable[[str], object] = say) -> Path:
         cached = Path(base, "surehand", f"temporal-{CLI_VERSION}")
         if not cached.exists():
             cached.parent.mkdir(parents=True, exist_ok=True)
-            _fill(cached, log)
+            _fill_cache(cached, log)
     except (OSError, RuntimeError) as error:  # no home, or none that can be written to
         raise CliMissing(
             f"The Temporal CLI is not on PATH and cannot be kept here ({error}); {_WHAT_TO_DO}"
@@ -89,7 +89,7 @@ def _is_program(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _fill(cached: Path, log: Callable[[str], object]) -> None:
+def _fill_cache(cached: Path, log: Callable[[str], object]) -> None:
     """Put the CLI into the cache, or wait for the process that is doing so."""
     with open(f"{cached}.lock", "w") as lock:
         try:
@@ -101,10 +101,10 @@ def _fill(cached: Path, log: Callable[[str], object]) -> None:
             return
         with tempfile.TemporaryDirectory(dir=cached.parent, prefix="incoming-") as incoming:
             folder = Path(incoming)
-            (_download(folder, log) or _build(folder, log)).rename(cached)
+            (_download_cli(folder, log) or _build_cli(folder, log)).rename(cached)
 
 
-def _download(folder: Path, log: Callable[[str], object]) -> Path | None:
+def _download_cli(folder: Path, log: Callable[[str], object]) -> Path | None:
     """The SDK's own download; None when there is no network for it.
 
     In a process of its own, which can be ended at its time limit and keeps to itself what the
@@ -119,7 +119,7 @@ def _download(folder: Path, log: Callable[[str], object]) -> Path | None:
     return next(filter(_is_program, folder.iterdir()), None)
 
 
-def _build(folder: Path, log: Callable[[str], object]) -> Path:
+def _build_cli(folder: Path, log: Callable[[str], object]) -> Path:
     go = shutil.which("go")
     if go is None:
         raise CliMissing(
@@ -188,10 +188,10 @@ class DevServerFailed(Exception):
 
 def local_port(address: str) -> int | None:
     """Return the port of an address at which the server can listen; ``None`` if it is elsewhere."""
-    return _port_in(address) if address.rpartition(":")[0] in HERE else None
+    return _port_of(address) if address.rpartition(":")[0] in HERE else None
 
 
-def _port_in(address: str) -> int:
+def _port_of(address: str) -> int:
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[1]) not in _PORTS:
         raise DevServerFailed(f"{address} is not a host:port (TEMPORAL_ADDRESS)")
@@ -215,7 +215,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _port(wanted: int, option: str = "--port") -> int:
+def _choose_port(wanted: int, option: str = "--port") -> int:
     """A port that nobody listens on: the wanted one, or for 0 any.
 
     Looked at before the start, because the readiness check would be answered by whoever has it.
@@ -259,11 +259,11 @@ class DevServer(Child):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
         for left in reversed(range(START_TRIES)):
-            chosen = _port(port)
-            chosen_ui = None if ui_port is None else _port(ui_port, "--ui-port")
-            command = _command(cli, db_file, chosen, chosen_ui)
+            chosen = _choose_port(port)
+            chosen_ui = None if ui_port is None else _choose_port(ui_port, "--ui-port")
+            command = _server_command(cli, db_file, chosen, chosen_ui)
             # One that nobody reads is gone once the server serves.
-            with nullcontext(log_file) if log_file else _unread() as log:
+            with nullcontext(log_file) if log_file else _unread_log() as log:
                 server = cls(command, log, chosen, chosen_ui)
                 try:
                     wait_until_serving(cli, server.address, meanwhile=server.require_running)
@@ -285,7 +285,7 @@ class DevServer(Child):
 
 
 @contextmanager
-def _unread() -> Iterator[Path]:
+def _unread_log() -> Iterator[Path]:
     with tempfile.NamedTemporaryFile() as file:
         yield Path(file.name)
 
@@ -294,7 +294,7 @@ def wait_until_serving(
     cli: Path, address: str, *, meanwhile: Callable[[], object] = lambda: None
 ) -> None:
     """Ask until runs can be counted by state: frontend, namespace and attributes are there."""
-    host, port = address.rpartition(":")[0], _port_in(address)
+    host, port = address.rpartition(":")[0], _port_of(address)
     ask = ["workflow", "count", "--query", "RunState = 'running'", "--address", address]
     began = time.monotonic()
     while time.monotonic() - began < START_TIMEOUT:
@@ -311,7 +311,7 @@ def wait_until_serving(
     )
 
 
-def _wait(cli: Path, port: int | None) -> None:
+def _wait_for_server(cli: Path, port: int | None) -> None:
     """Wait for the server on a port here, or for the one that the environment names."""
     # Late, because starting a server needs none of it.
     from surehand.process.connect import find_target
@@ -345,14 +345,14 @@ def _usual_port() -> int:
     return local_port(named) or DEFAULT_PORT
 
 
-def _wanted(text: str) -> int:
+def _parse_port(text: str) -> int:
     """Return the port that an option names; 0 stands for a free one."""
     if text != "0" and not (text.isdecimal() and int(text) in _PORTS):
         raise argparse.ArgumentTypeError(f"{text} is no port: 0 to {_PORTS[-1]}")
     return int(text)
 
 
-def _command(cli: Path, db_file: Path | None, port: int, ui_port: int | None) -> list[str]:
+def _server_command(cli: Path, db_file: Path | None, port: int, ui_port: int | None) -> list[str]:
     command = [str(cli), "server", "start-dev", "--ip", "127.0.0.1", "--port", str(port)]
     command += ["--ui-port", str(ui_port)] if ui_port else ["--headless"]
     command += ["--log-level", "warn"]
@@ -371,11 +371,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--db", type=Path, default=Path(".surehand/temporal.db"), metavar="FILE")
     parser.add_argument(
         "--port",
-        type=_wanted,
+        type=_parse_port,
         help="default: that of TEMPORAL_ADDRESS, else 7233; 0 takes a free one",
     )
     parser.add_argument(
-        "--ui-port", type=_wanted, default=DEFAULT_UI_PORT, help="0 takes a free one"
+        "--ui-port", type=_parse_port, default=DEFAULT_UI_PORT, help="0 takes a free one"
     )
     parser.add_argument("--print-cli", action="store_true", help="find the CLI, print its path")
     parser.add_argument(
@@ -396,7 +396,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(cli)
             return 0
         if options.wait:
-            _wait(cli, options.port)
+            _wait_for_server(cli, options.port)
             return 0
         log_file = options.db.with_suffix(".log")
         server = DevServer.start(

@@ -189,7 +189,7 @@ def read_document(path: Path) -> Any:
 
 def parse_yaml(text: str) -> Any:
     """Return one YAML document."""
-    return _portable(_load_yaml(text))
+    return _require_portable(_load_yaml(text))
 
 
 def parse_closed(text: str) -> Any:
@@ -220,7 +220,7 @@ def _load_yaml(text: str) -> Any:
 def parse_json(text: str) -> Any:
     """Return one JSON document."""
     try:
-        return _portable(json.loads(text, object_pairs_hook=_unique_keys))
+        return _require_portable(json.loads(text, object_pairs_hook=_unique_keys))
     except json.JSONDecodeError as error:
         raise Unreadable(f"line {error.lineno}, column {error.colno}", error.msg) from error
     except RecursionError as error:
@@ -238,7 +238,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _portable(document: Any) -> Any:
+def _require_portable(document: Any) -> Any:
     """Return the document if JSON can carry it, and if it neither explodes nor contains itself."""
     waiting: list[tuple[Any, str, int]] = [(document, "", 0)]
     count = 0
@@ -253,12 +253,12 @@ def _portable(document: Any) -> Any:
             waiting.extend((item, f"{prefix}{key}", depth + 1) for key, item in value.items())
         elif isinstance(value, list):
             waiting.extend((item, f"{prefix}{i}", depth + 1) for i, item in enumerate(value))
-        elif reason := _not_portable(value):
+        elif reason := _why_not_portable(value):
             raise Unreadable(where or "file", reason)
     return document
 
 
-def _not_portable(value: Any) -> str | None:
+def _why_not_portable(value: Any) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return "is not a number JSON can carry"
     if isinstance(value, int | float) and loses_digits(value):

@@ -55,8 +55,8 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
     try:
         Draft202012Validator.check_schema(schema, format_checker=_FORMATS)
         # References are only followed when they are met: meet them.
-        with _in_time():
-            list(_validator(schema).iter_errors(None))
+        with _limit_time():
+            list(_make_validator(schema).iter_errors(None))
     except SchemaError as error:
         if isinstance(error.cause, _Unbounded):
             return str(error.cause)
@@ -82,8 +82,8 @@ async def find_schema_problem(schema: Mapping[str, Any]) -> str | None:
 def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     """Return in what a value does not fit a schema, each with its path inside the value."""
     try:
-        with _in_time():
-            found = list(islice(_validator(schema).iter_errors(value), MOST_REASONS))
+        with _limit_time():
+            found = list(islice(_make_validator(schema).iter_errors(value), MOST_REASONS))
     except _Unbounded as error:
         return [f"the schema {error}"]
     except Unresolvable as error:
@@ -92,22 +92,22 @@ def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
         return [f"the schema cannot be evaluated: {type(error).__name__}"]
     places = [".".join(map(str, error.absolute_path)) for error in found]
     return [
-        f"{f'{place}: ' if place else ''}{_said(error)[:LONGEST_REASON]}"
+        f"{f'{place}: ' if place else ''}{_reason_of(error)[:LONGEST_REASON]}"
         for place, error in zip(places, found, strict=True)
     ]
 
 
-def _said(error: ValidationError) -> str:
+def _reason_of(error: ValidationError) -> str:
     """Return what an error says; of a choice, why the value is none of them."""
     if error.validator == "type" and error.validator_value == "boolean":
         return f"must be true or false, not {error.instance!r}"
     return ", and ".join(inner.message for inner in error.context or ()) or error.message
 
 
-def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:
+def _make_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
     # By what it names, the library would take a validator of its own instead of this one.
     bare = {keyword: part for keyword, part in schema.items() if keyword != "$schema"}
-    named = set(_names(bare))
+    named = set(_names_in(bare))
     if "$schema" in named:
         raise _Unbounded("has another $schema inside it")
     if {"patternProperties", "unevaluatedProperties"} <= named:
@@ -116,17 +116,17 @@ def _validator(schema: Mapping[str, Any]) -> Draft202012Validator:
     return validator
 
 
-def _names(part: Any) -> Iterator[str]:
+def _names_in(part: Any) -> Iterator[str]:
     """Yield the names in a schema, at any depth."""
     if isinstance(part, Mapping):
         yield from part
     if isinstance(part, Mapping | list):
         for inner in part.values() if isinstance(part, Mapping) else part:
-            yield from _names(inner)
+            yield from _names_in(inner)
 
 
 @contextmanager
-def _in_time() -> Iterator[None]:
+def _limit_time() -> Iterator[None]:
     # The thread's own time: one that was stopped for a while has not taken long.
     token = _ends_at.set(clock.processor_time() + LONGEST)
     try:
@@ -135,7 +135,7 @@ def _in_time() -> Iterator[None]:
         _ends_at.reset(token)
 
 
-def _ending(check: Any) -> Any:
+def _end_in_time(check: Any) -> Any:
     """Return the check of a keyword that looks at the time first: references can multiply.
 
     An error has the whole value in its message, and a choice keeps those of all its parts.
@@ -152,11 +152,11 @@ def _ending(check: Any) -> Any:
     return ending
 
 
-def _matches(pattern: str, text: str) -> bool:
-    return _compiled(pattern).search(text) is not None
+def _matches_pattern(pattern: str, text: str) -> bool:
+    return _compile_pattern(pattern).search(text) is not None
 
 
-def _compiled(pattern: str) -> Any:
+def _compile_pattern(pattern: str) -> Any:
     try:
         return re2.compile(pattern, options=_RE2)
     except re2.error as error:
@@ -165,35 +165,37 @@ def _compiled(pattern: str) -> Any:
         raise _Unbounded(f"{told}: {why[:LONGEST_REASON]}") from error
 
 
-def _pattern(_: Any, pattern: str, text: Any, __: Any) -> Iterator[ValidationError]:
-    if isinstance(text, str) and not _matches(pattern, text):
+def _check_pattern(_: Any, pattern: str, text: Any, __: Any) -> Iterator[ValidationError]:
+    if isinstance(text, str) and not _matches_pattern(pattern, text):
         yield ValidationError(f"{text!r} does not match {pattern!r}")
 
 
-def _pattern_properties(
+def _check_pattern_properties(
     validator: Any, patterns: Mapping[str, Any], value: Any, _: Any
 ) -> Iterator[ValidationError]:
     if isinstance(value, dict):
         for pattern, schema in patterns.items():
             for name in value:
-                if _matches(pattern, name):
+                if _matches_pattern(pattern, name):
                     yield from validator.descend(
                         value[name], schema, path=name, schema_path=pattern
                     )
 
 
-def _additional_properties(
+def _check_additional_properties(
     validator: Any, allowed: Any, value: Any, schema: Mapping[str, Any]
 ) -> Iterator[ValidationError]:
     """Leave to the library what no pattern matches: it would match by ``re``."""
     patterns = schema.get("patternProperties", {})
     if isinstance(value, dict):
-        value = {k: v for k, v in value.items() if not any(_matches(p, k) for p in patterns)}
+        value = {
+            k: v for k, v in value.items() if not any(_matches_pattern(p, k) for p in patterns)
+        }
     bare = {keyword: part for keyword, part in schema.items() if keyword != "patternProperties"}
     yield from _KEYWORDS["additionalProperties"](validator, allowed, value, bare) or ()
 
 
-def _unique_items(_: Any, unique: Any, value: Any, __: Any) -> Iterator[ValidationError]:
+def _check_unique_items(_: Any, unique: Any, value: Any, __: Any) -> Iterator[ValidationError]:
     """Compare each item with all others at once: the library takes one after another."""
     if unique and isinstance(value, list) and len({_text_of(item) for item in value}) < len(value):
         yield ValidationError(f"{value!r} has items that are the same")
@@ -218,17 +220,17 @@ _FORMATS: Final = FormatChecker()
 
 @_FORMATS.checks("regex", raises=_Unbounded)
 def _is_pattern(text: Any) -> bool:
-    return not isinstance(text, str) or _compiled(text) is not None
+    return not isinstance(text, str) or _compile_pattern(text) is not None
 
 
 _KEYWORDS: Final = dict(Draft202012Validator.VALIDATORS)
 _BOUNDED: Final = {
-    "pattern": _pattern,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional_properties,
-    "uniqueItems": _unique_items,
+    "pattern": _check_pattern,
+    "patternProperties": _check_pattern_properties,
+    "additionalProperties": _check_additional_properties,
+    "uniqueItems": _check_unique_items,
 }
 _Validator: Final = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
-    {keyword: _ending(check) for keyword, check in (_KEYWORDS | _BOUNDED).items()},
+    {keyword: _end_in_time(check) for keyword, check in (_KEYWORDS | _BOUNDED).items()},
 )

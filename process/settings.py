@@ -148,12 +148,12 @@ class Cells:
 def read_cells(file: Path) -> Cells:
     """Read a file of cells."""
     try:
-        return _judged(file, read_document(file))
+        return _check_cells(file, read_document(file))
     except Unreadable as error:
         raise CellsError(f"{file} (SUREHAND_CELLS): {error}") from error
 
 
-def _judged(file: Path, document: Any) -> Cells:
+def _check_cells(file: Path, document: Any) -> Cells:
     def wrong(problem: str) -> CellsError:
         return CellsError(f"{file} (SUREHAND_CELLS): {problem}")
 
@@ -173,7 +173,7 @@ def _judged(file: Path, document: Any) -> Cells:
                 raise wrong(f"cell {name}: {setting} is no setting that a cell can have")
             if not isinstance(value, str):
                 raise wrong(f"cell {name}: {setting} is no text: write it in quotes")
-    for ours, of in _shared(cells):
+    for ours, of in _find_shared_places(cells):
         raise wrong(f"cells {ours} and {of} have one ledger, or one queue: each has its own")
     if not isinstance(tenants, dict):
         raise wrong("tenants: needs the name of a cell by the tenant's name")
@@ -189,7 +189,7 @@ def _judged(file: Path, document: Any) -> Cells:
     return Cells(file, cells, tenants, default)
 
 
-def _shared(cells: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+def _find_shared_places(cells: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
     places = dict[tuple[str | None, ...], str]()
     for name, settings in cells.items():
         queue = tuple(settings.get(one) for one in _APART)
@@ -307,7 +307,7 @@ def read_sources(
     environment = {**dotenv, **environ}
     named = environment.get(FILE_VARIABLE)
     file = Path(named) if named else settings_file if settings_file.is_file() else None
-    settings = {} if file is None else _from_file(file)
+    settings = {} if file is None else _read_file(file)
     for origin, variables in ((str(env_file), dotenv), (ENVIRONMENT, environ)):
         for name, value in variables.items():
             ours = name.upper().startswith(PREFIX) and name.upper() != FILE_VARIABLE
@@ -317,10 +317,10 @@ def read_sources(
         if name not in settings and environment.get(variable):
             settings[name] = Given(environment[variable], variable, ENVIRONMENT)
     sources = Sources(settings, environment, file)
-    return _of_cell(sources) if cells and _text_of(sources, "cells") else sources
+    return _apply_cell(sources) if cells and _text_of(sources, "cells") else sources
 
 
-def _of_cell(sources: Sources) -> Sources:
+def _apply_cell(sources: Sources) -> Sources:
     """Put what a cell says in the place of what was given."""
     asked, file = route(), Path(_text_of(sources, "cells"))
     try:
@@ -345,7 +345,7 @@ def _text_of(sources: Sources, name: str) -> str:
     return "" if given is None else str(given.value)
 
 
-def _from_file(file: Path) -> dict[str, Given]:
+def _read_file(file: Path) -> dict[str, Given]:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -353,18 +353,18 @@ def _from_file(file: Path) -> dict[str, Given]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SourceError(f"{file} is not TOML: {error}") from error
     settings: dict[str, Given] = {}
-    _flatten(document, (), str(file), settings)
+    _flatten_table(document, (), str(file), settings)
     return settings
 
 
-def _flatten(
+def _flatten_table(
     table: Mapping[str, Any], above: tuple[str, ...], origin: str, settings: dict[str, Given]
 ) -> None:
     """Take a table's keys: ``[retries] transient`` is ``retries_transient``."""
     for key, value in table.items():
         path = (*above, key)
         if isinstance(value, dict):
-            _flatten(value, path, origin, settings)
+            _flatten_table(value, path, origin, settings)
             continue
         name, written = "_".join(path), ".".join(path)
         if name in settings:
