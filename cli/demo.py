@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from surehand.cli import options
-from surehand.cli.approvals_server.links import Server
+from surehand.cli.approvals_server.sign_in import Server
 from surehand.cli.printer import Lines, Printer, Reply, Styled
 from surehand.cli.render import effect_table, request_details, result_lines
 from surehand.cli.shapes import Shape

@@ -1,53 +1,294 @@
-"""Signing in by an identity provider: authorization code with PKCE, begun and ended here.
+"""Signing in by an OpenID provider: authorization code with PKCE.
 
-What comes back has to be of this browser: a cookie that nothing else has is compared with the one
-that the sign-in was begun with. So nobody is signed in as somebody else by a link (login CSRF).
-Each sign-in that was begun ends once. What its code was given for, the nonce and the verifier say.
+Authlib has the protocol's pieces, joserfc the signatures. Our own HTTP client asks the provider,
+with limits: its answers are judged here as those of a stranger.
+
+An answer has to come back in the browser that began the sign-in: a cookie says so. So no link can
+sign anybody in as somebody else (login CSRF). Each sign-in ends once; nonce and verifier bind its
+code and ID token to it.
+
+A file says which subject of which issuer is which principal. It is reviewed like other settings,
+and holds no secret. It is not in the ledger, because a sign-in proves nothing there.
 """
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import hmac
+import json
+import os
 import secrets
+import stat
+import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote_plus, urlencode, urlsplit
 
+import httpx
 import structlog
+from authlib.oauth2.auth import ClientAuth  # type: ignore[import-untyped]
+from authlib.oauth2.client import DEFAULT_HEADERS  # type: ignore[import-untyped]
+from authlib.oauth2.rfc6749.parameters import (  # type: ignore[import-untyped]
+    prepare_grant_uri,
+    prepare_token_request,
+)
+from authlib.oauth2.rfc7636 import create_s256_code_challenge  # type: ignore[import-untyped]
+from authlib.oidc.core import CodeIDToken  # type: ignore[import-untyped]
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from surehand.cli.approvals_server.identity_provider import (
-    BadSignIn,
-    IdentityProvider,
-    ProviderAway,
-)
 from surehand.cli.approvals_server.pages import error, page
-from surehand.cli.approvals_server.subjects import Subjects
-from surehand.cli.approvals_server.texts import OF_PAGES
+from surehand.cli.approvals_server.sign_in import digest_of
+from surehand.cli.principals import checked_name
+from surehand.cli.serving import is_loopback
 from surehand.process import clock
+from surehand.process.exits import WrongUse
+from surehand.process.files import Unreadable, read_document
+from surehand.process.settings import PREFIX
 from surehand.workflows.plain_text import plain
 
+if TYPE_CHECKING:
+    from surehand.activities.worker.settings import Settings
+
+#: Signed with a private key of the provider's. Whoever has the client's secret or the public key
+#: could make the other kinds.
+ALGORITHMS: Final = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
+)
+#: The provider is asked again about itself after that.
+_KNOWN_FOR: Final = timedelta(hours=1)
+#: A provider that has just not answered is not asked again for so long.
+_AWAY_FOR: Final = timedelta(seconds=5)
+_PATIENCE_S: Final = 10.0
+_LARGEST_ANSWER: Final = 1024 * 1024
+_LONGEST_SUBJECT: Final = 255
+#: Seconds by which the two clocks may differ.
+LEEWAY_S: Final = 30
+#: By default a client with a secret shows it in the header (OpenID Connect Discovery 1.0).
+_WITH_SECRET: Final = ("client_secret_basic", "client_secret_post")
 BEGIN: Final = "/oidc/begin"
 BACK: Final = "/oidc/back"
 #: How long somebody may take at the provider.
 MAY_TAKE: Final = timedelta(minutes=10)
-#: Sign-ins that were begun and not ended; the oldest goes where there is one more.
+#: Sign-ins that were begun and not ended; one more drops the oldest.
 MOST: Final = 10_000
 #: Characters; a page's path with its query has fewer.
 LONGEST_PATH: Final = 2000
 _BYTES: Final = 32
+#: A setting that begins so names the file with the secret.
+_FILE: Final = "file:"
+_OTHERS: Final = 0o077
+_FORM: Final = "TENANT: {ISSUER: {SUBJECT: PRINCIPAL}}"
 
-#: Of a principal's name: whether there is one.
+#: Tells whether there is a principal of a name.
 Registered = Callable[[str], Awaitable[bool]]
 #: Signs somebody in with an answer; asks each time whether that still counts.
 Begin = Callable[[Request, Response, str, Callable[[], bool]], None]
 
 log = structlog.get_logger()
+
+
+class BadSignIn(Exception):
+    """Nobody is signed in; the message is one sentence for people."""
+
+
+class ProviderAway(Exception):
+    """The provider cannot be asked; the message is one line for whoever runs the server."""
+
+
+@dataclass(frozen=True)
+class ClientOf:
+    """What the provider knows the approvals server as."""
+
+    issuer: str
+    client_id: str
+    client_secret: str = ""
+    """Empty: a public client, which PKCE alone protects."""
+    claim: str = "sub"
+    """Which claim of an ID token is somebody's subject."""
+
+
+class IdentityProvider:
+    """Sends people to a provider, and reads what it says of them."""
+
+    def __init__(
+        self,
+        client: ClientOf,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Make it; ``now``: seconds since 1970."""
+        self.client = client
+        self._transport = transport
+        self._now = now
+        self._asking = asyncio.Lock()
+        self._metadata: Mapping[str, Any] = {}
+        self._known_until = float("-inf")
+        self._away: ProviderAway | None = None
+
+    async def sign_in_url(self, *, back: str, state: str, nonce: str, verifier: str) -> str:
+        """Return where somebody signs in; the provider sends them to ``back`` afterwards."""
+        metadata = await self.metadata()
+        url: str = prepare_grant_uri(
+            metadata["authorization_endpoint"],
+            client_id=self.client.client_id,
+            response_type="code",
+            redirect_uri=back,
+            scope="openid" if self.client.claim == "sub" else "openid profile email",
+            state=state,
+            nonce=nonce,
+            code_challenge=create_s256_code_challenge(verifier),
+            code_challenge_method="S256",
+        )
+        return url
+
+    async def subject(self, code: str, *, back: str, nonce: str, verifier: str) -> str:
+        """Return who has signed in, as the provider names them.
+
+        Raises:
+            BadSignIn: The provider refuses the code, or its ID token is not for this sign-in.
+            ProviderAway: It does not answer, or not as providers do.
+        """
+        answer = await self._exchange(code, back, verifier)
+        told, access_token = answer.get("id_token"), answer.get("access_token")
+        if not isinstance(told, str):
+            raise ProviderAway("the token endpoint has sent no ID token")
+        # Asked for at each sign-in: a key that was taken back counts no more at once.
+        keys = await self._keys()
+        try:
+            token = jwt.decode(told, keys, algorithms=ALGORITHMS)
+            claims = CodeIDToken(
+                token.claims,
+                token.header,
+                options={
+                    "iss": {"essential": True, "value": self.client.issuer},
+                    "aud": {"essential": True, "value": self.client.client_id},
+                },
+                params={
+                    "nonce": nonce,
+                    "client_id": self.client.client_id,
+                    "access_token": access_token,
+                },
+            )
+            claims.validate(now=int(self._now()), leeway=LEEWAY_S)
+        except (JoseError, ValueError, TypeError) as error:
+            raise BadSignIn(
+                "What the identity provider says is not for this sign-in: begin again."
+            ) from error
+        return self._subject_in(claims)
+
+    def _subject_in(self, claims: Mapping[str, Any]) -> str:
+        name = self.client.claim
+        found = claims.get(name)
+        known = isinstance(found, str) and 1 <= len(found) <= _LONGEST_SUBJECT
+        # Anybody may have written an address that is not verified into their own account.
+        if not known or (name == "email" and claims.get("email_verified") is not True):
+            raise BadSignIn("The identity provider does not say who you are.")
+        return str(found)
+
+    async def metadata(self) -> Mapping[str, Any]:
+        """Return what the provider says of itself."""
+        async with self._asking:
+            if clock.now() >= self._known_until:
+                try:
+                    self._metadata, self._away = await self._discovered(), None
+                except ProviderAway as error:
+                    self._away = error
+                known_for = _KNOWN_FOR if self._away is None else _AWAY_FOR
+                self._known_until = clock.now() + known_for.total_seconds()
+            if self._away is not None:
+                raise ProviderAway(str(self._away))
+            return self._metadata
+
+    async def _discovered(self) -> Mapping[str, Any]:
+        issuer = self.client.issuer
+        found = await self._asked(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        if found.get("issuer") != issuer:
+            raise ProviderAway(f"{issuer} says that its issuer is {found.get('issuer')!r}")
+        for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+            url = found.get(name)
+            # Only an issuer on this machine may name endpoints without TLS.
+            if not is_private(url) or (_is_plain(url) and not _is_plain(issuer)):
+                raise ProviderAway(f"{issuer} has no {name} that others cannot read")
+        methods = found.get("code_challenge_methods_supported", ["S256"])
+        if not isinstance(methods, list) or "S256" not in methods:
+            raise ProviderAway(f"{issuer} knows no PKCE with S256")
+        return found
+
+    async def _exchange(self, code: str, back: str, verifier: str) -> Mapping[str, Any]:
+        metadata = await self.metadata()
+        url = metadata["token_endpoint"]
+        body = prepare_token_request(
+            "authorization_code", redirect_uri=back, code=code, code_verifier=verifier
+        )
+        _, headers, body = self._proof_of(metadata).prepare(
+            "POST", url, dict(DEFAULT_HEADERS), body
+        )
+        return await self._asked(url, method="POST", headers=headers, content=body.encode())
+
+    def _proof_of(self, metadata: Mapping[str, Any]) -> Any:
+        """Return what adds to a request who the client is."""
+        id_, secret = self.client.client_id, self.client.client_secret
+        if not secret:
+            return ClientAuth(id_, None, "none")
+        known = metadata.get("token_endpoint_auth_methods_supported", _WITH_SECRET[:1])
+        method = next((one for one in _WITH_SECRET if one in known), None)
+        if method is None:
+            raise ProviderAway("the token endpoint takes no client secret")
+        if method == "client_secret_basic":
+            # RFC 6749, section 2.3.1: form-encoded before they are joined.
+            id_, secret = quote_plus(id_), quote_plus(secret)
+        return ClientAuth(id_, secret, method)
+
+    async def _keys(self) -> KeySet:
+        found = await self._asked((await self.metadata())["jwks_uri"])
+        listed = found.get("keys")
+        usable = [
+            key
+            for key in (listed if isinstance(listed, list) else ())
+            if isinstance(key, dict)
+            and key.get("kty") in ("RSA", "EC", "OKP")
+            and key.get("use") != "enc"
+        ]
+        try:
+            return KeySet.import_key_set({"keys": usable})
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            raise ProviderAway("the provider's keys cannot be read") from error
+
+    async def _asked(self, url: str, method: str = "GET", **more: Any) -> Mapping[str, Any]:
+        """Return the JSON object that is answered."""
+        body = bytearray()
+        try:
+            async with (
+                # Redirects are not followed: they could lead anywhere, with the code.
+                httpx.AsyncClient(transport=self._transport, timeout=_PATIENCE_S) as client,
+                client.stream(method, url, **more) as answer,
+            ):
+                async for chunk in answer.aiter_bytes():
+                    body += chunk
+                    if len(body) > _LARGEST_ANSWER:
+                        raise ProviderAway(f"{url} answers with more than is taken")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ProviderAway(f"{url}: {error or type(error).__name__}") from error
+        if method == "POST" and answer.status_code in (400, 401):
+            raise BadSignIn("The identity provider does not know this sign-in: begin again.")
+        try:
+            found = json.loads(bytes(body)) if answer.status_code == 200 else None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise ProviderAway(f"{url} answers with {answer.status_code} and no JSON object")
+        return found
 
 
 class Begun(NamedTuple):
@@ -62,10 +303,7 @@ class Begun(NamedTuple):
 
 
 class BegunSignIns:
-    """The sign-ins on their way, by the digest of their state.
-
-    In memory: state and verifier are of use to this process alone.
-    """
+    """The sign-ins on their way, in memory, by the digests of their states."""
 
     def __init__(self, now: Callable[[], float] = clock.now) -> None:
         """Make it; ``now``: this process's own clock, in seconds."""
@@ -73,22 +311,21 @@ class BegunSignIns:
         self._by_state = OrderedDict[str, Begun]()
 
     def begin(self, browser: str, then: str) -> tuple[str, Begun]:
-        """Return the state of a new one, and what is known of it."""
-        state = secrets.token_urlsafe(_BYTES)
+        """Return a new sign-in and its state."""
+        state, nonce, verifier = (secrets.token_urlsafe(_BYTES) for _ in range(3))
         until = self._now() + MAY_TAKE.total_seconds()
-        nonce, verifier = secrets.token_urlsafe(_BYTES), secrets.token_urlsafe(_BYTES)
-        begun = Begun(_digest(browser), nonce, verifier, then, until)
-        self._by_state[_digest(state)] = begun
+        begun = Begun(digest_of(browser), nonce, verifier, then, until)
+        self._by_state[digest_of(state)] = begun
         while len(self._by_state) > MOST:
             self._by_state.popitem(last=False)
         return state, begun
 
     def end(self, state: str, browser: str) -> Begun | None:
-        """Return a sign-in that a browser has begun, once; ``None``: it has begun none of these."""
-        begun = self._by_state.get(_digest(state))
-        if begun is None or not hmac.compare_digest(begun.browser, _digest(browser)):
+        """Return a sign-in that this browser has begun, once; ``None``: it has begun none."""
+        begun = self._by_state.get(digest_of(state))
+        if begun is None or not hmac.compare_digest(begun.browser, digest_of(browser)):
             return None
-        del self._by_state[_digest(state)]
+        del self._by_state[digest_of(state)]
         return begun if begun.until > self._now() else None
 
 
@@ -98,13 +335,7 @@ class OidcSignIn:
     def __init__(
         self, provider: IdentityProvider, subjects: Subjects, *, registered: Registered
     ) -> None:
-        """Make it.
-
-        Args:
-            provider: Where people sign in.
-            subjects: Who they are.
-            registered: Whether there is a principal of a name.
-        """
+        """Make it."""
         self._provider = provider
         self._subjects = subjects
         self._registered = registered
@@ -120,12 +351,7 @@ class OidcSignIn:
         return f"{BEGIN}?{urlencode({'then': then})}"
 
     def routes(self, origin: str, begin: Begin) -> list[Route]:
-        """Return its paths.
-
-        Args:
-            origin: Of all pages.
-            begin: Signs somebody in.
-        """
+        """Return its paths; ``begin`` signs somebody in."""
         self._origin = origin
         self._tls = origin.startswith("https:")
         # As the cookie of those who are signed in: nothing else can set one of that name.
@@ -135,7 +361,7 @@ class OidcSignIn:
 
     async def _send_away(self, request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return error(request, 403, OF_PAGES.oidc_other_page)
+            return error(request, 403, "Another page may not sign you in.")
         # Another tab may be at the provider as well, and comes back with the same cookie.
         browser = request.cookies.get(self._cookie) or secrets.token_urlsafe(_BYTES)
         state, begun = self._begun.begin(browser, own_path(request.query_params.get("then", "")))
@@ -158,25 +384,26 @@ class OidcSignIn:
 
     async def _come_back(self, request: Request) -> Response:
         try:
-            answer = await self._ended(request)
+            return await self._ended(request)
         except BadSignIn as problem:
-            answer = error(request, 401, str(problem))
+            return error(request, 401, str(problem))
         except ProviderAway as problem:
-            answer = _away(request, problem)
-        return answer
+            return _away(request, problem)
 
     async def _ended(self, request: Request) -> Response:
         asked, issuer = request.query_params, self._provider.client.issuer
         begun = self._begun.end(asked.get("state", ""), request.cookies.get(self._cookie, ""))
         if begun is None:
-            raise BadSignIn(OF_PAGES.oidc_not_begun)
+            raise BadSignIn(
+                "This sign-in was not begun in this browser, or is over, or was used: begin again."
+            )
         metadata = await self._provider.metadata()
         says_who = metadata.get("authorization_response_iss_parameter_supported") is True
-        if asked.get("iss", None if says_who else issuer) != issuer:
-            raise BadSignIn(OF_PAGES.oidc_other_issuer)  # RFC 9207
+        if asked.get("iss", None if says_who else issuer) != issuer:  # RFC 9207
+            raise BadSignIn("That answer is not of this server's identity provider.")
         if "error" in asked or "code" not in asked:
             log.warning("sign_in.refused", error=plain(asked.get("error", ""), 80))
-            raise BadSignIn(OF_PAGES.oidc_refused)
+            raise BadSignIn("The identity provider has not signed you in: begin again.")
         subject = await self._provider.subject(
             asked["code"],
             back=self._origin + BACK,
@@ -192,8 +419,112 @@ class OidcSignIn:
         return answer
 
 
+class Subjects:
+    """Which subject of which issuer is which principal of a tenant; read again on changes.
+
+    Two providers may give the same subject to two people. So tenant, issuer and subject are
+    compared letter by letter, and no other claim takes part.
+    """
+
+    def __init__(self, file: Path, tenant: str) -> None:
+        """Read the file; WrongUse: it cannot be read, or says something else."""
+        self._file = file
+        self._tenant = tenant
+        self._stamp = self._stamp_now()
+        self._subjects = self._read()
+
+    def principal(self, issuer: str, subject: str) -> str | None:
+        """Return who that is; ``None``: nobody, or not any more, or the file cannot be read."""
+        try:
+            stamp = self._stamp_now()
+            if stamp != self._stamp:
+                self._subjects, self._stamp = self._read(), stamp
+        except WrongUse:
+            return None
+        return self._subjects.get(issuer, {}).get(subject)
+
+    def _read(self) -> Mapping[str, Mapping[str, str]]:
+        try:
+            document = read_document(self._file)
+        except Unreadable as error:
+            raise WrongUse(f"{self._file} cannot be read: {error}") from error
+        found: dict[str, dict[str, str]] = {}
+        for tenant, issuers in self._level(document):
+            for issuer, subjects in self._level(issuers):
+                for subject, name in self._level(subjects):
+                    if not isinstance(name, str):
+                        raise self._wrong()
+                    try:
+                        checked_name(name)
+                    except WrongUse as error:
+                        raise WrongUse(f"{self._file}: {error}") from error
+                    if tenant == self._tenant:
+                        found.setdefault(issuer, {})[subject] = name
+        return found
+
+    def _level(self, document: object) -> list[tuple[str, object]]:
+        if not isinstance(document, dict):
+            raise self._wrong()
+        return list(document.items())
+
+    def _wrong(self) -> WrongUse:
+        return WrongUse(f"{self._file} is not {_FORM}")
+
+    def _stamp_now(self) -> tuple[int, ...]:
+        try:
+            found = os.stat(self._file)
+        except OSError as error:
+            raise WrongUse(f"{self._file} cannot be read: {error.strerror}") from error
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def oidc_of(settings: Settings, tenant: str, registered: Registered) -> OidcSignIn:
+    """Return how people sign in by the provider of the settings ``oidc_*``, whose issuer is set."""
+    client = client_of(settings)
+    if not settings.oidc_principals:
+        raise _wrong("principals", "is missing: name the file that says who the subjects are")
+    subjects = Subjects(Path(settings.oidc_principals), tenant)
+    return OidcSignIn(IdentityProvider(client), subjects, registered=registered)
+
+
+def client_of(settings: Settings) -> ClientOf:
+    """Return what the provider knows this server as; no error shows the secret."""
+    if not is_private(settings.oidc_issuer) or "?" in settings.oidc_issuer:
+        raise _wrong("issuer", "looks like https://login.example.com: http is for this machine")
+    if not settings.oidc_client_id:
+        raise _wrong("client_id", "is missing: the provider gives it to you")
+    return ClientOf(
+        issuer=settings.oidc_issuer,
+        client_id=settings.oidc_client_id,
+        client_secret=_secret(settings.oidc_client_secret.get_secret_value()),
+        claim=settings.oidc_claim,
+    )
+
+
+def _secret(given: str) -> str:
+    if not given.startswith(_FILE):
+        return given
+    file = Path(given.removeprefix(_FILE))
+    try:
+        with file.open(encoding="utf-8") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            if os.name == "posix" and stat.S_IMODE(mode) & _OTHERS:
+                raise _wrong("client_secret", f"{file} can be read by others: chmod 600 {file}")
+            secret = opened.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise _wrong("client_secret", f"{file} cannot be read: {reason}") from error
+    if not secret:
+        raise _wrong("client_secret", f"{file} is empty")
+    return secret
+
+
+def _wrong(name: str, what: str) -> WrongUse:
+    return WrongUse(f"setting {PREFIX}OIDC_{name.upper()} {what}")
+
+
 def own_path(text: str) -> str:
-    """Return a path of these pages; what is none becomes the first page's."""
+    """Return a path of these pages; anything else becomes the first page's."""
     first = text[:1] == "/" and text[1:2] not in ("/", "\\")
     shown = text.isascii() and text.isprintable() and "\\" not in text
     return text if first and shown and len(text) <= LONGEST_PATH else "/"
@@ -201,8 +532,24 @@ def own_path(text: str) -> str:
 
 def _away(request: Request, problem: ProviderAway) -> Response:
     log.warning("sign_in.provider_away", problem=plain(problem, 300))
-    return error(request, 503, OF_PAGES.oidc_away)
+    return error(
+        request, 503, "The identity provider cannot be asked now; the server's log says why."
+    )
 
 
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
+def _is_plain(url: object) -> bool:
+    return urlsplit(str(url)).scheme == "http"
+
+
+def is_private(url: object) -> bool:
+    """Return whether nobody between can read what is sent to a URL: by TLS, or on this machine."""
+    if not isinstance(url, str):
+        return False
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if parts.fragment or parts.username is not None or not host:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))

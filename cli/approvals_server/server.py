@@ -1,8 +1,8 @@
-"""The approvers' pages, for one tenant: who may look, and what is looked at.
+"""The approvers' pages, for one tenant: who may look, what is looked at, what is handed on.
 
-This process has no private key. It reads the ledger, and hands on what a browser has signed. So
-whoever takes it over can show something wrong, but decides nothing: the script computes what is
-signed from what it shows, and the worker verifies that again.
+This process has no private key. It reads the ledger, and hands on what a browser has signed,
+unchanged. So whoever takes it over can show something wrong, but decides nothing: the script
+computes what is signed from what it shows, and the worker verifies that again.
 """
 
 from __future__ import annotations
@@ -29,45 +29,67 @@ from surehand.activities.ledger.history.doubts import Doubt, doubts
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Key, Principal
-from surehand.cli.approvals_server.artifacts import OpenStore, hand_out, show_artifacts
-from surehand.cli.approvals_server.decisions import forward, status_of, steer
-from surehand.cli.approvals_server.follow import Followers, Look
-from surehand.cli.approvals_server.headers import Headers
-from surehand.cli.approvals_server.links import BadLink, Links
-from surehand.cli.approvals_server.own_decisions import show_own_decisions
-from surehand.cli.approvals_server.pages import error, page, static_files
-from surehand.cli.approvals_server.secret_reads import SecretReads
-from surehand.cli.approvals_server.sign_in import LASTS, SignIns, always
-from surehand.cli.approvals_server.texts import OF_PAGES
-from surehand.cli.approvals_server.views import (
-    asked,
-    detailed,
-    document,
+from surehand.cli.approvals_server.approvals import (
+    ON_A_PAGE,
+    Part,
+    SecretReads,
+    Viewed,
     listed,
     own_keys,
+    show_own_decisions,
+)
+from surehand.cli.approvals_server.pages import Followers, Headers, Look, error, page, static_files
+from surehand.cli.approvals_server.runs import (
+    WAITING_STATES,
+    OpenStore,
+    hand_out,
     run_document,
-    standing,
+    show_artifacts,
     story,
 )
-from surehand.cli.approvals_server.waiting import ON_A_PAGE, Part
+from surehand.cli.approvals_server.sign_in import LASTS, BadLink, Links, SignIns, always
 from surehand.cli.ledger_door import translated
 from surehand.client.client import ONE_OF_MANY, Client
 from surehand.client.messages import find_approval, find_run_id
 from surehand.client.outcome import state_of
-from surehand.process.exits import NotFound, SurehandError, WrongUse
+from surehand.process.exits import (
+    CutOff,
+    DecisionRefused,
+    NotFound,
+    NotReachable,
+    NoWorker,
+    OutOfReach,
+    Refused,
+    SurehandError,
+    Unanswered,
+    WrongUse,
+)
 from surehand.process.program import shared_program
 from surehand.workflows import deliveries
+from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.encryption import KeyErased
 from surehand.workflows.identity import DEFAULT_TENANT, NotCanonical
 from surehand.workflows.names import RUN_STATE
 
-#: Bytes of a decision, with the params of an edit, of which a run takes no more characters; and of
-#: whatever else is sent.
-LARGEST_DECISION: Final = deliveries.LARGEST
-LARGEST_OTHER: Final = 4096
-
 if TYPE_CHECKING:
     from surehand.cli.approvals_server.oidc import OidcSignIn
+
+#: Bytes of a decision or a message, of which a run takes no more characters; and of a sign-in.
+LARGEST_DECISION: Final = deliveries.LARGEST
+LARGEST_OTHER: Final = 4096
+#: Of errors, the status that tells a script what to do; any other one is a mistake of ours.
+_STATUS: Final = (
+    (Unanswered, 202),
+    (NoWorker, 503),
+    (NotReachable, 503),
+    (OutOfReach, 503),
+    (NotFound, 404),
+    (Refused, 409),
+    (CutOff, 409),
+    (WrongUse, 400),
+)
+#: What the pages send to a run, besides decisions.
+_VERBS: Final = frozenset((Verb.ANSWER, Verb.RESOLVE))
 
 _Endpoint = Callable[[Request, str], Awaitable[Response]]
 Connect = Callable[[], Awaitable[Client]]
@@ -96,8 +118,8 @@ class ApprovalsServer:
             connect: Returns the way to runs; asked again after it has failed.
             tenant: Whose requests these are.
             links: By which people sign in.
-            schema_of: Returns the JSON Schema of a tool's params, where it is known here.
-            oidc: By which they sign in at an identity provider, where there is one.
+            schema_of: Returns the JSON Schema of a tool's params, if it is known here.
+            oidc: By which people sign in at an identity provider.
             artifacts: Opens the store of what runs have kept; ``None``: none is handed out.
         """
         self._artifacts = artifacts
@@ -115,13 +137,9 @@ class ApprovalsServer:
         self._connecting = asyncio.Lock()
 
     def app(self, origin: str) -> ASGIApp:
-        """Return it as an application.
-
-        Args:
-            origin: Of all its pages, as browsers name it.
-        """
+        """Return it as an application; ``origin``: of all its pages, as browsers name it."""
         self._tls = origin.startswith("https:")
-        # Where there is TLS, no other host and nothing without TLS can set a cookie of that name.
+        # With TLS no other host, and nothing without TLS, can set a cookie of that name.
         self._cookie = f"{'__Host-' if self._tls else ''}surehand_approvals"
         here = (self._ledger, self._tenant)
         routes = [
@@ -133,7 +151,6 @@ class ApprovalsServer:
             Route("/run", self._looking(self._run)),
             Route("/run.json", self._looking(self._run_document)),
             Route("/others", self._looking(self._others)),
-            Route("/steer", self._looking(self._steer), methods=["POST"]),
             Route("/follow/run", self._looking(self._follow_run)),
             Route("/follow/list", self._looking(self._follow_list)),
             Route("/follow/approval", self._looking(self._follow_approval)),
@@ -142,6 +159,7 @@ class ApprovalsServer:
             Route("/artifact", self._looking(self._artifact)),
             Route("/keys", self._looking(self._keys)),
             Route("/decide", self._looking(self._decide), methods=["POST"]),
+            Route("/steer", self._looking(self._steer), methods=["POST"]),
             Route("/sign-in", self._sign_in_page),
             Route("/sign-in", self._sign_in, methods=["POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
@@ -152,15 +170,15 @@ class ApprovalsServer:
             routes += self._oidc.routes(origin, self._begin)
         handlers = {404: _not_found, 405: _not_found, Exception: _mistake}
         # Around all of it: a mistake of ours is answered by the same rules.
-        return Headers(
-            Starlette(routes=routes, exception_handlers=handlers), origin=origin, refuse=error
-        )
+        return Headers(Starlette(routes=routes, exception_handlers=handlers), origin=origin)
+
+    # Who looks
 
     def _looking(self, endpoint: _Endpoint) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint for those who are signed in; what goes wrong is one line."""
 
         async def answer(request: Request) -> Response:
-            me = self._sign_ins.principal(request.cookies.get(self._cookie, ""))
+            me = self._sign_ins.principal(self._cookie_of(request))
             if me is None:
                 return self._not_signed_in(request)
             try:
@@ -170,6 +188,9 @@ class ApprovalsServer:
                 return error(request, status_of(problem), str(problem), me)
 
         return answer
+
+    def _cookie_of(self, request: Request) -> str:
+        return request.cookies.get(self._cookie, "")
 
     def _not_signed_in(self, request: Request) -> Response:
         if request.method != "GET" or request.url.path.endswith(".json"):
@@ -186,9 +207,45 @@ class ApprovalsServer:
             "sign_in", status=status, me=None, command=command, provider=provider, begin=begin
         )
 
+    async def _sign_in_page(self, request: Request) -> Response:
+        return self._sign_in_with(200, "/")
+
+    async def _sign_in(self, request: Request) -> Response:
+        try:
+            sent = await _json(request, LARGEST_OTHER)
+            me = self._links.spend(str(sent.get("token")) if isinstance(sent, dict) else "")
+        except (BadLink, SurehandError) as problem:
+            return error(request, 401, str(problem))
+        answer = JSONResponse({"principal": me})
+        self._begin(request, answer, me)
+        return answer
+
+    def _begin(
+        self, request: Request, answer: Response, me: str, counts: Callable[[], bool] = always
+    ) -> None:
+        """Sign somebody in with an answer; whoever was signed in in this browser is no more."""
+        self._sign_ins.end(self._cookie_of(request))
+        answer.set_cookie(
+            self._cookie,
+            self._sign_ins.begin(me, counts),
+            max_age=int(LASTS.total_seconds()),
+            httponly=True,
+            secure=self._tls,
+            # A link in a mail opens the page; nothing that other pages send has the cookie.
+            samesite="lax",
+        )
+
+    async def _sign_out(self, request: Request) -> Response:
+        self._sign_ins.end(self._cookie_of(request))
+        answer = JSONResponse({})
+        answer.delete_cookie(self._cookie, httponly=True, secure=self._tls, samesite="lax")
+        return answer
+
+    # Requests
+
     async def _list(self, request: Request, me: str) -> Response:
         part = Part.of(request)
-        tool, mine = part.tool, part.mine
+        tool = part.tool
 
         def look(tx: Transaction) -> tuple[Waiting, Principal, list[str], int]:
             person = principals.find(tx, [me])[me]
@@ -206,7 +263,7 @@ class ApprovalsServer:
             lines=[listed(row, person, now_ms) for row in found.rows],
             tools=tools if tool is None or tool in tools else sorted([*tools, tool]),
             tool=tool,
-            mine=mine,
+            mine=part.mine,
             says=part.says,
             least=part.least,
             most=part.most,
@@ -229,13 +286,10 @@ class ApprovalsServer:
         return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
 
     async def _follow_approval(self, request: Request, me: str) -> Response:
-        await self._one(
-            request.query_params.get("id", ""), me, request
-        )  # refuses what there is not
+        await self._one(request, me)  # refuses what there is not
 
         async def look() -> dict[str, Any]:
-            one, _, _ = await self._one(request.query_params.get("id", ""), me, request)
-            return standing(one)
+            return (await self._one(request, me)).standing()
 
         return self._follow(request, me, look)
 
@@ -244,20 +298,18 @@ class ApprovalsServer:
             with translated():
                 return await look()
 
-        cookie = request.cookies.get(self._cookie, "")
-
         def signed_in() -> bool:
-            return self._sign_ins.principal(cookie) is not None
+            return self._sign_ins.principal(self._cookie_of(request)) is not None
 
         return self._followers.answer(answer, signed_in, who=me)
 
     async def _approval(self, request: Request, me: str) -> Response:
-        one, person, keys = await self._one(request.query_params.get("id", ""), me, request)
-        web_ui = await self._web_ui(one.row["run_id"])
-        told = asked(one, person, keys, tenant=self._tenant)
+        viewed = await self._one(request, me)
+        web_ui = await self._web_ui(viewed.one.row["run_id"])
 
         def drawn() -> Response:
-            return page("approval", me=me, one=detailed(one, person), asked=told, web_ui=web_ui)
+            one, asked = viewed.detailed(), viewed.asked()
+            return page("approval", me=me, one=one, asked=asked, web_ui=web_ui)
 
         # In a thread, as all that grows with the params of a call.
         return await asyncio.to_thread(drawn)
@@ -268,25 +320,21 @@ class ApprovalsServer:
             raise WrongUse(f"choose 1 to {ON_A_PAGE} of them")
         calls = []
         for approval_id in ids:
-            one, person, _ = await self._one(approval_id, me, request)
-            calls.append(await asyncio.to_thread(detailed, one, person))
+            viewed = await self._one(request, me, approval_id)
+            calls.append(await asyncio.to_thread(viewed.detailed))
         return await asyncio.to_thread(page, "several", me=me, calls=calls)
 
     async def _document(self, request: Request, me: str) -> Response:
-        one, person, keys = await self._one(request.query_params.get("id", ""), me, request)
-        salt = await self._salt(one)
-        schema = self._schema_of(one.row["tool"], one.row["tool_version"])
-        known = (one, person, keys)
+        viewed = await self._one(request, me)
+        row = viewed.one.row
+        salt = await self._salt(viewed.one)
+        schema = self._schema_of(row["tool"], row["tool_version"])
+        return await asyncio.to_thread(lambda: JSONResponse(viewed.document(salt, schema)))
 
-        def drawn() -> Response:
-            return JSONResponse(document(*known, tenant=self._tenant, salt=salt, schema=schema))
-
-        return await asyncio.to_thread(drawn)
-
-    async def _one(
-        self, wanted: str, me: str, request: Request
-    ) -> tuple[OneApproval, Principal, list[Key]]:
-        run_id, approval_id = find_approval(self._tenant, wanted)
+    async def _one(self, request: Request, me: str, wanted: str | None = None) -> Viewed:
+        """Return the request that is asked for; its look is on record if it is secret."""
+        given = request.query_params.get("id", "") if wanted is None else wanted
+        run_id, approval_id = find_approval(self._tenant, given)
 
         def look(tx: Transaction) -> tuple[OneApproval | None, Principal, list[Key]]:
             return one_approval(tx, approval_id), *_person(tx, me)
@@ -294,11 +342,11 @@ class ApprovalsServer:
         one, person, keys = await self._ledger.transact(self._tenant, look)
         if one is None or one.row["run_id"] != run_id:
             raise NotFound(f"approval not found: {approval_id}")
-        await self._secret_reads.record(one, me, request.cookies.get(self._cookie, ""))
-        return one, person, keys
+        await self._secret_reads.record(one, me, self._cookie_of(request))
+        return Viewed(one, person, keys, self._tenant)
 
     async def _salt(self, one: OneApproval) -> str | None:
-        """Return what is hashed with the params; without keys there is none to be told."""
+        """Return what is hashed with the params; without keys nobody is told."""
         keys, row = self._ledger.keys, one.row
         if keys is None or row["params"] is None:
             return None
@@ -311,6 +359,19 @@ class ApprovalsServer:
         except (NotCanonical, KeyErased):
             return None
         return made.salt
+
+    async def _keys(self, request: Request, me: str) -> Response:
+        def look(tx: Transaction) -> tuple[Principal, list[Key], bool]:
+            return *_person(tx, me), principals.exists(tx, me)
+
+        person, keys, known = await self._ledger.transact(self._tenant, look)
+        words = ["key", me, "-"] if known else ["add", me, "--key", "-"]
+        words += ["--tenant", self._tenant] if self._tenant != DEFAULT_TENANT else []
+        command = f"{shared_program()} principal {shlex.join(words)}"
+        told = {"tenant": self._tenant, "principal": me, "command": command, **own_keys(keys)}
+        return page("keys", me=me, keys=person.keys, told=told)
+
+    # Runs
 
     async def _web_ui(self, run_id: str) -> str | None:
         try:
@@ -333,11 +394,11 @@ class ApprovalsServer:
 
     async def _others(self, request: Request, me: str) -> Response:
         """Return the runs that wait for people in another way: they ask, doubt, or are paused."""
-        states = ", ".join(f"'{state}'" for state in OF_PAGES.run_states)
+        states = ", ".join(f"'{state}'" for state in WAITING_STATES)
         condition = f"{RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"
         connection = (await self._way()).connection
         found = [run async for run in connection.listed(condition, ON_A_PAGE)]
-        lines = [{"id": run.id, "state": state_of(run)} for run in found]
+        lines = [{"id": run.id, "what": WAITING_STATES[state_of(run)]} for run in found]
         return page("others", me=me, lines=lines, most=ON_A_PAGE)
 
     async def _run(self, request: Request, me: str) -> Response:
@@ -347,7 +408,7 @@ class ApprovalsServer:
     async def _run_document(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
         view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
-        cookie = request.cookies.get(self._cookie, "")
+        cookie = self._cookie_of(request)
         await self._secret_reads.record_questions(run_id, view.interrupts, me, cookie)
         ids = [one.id for one in view.result.waiting_for if one.kind == "intervention"]
 
@@ -368,66 +429,53 @@ class ApprovalsServer:
         return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
 
     async def _artifact(self, request: Request, me: str) -> Response:
-        cookie = request.cookies.get(self._cookie, "")
-
         async def record(run_id: str, step_id: str) -> None:
+            cookie = self._cookie_of(request)
             await self._secret_reads.record_artifact(run_id, step_id, me, cookie)
 
         where = (self._ledger, self._artifacts, self._tenant)
         return await hand_out(*where, request, me, record=record)
 
-    async def _steer(self, request: Request, me: str) -> Response:
-        sent = await _json(request, LARGEST_DECISION)
-        return await steer(self._way, sent, me=me, tenant=self._tenant)
-
-    async def _keys(self, request: Request, me: str) -> Response:
-        def look(tx: Transaction) -> tuple[Principal, list[Key], bool]:
-            return *_person(tx, me), principals.exists(tx, me)
-
-        person, keys, known = await self._ledger.transact(self._tenant, look)
-        words = ["key", me, "-"] if known else ["add", me, "--key", "-"]
-        words += ["--tenant", self._tenant] if self._tenant != DEFAULT_TENANT else []
-        command = f"{shared_program()} principal {shlex.join(words)}"
-        told = {"tenant": self._tenant, "principal": me, "command": command, **own_keys(keys)}
-        return page("keys", me=me, keys=person.keys, told=told)
+    # What is handed on. Each signature is of the approver's key, which this process does not have:
+    # whatever is altered on the way counts for nothing. Who is signed in is compared only to say
+    # early what is wrong.
 
     async def _decide(self, request: Request, me: str) -> Response:
+        """Send a decision to its run, and return the run's verdict."""
         sent = await _json(request, LARGEST_DECISION)
-        return await forward(self._way, sent, me=me, tenant=self._tenant)
-
-    async def _sign_in_page(self, request: Request) -> Response:
-        return self._sign_in_with(200, "/")
-
-    async def _sign_in(self, request: Request) -> Response:
         try:
-            sent = await _json(request, LARGEST_OTHER)
-            me = self._links.spend(str(sent.get("token")) if isinstance(sent, dict) else "")
-        except (BadLink, SurehandError) as problem:
-            return error(request, 401, str(problem))
-        answer = JSONResponse({"principal": me})
-        self._begin(request, answer, me)
-        return answer
+            if not isinstance(sent, dict):
+                raise WrongUse("a decision is an object")
+            if sent.get("approver") != me:
+                raise WrongUse(f"you are signed in as {me}, and decide in no other name")
+            run_id, _ = find_approval(self._tenant, str(sent.get("approval_id")))
+            verdict = await (await self._way()).run(run_id).forward(sent)
+        except DecisionRefused as refused:
+            return JSONResponse(
+                {"verdict": refused.verdict.model_dump(mode="json")}, status_code=409
+            )
+        except SurehandError as problem:
+            return _not_delivered(problem)
+        return JSONResponse({"verdict": verdict.model_dump(mode="json")})
 
-    def _begin(
-        self, request: Request, answer: Response, me: str, counts: Callable[[], bool] = always
-    ) -> None:
-        """Sign somebody in with an answer; whoever was signed in in this browser is no more."""
-        self._sign_ins.end(request.cookies.get(self._cookie, ""))
-        answer.set_cookie(
-            self._cookie,
-            self._sign_ins.begin(me, counts),
-            max_age=int(LASTS.total_seconds()),
-            httponly=True,
-            secure=self._tls,
-            # A link in a mail opens the page; nothing that a page of others sends has the cookie.
-            samesite="lax",
-        )
-
-    async def _sign_out(self, request: Request) -> Response:
-        self._sign_ins.end(request.cookies.get(self._cookie, ""))
-        answer = JSONResponse({})
-        answer.delete_cookie(self._cookie, httponly=True, secure=self._tls, samesite="lax")
-        return answer
+    async def _steer(self, request: Request, me: str) -> Response:
+        """Send an answer or the settlement of a doubt to its run, and return what the run says."""
+        sent = await _json(request, LARGEST_DECISION)
+        try:
+            match sent:
+                case {"run": str(run), "verb": str(verb), "message": dict(message)}:
+                    pass
+                case _:
+                    raise WrongUse("what is sent has a run, a verb and a message")
+            if verb not in _VERBS:
+                raise WrongUse(f"these pages send no {verb[:40]!r}")
+            if message.get("actor") != me:
+                raise WrongUse(f"you are signed in as {me}, and act in no other name")
+            run_id = find_run_id(self._tenant, run)
+            said = await (await self._way()).run(run_id).forward_steering(verb, message)
+        except SurehandError as problem:
+            return _not_delivered(problem)
+        return JSONResponse({"message": said.message})
 
     async def _static(self, request: Request) -> Response:
         found = self._files.get(request.path_params["name"])
@@ -435,6 +483,17 @@ class ApprovalsServer:
             return error(request, 404, "There is no such page.")
         content, kind = found
         return Response(content, media_type=kind)
+
+
+def status_of(error: SurehandError) -> int:
+    """Return the status of the answer that tells of an error."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def _not_delivered(error: SurehandError) -> Response:
+    """Return the answer that tells why a run has not answered; 504: it may have been sent."""
+    lost = isinstance(error, NotReachable) and not isinstance(error, NoWorker)
+    return JSONResponse({"error": str(error)}, status_code=504 if lost else status_of(error))
 
 
 def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
@@ -445,11 +504,7 @@ def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
 
 
 async def _json(request: Request, largest: int) -> Any:
-    """Return what was sent.
-
-    Raises:
-        WrongUse: It is too large, or no JSON.
-    """
+    """Return what was sent; WrongUse: it is too large, or no JSON."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

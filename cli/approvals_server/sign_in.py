@@ -1,25 +1,163 @@
-"""Who is signed in: kept in this process's memory, and known by the digest of a cookie.
+"""Who is signed in, and the one-time links that sign people in without an identity provider.
 
-A sign-in only lets somebody look. What they decide is proven by their signature, or by nothing.
+The server makes a secret each time it starts, and writes it into a file that only its own user
+reads. Whoever reads that file makes links; the same user reads the ledger's settings, too. A link's
+token says who it signs in, and until when, with an HMAC by the secret. So the server keeps only the
+tokens that were spent, and a restart makes all earlier links void.
+
+A sign-in lets somebody look. What they decide is proven by their signature, or by nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
+import json
+import os
 import secrets
+import stat
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from surehand.process import clock
+from surehand.process.exits import NotReachable, WrongUse
+from surehand.process.files import replace_whole
 
+#: How long a link counts, unless it was used.
+LINK_LASTS: Final = timedelta(minutes=10)
 #: How long somebody stays signed in.
 LASTS: Final = timedelta(hours=8)
-#: The oldest goes where there is one more: of all, and of one person.
+#: Sign-ins of all people, and of one; one more ends the oldest.
 MOST: Final = 1000
 MOST_OF_ONE: Final = 20
+#: Where server and ``approvals link`` meet by default.
+DEFAULT_FOLDER: Final = Path(".surehand/approvals")
+_FILE: Final = "server.json"
 _BYTES: Final = 32
+#: Characters; a principal's name has 200 at most.
+LONGEST_TOKEN: Final = 2000
+#: The secret signs nothing else under this prefix.
+_DOMAIN: Final = b"surehand-approvals-link\n"
+_OTHERS: Final = 0o077
+
+
+class BadLink(Exception):
+    """A link signs nobody in; the message is one sentence for people."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server, as ``approvals link`` knows it."""
+
+    origin: str
+    tenant: str
+    secret: str
+    takes_links: bool = True
+    """False: people sign in by an identity provider alone."""
+
+    @classmethod
+    def new(cls, origin: str, tenant: str, *, takes_links: bool = True) -> Server:
+        """Return a server with a new secret."""
+        return cls(origin, tenant, secrets.token_urlsafe(_BYTES), takes_links)
+
+    def write(self, folder: Path) -> None:
+        """Let ``approvals link`` know; WrongUse: the folder cannot be written."""
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_whole(folder / _FILE, json.dumps(self.__dict__), mode=0o600)
+        except OSError as error:
+            raise WrongUse(f"--state {folder}: {error.strerror}") from error
+
+    @classmethod
+    def read(cls, folder: Path) -> Server:
+        """Return the server that wrote to a folder last.
+
+        Raises:
+            NotReachable: None has.
+            WrongUse: Others may have written or read it.
+        """
+        file = folder / _FILE
+        try:
+            with file.open(encoding="utf-8") as opened:
+                found = os.fstat(opened.fileno())
+                content = opened.read()
+        except FileNotFoundError as error:
+            raise NotReachable(f"{file} is not there: start `approvals serve` first") from error
+        except OSError as error:
+            raise WrongUse(f"--state {folder}: {error.strerror}") from error
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & _OTHERS:
+            raise WrongUse(f"{file}: only the user who runs the server may read it")
+        try:
+            return cls(**json.loads(content))
+        except (TypeError, ValueError) as error:
+            raise WrongUse(f"{file} is not what `approvals serve` writes") from error
+
+    def link(self, principal: str, now_s: float) -> str:
+        """Return a link that signs somebody in once.
+
+        The token stands behind ``#``: browsers send that to no server, and write it into no log.
+        The page sends it once its reader presses the button. So a mail scanner that opens the link
+        does not spend it.
+        """
+        claims = {
+            "aud": self.tenant,
+            "sub": principal,
+            "exp": int(now_s + LINK_LASTS.total_seconds()),
+            "jti": secrets.token_urlsafe(_BYTES),
+        }
+        said = urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+        return f"{self.origin}/sign-in#{said}.{self._mac(said)}"
+
+    def claims(self, token: str) -> dict[str, object]:
+        """Return the claims of a token that this server's secret made; else raise BadLink."""
+        said, _, mac = token.partition(".")
+        if len(token) > LONGEST_TOKEN or not token.isascii():
+            raise BadLink("That is no link of this server.")
+        if not hmac.compare_digest(mac, self._mac(said)):
+            raise BadLink("That link is not of this server, or of an earlier start of it.")
+        claims: dict[str, object] = json.loads(urlsafe_b64decode(said + "=" * (-len(said) % 4)))
+        return claims
+
+    def _mac(self, said: str) -> str:
+        made = hmac.digest(self.secret.encode(), _DOMAIN + said.encode(), hashlib.sha256)
+        return urlsafe_b64encode(made).rstrip(b"=").decode()
+
+
+class Links:
+    """The server's side: each link counts once."""
+
+    def __init__(self, server: Server, clock: Callable[[], float] = time.time) -> None:
+        """Make it; ``clock``: seconds since 1970."""
+        self._server = server
+        self._clock = clock
+        self._spent = dict[str, int]()
+
+    @property
+    def taken(self) -> bool:
+        """Whether people sign in by links."""
+        return self._server.takes_links
+
+    def spend(self, token: str) -> str:
+        """Return whom a link signs in, and let it count no more; else raise BadLink."""
+        if not self._server.takes_links:
+            raise BadLink("This server takes no links: sign in with its identity provider.")
+        claims, now = self._server.claims(token), self._clock()
+        nonce, until = str(claims["jti"]), int(str(claims["exp"]))
+        if claims["aud"] != self._server.tenant:
+            raise BadLink("That link is for another tenant.")
+        if until <= now:
+            raise BadLink("That link is over: ask for a new one.")
+        if nonce in self._spent:
+            raise BadLink("That link was used already: ask for a new one.")
+        self._spent = {one: end for one, end in self._spent.items() if end > now}
+        self._spent[nonce] = until
+        return str(claims["sub"])
 
 
 class _SignedIn(NamedTuple):
@@ -29,12 +167,12 @@ class _SignedIn(NamedTuple):
 
 
 def always() -> bool:
-    """Return that a sign-in still counts: nothing but its time ends it."""
+    """Return that a sign-in still counts: only time ends it."""
     return True
 
 
 class SignIns:
-    """The sign-ins of one server."""
+    """The sign-ins of one server, in memory, by the digests of their cookies."""
 
     def __init__(self, now: Callable[[], float] = clock.now) -> None:
         """Make it; ``now``: this process's own clock, in seconds."""
@@ -42,12 +180,7 @@ class SignIns:
         self._by_digest = OrderedDict[str, _SignedIn]()
 
     def begin(self, principal: str, counts: Callable[[], bool] = always) -> str:
-        """Return the cookie of a new sign-in.
-
-        Args:
-            principal: Who signs in.
-            counts: Whether they still may; asked each time.
-        """
+        """Return the cookie of a new sign-in, which counts while ``counts`` says so."""
         cookie = secrets.token_urlsafe(_BYTES)
         now = self._now()
         until = now + LASTS.total_seconds()
@@ -56,22 +189,23 @@ class SignIns:
         over = {digest for digest, one in known if one.until <= now}
         for digest in over.union(own[: max(0, len(own) - MOST_OF_ONE + 1)]):
             del self._by_digest[digest]
-        self._by_digest[_digest(cookie)] = _SignedIn(principal, until, counts)
+        self._by_digest[digest_of(cookie)] = _SignedIn(principal, until, counts)
         while len(self._by_digest) > MOST:
             self._by_digest.popitem(last=False)
         return cookie
 
     def principal(self, cookie: str) -> str | None:
         """Return who is signed in; ``None``: nobody, or not any more."""
-        found = self._by_digest.get(_digest(cookie))
+        found = self._by_digest.get(digest_of(cookie))
         if found is None or found.until <= self._now() or not found.counts():
             return None
         return found.principal
 
     def end(self, cookie: str) -> None:
         """Sign out."""
-        self._by_digest.pop(_digest(cookie), None)
+        self._by_digest.pop(digest_of(cookie), None)
 
 
-def _digest(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode()).hexdigest()
+def digest_of(secret: str) -> str:
+    """Return the digest by which a cookie or a token is remembered."""
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -15,7 +15,7 @@ import typer
 from pydantic import JsonValue
 
 from surehand.cli import options
-from surehand.cli.approvals_server.links import DEFAULT_FOLDER, LINK_LASTS, Links, Server
+from surehand.cli.approvals_server.sign_in import DEFAULT_FOLDER, LINK_LASTS, Links, Server
 from surehand.cli.codec_server.tokens import Tokens
 from surehand.cli.codec_server.verbs import codec_app, codec_origin, told_at
 from surehand.cli.ledger_door import (
@@ -172,7 +172,7 @@ def _oidc(
     if not settings.oidc_issuer:
         return None
     try:
-        loaded = load_extra("surehand.cli.approvals_server.oidc_settings", "approvals")
+        loaded = load_extra("surehand.cli.approvals_server.oidc", "approvals")
     except NotLoaded as error:
         raise WrongUse(f"{PREFIX}OIDC_ISSUER needs Authlib: {error}") from error
     found: OidcSignIn = loaded.oidc_of(settings, tenant, registered)

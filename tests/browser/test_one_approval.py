@@ -9,7 +9,7 @@ from typing import Any, Final
 from playwright.async_api import Browser, Page, Route, expect
 
 from surehand.cli.approvals_server import pages
-from surehand.cli.approvals_server.headers import POLICY
+from surehand.cli.approvals_server.pages import POLICY
 from surehand.workflows.identity import params_hash
 from tests.browser.approver import SMALL
 from tests.browser.test_page_access import COVERED

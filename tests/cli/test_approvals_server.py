@@ -17,11 +17,9 @@ from starlette.types import ASGIApp
 
 from surehand.activities.ledger.approvals import requests
 from surehand.activities.ledger.core.store import Ledger
-from surehand.cli.approvals_server import links as links_
-from surehand.cli.approvals_server.decisions import status_of
-from surehand.cli.approvals_server.links import BadLink, Links, Server
-from surehand.cli.approvals_server.server import ApprovalsServer
-from surehand.cli.approvals_server.sign_in import LASTS, SignIns
+from surehand.cli.approvals_server import sign_in as links_
+from surehand.cli.approvals_server.server import ApprovalsServer, status_of
+from surehand.cli.approvals_server.sign_in import LASTS, BadLink, Links, Server, SignIns
 from surehand.cli.approvals_server.verbs import checked_origin
 from surehand.client.client import Client
 from surehand.process.exits import NotReachable, Refused, WrongUse
@@ -291,7 +289,7 @@ async def test_a_mistake_of_ours_is_one_line_by_the_same_rules(
     def fails(*given: Any) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr("surehand.cli.approvals_server.server.detailed", fails)
+    monkeypatch.setattr("surehand.cli.approvals_server.approvals.Viewed.detailed", fails)
     transport = httpx.ASGITransport(app=site.app, raise_app_exceptions=False)
     cookies = site.browser.cookies
     async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, cookies=cookies) as browser:

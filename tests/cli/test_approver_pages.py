@@ -56,7 +56,7 @@ async def test_the_list_is_searched_by_what_calls_say_and_names_what_was_searche
 async def test_the_list_is_searched_by_amount_and_a_page_keeps_what_was_asked(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surehand.cli.approvals_server.waiting.ON_A_PAGE", 1)
+    monkeypatch.setattr("surehand.cli.approvals_server.approvals.ON_A_PAGE", 1)
     await site.sign_in("ann")
     for number, amount in enumerate(("120.00", "7.00", "50"), 1):
         call = site.scene.call(step_id=f"s{number}", key=f"k{number}", params={"amount": amount})
@@ -223,7 +223,7 @@ async def test_what_cannot_be_recorded_is_not_shown(
 
     secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
     await site.sign_in("ann")
-    monkeypatch.setattr("surehand.cli.approvals_server.secret_reads.record_read", fails)
+    monkeypatch.setattr("surehand.cli.approvals_server.approvals.record_read", fails)
     told = await site.get(f"{path}?id={secret}")
     assert (told.status_code, "120.00" in told.text) == (503, False)
     assert reads(site) == []
@@ -292,7 +292,7 @@ async def test_what_a_question_is_about_is_not_shown_where_that_cannot_be_record
 
     asks_before(site, secret=True)
     await site.sign_in("ann")
-    monkeypatch.setattr("surehand.cli.approvals_server.secret_reads.record_question_read", fails)
+    monkeypatch.setattr("surehand.cli.approvals_server.approvals.record_question_read", fails)
     told = await site.get(f"/run.json?id={RUN}")
     assert (told.status_code, "120.00" in told.text) == (503, False)
     assert question_reads(site) == []

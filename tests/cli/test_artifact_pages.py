@@ -14,7 +14,7 @@ from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.erasure import erase
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.run_keys import LedgerKeys
-from surehand.cli.approvals_server import artifacts as pages
+from surehand.cli.approvals_server import runs as pages
 from surehand.process.ciphers import read_key_ring
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
@@ -267,6 +267,6 @@ async def test_what_a_step_with_secret_params_has_kept_is_not_handed_out_unrecor
     site.scene.ask_approval(site.scene.call(), secret=True)
     one = await kept(site.scene, b"[1]", "application/json")
     await site.sign_in("ann")
-    monkeypatch.setattr("surehand.cli.approvals_server.secret_reads.record_read", fails)
+    monkeypatch.setattr("surehand.cli.approvals_server.approvals.record_read", fails)
     told = await site.get(f"/artifact?run={RUN}&id={one}")
     assert (told.status_code, told.content == b"[1]") == (503, False)

@@ -20,8 +20,7 @@ from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.cli.approvals_server.identity_provider import LEEWAY_S
-from surehand.cli.approvals_server.oidc import MAY_TAKE, BegunSignIns, own_path
+from surehand.cli.approvals_server.oidc import LEEWAY_S, MAY_TAKE, BegunSignIns, own_path
 from tests.oidc.provider_process import CONFIDENTIAL, SECRET, RealProvider
 from tests.oidc.site import FLOW, ORIGIN, Browser, OidcSite, serving
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from starlette.responses import Response, StreamingResponse
 
 from surehand.cli.approvals import diff
-from surehand.cli.approvals_server.follow import MOST_OF_ONE, Followers
+from surehand.cli.approvals_server.pages import MOST_OF_ONE, Followers
 from surehand.cli.approvals_server.sign_in import MOST_OF_ONE as MOST_SIGN_INS
 from surehand.cli.approvals_server.sign_in import SignIns
 

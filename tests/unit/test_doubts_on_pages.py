@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from surehand.activities.ledger.history.doubts import Doubt, Told
-from surehand.cli.approvals_server.doubts import doubted
+from surehand.cli.approvals_server.runs import doubted
 from surehand.workflows.contracts.states import Waiting
 
 ASKED: Final = Waiting(kind="intervention", id="iv-1", step_id="refund", question="Did it happen?")

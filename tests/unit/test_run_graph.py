@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from surehand.cli.approvals_server.graph import MOST_DRAWN, WIDEST_DRAWN, run_graph
+from surehand.cli.approvals_server.runs import MOST_DRAWN, WIDEST_DRAWN, run_graph
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.plan.plan import Plan

@@ -1,0 +1,334 @@
+"""One run's page: its steps as a list and a drawing, its questions, doubts, story and artifacts.
+
+Tools, models and strangers have written what is in an artifact. So it is handed out as bytes to be
+saved under a name of ours, under a content policy that lets it do nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from surehand.activities.artifacts import ArtifactStore
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.history.artifact_pages import Shelf, artifact_page, one_artifact
+from surehand.activities.ledger.history.doubts import Doubt, Told
+from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.cli.approvals_server.approvals import own_keys
+from surehand.cli.approvals_server.pages import as_text, error, iso, page, utc
+from surehand.cli.plans import GraphEdge, GraphNode, PlanGraph, graph_of
+from surehand.client.messages import find_run_id
+from surehand.process.exits import NoSuchRun, WrongUse
+from surehand.workflows.contracts.artifacts import Artifact
+from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.contracts.runs import RunView, StepView
+from surehand.workflows.contracts.states import StepState, Waiting
+from surehand.workflows.plan.plan import Plan
+
+#: The states in which a run waits for people otherwise than by an approval, in words.
+WAITING_STATES: Final = {
+    "waiting_input": "asks a question",
+    "needs_intervention": "does not know what became of a call",
+    "paused_user": "is paused: `resume` in the shell has it go on",
+    "paused_budget": "has used up its budget: `top-up` in the shell adds to it",
+    "paused_failure": "is paused after a failure: `resume` in the shell tries again",
+    "paused_permission": "lacks a permission: `resume` in the shell looks again",
+}
+#: What an event in a doubt's past means.
+_EVENTS: Final = {
+    "effect.observed": "Looked up before the call",
+    "effect.in_doubt": "It came to be in doubt",
+    "effect.reconciled": "A way to settle it was chosen",
+    "effect.late_receipt": "A receipt has come too late: it is among what the run has kept",
+}
+#: Of the drawing, in its own units: a box, and the gaps beside and below it.
+_WIDTH: Final = 160
+_HEIGHT: Final = 48
+_BESIDE: Final = 16
+_BELOW: Final = 36
+#: Nobody can read a larger drawing; the list is always there.
+MOST_DRAWN: Final = 60
+WIDEST_DRAWN: Final = 6
+#: Artifacts on a page.
+ON_A_PAGE: Final = 50
+#: Bytes that are handed out here: each artifact is verified before its first byte is sent.
+LARGEST: Final = 64 * 1024 * 1024
+#: In place of the pages' own policy: nothing loads, nothing runs, and its origin is nobody's.
+ARTIFACT_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "sandbox",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+#: Endings of files that no program runs, and no browser shows as a page.
+_ENDINGS: Final = frozenset((".json", ".txt", ".csv", ".pdf", ".png", ".jpg", ".gif", ".webp"))
+#: How a browser says that it asks for a file, and not for a part of a page.
+_ASKED_FOR: Final = ("document", "empty")
+_LONGEST_ID: Final = 80
+_LONGEST_NAME: Final = 100
+#: Contents that are read at a time: each is in memory as a whole, and twice while it is opened.
+_AT_ONCE: Final = asyncio.Semaphore(4)
+_SHA256: Final = re.compile("[0-9a-f]{64}")
+
+#: Opens the artifact store when it is first needed.
+OpenStore = Callable[[], ArtifactStore]
+
+
+def run_document(
+    view: RunView, doubts: Mapping[str, Doubt], me: Principal, keys: list[Key], *, tenant: str
+) -> dict[str, Any]:
+    """Return what a run's page is drawn from.
+
+    Args:
+        view: What the run says of itself.
+        doubts: What the ledger knows of its interventions.
+        me: Who looks.
+        keys: Those that are registered for them.
+        tenant: Whose run it is.
+    """
+    return {
+        "tenant": tenant,
+        "principal": me.name,
+        **own_keys(keys),
+        "run_id": view.result.run_id,
+        "state": view.result.state.value,
+        "error": view.result.error,
+        "graph": run_graph(view.plan, view.result.steps),
+        "approvals": [{"id": one.approval_id, "text": one.description} for one in view.pending],
+        "questions": [_question(one) for one in view.interrupts],
+        "doubts": [
+            doubted(one, doubts.get(one.id), view.result.run_id)
+            for one in view.result.waiting_for
+            if one.kind == "intervention"
+        ],
+        "story": story(view),
+    }
+
+
+def _question(one: Interrupt) -> dict[str, Any]:
+    asked = one.model_dump(mode="json")
+    value = None if one.value is None else as_text(one.value)
+    return {**asked, "value": value, "answer_schema": as_text(asked["answer_schema"])}
+
+
+def story(view: RunView) -> list[dict[str, Any]]:
+    """Return what a run has done so far, a line for each thing."""
+    return [{"at": utc(line.at), "step": line.step_id, "text": line.text} for line in view.timeline]
+
+
+def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
+    """Return what a run's page is told of an intervention, with what the ledger knows of it."""
+    evidence, part, elsewhere, later = list[tuple[str, str]](), None, None, None
+    outcomes: Sequence[str] = []
+    if known is not None:
+        evidence, outcomes = list(_evidence(known)), known.outcomes
+        part = None if known.part is None else as_text(known.part)
+        elsewhere = None if known.run_id == run_id or known.outcomes else known.run_id
+        later = {"outcomes": known.later, "left_ms": known.left_ms} if known.later else None
+    return {
+        "id": asked.id,
+        "step": asked.step_id,
+        "text": asked.question,
+        "evidence": evidence,
+        "part": part,
+        "elsewhere": elsewhere,
+        "outcomes": outcomes,
+        # By itself: a change of the time left alone does not make it another doubt.
+        "later": later,
+    }
+
+
+def _evidence(known: Doubt) -> Iterator[tuple[str, str]]:
+    """Yield what the ledger has, each with what it is."""
+    yield "Tool", known.tool
+    if known.key is not None:
+        yield "Key of the effect", f"{known.key} (generation {known.generation})"
+    yield "Key that the outside system was given", known.provider_key
+    yield "In the ledger", f"{known.entry_id}: {known.state}"
+    first = "" if known.called_ms is None else f", the first one at {iso(known.called_ms)}"
+    yield "Calls", f"{known.calls}{first}"
+    if known.error:
+        yield "What the newest call has ended with", known.error
+    for one in known.told:
+        yield iso(one.at_ms), _said(one)
+
+
+def _said(one: Told) -> str:
+    rule = f" ({one.rule})" if one.rule else ""
+    return f"{_EVENTS[one.type]}{rule}" + (f": {one.evidence}" if one.evidence else "")
+
+
+def run_graph(plan: Plan, steps: Sequence[StepView]) -> dict[str, Any]:
+    """Return a run's steps with what each waits for, and a drawing of them.
+
+    Steps that no plan names (of code, of lists) follow the others. The drawing is laid out here,
+    and a script makes its elements: no script may make markup of text.
+    """
+    graph = graph_of(plan, {})
+    views = {one.id: one for one in steps}
+    named = [_listed(node, graph, views.get(node.id)) for node in graph.nodes]
+    known = {node.id for node in graph.nodes}
+    others = [_line(one.id, one.tool, one) for one in steps if one.id not in known]
+    return {"steps": [*named, *others], "drawing": _drawing(graph, views)}
+
+
+def _listed(node: GraphNode, graph: PlanGraph, view: StepView | None) -> dict[str, Any]:
+    waits = [edge.source for edge in graph.edges if edge.target == node.id and not edge.on]
+    jumps = [
+        {"to": edge.target, "on": list(edge.on)}
+        for edge in graph.edges
+        if edge.source == node.id and edge.on
+    ]
+    return {**_line(node.id, node.does, view), "after": waits, "jumps": jumps, "when": node.when}
+
+
+def _line(step_id: str, does: str, view: StepView | None) -> dict[str, Any]:
+    state = StepState.PENDING if view is None else view.state
+    return {
+        "id": step_id,
+        "does": does,
+        "state": state.value,
+        "error": None if view is None else view.error,
+        "undone": None if view is None else view.undone,
+        "child": None if view is None else view.child,
+        "after": None,
+        "jumps": [],
+        "when": None,
+    }
+
+
+def _drawing(graph: PlanGraph, views: dict[str, StepView]) -> dict[str, Any] | None:
+    """Return where boxes and lines are; ``None``: there is nothing to draw, or too much."""
+    in_layer = Counter(node.layer for node in graph.nodes)
+    widest = max(in_layer.values(), default=0)
+    if len(graph.nodes) not in range(2, MOST_DRAWN + 1) or widest > WIDEST_DRAWN:
+        return None
+    width = widest * (_WIDTH + _BESIDE) + _BESIDE
+    places, seen = dict[str, tuple[int, int]](), Counter[int]()
+    for node in graph.nodes:
+        # Each layer in the middle.
+        left = (width - in_layer[node.layer] * (_WIDTH + _BESIDE) + _BESIDE) // 2
+        x = left + seen[node.layer] * (_WIDTH + _BESIDE)
+        places[node.id] = (x, _BESIDE + (node.layer - 1) * (_HEIGHT + _BELOW))
+        seen[node.layer] += 1
+    states = {name: view.state.value for name, view in views.items()}
+    pending = StepState.PENDING.value
+    boxes = [
+        {"id": name, "state": states.get(name, pending), "x": x, "y": y}
+        for name, (x, y) in places.items()
+    ]
+    height = max(in_layer) * (_HEIGHT + _BELOW) - _BELOW + 2 * _BESIDE
+    lines = [_edge(edge, places) for edge in graph.edges]
+    box = {"width": _WIDTH, "height": _HEIGHT}
+    return {"width": width, "height": height, "box": box, "boxes": boxes, "lines": lines}
+
+
+def _edge(edge: GraphEdge, places: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """Return a line from the foot of one box to the head of another one."""
+    (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
+    half = _WIDTH // 2
+    return {"from": [x1 + half, y1 + _HEIGHT], "to": [x2 + half, y2], "jump": bool(edge.on)}
+
+
+async def show_artifacts(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:
+    """Return a page of a run's artifacts."""
+    run_id = find_run_id(tenant, request.query_params.get("id", ""))
+    after = _shelf(request.query_params.get("after"))
+    found = await ledger.transact(tenant, artifact_page, run_id, most=ON_A_PAGE, after=after)
+    more = None
+    if found.more is not None:
+        where = f"{found.more.sha256}:{found.more.step_id}"
+        more = f"/artifacts?{urlencode({'id': run_id, 'after': where})}"
+    lines = [_artifact(run_id, row) for row in found.rows]
+    return page("artifacts", me=me, run_id=run_id, lines=lines, more=more)
+
+
+async def hand_out(
+    ledger: Ledger,
+    open_store: OpenStore | None,
+    tenant: str,
+    request: Request,
+    me: str,
+    *,
+    record: Callable[[str, str], Awaitable[None]],
+) -> Response:
+    """Return one artifact's content as a file to be saved.
+
+    Args:
+        ledger: Has its row, and the run's key.
+        open_store: Opens the store that has its content.
+        tenant: Whose runs may be looked at.
+        request: Names the artifact and its run.
+        me: Who is signed in.
+        record: Told run and step before anything of it is handed out.
+    """
+    if request.headers.get("sec-fetch-dest", "empty") not in _ASKED_FOR:
+        return error(request, 403, "An artifact is saved as a file. It is no part of a page.", me)
+    run_id = find_run_id(tenant, request.query_params.get("run", ""))
+    wanted = request.query_params.get("id", "")
+
+    known = 0 < len(wanted) <= _LONGEST_ID and wanted.isprintable()
+    row = await ledger.transact(tenant, one_artifact, run_id, wanted) if known else None
+    if row is None:
+        raise NoSuchRun("This run has no such artifact.")
+    if row["bytes"] > LARGEST:
+        raise WrongUse("It is too large for this page: `artifacts` has it in the shell.")
+    if open_store is None:
+        raise WrongUse("This server has no artifact store.")
+    await record(run_id, row["step_id"])
+    async with _AT_ONCE:
+        content = await open_store().read_bytes(tenant, run_id, Artifact.model_validate({**row}))
+    return Response(
+        content,
+        # Never its own type: the list says as text what it is.
+        media_type="application/octet-stream",
+        headers={
+            "Content-Disposition": f'attachment; filename="{file_name(row)}"',
+            "Content-Security-Policy": ARTIFACT_POLICY,
+        },
+    )
+
+
+def file_name(row: Mapping[str, Any]) -> str:
+    """Return the name to save an artifact under: no path, nothing hidden, nothing that runs."""
+    ending = mimetypes.guess_extension(str(row["type"]).partition(";")[0].strip()) or ""
+    stem = re.sub("[^A-Za-z0-9_-]+", "_", f"{row['step_id']}-{row['artifact_id']}").strip("_-")
+    return f"{stem[:_LONGEST_NAME] or 'artifact'}{ending if ending in _ENDINGS else '.bin'}"
+
+
+def _artifact(run_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    query = urlencode({"run": run_id, "id": row["artifact_id"]})
+    return {
+        "name": file_name(row),
+        "href": f"/artifact?{query}",
+        "step_id": row["step_id"],
+        "type": row["type"],
+        "size": f"{row['bytes']:,}",
+        "too_large": row["bytes"] > LARGEST,
+        "sealed": row["sealed_for"] is not None,
+        "sha256": row["sha256"],
+        "at": iso(row["created_ms"]),
+    }
+
+
+def _shelf(text: str | None) -> Shelf | None:
+    """Return where a page of artifacts begins."""
+    if text is None:
+        return None
+    sha256, _, step_id = text.partition(":")
+    if not _SHA256.fullmatch(sha256) or not 0 < len(step_id) <= _LONGEST_ID or "\0" in step_id:
+        raise WrongUse("there is no such page of artifacts")
+    return Shelf(step_id, sha256)
