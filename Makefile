@@ -83,7 +83,7 @@ test-all: test test-full test-exhaustive test-properties test-cluster ## Run eve
 test-full: venv ## Run what `make test` leaves out: PostgreSQL, whole runs, browser, drill
 	@$(TESTS) -m "full and not property and not cluster and not exhaustive" $(PYTEST_ARGS)
 
-test-exhaustive: venv ## Play the cells of large tables that `make test-full` leaves out; not in CI
+test-exhaustive: venv ## Play what `make test-full` leaves out of large tables and of benchmarks; not in CI
 	@$(TESTS) -m exhaustive $(PYTEST_ARGS)
 
 test-properties: venv ## Search for random plans, faults and decisions that break a guarantee

@@ -12,6 +12,9 @@ import pytest
 from surehand.process.exits import ExitCode
 
 ROOT = Path(__file__).parent.parent
+#: Tried before figures are written. The others tell in CI if a worker, a run or a kill is made in
+#: another way than benchmarks make it.
+SELDOM = pytest.mark.exhaustive
 
 
 @pytest.mark.crash
@@ -35,6 +38,7 @@ def test_the_recovery_benchmark_kills_a_worker_and_writes_down_what_it_measured(
     assert "| sqlite | approval | waiting | 1 |" in done.stdout
 
 
+@SELDOM
 def test_the_waiting_benchmark_approves_what_waits_and_writes_down_what_it_cost(
     temporal_cli: Path, tmp_path: Path
 ) -> None:
@@ -74,6 +78,7 @@ def test_the_steps_benchmark_compares_each_mode_with_temporal_alone(
     assert "| exit | sqlite | write | 1 |" in done.stdout
 
 
+@SELDOM
 def test_the_runs_benchmark_compares_whole_runs_with_those_of_temporal_alone(
     temporal_cli: Path, tmp_path: Path
 ) -> None:
@@ -102,6 +107,7 @@ def test_the_runs_benchmark_compares_whole_runs_with_those_of_temporal_alone(
 
 
 @pytest.mark.crash
+@SELDOM
 def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
     temporal_cli: Path, tmp_path: Path
 ) -> None:
