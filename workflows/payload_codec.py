@@ -160,10 +160,28 @@ def data_converter(
         encryption: Encrypts all payloads, and the messages of failures; ``None``: they are plain.
     """
     codec = PayloadKeeper(_Kept(open_store), waits=waits, encryption=encryption)
-    converter = DataConverter(payload_converter_class=SharedPayloadConverter, payload_codec=codec)
+    converter = RunDataConverter(
+        payload_converter_class=SharedPayloadConverter, payload_codec=codec
+    )
     if encryption is None:
         return converter
     return dataclasses.replace(converter, failure_converter_class=EncryptedFailures)
+
+
+class RunDataConverter(DataConverter):
+    """A data converter whose copy for a context differs in its codec alone.
+
+    The SDK copies the converter up to three times for each payload of a workflow. Its own copy
+    makes the payload converter anew, which took 8 % of a worker's processor time.
+    """
+
+    def with_context(self, context: SerializationContext) -> Self:
+        """Return the converter for the payloads of one run, or of one of its activities."""
+        assert isinstance(self.payload_codec, PayloadKeeper)
+        mine = object.__new__(type(self))
+        mine.__dict__.update(self.__dict__)
+        mine.__dict__["payload_codec"] = self.payload_codec.with_context(context)
+        return mine
 
 
 class SharedPayloadConverter(PydanticPayloadConverter):
