@@ -38,7 +38,6 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from surehand.activities.approvals.gate import ApprovalActivities
 from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore
-from surehand.activities.effects.batches import BatchActivities
 from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.effects.model_turns import ModelActivities
 from surehand.activities.effects.resource_leases import keep_freeing
@@ -218,7 +217,6 @@ def make_worker(
     """Return a Temporal worker with all workflows, the user's included, and their activities."""
     tools = ToolActivities(context)
     models = ModelActivities(context, tools, FRAMEWORKS)
-    batches = BatchActivities(context, tools)
     approvals = ApprovalActivities(context)
     runs = RunActivities(context)
     children = ChildActivities(context)
@@ -240,9 +238,8 @@ def make_worker(
             workflows=[AgentRun, ModelRun, Ping, Reconcile, Unwind, *own],
             activities=[
                 tools.describe_tools,
-                tools.execute_tool,
+                tools.execute_tools,
                 models.take_turn,
-                batches.run_batch,
                 compensation.compensate,
                 approvals.request_approval,
                 approvals.verify_decision,

@@ -34,12 +34,13 @@ from surehand.process.exits import (
     SurehandError,
     TaskFails,
 )
+from surehand.workflows.contracts.batches import WAITS_FOR
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
 from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.names import RUN_STATE
-from surehand.workflows.ports import RUN_BATCH
+from surehand.workflows.ports import EXECUTE_TOOLS
 
 #: Ends that a run has no say in: nothing was undone, and it cannot tell.
 CUT_OFF_BY_SERVER: Final = frozenset({"terminated", "timed_out"})
@@ -108,8 +109,9 @@ async def call_progress(run: WorkflowExecutionDescription) -> CallProgress:
             )
         )
         details = await converter.decode(pending.heartbeat_details.payloads)
-        if pending.activity_type.name == RUN_BATCH.name and details:
-            under_way = str(details[0])
+        if pending.activity_type.name == EXECUTE_TOOLS.name and details:
+            text = str(details[0])
+            under_way = under_way if text.startswith(WAITS_FOR) else text or under_way
         for part in details:
             if isinstance(part, dict) and "step_id" in part:
                 step_id = str(part["step_id"])

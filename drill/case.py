@@ -51,12 +51,9 @@ from surehand.workflows.identity import child_run_id, run_id_for, unwind_id
 from surehand.workflows.names import UNWIND
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.ports import COMPENSATE, DESCRIBE_TOOLS, EXECUTE_TOOL, RUN_BATCH, TAKE_TURN
+from surehand.workflows.ports import COMPENSATE, DESCRIBE_TOOLS, EXECUTE_TOOLS, TAKE_TURN
 
 T = TypeVar("T")
-
-#: Activities that carry a step's call: of a tool, or of a model.
-CALLS: Final = (EXECUTE_TOOL.name, TAKE_TURN.name)
 
 #: A step's own call, or its undo: step id and whether it is the undo.
 Place = tuple[str, bool]
@@ -107,15 +104,21 @@ class Observer:
         """Return what the ledger holds of the run, and the tools that it was told of later."""
         return replace(evidence, tools={**self.described, **evidence.tools})
 
+    def _called(self, event: HistoryEvent, call: ToolCall) -> None:
+        self.tools[call.step_id] = call.tool
+        self._scheduled[event.event_id] = (call.step_id, False)
+
     async def _see(self, event: HistoryEvent) -> None:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             client = self.connection.client
             scheduled = event.activity_task_scheduled_event_attributes
             name, payloads = scheduled.activity_type.name, scheduled.input.payloads
-            if name in CALLS:
-                call = await decoded(client, payloads, ToolCall)
-                self.tools[call.step_id] = call.tool
-                self._scheduled[event.event_id] = (call.step_id, False)
+            if name == EXECUTE_TOOLS.name:
+                batch = await decoded(client, payloads, Batch)
+                if not batch.following:
+                    self._called(event, batch.first)
+            elif name == TAKE_TURN.name:
+                self._called(event, await decoded(client, payloads, ToolCall))
             elif name == COMPENSATE.name:
                 undo = await decoded(client, payloads, Compensate)
                 self._scheduled[event.event_id] = (undo.step_id, True)
@@ -173,10 +176,10 @@ async def _begins(client: Client, run_id: str, event: HistoryEvent, step: str) -
         case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
             name, payloads = scheduled.activity_type.name, scheduled.input.payloads
-            if name in CALLS:
+            if name == TAKE_TURN.name:
                 call = await decoded(client, payloads, ToolCall)
                 return call.step_id == step
-            if name == RUN_BATCH.name:
+            if name == EXECUTE_TOOLS.name:
                 batch = await decoded(client, payloads, Batch)
                 return step in {batch.first.step_id, *(one.id for one in batch.following)}
         case EventType.EVENT_TYPE_MARKER_RECORDED:

@@ -20,7 +20,7 @@ from surehand.activities.worker.crash_points import (
     CrashPoint,
 )
 from surehand.process.exits import leave
-from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.contracts.batches import Batch
 
 #: What it says when the call is about to begin. It waits for ``GO_ON`` in its folder then, so that
 #: it can be told before to take no more work, which would be lost with it.
@@ -52,8 +52,8 @@ class _Gate(ActivityInboundInterceptor):
         self._crash = crash
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        call = input.args[0]
-        if isinstance(call, ToolCall) and call.tool.name == self._crash.tool:
+        batch = input.args[0]
+        if isinstance(batch, Batch) and batch.first.tool.name == self._crash.tool:
             print(CALLS, flush=True)
             while not Path(GO_ON).exists():
                 await asyncio.sleep(0.02)

@@ -6,7 +6,6 @@ by class in the ledger, so that crashes and waits are never held against a healt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
@@ -139,16 +138,6 @@ def tool_call(longest: timedelta, summary: str) -> ActivityConfig:
         summary: What the Web UI shows beside the activity.
     """
     return _call(longest + CALL_MARGIN, summary)
-
-
-def batch_call(longest: Iterable[timedelta], summary: str) -> ActivityConfig:
-    """Return the options of an activity that calls several tools, one after another.
-
-    Args:
-        longest: The same of each step.
-        summary: What the Web UI shows beside the activity.
-    """
-    return tool_call(sum(longest, timedelta()), summary)
 
 
 def local_call(step_id: str, before: int, longest: timedelta, summary: str) -> LocalActivityConfig:

@@ -78,9 +78,8 @@ class Port(Generic[In, Out]):
 
 DESCRIBE_TOOLS: Final = Port("describe_tools", DescribeTools, ToolsDescribed)
 OPEN_RUN: Final = Port("open_run", OpenRun, RunOpened, here=True)
-EXECUTE_TOOL: Final = Port("execute_tool", ToolCall, ToolReport)
+EXECUTE_TOOLS: Final = Port("execute_tools", Batch, BatchReport)
 TAKE_TURN: Final = Port("take_turn", ToolCall, ToolReport)
-RUN_BATCH: Final = Port("run_batch", Batch, BatchReport)
 COMPENSATE: Final = Port("compensate", Compensate, CompensationReport)
 REQUEST_APPROVAL: Final = Port("request_approval", RequestApproval, ApprovalAsked, here=True)
 VERIFY_DECISION: Final = Port("verify_decision", VerifyDecision, VerdictReached, here=True)
@@ -107,9 +106,8 @@ ALL: Final = (
     DESCRIBE_TOOLS,
     OPEN_RUN,
     ADMIT_RUN,
-    EXECUTE_TOOL,
+    EXECUTE_TOOLS,
     TAKE_TURN,
-    RUN_BATCH,
     COMPENSATE,
     REQUEST_APPROVAL,
     VERIFY_DECISION,

@@ -23,8 +23,8 @@ from surehand.activities.effects.prepare import (
     prepare_here,
     prepare_params,
     preparing,
+    require_queue,
 )
-from surehand.activities.effects.quotas import require_queue
 from surehand.activities.effects.standing_scope import covered
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows

@@ -22,6 +22,7 @@ from surehand.activities.effects.standing_scope import covering
 from surehand.activities.expressions import RuleBroken, holds
 from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.core.sealed import KeyNeeded
+from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Entry
 from surehand.activities.tools.drafts import NoDraft
 from surehand.activities.tools.output_json import clean_text
@@ -34,7 +35,7 @@ from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import Compensate, UndoSpec
-from surehand.workflows.contracts.tools import Effect, ToolCall
+from surehand.workflows.contracts.tools import Effect, QuotaNeeded, ToolCall
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import (
     LOST_DIGITS,
@@ -349,3 +350,23 @@ def drift(call: ToolCall, tool: Tool) -> str | None:
     if tool.schema_hash != call.tool.schema_hash:
         return f"the params of {tool.name} have changed since the run was started"
     return None
+
+
+def require_queue(found: OverQuota, tool: str) -> None:
+    """Make sure that what is over the tenant's quotas waits.
+
+    Raises:
+        ApplicationError: ``QuotaExceeded``: it is rejected, and proven not to have been called.
+    """
+    if found.over == "reject":
+        raise stop(ErrorType.QUOTA_EXCEEDED, f"{tool}: over the tenant's quota, {found.wait.text}")
+
+
+def quota_needed(found: OverQuota, tool: str, attempts: int) -> QuotaNeeded:
+    """Return the outcome of a call that is over a quota.
+
+    Raises:
+        ApplicationError: As ``require_queue`` does.
+    """
+    require_queue(found, tool)
+    return QuotaNeeded(wait=found.wait, attempts=attempts)

@@ -15,8 +15,7 @@ from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.drafts import KeptDraft, Writer
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
 from surehand.activities.effects.lease import call_within
-from surehand.activities.effects.prepare import PreparedCall, tool_context
-from surehand.activities.effects.quotas import quota_needed
+from surehand.activities.effects.prepare import PreparedCall, quota_needed, tool_context
 from surehand.activities.effects.recorder import written
 from surehand.activities.effects.resource_leases import HeldResources
 from surehand.activities.ledger.approvals import requests as approval_rows

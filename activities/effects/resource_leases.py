@@ -27,6 +27,7 @@ from surehand.activities.ledger.effects.resource_leases import (
 from surehand.activities.tools.tool import Tool
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.process import clock
+from surehand.workflows.contracts.batches import WAITS_FOR
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import ToolCall
 from surehand.workflows.errors import ErrorType
@@ -138,7 +139,7 @@ async def _acquire(
     def acquire(tx: Transaction) -> tuple[float, tuple[Lease, ...] | Busy]:
         return tx.began, leases.acquire(tx, request, waited)
 
-    asked = clock.now()
+    asked, before = clock.now(), attempt.doing.text
     waited: timedelta | None = None
     try:
         while True:
@@ -151,10 +152,10 @@ async def _acquire(
                 message = f"{request.tool}: {found}"
                 type_ = ErrorType.RESOURCE_BUSY.value
                 raise ApplicationError(message, type=type_, next_retry_delay=BUSY_PAUSE)
-            attempt.doing.text = f"waits: {found}"
+            attempt.doing.text = f"{WAITS_FOR}{found}"
             await asyncio.sleep(min(_LOOK_EVERY, (wait - waited).total_seconds()))
     finally:
-        attempt.doing.text = ""
+        attempt.doing.text = before
 
 
 async def _release(ledger: Ledger, tenant: str, held: tuple[Lease, ...]) -> None:

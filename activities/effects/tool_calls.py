@@ -1,12 +1,15 @@
-"""The activities that touch tools: describing them and calling them."""
+"""The activities that touch tools: describing them, and calling one or several after another."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
+import structlog
+from structlog.contextvars import bound_contextvars
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -19,18 +22,21 @@ from surehand.activities.effects.prepare import (
     complete,
     drift,
     prepare_here,
+    quota_needed,
 )
 from surehand.activities.effects.progress_checkpoints import following
-from surehand.activities.effects.quotas import quota_needed
 from surehand.activities.effects.read import ReadCall, input_needed
 from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, written
 from surehand.activities.effects.resource_leases import hold_resources
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.history.timeline import recovery_of
 from surehand.activities.ledger.quotas import usage as quota_usage
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import attempts as step_rows
+from surehand.activities.ledger.steps import batches
+from surehand.activities.ledger.steps.batches import Holding, Overtaken, Revoked
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     Asked,
@@ -45,7 +51,15 @@ from surehand.activities.tools.metering import Meter, metering
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.spans import note_effect, note_report
+from surehand.activities.worker.telemetry import tell_failure
 from surehand.workflows.contracts.base import TimelineLine
+from surehand.workflows.contracts.batches import (
+    Batch,
+    BatchReport,
+    FailedStep,
+    StepReport,
+    batch_name,
+)
 from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
@@ -65,6 +79,10 @@ from surehand.workflows.contracts.tools import (
 )
 from surehand.workflows.contracts.usage import Usage
 from surehand.workflows.errors import ErrorType
+from surehand.workflows.plan.references import ReferenceUnresolved
+from surehand.workflows.steps.deferred import resolve_inline
+
+log = structlog.get_logger()
 
 #: How often a step looks whether the question it has joined is settled: a human takes minutes.
 JOINED_PAUSE: Final = timedelta(seconds=5)
@@ -86,10 +104,92 @@ class ToolActivities:
             return define(self._worker.toolbox, asked.defined)
         return await asyncio.to_thread(describe_plan, self._worker.toolbox, asked.plan)
 
-    @activity.defn(name="execute_tool")
-    async def execute_tool(self, call: ToolCall) -> ToolReport:
-        """Make one tool call: checked, claimed, called, recorded."""
-        return await self.make(call, Attempt.current())
+    @activity.defn(name="execute_tools")
+    async def execute_tools(self, batch: Batch) -> BatchReport:
+        """Make calls one after another, each checked, claimed, called and recorded.
+
+        It ends where a call does not simply succeed, or the run has to be asked. A failure that is
+        tried again is raised: the next attempt finds what is done in the ledger.
+
+        Raises:
+            ApplicationError: Typed as in ``workflows/errors.py``.
+        """
+        own = attempt = Attempt.current()
+        if batch.number is not None:
+            attempt = await self._begin_batch(batch, batch.number, attempt)
+            own = attempt.of_next_step(unacknowledged=batch.again)
+        done: list[StepReport] = []
+        facts = dict(batch.facts)
+        call: ToolCall | None = batch.first
+        begun: Begun | None = None
+        # Between an outcome and the next claim, and nowhere else.
+        while call is not None and (_is_claimed(begun) or await self._may_begin(batch, call)):
+            ahead = self._ahead(batch, attempt, call.step_id, facts, len(done))
+            with bound_contextvars(step_id=call.step_id):
+                try:
+                    report = await self.make(call, own, ahead, begun)
+                except ApplicationError as error:
+                    if not error.non_retryable or not done:
+                        raise
+                    tell_failure(log, error)
+                    return BatchReport(steps=done, failed=_failed(call, error))
+            done.append(StepReport(step_id=call.step_id, report=report))
+            if ahead is None or not isinstance(report.outcome, Succeeded):
+                break
+            facts[call.step_id] = report.outcome.output
+            own, begun = ahead.attempt, ahead.begun
+            call = begun.next.call if begun else _next_call(batch, len(done) - 1, facts)
+        return BatchReport(steps=done)
+
+    async def _begin_batch(self, batch: Batch, number: int, attempt: Attempt) -> Attempt:
+        """Make a batch this attempt's own, so that no other goes on with it.
+
+        Raises:
+            ApplicationError: ``StepBarred``: it was revoked. ``LeaseHeld``: a later attempt has
+                begun.
+        """
+        info, call = activity.info(), batch.first
+        execution = info.workflow_run_id or ""
+        scheduled_ms = int(info.current_attempt_scheduled_time.timestamp() * 1000)
+        mine = Holding(scheduled_ms, execution, number, attempt.holder)
+
+        def begin(tx: Transaction) -> bool:
+            if batch.follows is not None:
+                batches.revoke(tx, call.run_id, [batch_name(execution, batch.follows)])
+            return batches.begin(tx, call.run_id, mine)
+
+        try:
+            others = await self._worker.ledger.transact(call.tenant, begin)
+        except Revoked as error:
+            raise stop(ErrorType.STEP_BARRED, str(error)) from error
+        except Overtaken as error:
+            raise again(ErrorType.LEASE_HELD, str(error), OVERTAKEN_PAUSE) from error
+        return replace(attempt, batch=mine.token, unacknowledged=attempt.unacknowledged or others)
+
+    async def _may_begin(self, batch: Batch, call: ToolCall) -> bool:
+        """Return whether a call of a batch is to be begun; one that is alone is."""
+        if batch.number is not None and activity.is_cancelled():
+            return False
+        if call.step_id == batch.first.step_id or batch.follows is None:
+            return True
+        ledger, step = self._worker.ledger, (call.run_id, call.step_id)
+        return await ledger.transact(call.tenant, step_rows.has_begun, *step)
+
+    def _ahead(
+        self, batch: Batch, attempt: Attempt, step_id: str, facts: dict[str, Any], number: int
+    ) -> Ahead | None:
+        """Return what a batch does after a call; ``None``: the call is alone."""
+        if batch.number is None:
+            return None
+
+        def call_after(output: Any) -> ToolCall | None:
+            if activity.is_cancelled() or batch.follows is not None:
+                return None
+            return _next_call(batch, number, {**facts, step_id: output})
+
+        attempt.doing.text = step_id
+        next_attempt = attempt.of_next_step(unacknowledged=batch.again)
+        return Ahead(self._worker, next_attempt, call_after)
 
     async def make(
         self,
@@ -98,7 +198,7 @@ class ToolActivities:
         ahead: Ahead | None = None,
         begun: Begun | None = None,
     ) -> ToolReport:
-        """Make one tool call in an activity that is kept alive.
+        """Make one tool call.
 
         Args:
             call: The call.
@@ -109,11 +209,7 @@ class ToolActivities:
         Raises:
             ApplicationError: Typed as in ``workflows/errors.py``.
         """
-
-        async def made() -> ToolReport:
-            return await self._made(call, attempt, ahead, begun)
-
-        return await self.reported(call, attempt, made)
+        return await self.reported(call, attempt, lambda: self._made(call, attempt, ahead, begun))
 
     async def reported(
         self, call: ToolCall, attempt: Attempt, made: Callable[[], Awaitable[ToolReport]]
@@ -128,15 +224,7 @@ class ToolActivities:
         Raises:
             ApplicationError: Typed as in ``workflows/errors.py``.
         """
-        with self._worker.spans.call(call, attempt.number):
-            report = await self._reported(call, attempt, made)
-            note_report(report)
-            return report
-
-    async def _reported(
-        self, call: ToolCall, attempt: Attempt, made: Callable[[], Awaitable[ToolReport]]
-    ) -> ToolReport:
-        with metering() as meter:
+        with self._worker.spans.call(call, attempt.number), metering() as meter:
             try:
                 report = await made()
             except ApplicationError as error:
@@ -151,17 +239,20 @@ class ToolActivities:
                     foreign=self._foreign(call) if heard else None,
                     usage=await self._usage(call, attempt, meter),
                 )
-                if pause is not None:
-                    return _limited(pause, error.message, used)
-                raise ApplicationError(
-                    error.message, used, type=error.type, non_retryable=True
-                ) from error
-            heard = isinstance(report.outcome, Succeeded | AnsweredNo | InputNeeded)
-            said = {
-                "usage": await self._usage(call, attempt, meter),
-                "foreign": report.foreign or (self._foreign(call) if heard else None),
-            }
-            return report.model_copy(update=said)
+                if pause is None:
+                    raise ApplicationError(
+                        error.message, used, type=error.type, non_retryable=True
+                    ) from error
+                report = _limited(pause, error.message, used)
+            else:
+                heard = isinstance(report.outcome, Succeeded | AnsweredNo | InputNeeded)
+                said = {
+                    "usage": await self._usage(call, attempt, meter),
+                    "foreign": report.foreign or (self._foreign(call) if heard else None),
+                }
+                report = report.model_copy(update=said)
+            note_report(report)
+            return report
 
     def _foreign(self, call: ToolCall) -> ForeignContent | None:
         """Return what the run has got from outside by a call that it has heard of."""
@@ -336,6 +427,42 @@ class ToolActivities:
         self._worker.crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
         async with hold_resources(self._worker, tool, prepared.resources, call, attempt) as held:
             return await ReadCall(self._worker, call, prepared, request, attempt, held).run()
+
+
+def _next_call(batch: Batch, number: int, facts: dict[str, Any]) -> ToolCall | None:
+    """Return the call of one of the following steps, made of what the ones before have returned.
+
+    ``None`` where there is none, or it refers to what is not there: the run says so itself.
+    """
+    if number >= len(batch.following):
+        return None
+    step, first = batch.following[number], batch.first
+    try:
+        params, late = resolve_inline(step.params, {**facts, **step.own})
+    except ReferenceUnresolved:
+        return None
+    return ToolCall(
+        tenant=first.tenant,
+        run_id=first.run_id,
+        step_id=step.id,
+        plan_version=first.plan_version,
+        user=first.user,
+        tool=batch.tools[step.tool],
+        params=params,
+        late=late,
+        attempts_before=step.attempts_before,
+    )
+
+
+def _is_claimed(begun: Begun | None) -> bool:
+    return begun is not None and begun.claimed is not None
+
+
+def _failed(call: ToolCall, error: ApplicationError) -> FailedStep:
+    used = error.details[0] if error.details else None
+    if not isinstance(used, AttemptsUsed):
+        used = AttemptsUsed(attempts=0)
+    return FailedStep(step_id=call.step_id, type=error.type, message=error.message, used=used)
 
 
 def _limited(pause: timedelta, reason: str, used: AttemptsUsed) -> ToolReport:

@@ -59,7 +59,7 @@ from surehand.workflows.run.run import Run
 _NAMED: Final = {EXECUTE_TOOL: "gen_ai.tool.name", CHAT: "gen_ai.request.model"}
 #: Activities that act for the agent; a stretch begins with the first of them.
 _ACTS: Final = frozenset(
-    port.name for port in (ports.EXECUTE_TOOL, ports.TAKE_TURN, ports.RUN_BATCH, ports.COMPENSATE)
+    port.name for port in (ports.EXECUTE_TOOLS, ports.TAKE_TURN, ports.COMPENSATE)
 )
 #: A run in one of these goes on by itself, and its stretch with it; a rate limit's end is near.
 _GOES_ON: Final = frozenset({RunState.RUNNING, RunState.COMPENSATING, RunState.WAITING_RATE_LIMIT})

@@ -241,7 +241,7 @@ async def test_a_run_that_is_reset_to_an_earlier_execution_continues_anew(stage:
         run = await stage.start(plan(*steps), continue_after=SOON)
         await run.result()
         first = (await executions(stage, run))[0].run_id
-        again = await reset_before(stage, run, "execute_tool", 4, first)
+        again = await reset_before(stage, run, "execute_tools", 4, first)
         result = await again.result()
         count = len(await executions(stage, run))
 

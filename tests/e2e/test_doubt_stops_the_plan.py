@@ -42,7 +42,8 @@ class LosesItsAnswer(Between):
 
     async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
         result = await execute(input)
-        if input.fn.__name__ == "execute_tool" and result.outcome.kind == "human_needed":
+        doubted = [one.report.outcome.kind for one in getattr(result, "steps", ())]
+        if doubted == ["human_needed"]:
             raise ApplicationError("ended", type=self._type, non_retryable=True)
         return result
 

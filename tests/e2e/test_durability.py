@@ -28,7 +28,7 @@ async def called(run: Run) -> Counter[str]:
     async for event in run.handle.fetch_history_events():
         name = executions.called(event)
         here = event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED
-        found["local" if here and name == "execute_tool" else name] += 1
+        found["local" if here and name == "execute_tools" else name] += 1
     return found
 
 
@@ -51,7 +51,7 @@ async def restocking(stage: Stage, order_id: str, mode: str) -> Run:
 @pytest.mark.parametrize(
     ("mode", "calls"),
     # All five steps; and those before the approval, then it and those behind it.
-    [("async", {"local": 5}), ("exit", {"run_batch": 2})],
+    [("async", {"local": 5}), ("exit", {"execute_tools": 2})],
 )
 async def test_a_run_ends_as_in_sync_with_fewer_rows_in_its_history(
     stage: Stage, order_id: str, mode: str, calls: dict[str, int]
@@ -67,9 +67,7 @@ async def test_a_run_ends_as_in_sync_with_fewer_rows_in_its_history(
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
     found = await called(run)
-    assert {
-        name: found[name] for name in ("local", "run_batch", "execute_tool") if found[name]
-    } == calls
+    assert {name: found[name] for name in ("local", "execute_tools") if found[name]} == calls
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -42,7 +42,7 @@ async def test_an_attempt_of_an_earlier_life_makes_nothing_after_a_later_one_has
         frozen.wait_said(freezing_worker.FREEZES)
         meant.write_text("nothing")
         with stage.worker(tool_modules=tools):
-            again = await reset_before(stage, run, "execute_tool", 1)
+            again = await reset_before(stage, run, "execute_tools", 1)
             result = await again.result(timeout_s=200)
             frozen.signal(signal.SIGCONT)
             assert await asyncio.to_thread(frozen.wait_exit) == 0
@@ -58,7 +58,7 @@ async def lived_again(stage: Stage, *then: dict[str, object]) -> Run:
     await run.in_state(RunState.WAITING_INPUT)
     await answered(run, answer="yes")
     assert (await run.result()).state is RunState.COMPLETED
-    again = await reset_before(stage, run, "execute_tool", 1)
+    again = await reset_before(stage, run, "execute_tools", 1)
     await again.in_state(RunState.WAITING_INPUT)
     return again
 
@@ -104,7 +104,7 @@ async def test_what_a_cancel_has_kept_stays_when_the_run_is_reset_and_fails(stag
         await run.cancel(mode="keep")
         assert (await run.result()).state is RunState.CANCELLED
         # Of the cancel, too, this life is not told.
-        again = await reset_before(stage, run, "execute_tool", 1, again=False)
+        again = await reset_before(stage, run, "execute_tools", 1, again=False)
         await again.in_state(RunState.WAITING_INPUT)
         await answered(again, answer="yes")
         result = await again.result()

@@ -47,7 +47,7 @@ def sends(
 
 def reading_held() -> Pause:
     """Hold the read that marks its run."""
-    return Pause("execute_tool", of=lambda call: call.step_id == "read")
+    return Pause("execute_tools", of=lambda batch: batch.first.step_id == "read")
 
 
 async def asked_because_of(run: Run, *tools: str) -> ApprovalRequest:
@@ -218,7 +218,7 @@ async def test_a_reset_to_before_the_read_leaves_the_run_marked(stage: Stage, fo
         await run.in_state(RunState.WAITING_INPUT)
         # Its next life does not read: what the first one has read is known all the same.
         (folder / "sent").write_text("by somebody else\n")
-        again = await reset_before(stage, run, "execute_tool", 1)
+        again = await reset_before(stage, run, "execute_tools", 1)
         await again.until(lambda view: bool(view.interrupts))
         assert step((await again.view()).result, "read").state == "skipped"
         await answered(again, answer="yes")

@@ -67,7 +67,7 @@ async def test_no_payload_blocks_the_gate_for_those_who_may_decide(
 
 
 # Before the first request of the two, and long before it.
-@pytest.mark.parametrize("activity", ["request_approval", "execute_tool"])
+@pytest.mark.parametrize("activity", ["request_approval", "execute_tools"])
 async def test_a_run_that_is_reset_after_an_edit_keeps_the_edit_and_asks_nobody_again(
     stage: Stage, order_id: str, activity: str
 ) -> None:

@@ -63,7 +63,7 @@ async def test_a_ledger_that_is_away_for_a_while_adds_one_activity_to_a_history(
 
     assert result.state is RunState.COMPLETED
     begun = await calls(run)
-    assert begun == {"execute_tool": 1, "close_run": 1, activity: 4}
+    assert begun == {"execute_tools": 1, "close_run": 1, activity: 4}
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["mails"]) == (1, 1)
 

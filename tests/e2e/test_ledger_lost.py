@@ -49,7 +49,7 @@ async def test_a_call_whose_run_the_ledger_has_lost_is_never_made(
     stage: Stage, empty_url: str, order_id: str
 ) -> None:
     before = stage.shop.requests("refunds")["received"]
-    calling = Pause("execute_tool", lambda call: call.step_id == "refund")
+    calling = Pause("execute_tools", lambda batch: batch.first.step_id == "refund")
     async with stage.worker_here(client=calling.client(stage.client)):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.approve()

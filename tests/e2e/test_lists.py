@@ -63,7 +63,7 @@ async def test_items_that_follow_one_another_are_one_batch(stage: Stage) -> None
     assert [output["order_id"] for output in outputs] == orders  # type: ignore[index,call-overload,union-attr]
     found = await called(run)
     # The items; and the step behind them, which nothing follows.
-    assert (found["run_batch"], found["local"]) == (1, 1)
+    assert (found["execute_tools"], found["local"]) == (1, 1)
 
 
 @pytest.mark.crash

@@ -118,7 +118,7 @@ async def test_an_attempt_is_given_the_time_for_its_looks_beside_that_for_its_ca
         run = await stage.start(Plan.model_validate([change, back]), durability=durability)
         await run.result()
 
-    calls = ["execute_tool", "execute_tool"] if durability == "sync" else ["run_batch"]
+    calls = ["execute_tools", "execute_tools"] if durability == "sync" else ["execute_tools"]
     given = timedelta(seconds=4 * 2) / len(calls) + CALL_MARGIN
     limits = list[tuple[str, timedelta]]()
     async for event in run.handle.fetch_history_events():

@@ -39,8 +39,6 @@ class Tamper(Between):
 
     async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
         match input.args:
-            case [ToolCall(approval_id=str()) as call]:
-                input.args = [call.model_copy(update=self._change(call))]
             case [Batch(first=ToolCall(approval_id=str()) as call) as batch]:
                 first = call.model_copy(update=self._change(call))
                 input.args = [batch.model_copy(update={"first": first})]
@@ -125,7 +123,7 @@ async def test_a_call_without_its_approval_goes_back_to_asking(
 async def test_an_approval_that_runs_out_before_its_call_goes_back_to_asking(
     stage: Stage, order_id: str
 ) -> None:
-    calling = Pause("execute_tool", of=lambda call: call.approval_id is not None)
+    calling = Pause("execute_tools", of=lambda batch: batch.first.approval_id is not None)
     async with stage.worker_here(client=calling.client(stage.client)):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         first = await run.approve()

@@ -122,7 +122,7 @@ async def test_a_stale_a_void_and_a_foreign_resume_token_are_refused(
 async def test_a_resume_token_holds_though_a_call_that_was_under_way_has_ended(
     stage: Stage, order_id: str
 ) -> None:
-    calling = Pause("execute_tool")
+    calling = Pause("execute_tools")
     look = {"id": "look", "tool": "orders.read", "params": {"order_id": order_id}}
     async with stage.worker_here(client=calling.client(stage.client)):
         run = await stage.start(plan(refund_step(order_id), look))

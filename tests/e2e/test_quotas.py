@@ -192,7 +192,7 @@ async def test_a_run_has_its_plans_priority_and_its_calls_have_the_weight_of_the
     ]
     assert (begun.priority_key, begun.fairness_key) == (1, stage.tenant)
     weights = {call.activity_type.name: call.priority.fairness_weight for call in calls}
-    assert weights == {"execute_tool": 2.5, "close_run": 2.5}
+    assert weights == {"execute_tools": 2.5, "close_run": 2.5}
 
 
 async def connected(stage: Stage) -> Client:

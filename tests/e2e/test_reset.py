@@ -22,7 +22,7 @@ pytestmark = pytest.mark.guarantee("G1")
 @pytest.mark.parametrize(
     ("activity", "nth"),
     # Reads are calls, too: the third one is the refund, the fifth one the mail.
-    [("request_approval", 1), ("execute_tool", 3), ("execute_tool", 5)],
+    [("request_approval", 1), ("execute_tools", 3), ("execute_tools", 5)],
     ids=["before asking", "before the refund", "before the mail"],
 )
 async def test_a_run_that_is_reset_repeats_no_effect_and_asks_nobody_again(
@@ -51,7 +51,7 @@ async def test_a_run_that_has_undone_its_effects_does_not_make_them_when_it_is_r
         run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
         await run.approve()
         await run.result()
-        again = await reset_before(stage, run, "execute_tool", 3)
+        again = await reset_before(stage, run, "execute_tools", 3)
         result = await again.result()
 
     assert result.state is RunState.FAILED

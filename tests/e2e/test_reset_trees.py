@@ -72,7 +72,7 @@ async def test_what_the_first_life_of_a_reset_run_has_done_is_undone_before_it_c
         run, meant = await filed(stage, tmp_path, GO, durability=mode)
         await run.in_state(RunState.WAITING_EVENT)
         meant.write_text(paper(stage, "b"))
-        first = ("execute_tool", 1) if mode == "sync" else ("open_run", 1)
+        first = ("execute_tools", 1) if mode == "sync" else ("open_run", 1)
         again = await reset_before(stage, run, *first)
         await went_on(again)
         result = await again.result()
@@ -96,7 +96,7 @@ async def test_a_reset_run_that_has_nothing_to_do_any_more_undoes_what_it_did(
         run = await stage.start(plan(read, write, GO))
         await run.in_state(RunState.WAITING_EVENT)
         meant.write_text(paper(stage, "none"))
-        again = await reset_before(stage, run, "execute_tool", 1)
+        again = await reset_before(stage, run, "execute_tools", 1)
         await went_on(again)
         result = await again.result()
 
@@ -112,7 +112,7 @@ async def test_both_effects_of_a_step_over_two_lives_are_undone(
         run, meant = await filed(stage, tmp_path, GO, *([FAILS] if end == "failed" else []))
         await run.in_state(RunState.WAITING_EVENT)
         meant.write_text(paper(stage, "b"))
-        again = await reset_before(stage, run, "execute_tool", 1)
+        again = await reset_before(stage, run, "execute_tools", 1)
         await again.in_state(RunState.WAITING_EVENT)
         if end == "failed":
             await went_on(again)
@@ -139,7 +139,7 @@ async def test_a_reset_run_takes_over_what_its_completed_child_run_has_done(
     stage: Stage, then: str, to: str
 ) -> None:
     meant, last = files(stage, "first"), [] if then == "completes" else [FAILS]
-    at = ("execute_tool", 1) if to == "before its child run" else ("open_run", 1)
+    at = ("execute_tools", 1) if to == "before its child run" else ("open_run", 1)
     async with stage.worker_here(**TOOLS):
         run = await stage.start(plan(meant, child(files(stage, "a")), WAITS, *last))
         await run.in_state(RunState.WAITING_INPUT)
@@ -167,7 +167,7 @@ async def test_a_reset_run_waits_for_its_child_run_that_is_open(stage: Stage, th
             plan(files(stage, "first"), child(files(stage, "a"), inner_wait, files(stage, "b")))
         )
         await run.in_state(RunState.WAITING_INPUT)
-        again = await reset_before(stage, run, "execute_tool", 1)
+        again = await reset_before(stage, run, "execute_tools", 1)
         view = await again.in_state(RunState.WAITING_INPUT)
         assert [one.id for one in view.result.waiting_for] == ["pay/inner.1"]
         if then == "completes":
@@ -203,7 +203,7 @@ async def test_a_child_run_of_another_input_is_undone_before_a_reset_run_begins_
         waiting = RunState.WAITING_EVENT if after else RunState.WAITING_INPUT
         await run.in_state(waiting)
         meant.write_text(paper(stage, "b"))
-        again = await reset_before(stage, run, "execute_tool", 1)
+        again = await reset_before(stage, run, "execute_tools", 1)
         if after:
             await went_on(again)
         else:
@@ -237,7 +237,7 @@ async def test_a_run_that_is_reset_to_behind_its_child_run_undoes_it_all_the_sam
             plan(child(files(stage, "a")), files(stage, "b"), WAITS, files(stage, "c"), FAILS)
         )
         await run.in_state(RunState.WAITING_INPUT)
-        again = await reset_before(stage, run, "execute_tool", 1)
+        again = await reset_before(stage, run, "execute_tools", 1)
         await again.in_state(RunState.WAITING_INPUT)
         await answered(again, answer="yes")
         result = await again.result()
@@ -263,7 +263,7 @@ async def test_no_child_run_of_an_earlier_life_outlives_the_end_of_its_parent(
         run = await stage.start(plan(files(stage, "a"), read, pay, GO, *last))
         await run.in_state(RunState.WAITING_INPUT)
         meant.write_text("no child")
-        again = await reset_before(stage, run, "execute_tool", 2)
+        again = await reset_before(stage, run, "execute_tools", 2)
         await again.in_state(RunState.WAITING_EVENT)
         if end == "is unwound":
             await again.handle.terminate("by hand")
@@ -315,7 +315,7 @@ async def test_child_runs_are_not_stopped_before_all_that_is_kept_is_marked(
         run = await stage.start(plan(read, child(*inner, when="which.name == 'child'"), GO))
         await run.in_state(RunState.WAITING_INPUT)
         meant.write_text("no child")
-        again = await reset_before(stage, run, "execute_tool", 1)
+        again = await reset_before(stage, run, "execute_tools", 1)
         await again.in_state(RunState.WAITING_EVENT)
         await again.cancel(mode=CancelMode.KEEP)
         await again.result()

@@ -26,7 +26,7 @@ def either(stage: Stage, meant: Path, first: dict[str, Any], second: dict[str, A
 async def decided_anew(stage: Stage, meant: Path, run: Run) -> Run:
     await run.in_state(RunState.WAITING_INPUT)
     meant.write_text(paper(stage, "two"))
-    again = await reset_before(stage, run, "execute_tool", 1)
+    again = await reset_before(stage, run, "execute_tools", 1)
     await again.in_state(RunState.WAITING_INPUT)
     await answered(again, answer="yes")
     return again
@@ -71,7 +71,7 @@ async def test_a_run_does_not_complete_on_what_it_had_undone_before_it_was_reset
         assert (await run.result()).state is RunState.FAILED
         assert told(stage, "take out") == ["a"]
         meant.write_text(paper(stage, "two"))
-        again = await reset_before(stage, run, "execute_tool", 2 if whose == "its own" else 1)
+        again = await reset_before(stage, run, "execute_tools", 2 if whose == "its own" else 1)
         result = await again.result()
         if whose != "its own":
             await inside(stage, run).result()
@@ -91,11 +91,11 @@ async def test_a_run_does_not_complete_on_what_an_earlier_life_of_it_made_and_a_
         run = await stage.start(steps)
         await run.in_state(RunState.WAITING_INPUT)
         meant.write_text(paper(stage, "two"))
-        second = await reset_before(stage, run, "execute_tool", 1)
+        second = await reset_before(stage, run, "execute_tools", 1)
         view = await second.in_state(RunState.WAITING_INPUT)
         assert step(view.result, "anew").replayed
         meant.write_text(paper(stage, "neither"))
-        third = await reset_before(stage, run, "execute_tool", 1)
+        third = await reset_before(stage, run, "execute_tools", 1)
         await third.in_state(RunState.WAITING_INPUT)
         await answered(third, answer="yes")
         assert (await third.result()).state is RunState.COMPLETED

@@ -171,7 +171,7 @@ async def test_every_life_of_a_run_starts_its_child_runs(stage: Stage, tmp_path:
         run = await stage.start(plan(read, pay, GO), key=umas)
         await run.in_state(RunState.WAITING_EVENT)
         meant.write_text(paper(stage, "b"))
-        again = await reset_before(stage, run, "execute_tool", 1)
+        again = await reset_before(stage, run, "execute_tools", 1)
         await again.in_state(RunState.WAITING_EVENT)
         second = await inside(stage, run, "pay.2").result()
         await again.handle.terminate("done with")

@@ -181,7 +181,7 @@ async def test_a_plan_is_judged_when_its_run_has_heard_of_the_batch_under_way(
         elif event.HasField("activity_task_completed_event_attributes"):
             begun = event.activity_task_completed_event_attributes.scheduled_event_id
             ends.append(f"{names[begun]} ends")
-    last = max(at for at, end in enumerate(ends) if end == "run_batch ends")
+    last = max(at for at, end in enumerate(ends) if end == "execute_tools ends")
     assert last < ends.index("amend_run begins")
 
 

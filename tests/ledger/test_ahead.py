@@ -16,7 +16,6 @@ from sqlalchemy import make_url, text, update
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from surehand.activities.effects.batches import BatchActivities
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import Transaction, open_ledger
 from surehand.activities.ledger.core.tables import effects
@@ -158,9 +157,8 @@ async def play(
         facts={},
         again=again,
     )
-    batches = BatchActivities(context, ToolActivities(context))
     report: BatchReport = await (environment or first_execution()).run(
-        kept_alive, batches.run_batch(batch)
+        kept_alive, ToolActivities(context).execute_tools(batch)
     )
     return report
 

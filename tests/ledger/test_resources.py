@@ -30,6 +30,7 @@ from surehand.activities.worker.alive import kept_alive
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.watchdog import Watchdog
+from surehand.workflows.contracts.batches import Batch
 from surehand.workflows.contracts.effects import Compensate, CompensationOutcome
 from surehand.workflows.contracts.tools import Succeeded, ToolCall, ToolReport
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
@@ -103,8 +104,9 @@ class Worker:
             tool=loaded.spec(),
             params={"account": "7"},
         )
-        execute = ToolActivities(self.context).execute_tool
-        return await attempt(run_id, execute(sent))
+        execute = ToolActivities(self.context).execute_tools
+        report = await attempt(run_id, execute(Batch(first=sent)))
+        return report.steps[0].report
 
     async def compensate(self, step_id: str = "pay") -> CompensationOutcome:
         [made] = self.scene.rows(effects, run_id=RUN, step_id=step_id, undoes=None)

@@ -27,14 +27,14 @@ MOST: Final[dict[str, dict[str, int]]] = {
         "open_run": 9,
         "request_approval": 16,
         "verify_decision": 12,
-        "execute_tool": 72,
+        "execute_tools": 72,
         "close_run": 8,
     },
     "postgresql": {
         "open_run": 9,
         "request_approval": 19,
         "verify_decision": 13,
-        "execute_tool": 76,
+        "execute_tools": 76,
         "close_run": 9,
     },
 }

@@ -37,6 +37,7 @@ from surehand.activities.tools.retries import Retries
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.batches import Batch
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -225,7 +226,7 @@ class Bench:
         await attempt.go_on(told)
         self._collect(attempt, next((s for s in self.steps if s.attempt is attempt), None))
 
-    def _call(self, step: BenchStep) -> Coroutine[Any, Any, ToolReport]:
+    async def _call(self, step: BenchStep) -> ToolReport:
         tool = self.toolbox.get(step.tool)
         assert tool is not None
         call = ToolCall(
@@ -239,8 +240,9 @@ class Bench:
             attempts_before=step.used_up,
             joined=step.joined,
         )
-        activity = ToolActivities(self.context).execute_tool
-        return self._environment(step, "call").run(activity, call)
+        activity = ToolActivities(self.context).execute_tools
+        report = await self._environment(step, "call").run(activity, Batch(first=call))
+        return report.steps[0].report
 
     async def _compensate(self, step: BenchStep) -> CompensationReport:
         """Ask what the step has to undo, of all its lives, and undo that as its workflow would."""

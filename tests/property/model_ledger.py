@@ -36,6 +36,7 @@ from surehand.workflows.contracts.approvals import (
     VerifyDecision,
 )
 from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.batches import Batch, BatchReport, StepReport
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -206,7 +207,7 @@ class World:
     async def asked(self, port: str, what: str) -> None:
         """Record a call of a port; people may choose this very moment."""
         self.log.append((port, what))
-        if self.closed is not None and port in ("execute_tool", "compensate", "request_approval"):
+        if self.closed is not None and port in ("execute_tools", "compensate", "request_approval"):
             self.wrong.append(f"{port} {what} after the run was closed")
         await self.people.at(len(self.log))
 
@@ -221,7 +222,7 @@ class ModelLedger:
         """Return the activities, one for each port."""
         return [
             self.open_run,
-            self.execute_tool,
+            self.execute_tools,
             self.find_remaining,
             self.compensate,
             self.request_approval,
@@ -242,10 +243,11 @@ class ModelLedger:
         named = asked.request.plan.steps if not asked.continues else ()
         return RunOpened(tools={step.tool: _spec(step.tool) for step in named}, head=world.head())
 
-    @activity.defn(name="execute_tool")
-    async def execute_tool(self, call: ToolCall) -> ToolReport:
+    @activity.defn(name="execute_tools")
+    async def execute_tools(self, batch: Batch) -> BatchReport:
+        call = batch.first
         world = self.worlds[call.run_id]
-        await world.asked("execute_tool", call.step_id)
+        await world.asked("execute_tools", call.step_id)
         step = world.scenario.step(call.step_id)
         fate = ""
         if not world.barred.isdisjoint((step.id, EVERY_STEP)) and not world.reset_at:
@@ -258,7 +260,8 @@ class ModelLedger:
             await asyncio.sleep(0.03)
         if fate == "done, report lost":
             raise again(ErrorType.TRANSIENT, "heartbeat time-out", _SOON)
-        return ToolReport(outcome=outcome, head=world.head())
+        report = ToolReport(outcome=outcome, head=world.head())
+        return BatchReport(steps=[StepReport(step_id=step.id, report=report)])
 
     @activity.defn(name="find_remaining")
     async def find_remaining(self, asked: FindRemaining) -> RemainingFound:

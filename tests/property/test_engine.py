@@ -174,9 +174,10 @@ async def test_a_run_that_continues_as_new_after_every_step_ends_as_one_that_doe
     note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
 
     guarantees_hold(world, result)
-    called = {what for port, what in plain.log if port == "execute_tool"}
+    called = {what for port, what in plain.log if port == "execute_tools"}
     assert len(plain.executions) == 1
-    assert len(world.executions) > 1 or len(called) == 1
+    # A run that is rejected at once has nothing behind it when it could continue.
+    assert len(world.executions) > 1 or len(called) <= 1
     assert ended(world, result) == ended(plain, expected)
 
 
@@ -188,11 +189,23 @@ def ended(world: World, result: RunResult) -> dict[str, Any]:
             "applied": world.applied,
             "undone": world.undone,
             # A message that arrives while a run continues as new has its last task made anew.
-            "asked": [one for one, _ in groupby(world.log)],
+            "asked": _once(world.log),
         }
     )
     found: dict[str, Any] = json.loads(text.replace(world.run_id, "the run"))
     return found
+
+
+def _once(log: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return a log without what is asked twice in a row, and without late decisions.
+
+    A second decision of the same person comes before the run's end or after it.
+    """
+    asked: list[tuple[str, Any]] = []
+    for one, _ in groupby(log):
+        if one[0] != "verify_decision" or one not in asked:
+            asked.append(one)
+    return asked
 
 
 @pytest.mark.parametrize("human", ["tell before it is reported", "tell what is settled already"])
@@ -247,7 +260,7 @@ def only_as_approved(world: World) -> None:
 def nothing_runs_over_a_doubt(world: World, result: RunResult) -> None:
     """G2: what comes after an effect that may have happened is never begun."""
     newest = world.log[world.reset_at :]
-    called = {what for port, what in newest if port == "execute_tool"}
+    called = {what for port, what in newest if port == "execute_tools"}
     for view in result.steps:
         doubtful = "ParamsMismatch" in (view.error or "") or "StepBarred" in (view.error or "")
         if doubtful and world.scenario.step(view.id).write:

@@ -59,6 +59,7 @@ from surehand.workflows.contracts.approvals import (
     VerdictReached,
     VerifyDecision,
 )
+from surehand.workflows.contracts.batches import Batch
 from surehand.workflows.contracts.starting import OpenRun, StartRun
 from surehand.workflows.contracts.tools import ToolCall
 from surehand.workflows.identity import approval_id, digest, params_hash
@@ -355,8 +356,8 @@ class GateMachine(RuleBasedStateMachine):
         )
         call = self._call(step, amount, request.id if request else None)
         self.under_way = (request, step, answer)
-        activity = ToolActivities(self.context).execute_tool
-        self._activity(activity, call, crash_at=crash_at, loses=loses)
+        activity = ToolActivities(self.context).execute_tools
+        self._activity(activity, Batch(first=call), crash_at=crash_at, loses=loses)
         self.under_way = None
         called = self.reached["calls"] > before
         died_before = crash_at in (CrashPoint.BEFORE_CLAIM, CrashPoint.AFTER_CLAIM)

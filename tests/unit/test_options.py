@@ -25,7 +25,6 @@ MINUTE = timedelta(minutes=1)
         options.ledger_call("open"),
         options.reconcile_call("acme"),
         options.tool_call(SECOND, "pay"),
-        options.batch_call([SECOND, SECOND], "pay to mail"),
         options.compensation_call("pay: undo"),
     ],
 )

@@ -1,11 +1,16 @@
-"""Batches: steps with no human between them that run in one activity (durability ``exit``)."""
+"""What one activity calls: one tool, or, in durability ``exit``, several one after another."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from pydantic import JsonValue
 
 from surehand.workflows.contracts.base import Message
 from surehand.workflows.contracts.tools import AttemptsUsed, ToolCall, ToolReport, ToolSpec
+
+#: What a heartbeat begins with while its call waits for a resource; otherwise it names the step.
+WAITS_FOR: Final = "waits: "
 
 
 def batch_name(execution: str, number: int) -> str:
@@ -27,15 +32,15 @@ class NextStep(Message):
 
 
 class Batch(Message):
-    """Steps that follow one another."""
+    """Calls that one activity makes; mostly one."""
 
-    number: int
-    """Counts the run's batches, from 1."""
     first: ToolCall
-    following: list[NextStep]
-    tools: dict[str, ToolSpec]
-    """The specs of their tools, by name."""
-    facts: dict[str, JsonValue]
+    number: int | None = None
+    """Counts the run's batches of several steps, from 1; ``None``: the call is alone."""
+    following: list[NextStep] = []
+    tools: dict[str, ToolSpec] = {}
+    """The specs of the following steps' tools, by name."""
+    facts: dict[str, JsonValue] = {}
     """What earlier steps have returned that these refer to; large outputs as references."""
     again: bool = False
     """Whether it may have been run before, unacknowledged: what it read then counts."""
@@ -44,7 +49,7 @@ class Batch(Message):
 
 
 class StepReport(Message):
-    """How the call of one step of a batch ended."""
+    """How the call of one step ended."""
 
     step_id: str
     report: ToolReport

@@ -22,7 +22,7 @@ from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import Effect, Succeeded, ToolCall, ToolReport
 from surehand.workflows.control.budget import Spending
 from surehand.workflows.errors import ErrorType
-from surehand.workflows.options import batch_call, local_call, tool_call
+from surehand.workflows.options import local_call, tool_call
 from surehand.workflows.plan.durability import LONGEST_LOCAL
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.state.step_failure import (
@@ -124,45 +124,48 @@ class ToolCalls:
             return _told(known)
         if call.tool.effect is Effect.WRITE:
             self._data.saga.register(step_id)
-        if alone or call.tool.name == MODEL:
-            return await self._remotely(step_id, call)
-        if self._mode.in_batches and not self._wanted():
-            batch = batch_of(
-                self._data,
-                call,
-                self._spending.calls_left(step_id),
-                self._data.batches + 1,
-            )
-            if batch is not None:
-                return await self._run(batch)
-        if self._mode.calls_here and call.tool.timeout <= LONGEST_LOCAL:
-            return await self._locally(step_id, call)
-        return await self._remotely(step_id, call)
+        if call.tool.name == MODEL:
+            return await self._take_turn(call)
+        batch: Batch | None = None
+        if self._mode.in_batches and not alone and not self._wanted():
+            most = self._spending.calls_left(step_id)
+            batch = batch_of(self._data, call, most, self._data.batches + 1)
+        if batch is None:
+            batch = Batch(first=call)
+            if not alone and self._mode.calls_here and call.tool.timeout <= LONGEST_LOCAL:
+                return await self._locally(batch)
+        return await self._remotely(batch)
 
-    async def _remotely(self, step_id: str, call: ToolCall) -> ToolReport:
-        uncertain = self._uncertain
+    async def _take_turn(self, call: ToolCall) -> ToolReport:
+        uncertain, step_id = self._uncertain, call.step_id
         options = tool_call(call.tool.longest_attempt, f"{step_id}: {call.tool.name}")
-        port = ports.TAKE_TURN if call.tool.name == MODEL else ports.EXECUTE_TOOL
-        report = await self._call(port, call, step_id, options=options)
+        report = await self._call(ports.TAKE_TURN, call, step_id, options=options)
         self._written = max(self._written, uncertain)
         return report
 
-    async def _locally(self, step_id: str, call: ToolCall) -> ToolReport:
+    async def _locally(self, batch: Batch) -> ToolReport:
         if self._uncertain > self._written:
-            return await self._remotely(step_id, call)
-        summary = f"{step_id}: {call.tool.name}"
-        local = local_call(step_id, call.attempts_before, call.tool.longest_attempt, summary)
+            return await self._remotely(batch)
+        call = batch.first
+        summary = f"{call.step_id}: {call.tool.name}"
+        local = local_call(call.step_id, call.attempts_before, call.tool.longest_attempt, summary)
         try:
-            report = await self._call(ports.EXECUTE_TOOL, call, step_id, local=local)
+            reported = await self._call(ports.EXECUTE_TOOLS, batch, call.step_id, local=local)
         except ActivityError:
             self._uncertain += 1
             raise
+        report = reported.steps[0].report
         if not isinstance(report.outcome, Succeeded):
             self._uncertain += 1
         return report
 
-    async def _run(self, batch: Batch) -> ToolReport:
-        report = await self._reported(batch)
+    async def _remotely(self, batch: Batch) -> ToolReport:
+        uncertain = self._uncertain
+        if batch.number is None:
+            report = await self._execute(batch)
+        else:
+            report = await self._stoppable(batch, batch.number)
+        self._written = max(self._written, uncertain)
         first, *others = report.steps
         for other in others:
             self._take_in(other)
@@ -171,10 +174,9 @@ class ToolCalls:
             self._data.reported[report.failed.step_id] = report.failed
         return first.report
 
-    async def _reported(self, batch: Batch) -> BatchReport:
+    async def _stoppable(self, batch: Batch, number: int) -> BatchReport:
         """Run a batch; what it had begun where it was stopped unacknowledged ends all the same."""
-        uncertain = self._uncertain
-        self._data.batches = batch.number
+        self._data.batches = number
         self._batching = True
         try:
             report = await self._undisturbed(batch)
@@ -182,24 +184,27 @@ class ToolCalls:
             self._batching = False
         if report is None:
             # A worker that is cut off from Temporal does not hear of it: the ledger tells it.
-            name = batch_name(workflow.info().run_id, batch.number)
+            name = batch_name(workflow.info().run_id, number)
             self._data.revoked_batches.append(name)
             if self._data.stopping:
                 raise cut_short(self._data.saga, batch.first.step_id)
             self._data.batches += 1
-            more = {"number": self._data.batches, "again": True, "follows": batch.number}
-            report = await self._batch(batch.model_copy(update=more))
+            more = {"number": self._data.batches, "again": True, "follows": number}
+            report = await self._execute(batch.model_copy(update=more))
             self._data.revoked_batches.remove(name)
-        self._written = max(self._written, uncertain)
         return report
 
-    async def _batch(self, batch: Batch) -> BatchReport:
-        times = (self._data.tools[step.tool].longest_attempt for step in batch.following)
-        steps = [batch.first.step_id, *(step.id for step in batch.following)]
-        summary = f"{steps[0]} to {steps[-1]}: {len(steps)} steps"
-        options = batch_call((batch.first.tool.longest_attempt, *times), summary)
+    async def _execute(self, batch: Batch) -> BatchReport:
+        first, following = batch.first, batch.following
+        times = (self._data.tools[step.tool].longest_attempt for step in following)
+        summary = f"{first.step_id}: {first.tool.name}"
+        if following:
+            summary = f"{first.step_id} to {following[-1].id}: {len(following) + 1} steps"
+        options = tool_call(sum(times, first.tool.longest_attempt), summary)
         again = batch.model_copy(update={"again": True})
-        return await self._call(ports.RUN_BATCH, batch, steps[0], options=options, again=again)
+        return await self._call(
+            ports.EXECUTE_TOOLS, batch, first.step_id, options=options, again=again
+        )
 
     async def _undisturbed(self, batch: Batch) -> BatchReport | None:
         """Return how far a batch has come; ``None`` if it was stopped and that is not known.
@@ -207,7 +212,7 @@ class ToolCalls:
         It is stopped after the outcome of the step that is under way. What it has done is in the
         ledger in any case: run again it tells of it, and a run that ends looks there.
         """
-        running = asyncio.create_task(self._batch(batch))
+        running = asyncio.create_task(self._execute(batch))
         try:
             await workflow.wait_condition(lambda: running.done() or self._wanted())
         except asyncio.CancelledError:
@@ -259,4 +264,4 @@ def _told(known: ToolReport | FailedStep) -> ToolReport:
         type=known.type,
         non_retryable=True,
     )
-    raise failed(ports.EXECUTE_TOOL, known.step_id, cause) from cause
+    raise failed(ports.EXECUTE_TOOLS, known.step_id, cause) from cause
