@@ -106,7 +106,7 @@ class ModelActivities:
     async def take_turn(self, call: ToolCall) -> ToolReport:
         """Ask a model, or return what it has said to just this before."""
         attempt = replace(Attempt.current(), unacknowledged=True)
-        return await self._tools.reported(call, attempt, lambda: self._taken(call, attempt))
+        return await self._tools.report_call(call, attempt, self._taken(call, attempt))
 
     async def _taken(self, call: ToolCall, attempt: Attempt) -> ToolReport:
         self._worker.crash.at(MODEL, call.step_id, CrashPoint.BEFORE_CLAIM)

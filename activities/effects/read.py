@@ -19,7 +19,7 @@ from surehand.activities.effects.prepare import PreparedCall, quota_needed, tool
 from surehand.activities.effects.recorder import written
 from surehand.activities.effects.resource_leases import HeldResources
 from surehand.activities.ledger.approvals import requests as approval_rows
-from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.store import Transaction, Turn
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.effects.claims import note as note_claim
 from surehand.activities.ledger.outbox.notification_rows import write_pause
@@ -273,12 +273,12 @@ class ReadCall:
     ) -> tuple[T, ChainHead]:
         """Write the end of an attempt as that of a write is written: it is not asked for again."""
 
-        def watched(tx: Transaction) -> tuple[T, Transaction]:
+        def watched(tx: Transaction) -> T:
             tx.watch(row.run_id)
-            return end(tx), tx
+            return end(tx)
 
         ledger, tenant = self.worker.ledger, self.call.tenant
-        result, tx = await written(lambda: ledger.transact_first(tenant, watched))
+        result, tx = await written(lambda: ledger.run_transaction(tenant, watched, Turn.OUTCOME))
         return result, tx.heads[row.run_id]
 
     def _end(

@@ -19,7 +19,7 @@ from surehand.activities.effects.resource_leases import (
 )
 from surehand.activities.ledger.core.engine import may_pass
 from surehand.activities.ledger.core.session import LongTransaction
-from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.store import Transaction, Turn
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.artifacts import Kept
@@ -124,19 +124,14 @@ class Recorder:
         """Pass a crash point."""
         self.worker.crash.at(self.tool.name, self.request.step_id, point)
 
-    async def in_ledger(self, work: Callable[[Transaction], T], *, first: bool = False) -> T:
-        """Do something in one transaction; ``first``: before other work.
+    async def in_ledger(self, work: Callable[[Transaction], T], turn: Turn = Turn.OTHER) -> T:
+        """Do something in one transaction.
 
         Raises:
             LedgerUnavailable: The database is away; whether it has committed is unknown.
         """
-
-        def whole(tx: Transaction) -> tuple[T, Transaction]:
-            return work(tx), tx
-
-        ledger = self.worker.ledger
-        transact = ledger.transact_first if first else ledger.transact
-        result, tx = await transact(self.request.tenant, whole)
+        tenant = self.request.tenant
+        result, tx = await self.worker.ledger.run_transaction(tenant, work, turn)
         self._note(tx)
         return result
 
@@ -177,7 +172,7 @@ class Recorder:
             self.held.mark(tx, self.request.run_id)
             return result
 
-        return await written(lambda: self.in_ledger(marked, first=True))
+        return await written(lambda: self.in_ledger(marked, Turn.OUTCOME))
 
     async def commit(
         self,

@@ -17,6 +17,7 @@ from surehand.activities.ledger.core.store import (
     Ledger,
     LedgerUnavailable,
     Transaction,
+    Turn,
 )
 from surehand.activities.ledger.effects import resource_leases as leases
 from surehand.activities.ledger.effects.resource_leases import (
@@ -120,7 +121,10 @@ async def hold_resources(
         return tx.began if leases.renew(tx, held, limit) else None
 
     async def renew() -> float | None:
-        return await worker.ledger.renew(call.tenant, renewed, limit=limit / 2)
+        until, _ = await worker.ledger.run_transaction(
+            call.tenant, renewed, Turn.RENEWAL, limit / 2
+        )
+        return until
 
     try:
         async with keeping(
@@ -161,7 +165,8 @@ async def _acquire(
 async def _release(ledger: Ledger, tenant: str, held: tuple[Lease, ...]) -> None:
     for _ in range(_RELEASE_TRIES):
         try:
-            return await ledger.transact_first(tenant, leases.release, held)
+            await ledger.run_transaction(tenant, lambda tx: leases.release(tx, held), Turn.OUTCOME)
+            return
         except LedgerUnavailable as error:
             # What the attempt has come to stands already: it is not failed for this.
             log.warning("ledger.unavailable", error=str(error), holding="resources")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, assert_never
@@ -127,7 +127,9 @@ class ToolActivities:
             ahead = self._ahead(batch, attempt, call.step_id, facts, len(done))
             with bound_contextvars(step_id=call.step_id):
                 try:
-                    report = await self.make(call, own, ahead, begun)
+                    report = await self.report_call(
+                        call, own, self.call_tool(call, own, ahead, begun)
+                    )
                 except ApplicationError as error:
                     if not error.non_retryable or not done:
                         raise
@@ -191,28 +193,8 @@ class ToolActivities:
         next_attempt = attempt.of_next_step(unacknowledged=batch.again)
         return Ahead(self._worker, next_attempt, call_after)
 
-    async def make(
-        self,
-        call: ToolCall,
-        attempt: Attempt,
-        ahead: Ahead | None = None,
-        begun: Begun | None = None,
-    ) -> ToolReport:
-        """Make one tool call.
-
-        Args:
-            call: The call.
-            attempt: Who makes it.
-            ahead: What a batch does after it.
-            begun: A write that is claimed already.
-
-        Raises:
-            ApplicationError: Typed as in ``workflows/errors.py``.
-        """
-        return await self.reported(call, attempt, lambda: self._made(call, attempt, ahead, begun))
-
-    async def reported(
-        self, call: ToolCall, attempt: Attempt, made: Callable[[], Awaitable[ToolReport]]
+    async def report_call(
+        self, call: ToolCall, attempt: Attempt, made: Awaitable[ToolReport]
     ) -> ToolReport:
         """Make a call that is measured, and told of as its run takes it.
 
@@ -226,7 +208,7 @@ class ToolActivities:
         """
         with self._worker.spans.call(call, attempt.number), metering() as meter:
             try:
-                report = await made()
+                report = await made
             except ApplicationError as error:
                 limited = error.type == ErrorType.RATE_LIMITED
                 pause = error.next_retry_delay if limited else None
@@ -261,9 +243,24 @@ class ToolActivities:
             return None
         return ForeignContent(tool=call.tool.name, step_id=call.step_id)
 
-    async def _made(
-        self, call: ToolCall, attempt: Attempt, ahead: Ahead | None, begun: Begun | None
+    async def call_tool(
+        self,
+        call: ToolCall,
+        attempt: Attempt,
+        ahead: Ahead | None = None,
+        begun: Begun | None = None,
     ) -> ToolReport:
+        """Make one tool call.
+
+        Args:
+            call: The call.
+            attempt: Who makes it.
+            ahead: What a batch does after it.
+            begun: A write that is claimed already.
+
+        Raises:
+            ApplicationError: Typed as in ``workflows/errors.py``.
+        """
         if begun is None:
             call = await complete(self._worker.artifacts, call)
             prepared = await self._prepared(call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -39,7 +39,7 @@ from surehand.activities.effects.resource_leases import (
     HeldResources,
 )
 from surehand.activities.ledger.core.session import LongTransaction, Session
-from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
+from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction, Turn
 from surehand.activities.ledger.effects import claim_entry, claims, outcomes
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps.entries import (
@@ -59,7 +59,8 @@ from surehand.activities.ledger.steps.entries import (
     Held,
     Mismatch,
 )
-from surehand.activities.runs.executions import as_newest
+from surehand.activities.ledger.steps.executions import ActsElsewhere
+from surehand.activities.runs.executions import take_over_as_newest
 from surehand.activities.tools.answers import Found, No, NotFound
 from surehand.activities.tools.classify import classify, classify_call
 from surehand.activities.tools.failure_classes import Failure, FailureClass
@@ -173,18 +174,16 @@ class EffectCall:
         Raises:
             ApplicationError: Typed as in ``workflows/errors.py``; retryable ones carry their delay.
         """
+        place: AbstractAsyncContextManager[None] = nullcontext()
         if self.tool.transactional:
             # Before its claim: what waits here holds nothing, and lets others' work be done.
-            async with self.worker.ledger.transactional.place(self.request.tenant):
-                return await self._run(begun)
-        return await self._run(begun)
-
-    async def _run(self, begun: Begun | None) -> CallResult:
-        if begun is not None and begun.claimed is not None:
-            self._recorder.began = begun.began
-            return await self._go_on(begun.claimed)
-        self._recorder.crash(CrashPoint.BEFORE_CLAIM)
-        return await self._go_on(await self._claim())
+            place = self.worker.ledger.transactional.place(self.request.tenant)
+        async with place:
+            if begun is not None and begun.claimed is not None:
+                self._recorder.began = begun.began
+                return await self._go_on(begun.claimed)
+            self._recorder.crash(CrashPoint.BEFORE_CLAIM)
+            return await self._go_on(await self._claim())
 
     async def reconcile(self, entry: Entry, *, forward: bool = True) -> CallResult:
         """Settle an entry that is in doubt under our fencing token.
@@ -198,14 +197,12 @@ class EffectCall:
         return settled if isinstance(settled, Done | SaidNo) else await self._go_on(settled)
 
     async def _claim(self) -> ClaimResult:
-        tries, recorder = 1, self._recorder
-
-        async def claim() -> ClaimResult:
-            return await recorder.in_ledger(lambda tx: claims.claim(tx, self.request))
-
+        tries = 1
         while True:
             try:
-                return await as_newest(self.worker.ledger, claim)
+                return await self._recorder.in_ledger(lambda tx: claims.claim(tx, self.request))
+            except ActsElsewhere as found:
+                await take_over_as_newest(self.worker.ledger, found)
             except LedgerUnavailable:
                 if tries == _CLAIM_TRIES:
                     raise
@@ -399,7 +396,10 @@ class EffectCall:
 
         # Beside the recorder: what that knows of is what the attempt itself does.
         request = self.request
-        return await self.worker.ledger.renew(request.tenant, renew, limit=request.lease / 2)
+        began, _ = await self.worker.ledger.run_transaction(
+            request.tenant, renew, Turn.RENEWAL, request.lease / 2
+        )
+        return began
 
     async def _called(
         self, claimed: float, context: ToolContext, draft: KeptDraft | None = None

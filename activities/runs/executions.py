@@ -42,10 +42,19 @@ async def as_newest(ledger: Ledger, work: Callable[[], Awaitable[T]]) -> T:
         try:
             return await work()
         except ActsElsewhere as found:
-            if await _newest(found.run_id) != found.mine:
-                message = f"execution {found.mine} is over: another one goes on with the run"
-                raise again(ErrorType.LEASE_HELD, message, _LATE_PAUSE) from found
-            await ledger.transact(found.tenant, take_over, found)
+            await take_over_as_newest(ledger, found)
+
+
+async def take_over_as_newest(ledger: Ledger, found: ActsElsewhere) -> None:
+    """Let the execution act that was refused, if Temporal says that it is the newest.
+
+    Raises:
+        ApplicationError: ``LeaseHeld``: it is over.
+    """
+    if await _newest(found.run_id) != found.mine:
+        message = f"execution {found.mine} is over: another one goes on with the run"
+        raise again(ErrorType.LEASE_HELD, message, _LATE_PAUSE) from found
+    await ledger.transact(found.tenant, take_over, found)
 
 
 async def _newest(run_id: str) -> str | None:

@@ -88,7 +88,8 @@ async def read_once(
         tool=loaded.spec(),
         params=params or {},
     )
-    return await ToolActivities(context).make(call, attempt)
+    tools = ToolActivities(context)
+    return await tools.report_call(call, attempt, tools.call_tool(call, attempt))
 
 
 def request_for(scene: Scene, loaded: Tool, **changes: Any) -> ClaimRequest:

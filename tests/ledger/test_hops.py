@@ -21,6 +21,7 @@ from surehand.activities.ledger.core.store import (
     Ledger,
     LedgerUnavailable,
     Transaction,
+    Turn,
     open_ledger,
 )
 from surehand.activities.ledger.effects import outcomes
@@ -159,7 +160,9 @@ async def test_an_outcome_passes_by_all_other_work(postgres_database: Database) 
             await asyncio.to_thread(work.begun.wait, ENOUGH)
 
         async with asyncio.timeout(ENOUGH):
-            await ledger.transact_first(scene.tenant, lambda tx: tx.event(RUN, "test.outcome"))
+            await ledger.run_transaction(
+                scene.tenant, lambda tx: tx.event(RUN, "test.outcome"), Turn.OUTCOME
+            )
         assert not any(task.done() for task in others)
 
         for work in held:
@@ -177,14 +180,18 @@ async def test_outcomes_of_one_run_that_are_held_up_cost_nobody_elses_call_its_l
         entry = other.claimed(other.call())
         until = other.entry(entry.entry_id).lease_until_ms
         held = [Held() for _ in range(CONNECTIONS)]
-        held_up = [asyncio.create_task(ledger.transact_first(scene.tenant, one)) for one in held]
+        held_up = [
+            asyncio.create_task(ledger.run_transaction(scene.tenant, one, Turn.OUTCOME))
+            for one in held
+        ]
         for one in held[: CONNECTIONS - FOR_RENEWALS]:
             await asyncio.to_thread(one.begun.wait, ENOUGH)
 
         async with asyncio.timeout(ENOUGH):
-            assert await ledger.renew(
-                other.tenant, lambda tx: outcomes.renew(tx, entry), limit=MINUTE
+            renewed, _ = await ledger.run_transaction(
+                other.tenant, lambda tx: outcomes.renew(tx, entry), Turn.RENEWAL, MINUTE
             )
+        assert renewed
         assert not any(task.done() for task in held_up)
 
         for one in held:
@@ -203,10 +210,11 @@ async def test_a_renewal_that_is_held_up_is_given_up_before_its_lease_is_over(
         with scene.tx() as tx:
             assert outcomes.still_ours(tx, entry)  # its row is locked
             with pytest.raises(LedgerUnavailable, match="statement timeout"):
-                await ledger.renew(
+                await ledger.run_transaction(
                     scene.tenant,
                     lambda tx: outcomes.renew(tx, entry),
-                    limit=timedelta(milliseconds=50),
+                    Turn.RENEWAL,
+                    timedelta(milliseconds=50),
                 )
 
 
@@ -227,7 +235,7 @@ async def test_a_server_that_falls_silent_is_given_up_and_used_again(
 
         try:
             with pytest.raises(LedgerUnavailable):
-                await ledger.renew(scene.tenant, work, limit=LIMIT)
+                await ledger.run_transaction(scene.tenant, work, Turn.RENEWAL, LIMIT)
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
@@ -247,7 +255,7 @@ async def test_a_statement_that_takes_too_long_is_given_up_by_the_server(
             tx.connection.execute(text("SELECT pg_sleep(600)"))
 
         with pytest.raises(LedgerUnavailable, match="statement timeout"):
-            await ledger.renew(scene.tenant, work, limit=LIMIT)
+            await ledger.run_transaction(scene.tenant, work, Turn.RENEWAL, LIMIT)
 
 
 @pytest.mark.postgres

@@ -81,8 +81,8 @@ async def test_a_read_and_the_health_check_before_its_next_attempt_are_watched(
     tools, call = ToolActivities(watched.worker(scene, loaded)), call_of(scene, loaded)
 
     with pytest.raises(ApplicationError, match="no route"):
-        await tools.make(call, Attempt(1, "call", "call:1"))
-    await tools.make(call, Attempt(2, "call", "call:2"))
+        await tools.call_tool(call, Attempt(1, "call", "call:1"))
+    await tools.call_tool(call, Attempt(2, "call", "call:2"))
 
     read = f"{READ_NAME} of run {RUN}"
     assert watched.said == [read, f"the health check of {READ_NAME}", read]
@@ -114,7 +114,7 @@ async def test_what_a_tool_has_for_preparing_a_call_is_watched(scene: Scene) -> 
         return "one"
 
     loaded = watched.write(key=key)
-    await ToolActivities(watched.worker(scene, loaded)).make(
+    await ToolActivities(watched.worker(scene, loaded)).call_tool(
         call_of(scene, loaded), Attempt(1, "call", "call:1")
     )
 

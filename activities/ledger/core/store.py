@@ -257,53 +257,9 @@ class Ledger:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Do something in one transaction, in a thread; it is rolled back if it raises.
-
-        Whoever is cancelled meanwhile is told once the transaction has ended, either way.
-
-        Args:
-            tenant: Whose.
-            work: Gets the transaction and the arguments; what it returns is returned.
-            args: For it.
-            kwargs: For it.
-
-        Raises:
-            TenantInvalid: Nobody can be called so.
-            LedgerUnavailable: The database is away. When that happens at the commit, its outcome
-                is unknown: every caller must be able to run its transaction again.
-        """
-        return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), Turn.OTHER)
-
-    async def transact_first(
-        self,
-        tenant: str,
-        work: Callable[Concatenate[Transaction, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Do the same for what records a call under way: other work lets it pass."""
-        return await self._transact(tenant, lambda tx: work(tx, *args, **kwargs), Turn.OUTCOME)
-
-    async def renew(self, tenant: str, work: Callable[[Transaction], T], *, limit: timedelta) -> T:
-        """Do the same for what keeps a call under way: all else lets it pass.
-
-        Args:
-            tenant: Whose.
-            work: Gets the transaction; what it returns is returned.
-            limit: How long one of its statements may take: less than the lease lasts.
-        """
-        return await self._transact(tenant, work, Turn.RENEWAL, limit)
-
-    async def ping(self, limit: timedelta) -> None:
-        """See whether the database answers, past all work that waits for its turn.
-
-        Args:
-            limit: How long a statement may take.
-
-        Raises:
-            LedgerUnavailable: It does not.
-        """
-        await self._transact(DEFAULT_TENANT, lambda tx: None, Turn.RENEWAL, limit)
+        """Do something in one transaction, as ``run_transaction`` does; return what it returns."""
+        result, _ = await self.run_transaction(tenant, lambda tx: work(tx, *args, **kwargs))
+        return result
 
     async def record(
         self,
@@ -319,20 +275,49 @@ class Ledger:
             RunNotFound: No such run in this tenant.
         """
 
-        def watched(tx: Transaction) -> tuple[T, Transaction]:
+        def watched(tx: Transaction) -> T:
             tx.watch(run_id)
-            return work(tx, *args, **kwargs), tx
+            return work(tx, *args, **kwargs)
 
-        result, tx = await self._transact(tenant, watched, Turn.OTHER)
+        result, tx = await self.run_transaction(tenant, watched)
         return result, tx.heads[run_id]
 
-    async def _transact(
+    async def ping(self, limit: timedelta) -> None:
+        """See whether the database answers, past all work that waits for its turn.
+
+        Args:
+            limit: How long a statement may take.
+
+        Raises:
+            LedgerUnavailable: It does not.
+        """
+        await self.run_transaction(DEFAULT_TENANT, lambda tx: None, Turn.RENEWAL, limit)
+
+    async def run_transaction(
         self,
         tenant: str,
         work: Callable[[Transaction], T],
-        turn: Turn,
+        turn: Turn = Turn.OTHER,
         limit: timedelta = timedelta.max,
-    ) -> T:
+    ) -> tuple[T, Transaction]:
+        """Do something in one transaction, in a thread; it is rolled back if it raises.
+
+        Whoever is cancelled meanwhile is told once the transaction has ended, either way.
+
+        Args:
+            tenant: Whose.
+            work: Gets the transaction.
+            turn: What it is for.
+            limit: How long one of its statements may take, if that is less than the patience.
+
+        Returns:
+            What it returns, and the transaction as it has ended.
+
+        Raises:
+            TenantInvalid: Nobody can be called so.
+            LedgerUnavailable: The database is away. When that happens at the commit, its outcome
+                is unknown: every caller must be able to run its transaction again.
+        """
         held: dict[str, RunKey | KeyErased] = {}
 
         def whole() -> tuple[T, Transaction]:
@@ -343,8 +328,7 @@ class Ledger:
             try:
                 with self._judged(tenant) as committed:
                     async with self._turns.turn(turn):
-                        result, _ = await self._in_thread(whole, lambda done: committed(done[1]))
-                return result
+                        return await self._in_thread(whole, lambda done: committed(done[1]))
             except KeyNeeded as needed:
                 for root in needed.roots:
                     if isinstance(erased := held.get(root), KeyErased):
