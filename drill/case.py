@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
