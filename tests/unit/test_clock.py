@@ -1,7 +1,8 @@
-"""G1: this process's own clock goes on while its machine is suspended."""
+"""G1: this process's own clock goes on while its machine is suspended. And processor time."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 import time
 
@@ -33,3 +34,13 @@ def test_nothing_that_judges_a_lease_goes_by_another_clock() -> None:
     for module in (write, lease, read, resource_leases, reconcile, watchdog):
         assert module.clock is clock, module.__name__
         assert "time.monotonic" not in inspect.getsource(module), module.__name__
+
+
+def test_a_collection_of_garbage_is_not_counted() -> None:
+    kept = [[number] for number in range(1_000_000)]
+    before, all_before = clock.processor_time(), time.thread_time()
+    gc.collect()
+    counted, all_of_it = clock.processor_time() - before, time.thread_time() - all_before
+
+    assert len(kept) == 1_000_000
+    assert 0 <= counted < all_of_it / 2
