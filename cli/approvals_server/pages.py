@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from surehand.cli.approvals_server.texts import OF_SCRIPTS
 from surehand.cli.printer import rough_time
 from surehand.process.exits import SurehandError
 from surehand.workflows.plain_text import plain
@@ -75,10 +74,6 @@ _ENVIRONMENT: Final = Environment(
     finalize=_shown,
     trim_blocks=True,
     lstrip_blocks=True,
-)
-# As a text that no script runs: it can end no element, and begin none.
-_ENVIRONMENT.globals["texts_of_scripts"] = Markup(
-    json.dumps(OF_SCRIPTS).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 )
 
 

@@ -105,9 +105,9 @@ async def test_what_an_edit_changes_is_what_the_form_has_now_and_nothing_while_i
     edited = on.page.locator("#edited")
     await on.page.locator("#edit").click()
     await expect(edited).to_have_text("No difference.")
-    await on.page.get_by_label("note: what it is").select_option("text")
+    await on.page.get_by_label("note", exact=True).fill("hello")
     assert await edited.inner_text() == 'added note "hello"'
-    await on.page.get_by_label("amount", exact=True).fill("")
+    await on.page.get_by_label("most", exact=True).fill("many")
     assert await edited.inner_text() == ""
     await on.page.close()
 

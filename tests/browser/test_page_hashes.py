@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import random
 import struct
-from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 import pytest
 
-from surehand.activities.ledger.people.public_keys import unique_names
 from surehand.workflows.identity import (
     NotCanonical,
     canonical_json,
@@ -128,15 +126,13 @@ async def test_numbers_are_written_as_rfc_8785_lists_them(modules: Modules) -> N
     const view = new DataView(new ArrayBuffer(8));
     const double = (bits) => (view.setBigUint64(0, BigInt(`0x${bits}`)), view.getFloat64(0));
     """
+    safe = [bits for bits in SAMPLES if not loses_digits(double(bits))]
     made = await modules.run(
-        "canonical",
-        "canonical",
-        f"{read} return given.map((b) => canonical(double(b)))",
-        [*SAMPLES],
+        "canonical", "canonical", f"{read} return given.map((b) => canonical(double(b)))", safe
     )
-    assert made == list(SAMPLES.values())
-    assert [canonical_json(double(bits)).decode() for bits in SAMPLES] == made
-    for bits in NO_NUMBERS:
+    assert made == [SAMPLES[bits] for bits in safe]
+    assert [canonical_json(double(bits)).decode() for bits in SAMPLES] == list(SAMPLES.values())
+    for bits in {*NO_NUMBERS, *SAMPLES}.difference(safe):
         told = await modules.refused(
             "canonical", "canonical", f"{read} return [canonical(double(given))]", bits
         )
@@ -189,54 +185,19 @@ return given.map((text) => {
 """
 
 
-async def test_exact_parsing_refuses_each_number_that_would_lose_digits(modules: Modules) -> None:
-    chance = random.Random(53)
-    texts = ["0", "-0", "0.0", "-0.0e7", "1e0", "1E2", "100e-2", "0.10", "1.0", "4000", "4000.00"]
-    texts += ["9007199254740991", "9007199254740992", "9007199254740993", "1e400", "1e-400"]
-    texts += ["0.1000000000000000055511151231257827", "333333333.33333329", "90071992547409910e-1"]
-    for _ in range(MANY):
-        whole = str(chance.randrange(10 ** chance.randrange(1, 19)))
-        places = chance.randrange(0, 19)
-        fraction = f".{chance.randrange(10**places):0{places}d}" if places else ""
-        exponent = f"e{chance.randrange(-12, 12)}" if chance.random() < 0.3 else ""
-        texts.append(f"{chance.choice(('', '-'))}{whole}{fraction}{exponent}")
-
-    made = await modules.run("canonical", "canonical, parseExact", PARSED, texts)
-
-    exact = [Decimal(one) == Decimal(repr(float(one))) for one in texts]
-    safe = [keeps and abs(float(one)) < 2**53 for keeps, one in zip(exact, texts, strict=True)]
-    assert [result == "taken" for result, _ in made] == safe
-    assert 500 < sum(safe) < MANY
-    assert {told for result, told in made if result == "refused"} == {
-        "numbers from 2^53, or of more digits than a double has, lose digits; write them in quotes"
-    }
-
-
 def strictly(text: str) -> str | None:
-    """Return the canonical form of JSON text by Python's parser; ``None``: it is not exact."""
+    """Return the canonical form of JSON text by Python's parser; ``None``: it has none."""
 
     def no_constant(_: str) -> NoReturn:
         raise ValueError
 
     def exact(found: str) -> float:
-        number = float(found)
-        if loses_digits(number) or Decimal(found) != Decimal(repr(number)):
+        if loses_digits(number := float(found)):
             raise ValueError
         return number
 
-    def exact_whole(found: str) -> int:
-        if loses_digits(int(found)):
-            raise ValueError
-        return int(found)
-
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=unique_names,
-            parse_constant=no_constant,
-            parse_float=exact,
-            parse_int=exact_whole,
-        )
+        value = json.loads(text, parse_constant=no_constant, parse_float=exact, parse_int=exact)
         return canonical_json(value).decode()
     except (ValueError, NotCanonical):
         return None
@@ -244,16 +205,9 @@ def strictly(text: str) -> str | None:
 
 #: Each of them is refused, but for one.
 NOT_EXACT: Final = (
-    *('{"a":1,"a":1}', '{"a":1,"\\u0061":2}', '[{"x":{"b":0,"b":0}}]', '{"a":1,}', "{'a':1}"),
-    *(
-        '"\\ud800"',
-        '"\\udc00"',
-        '{"\\ud83d":1}',
-        '"\\ud83d\\ude00"',
-        '"\t"',
-        '"\\x41"',
-        '"\\u12g4"',
-    ),
+    *('{"a":1,}', "{'a':1}", "9007199254740993", "-9007199254740992", "1e400", "[1e300]"),
+    *('"\\ud800"', '"\\udc00"', '{"\\ud83d":1}', '"\\ud83d\\ude00"'),
+    *('"\t"', '"\\x41"', '"\\u12g4"'),
     *('"', '"\\', '"\\"', "[", "]", "[1,]", "", " ", "\ufeff1", "\u00a01", "1 2", "//1\n1"),
     *("NaN", "Infinity", "-Infinity", "nul", "truefalse", "0x10", "1_0", "01", "+1", ".5", "1."),
     *("-", "1e", "1e+", "--1", "\u0661", "\uff11"),

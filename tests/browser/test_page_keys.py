@@ -165,7 +165,7 @@ async def test_a_page_without_tls_says_in_one_line_why_it_cannot_sign(
     told = [
         await modules.refused("keys", "makeKey", "await makeKey('acme', 'ann')"),
         await modules.refused("canonical", "digest", "await digest(1)"),
-        await modules.refused("passkeys", "register", "await register({principal: 'ann'})"),
+        await modules.refused("keys", "register", "await register({principal: 'ann'})"),
     ]
     await page.close()
     assert told == ["This page cannot sign here: open it by https, or on localhost."] * 3

@@ -69,7 +69,7 @@ class Device:
 
 async def passkey(modules: Modules, **given: Any) -> tuple[dict[str, Any], PublicKey]:
     """Return what the page offers for download, and what an administrator makes of it."""
-    text = await modules.run("passkeys", "register", REGISTERED, given)
+    text = await modules.run("keys", "register", REGISTERED, given)
     return json.loads(text), registered(text)
 
 
@@ -88,7 +88,7 @@ async def test_a_decision_that_a_passkey_signs_counts_with_each_claim(
     assert (key.jwk["kty"], key.passkey and key.passkey.rp_id) == (kty, "localhost")
     edit = claims(outcome="edit", edited="sha256:" + "1" * 64, sub="ann \u00c4\U0001f600")
     [proof] = await modules.run(
-        "passkeys", "signByPasskey", SIGNED, {"claimsList": [edit], "keys": [file]}
+        "keys", "signByPasskey", SIGNED, {"claimsList": [edit], "keys": [file]}
     )
     assert believed(proof, key, modules).model_dump(mode="json", exclude_none=True) == edit
     assert read(proof).digests is None
@@ -102,7 +102,7 @@ async def test_one_gesture_signs_a_list_and_each_proof_is_for_its_own_decision(
     file, key = await passkey(modules)
     asked = [claims(number) for number in range(count)]
     proofs = await modules.run(
-        "passkeys", "signByPasskey", SIGNED, {"claimsList": asked, "keys": [file]}
+        "keys", "signByPasskey", SIGNED, {"claimsList": asked, "keys": [file]}
     )
     found = [believed(proof, key, modules) for proof in proofs]
     assert [one.model_dump(mode="json", exclude_none=True) for one in found] == asked
@@ -110,7 +110,7 @@ async def test_one_gesture_signs_a_list_and_each_proof_is_for_its_own_decision(
 
     header, _, signature = proofs[0].split(".")
     [other] = await modules.run(
-        "passkeys", "signByPasskey", SIGNED, {"claimsList": [claims(99)], "keys": [file]}
+        "keys", "signByPasskey", SIGNED, {"claimsList": [claims(99)], "keys": [file]}
     )
     with pytest.raises(BadSignature, match="a list without this decision"):
         believed(".".join((header, other.split(".")[1], signature)), key, modules)
@@ -125,7 +125,7 @@ async def test_a_proof_does_not_serve_for_other_claims(
     one, other = [
         (
             await modules.run(
-                "passkeys", "signByPasskey", SIGNED, {"claimsList": [asked], "keys": [file]}
+                "keys", "signByPasskey", SIGNED, {"claimsList": [asked], "keys": [file]}
             )
         )[0].split(".")
         for asked in (claims(), claims(**changed))
@@ -142,7 +142,7 @@ async def test_the_file_says_whether_the_passkey_is_bound_to_its_device_and_proo
     file, key = await passkey(modules)
     assert file["device_bound"] is not eligible
     [proof] = await modules.run(
-        "passkeys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [file]}
+        "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [file]}
     )
     assert believed(proof, key, modules).sub == "ann"
 
@@ -152,7 +152,7 @@ async def test_of_several_passkeys_the_one_that_signs_is_named(modules: Modules)
     mine, key = await passkey(modules)
     elsewhere = {**mine, "credential_id": "AAAA"}
     [proof] = await modules.run(
-        "passkeys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [elsewhere, mine]}
+        "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [elsewhere, mine]}
     )
     assert read(proof).kid == key.kid
     assert believed(proof, key, modules).sub == "ann"
@@ -161,9 +161,7 @@ async def test_of_several_passkeys_the_one_that_signs_is_named(modules: Modules)
 async def test_a_second_passkey_is_not_made_beside_one_that_is_known(modules: Modules) -> None:
     await Device.at(modules)
     file, _ = await passkey(modules)
-    told = await modules.refused(
-        "passkeys", "register", REGISTERED, {"known": [file["credential_id"]]}
-    )
+    told = await modules.refused("keys", "register", REGISTERED, {"known": [file["credential_id"]]})
     assert "already registered" in told
 
 
@@ -172,7 +170,7 @@ async def test_who_is_not_recognised_signs_nothing(modules: Modules) -> None:
     file, _ = await passkey(modules)
     await device.knows_its_person(False)
     told = await modules.refused(
-        "passkeys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [file]}
+        "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [file]}
     )
     assert "not allowed" in told
 
@@ -182,7 +180,7 @@ async def test_a_gesture_is_over_1_to_50_decisions_each_once(
     modules: Modules, numbers: list[int]
 ) -> None:
     asked = {"claimsList": [claims(number) for number in numbers], "keys": []}
-    told = await modules.refused("passkeys", "signByPasskey", SIGNED, asked)
+    told = await modules.refused("keys", "signByPasskey", SIGNED, asked)
     assert told == "One gesture signs 1 to 50 decisions, each of them once."
 
 
@@ -192,7 +190,7 @@ async def test_who_has_no_passkey_on_record_is_told_so_and_asked_for_no_gesture(
     await Device.at(modules)
     await passkey(modules)
     given = {"claimsList": [claims()], "keys": []}
-    told = await modules.refused("passkeys", "signByPasskey", SIGNED, given)
+    told = await modules.refused("keys", "signByPasskey", SIGNED, given)
     assert told == "No passkey of yours is registered."
 
 
@@ -200,5 +198,5 @@ async def test_a_passkey_makes_no_proof_for_another_site(modules: Modules) -> No
     await Device.at(modules)
     file, _ = await passkey(modules)
     given = {"claimsList": [claims()], "keys": [file], "rpId": ELSEWHERE}
-    told = await modules.refused("passkeys", "signByPasskey", SIGNED, given)
+    told = await modules.refused("keys", "signByPasskey", SIGNED, given)
     assert "relying party" in told.lower()

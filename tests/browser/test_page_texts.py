@@ -50,7 +50,7 @@ _PLACED: Final = """
 async def test_what_terminals_show_as_an_escape_the_page_does_too(modules: Modules) -> None:
     points = [one for one in range(sys.maxunicode + 1) if not 0xD800 <= one <= 0xDFFF]
     unseen = await modules.run(
-        "text",
+        "page",
         "plain",
         """
         const all = Array.from({length: 0x110000}, (_, point) => point);
@@ -66,16 +66,16 @@ async def test_what_terminals_show_as_an_escape_the_page_does_too(modules: Modul
     assert ours > {0xA0, 0x2003, 0x3000} and 0x20 not in ours
     assert ours > {0x034F, 0x115F, 0x2800, 0x3164, 0xFE0F, 0xFFA0, 0xE0100}
 
-    shown = await modules.run("text", "plain", "return given.map(plain)", STRANGE)
+    shown = await modules.run("page", "plain", "return given.map(plain)", STRANGE)
     assert shown == [plain(text) for text in STRANGE]
-    assert await modules.run("text", "plain", "return plain('a\\ud800b')") == "a\\ud800b"
+    assert await modules.run("page", "plain", "return plain('a\\ud800b')") == "a\\ud800b"
 
 
 async def test_text_is_shown_as_text_with_the_unseen_set_apart(modules: Modules) -> None:
     main = modules.page.locator("main")
     for text in STRANGE:
         found = await modules.run(
-            "text",
+            "page",
             "showText",
             """
             const main = document.querySelector("main");
@@ -89,7 +89,7 @@ async def test_text_is_shown_as_text_with_the_unseen_set_apart(modules: Modules)
         assert set(found[1]) <= {"bdi", "span"}
     # Who writes an escape by hand is told apart from what it would hide.
     await expect(main.locator(".unseen")).to_have_count(0)
-    await modules.run("text", "showText", "showText(document.querySelector('main'), 'a\\u202eb')")
+    await modules.run("page", "showText", "showText(document.querySelector('main'), 'a\\u202eb')")
     await expect(main.locator(".unseen")).to_have_text("\\u202e")
 
 
@@ -101,7 +101,7 @@ async def test_json_is_shown_whole_seen_and_reads_back_as_the_same_value(modules
         "9": 1,
     }
     [shown, text, back, names] = await modules.run(
-        "text",
+        "page",
         "showJson, jsonText",
         """
         const { canonical, parseExact } = await import("/canonical.js");
@@ -130,7 +130,7 @@ async def test_no_text_in_json_draws_a_line_that_looks_like_another_param(
     await page.set_viewport_size({"width": width, "height": 740})
     await page.emulate_media(forced_colors=forced)
     await modules.run(
-        "text",
+        "page",
         "showJson",
         """
         const styles = new CSSStyleSheet();
@@ -151,7 +151,7 @@ async def test_no_text_in_json_draws_a_line_that_looks_like_another_param(
 
 async def differing(modules: Modules, before: Any, after: Any) -> Any:
     return await modules.run(
-        "differences", "differences", "return differences(...given)", [before, after]
+        "forms", "differences", "return differences(...given)", [before, after]
     )
 
 
@@ -162,14 +162,15 @@ async def test_differences_are_named_by_kind_and_place(modules: Modules) -> None
         {"kind": "changed", "path": "amount", "before": "4000", "after": '"4000"'},
         {"kind": "removed", "path": "note", "before": '"x"'},
         {"kind": "changed", "path": "lines[0].n", "before": "1", "after": "2"},
-        {"kind": "removed", "path": "lines[1]", "before": '"b"'},
+        {"kind": "changed", "path": "lines[1]", "before": '"b"', "after": '"c"'},
+        {"kind": "removed", "path": "lines[2]", "before": '"c"'},
         {"kind": "added", "path": "to", "after": "null"},
     ]
     assert await differing(modules, {"a b": 1}, {"a b": 2}) == [
         {"kind": "changed", "path": '["a b"]', "before": "1", "after": "2"}
     ]
-    assert await differing(modules, [1, 2, 3], [1, 9, 2, 3]) == [
-        {"kind": "added", "path": "[1]", "after": "9"}
+    assert await differing(modules, [1, 2], [1, 2, 3]) == [
+        {"kind": "added", "path": "[2]", "after": "3"}
     ]
     assert await differing(modules, {}, []) == [
         {"kind": "changed", "path": "", "before": "{}", "after": "[]"}
@@ -180,7 +181,7 @@ async def test_differences_are_named_by_kind_and_place(modules: Modules) -> None
 async def test_no_difference_is_passed_over_and_none_is_made_up(modules: Modules) -> None:
     values: list[Any] = [0, "0", None, False, "", [], {}, [0], [[]], {"a": None}, {"a": 0}, [None]]
     found = await modules.run(
-        "differences",
+        "forms",
         "differences",
         "return given.map((a) => given.map((b) => differences(a, b).length > 0))",
         values,
@@ -195,7 +196,7 @@ async def test_differences_are_shown_in_words_and_text_in_them_is_only_text(
     before = {"<b>": "<script>alert(1)</script>", "to": "a"}
     after = {"to": "\u202eb"}
     await modules.run(
-        "differences",
+        "forms",
         "differences, showDifferences",
         "showDifferences(differences(...given), document.querySelector('main'))",
         [before, after],
@@ -207,7 +208,7 @@ async def test_differences_are_shown_in_words_and_text_in_them_is_only_text(
     await expect(lines.last.locator("ins")).to_have_text('"\\u202eb"')
 
     await modules.run(
-        "differences",
+        "forms",
         "showDifferences",
         "showDifferences([], document.querySelector('main'))",
     )

@@ -1,10 +1,7 @@
-// Canonical JSON (RFC 8785) and the hashes over it, as the worker computes them.
+// Canonical JSON (RFC 8785), the hashes over it as the worker computes them, and bytes.
 //
-// The page computes the hash of what it shows, and signs for no other one. So a value that the
-// browser cannot hold exactly is refused, and never rounded.
-
-import { sha256, utf8 } from "./bytes.js";
-import { WORDING } from "./wording.js";
+// The page computes the hash of what it shows, and signs no other one. It refuses a number that
+// JSON's readers may have rounded.
 
 /** @typedef {null | boolean | number | string | Json[] | {[name: string]: Json}} Json */
 
@@ -12,8 +9,6 @@ import { WORDING } from "./wording.js";
 const UNSAFE = 2 ** 53;
 /** Lists and objects inside one another: more than the worker takes, fewer than the stack holds. */
 const DEEPEST = 200;
-/** Characters of one number; a double's own text has 24 at most. */
-const LONGEST_NUMBER = 100;
 
 /** A value or a text has no exact form; the message is one line for people. */
 export class NotExact extends Error {
@@ -25,37 +20,31 @@ export class NotExact extends Error {
  *
  * @param {Json} value
  * @returns {string}
- * @throws {NotExact} It has half of a character, a number that is none, or is no JSON value.
+ * @throws {NotExact} It has half of a character, a number that may have lost digits, or is no JSON.
  */
 export function canonical(value) {
   return written(value, 0);
 }
 
 /**
- * Return the digest of a value's canonical form, as `identity.digest` does.
+ * Return the digest of a value's canonical form, as `identity.digest` does: `sha256:` and hex.
  *
  * @param {Json} value
- * @returns {Promise<string>} `sha256:` and hex
- * @throws {NotExact} It has no canonical form.
+ * @returns {Promise<string>}
  */
 export async function digest(value) {
-  return `sha256:${(await sha256(utf8(canonical(value)))).reduce(withHex, "")}`;
+  const bytes = await sha256(utf8(canonical(value)));
+  return `sha256:${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
 /**
  * Return the hash that an approval is bound to, as `identity.params_hash` does.
  *
- * @param {object} call
- * @param {string} call.tool
- * @param {string} call.version
- * @param {{[name: string]: Json}} call.params
- * @param {Json[]} [call.answers] what humans have answered to the tool's own questions
- * @param {string | null} [call.salt] of a run that is sealed
- * @returns {Promise<string>} `sha256:` and hex
- * @throws {NotExact} A number in it may have lost digits.
+ * @param {{tool: string, version: string, params: Json, answers?: Json[], salt?: string | null}}
+ *   call `answers`: what humans have answered to the tool's own questions; `salt`: of a sealed run
+ * @returns {Promise<string>}
  */
 export async function paramsHash({ tool, version, params, answers = [], salt = null }) {
-  refuseLostDigits([params, answers]);
   const material = { tool, version, params };
   if (answers.length > 0) {
     material.answers = answers;
@@ -67,52 +56,26 @@ export async function paramsHash({ tool, version, params, answers = [], salt = n
 }
 
 /**
- * Refuse a value with a number that JSON's readers may have rounded.
- *
- * @param {Json} value
- * @throws {NotExact}
- */
-export function refuseLostDigits(value) {
-  const waiting = [value];
-  while (waiting.length > 0) {
-    const part = waiting.pop();
-    if (typeof part === "number" && Math.abs(part) >= UNSAFE) {
-      throw new NotExact(WORDING.notCanonical(WORDING.lostDigits));
-    }
-    if (typeof part === "object" && part !== null) {
-      for (const one of Object.values(part)) {
-        waiting.push(one);
-      }
-    }
-  }
-}
-
-/**
- * Parse JSON text into exactly what stands there.
+ * Parse JSON text into a value that has a canonical form.
  *
  * @param {string} text
  * @returns {Json}
- * @throws {NotExact} It is not JSON, a number would lose digits, a name stands twice in an object,
- *   or a text has half of a character.
+ * @throws {NotExact} It is not JSON, or has no canonical form.
  */
 export function parseExact(text) {
+  let value;
   try {
-    const value = JSON.parse(text);
-    refuseInexact(text);
-    return value;
+    value = JSON.parse(text);
   } catch (error) {
-    // Also of what is too long to be looked through.
-    throw error instanceof NotExact ? error : new NotExact(WORDING.notJson(error.message));
+    throw new NotExact(`this is not JSON: ${error.message}`);
   }
-}
-
-function withHex(hex, byte) {
-  return hex + byte.toString(16).padStart(2, "0");
+  canonical(value);
+  return value;
 }
 
 function written(value, depth) {
   if (depth > DEEPEST) {
-    throw new NotExact(WORDING.notCanonical(WORDING.tooDeep));
+    throw notExact("lists and objects are nested too deeply");
   }
   if (value === null || typeof value === "boolean") {
     return String(value);
@@ -120,7 +83,10 @@ function written(value, depth) {
   if (typeof value === "string") {
     return quoted(value);
   }
-  if (typeof value === "number" && Number.isFinite(value)) {
+  if (typeof value === "number") {
+    if (!(Math.abs(value) < UNSAFE)) {
+      throw notExact("numbers from 2^53 lose digits; write them in quotes");
+    }
     return JSON.stringify(value); // ECMAScript's own form of numbers is RFC 8785's
   }
   if (Array.isArray(value)) {
@@ -132,7 +98,7 @@ function written(value, depth) {
     const members = names.map((name) => `${quoted(name)}:${written(value[name], depth + 1)}`);
     return `{${members.join(",")}}`;
   }
-  throw new NotExact(WORDING.notCanonical(String(value)));
+  throw notExact(String(value));
 }
 
 function isPlain(value) {
@@ -142,67 +108,55 @@ function isPlain(value) {
 
 function quoted(text) {
   if (!text.isWellFormed()) {
-    throw new NotExact(WORDING.notCanonical(WORDING.half));
+    throw notExact("a text has half of a character");
   }
   return JSON.stringify(text);
 }
 
-/** Brackets, texts (with what makes them names) and numbers: all of JSON that may not be exact. */
-const TOKENS = /([[{])|[\]}]|("(?:[^"\\]+|\\.)*")(?:[ \t\n\r]*(:))?|(-?[0-9][0-9.eE+-]*)/g;
-
-/**
- * Refuse what the browser's parser passes over in silence.
- *
- * @param {string} text which that parser has taken
- * @throws {NotExact}
- */
-function refuseInexact(text) {
-  const names = []; // so far in each list and object that is open
-  for (const [, opens, string, colon, number] of text.matchAll(TOKENS)) {
-    if (opens) {
-      names.push(new Set());
-      refuseIf(names.length > DEEPEST, WORDING.tooDeep);
-    } else if (string) {
-      const value = JSON.parse(string);
-      refuseIf(!value.isWellFormed(), WORDING.half);
-      if (colon) {
-        refuseIf(names.at(-1).has(value), WORDING.twice(value));
-        names.at(-1).add(value);
-      }
-    } else if (number) {
-      refuseIf(losesDigits(number), WORDING.lostDigits);
-    } else {
-      names.pop();
-    }
-  }
-}
-
-function refuseIf(inexact, why) {
-  if (inexact) {
-    throw new NotExact(why);
-  }
-}
-
-/** Whether a double is another number than stands there. */
-function losesDigits(number) {
-  const value = Number(number);
-  return (
-    number.length > LONGEST_NUMBER ||
-    Math.abs(value) >= UNSAFE ||
-    significant(number) !== significant(String(value))
-  );
+function notExact(why) {
+  return new NotExact(`this value has no exact JSON form: ${why}`);
 }
 
 /**
- * Return a number's digits without zeros around them, and its exponent: one text for each number.
+ * Return the browser's cryptography.
  *
- * @param {string} text
+ * @returns {SubtleCrypto}
+ * @throws {Error} The page was not loaded by https or from localhost.
  */
-function significant(text) {
-  const [, whole, fraction = "", exponent = "0"] =
-    /^-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?$/.exec(text) ?? ["", ""];
-  const digits = `${whole}${fraction}`;
-  const short = digits.replace(/0+$/, "");
-  const power = Number(exponent) - fraction.length + digits.length - short.length;
-  return short === "" ? "0" : `${short.replace(/^0+/, "")}e${power}`;
+export function subtle() {
+  const found = globalThis.crypto?.subtle;
+  if (found === undefined) {
+    throw new Error("This page cannot sign here: open it by https, or on localhost.");
+  }
+  return found;
+}
+
+/** @param {Uint8Array<ArrayBuffer>} bytes */
+export async function sha256(bytes) {
+  return new Uint8Array(await subtle().digest("SHA-256", bytes));
+}
+
+/** @param {string} text */
+export function utf8(text) {
+  return new TextEncoder().encode(text);
+}
+
+/**
+ * @param {ArrayBuffer | Uint8Array} bytes
+ * @returns {string} base64url without padding (RFC 4648)
+ */
+export function base64url(bytes) {
+  const text = Array.from(new Uint8Array(bytes), (byte) => String.fromCharCode(byte)).join("");
+  return btoa(text).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
+/** @param {string} text base64url without padding */
+export function fromBase64url(text) {
+  const decoded = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
+  return Uint8Array.from(decoded, (character) => character.charCodeAt(0));
+}
+
+/** @param {number} count */
+export function randomBytes(count) {
+  return crypto.getRandomValues(new Uint8Array(count));
 }

@@ -1,51 +1,30 @@
-// A form to edit the params of a call, made from its tool's JSON Schema.
+// A flat form for a JSON value, made from its schema; and what an edit changes.
 //
-// A value that nobody touches comes back as it was, whatever the schema says: what does not fit, or
-// would not be seen in a text field, is edited as JSON. Limits are looked at to help people; the
-// worker validates.
+// A text, a number, a yes or no and an enumeration gets a control of its own, also as a member of
+// an object. Everything else is written as JSON, and so is a value that does not fit its schema:
+// what nobody touches comes back as it was. The worker validates.
 
-import { NotExact, parseExact } from "./canonical.js";
-import { made } from "./elements.js";
-import { problemOf } from "./limits.js";
-import { alternatives, choicesOf, fits, isObject, isOfType, membersOf } from "./schemas.js";
-import { jsonText, plain } from "./text.js";
-import { WORDING } from "./wording.js";
+import { canonical, NotExact, parseExact } from "./canonical.js";
+import { jsonText, made, plain, shown } from "./page.js";
 
 /** @typedef {import("./canonical.js").Json} Json */
-/** @typedef {import("./schemas.js").Alternative} Alternative */
-/** @typedef {import("./schemas.js").Kind} Kind */
-/** @typedef {import("./schemas.js").Schema} Schema */
-
+/** @typedef {{[name: string]: any}} Schema */
 /** @typedef {{path: string, message: string}} Problem */
-/** @typedef {typeof ABSENT} Absent */
-
-/**
- * A place in a form.
- *
- * @typedef {object} Place
- * @property {string} name as its label says
- * @property {() => string} path where it is, at this moment: items of lists move
- * @property {boolean} optional whether its value may be left out
- * @property {Schema} root
- * @property {{last: number, prefix: string}} ids
- */
 
 /**
  * A part of a form.
  *
  * @typedef {object} Field
  * @property {HTMLElement} element
- * @property {(name: string) => void} rename
- * @property {() => Json | Absent} value of a field without problems
+ * @property {() => any} value `undefined`: it is left out; throws `NotExact` while it is wrong
  * @property {() => Problem[]} problems shows them as well
  */
 
-const WORDS = WORDING.form;
-/** Stands for a value that is left out. */
-const ABSENT = Symbol("absent");
 /** Characters from which a text gets more than one line. */
 const LONG = 100;
-let forms = 0;
+const WHOLE = /^-?(?:0|[1-9][0-9]*)$/;
+const NUMBER = /^-?(?:0|[1-9])[0-9.eE+-]*$/;
+let ids = 0;
 
 /**
  * Make a form in the place of what an element has.
@@ -54,390 +33,330 @@ let forms = 0;
  * @param {Json | undefined} value what the form begins with; `undefined`: with nothing
  * @param {Element} element
  * @param {string} [name] what the label of the whole says
- * @returns {{value: () => Json, problems: () => Problem[]}} `value` throws while there are problems
+ * @returns {{value: () => any, problems: () => Problem[]}} `value` throws while there are problems
  */
 export function makeForm(schema, value, element, name = "") {
-  forms += 1;
-  const root = isObject(schema) ? schema : {};
-  const ids = { last: 0, prefix: `form-${forms}` };
-  const place = { name, path: () => "", optional: false, root, ids };
-  const field = anyField(schema, value === undefined ? ABSENT : value, place);
-  element.replaceChildren(field.element);
+  const whole = { name, path: "", needed: true };
+  const root = resolved(schema, schema);
+  const flat = isObject(root.properties) && (value === undefined || isObject(value));
+  /** @type {Field} */
+  let form = flat
+    ? objectField(root, schema, value, whole)
+    : field(root, schema, value, whole);
+  element.replaceChildren(form.element);
+  if (flat) {
+    const toJson = made("button", { type: "button" }, "All of it as JSON");
+    toJson.addEventListener("click", () => {
+      form = jsonField({}, form.problems().length ? value : form.value(), whole);
+      element.replaceChildren(form.element);
+      element.querySelector("textarea")?.focus();
+    });
+    element.append(toJson);
+  }
   return {
-    problems: field.problems,
+    problems: () => form.problems(),
     value() {
-      const [first] = field.problems();
+      const [first] = form.problems();
       if (first !== undefined) {
         throw new Error(first.path === "" ? first.message : `${first.path}: ${first.message}`);
       }
-      return field.value(); // the whole is never left out
+      return form.value();
     },
   };
 }
 
-function anyField(schema, value, place) {
-  const found = alternatives(schema, place.root);
-  const deep = found.length > 1;
-  let current = found.findIndex((one) => value !== ABSENT && fits(one, value, place.root, deep));
-  if (value !== ABSENT && current < 0) {
-    current = found.push({ kind: "json", schema: {} }) - 1;
-  }
-  const spelling = found[0]?.schema.spelling === true ? found[Math.max(current, 0)] : undefined;
-  const choices = spelling === undefined ? found : [spelling];
-  if (choices.length === 1 && !place.optional && choices[0] !== undefined) {
-    return kindField(choices[0], value, place);
-  }
-  const chosen =
-    spelling === undefined ? choices[current] : value === ABSENT ? undefined : spelling;
-  return choiceField(choices, chosen, value, place, isObject(schema) ? schema.default : undefined);
+/**
+ * @param {Schema} schema of an object
+ * @param {Json} root what references lead into
+ * @param {{[name: string]: Json} | undefined} given
+ * @param {{name: string}} place
+ * @returns {Field}
+ */
+function objectField(schema, root, given, { name }) {
+  const value = given ?? {};
+  const members = Object.entries(schema.properties);
+  const known = new Set(members.map(([name]) => name));
+  const required = Array.isArray(schema.required) ? schema.required : [];
+  const fields = members.map(([name, one]) => {
+    const own = Object.hasOwn(value, name) ? value[name] : undefined;
+    // What a value lacks, an edit need not add.
+    const needed = required.includes(name) && (given === undefined || own !== undefined);
+    const place = { name, path: name, needed };
+    return { name, part: field(one, root, own, place) };
+  });
+  const rest = Object.entries(value).filter(([name]) => !known.has(name));
+  const further = "further members";
+  const takes = (found) => isObject(found) && Object.keys(found).every((name) => !known.has(name));
+  const place = { name: further, path: further, needed: true };
+  const open = schema.additionalProperties === true || isObject(schema.additionalProperties);
+  const others = () => [jsonField({}, Object.fromEntries(rest), place, takes)];
+  const more = rest.length > 0 || open ? others() : [];
+  const parts = [...fields.map(({ part }) => part), ...more];
+  const text = typeof schema.description === "string" ? [hint(schema.description)] : [];
+  const inside = [made("legend", {}, plain(name)), ...text, ...parts.map(({ element }) => element)];
+  return {
+    element: made("fieldset", {}, ...inside),
+    value() {
+      const own = fields.map(({ name, part }) => [name, part.value()]);
+      const further = more.flatMap((part) => Object.entries(part.value()));
+      return Object.fromEntries([...own.filter(([, one]) => one !== undefined), ...further]);
+    },
+    problems: () => parts.flatMap((part) => part.problems()),
+  };
 }
 
 /**
- * @param {Alternative} alternative
- * @param {Json | Absent} value `ABSENT`: nothing is filled in yet
- * @param {Place} place
+ * @param {Json} given schema
+ * @param {Json} root
+ * @param {Json | undefined} value
+ * @param {{name: string, path: string, needed: boolean}} place
  * @returns {Field}
  */
-function kindField({ kind, schema }, value, place) {
-  switch (kind) {
-    case "null":
-      return emptyField(null);
+function field(given, root, value, place) {
+  const schema = resolved(given, root);
+  const kind = kindOf(schema, root, value, place.needed);
+  switch (kind?.type) {
     case "boolean":
       return checkbox(schema, value === true, place);
+    case "enum":
+      return enumField(schema, kind.choices, value, place);
     case "string":
-      return stringField(schema, value, place);
+      return textField({ ...schema, ...kind }, value, place);
     case "integer":
     case "number":
-      return numberField(kind, schema, value, place);
-    case "enum":
-      return enumField(schema, value, place);
-    case "array":
-      return listField(schema, Array.isArray(value) ? value : [], place);
-    case "object":
-      return objectField(schema, value !== ABSENT && isObject(value) ? value : {}, place);
+      return numberField(schema, kind.type, value, place);
     default:
-      return jsonField(schema, value, place, (found) => isOfType(found, schema.type));
+      return jsonField(schema, value, place);
   }
 }
 
-/**
- * Let people choose what a value is: left out, nothing, or one of its kinds.
- *
- * @param {Alternative[]} choices
- * @param {Alternative | undefined} chosen `undefined`: the value is left out
- * @param {Json | Absent} value
- * @param {Place} place
- * @param {Json | undefined} usual what stands for a value that is left out
- * @returns {Field}
- */
-function choiceField(choices, chosen, value, place, usual) {
-  const options = place.optional || chosen === undefined ? [undefined, ...choices] : choices;
-  const titles = options.map((one) => option(one === undefined ? WORDS.absent : titleOf(one)));
-  const select = made("select", {}, ...titles);
-  select.selectedIndex = options.indexOf(chosen);
-  const label = labelOf(select, WORDS.choice(plain(place.name)), place);
-  const element = made("div", { className: "choice" }, label, select);
-  const inside = { ...place, optional: false };
-
-  const fieldOf = (at) => {
-    const one = options[at];
-    if (one === undefined) {
-      return emptyField(ABSENT, place.optional ? undefined : inside);
+/** Return the kind of control that a value gets; `undefined`: it is written as JSON. */
+function kindOf(schema, root, value, needed) {
+  const choices = schema.anyOf ?? schema.oneOf ?? [schema];
+  const kinds = (Array.isArray(choices) ? choices : []).flatMap((one) => {
+    const { enum: listed, const: only, type, ...more } = resolved(one, root);
+    if (Array.isArray(listed) || only !== undefined) {
+      return [{ type: "enum", choices: listed ?? [only] }];
     }
-    const default_ = usual !== undefined && fits(one, usual, place.root, true) ? usual : ABSENT;
-    return kindField(one, one === chosen ? value : default_, inside);
-  };
-  let field = fieldOf(select.selectedIndex);
-  element.append(field.element);
-  select.addEventListener("change", () => {
-    field.element.remove();
-    field = fieldOf(select.selectedIndex);
-    field.rename(inside.name);
-    element.append(field.element);
+    return [type].flat().map((name) => ({ ...more, type: String(name) }));
   });
-  return {
-    element,
-    rename(name) {
-      inside.name = name;
-      label.textContent = WORDS.choice(plain(name));
-      field.rename(name);
-    },
-    value: () => field.value(),
-    problems: () => field.problems(),
-  };
+  if (value !== undefined) {
+    return kinds.find((kind) => fits(kind, value));
+  }
+  // A decimal may be a text or a number: a text keeps each digit.
+  const [first, ...others] = kinds
+    .filter(({ type }) => needed || type !== "null")
+    .filter(({ type }, _, all) => type !== "number" || all.every((one) => one.type !== "string"));
+  if (others.length > 0) {
+    return undefined;
+  }
+  const optional = first?.type === "boolean" && !needed; // one more than yes and no: left out
+  return optional ? { type: "enum", choices: [true, false] } : first;
 }
 
-/**
- * @param {null | Absent} value
- * @param {Place} [needed] where something has to be chosen instead
- * @returns {Field}
- */
-function emptyField(value, needed) {
-  return {
-    element: made("div", { className: "empty" }),
-    rename() {},
-    value: () => value,
-    problems: () => (needed ? [{ path: needed.path(), message: WORDS.problem.choose }] : []),
-  };
+function fits({ type, choices }, value) {
+  switch (type) {
+    case "enum":
+      return choices.some((one) => jsonText(one) === jsonText(value));
+    case "integer":
+      return Number.isSafeInteger(value);
+    default:
+      return typeof value === type;
+  }
 }
 
-function checkbox(schema, value, place) {
-  const input = made("input", { type: "checkbox", checked: value });
-  return controlField(input, schema, place, () => input.checked);
+function checkbox(schema, checked, place) {
+  const input = made("input", { type: "checkbox", checked });
+  return control(input, schema, place, () => input.checked);
 }
 
-function stringField(schema, value, place) {
-  const text = typeof value === "string" ? value : "";
-  if (plain(text.replaceAll("\n", "")) !== text.replaceAll("\n", "")) {
+function enumField(schema, listed, value, place) {
+  const choices = place.needed ? listed : [undefined, ...listed];
+  const texts = choices.map((one) =>
+    one === undefined ? "left out" : typeof one === "string" ? plain(one) : jsonText(one),
+  );
+  const select = made("select", {}, ...texts.map((text) => made("option", {}, text)));
+  const text = (one) => one !== undefined && jsonText(one);
+  select.selectedIndex = choices.findIndex((one) => text(one) === text(value));
+  return control(select, schema, place, () => {
+    if (select.selectedIndex < 0) {
+      throw new NotExact("Choose one.");
+    }
+    return choices[select.selectedIndex];
+  });
+}
+
+function textField(schema, value, place) {
+  const text = value ?? "";
+  const seen = text.replaceAll("\n", "");
+  if (plain(seen) !== seen) {
     // In a text field nobody would see it, and the browser would change the ends of lines.
     return jsonField(schema, text, place, (found) => typeof found === "string");
   }
-  const oneLine = schema.pattern !== undefined || schema.format !== undefined || schema.spelling;
+  const oneLine = schema.pattern !== undefined || schema.format !== undefined;
   const lines = text.includes("\n") || text.length > LONG || !oneLine;
   const input = made(lines ? "textarea" : "input", { value: text });
-  return controlField(input, schema, place, () => {
-    if (!input.value.isWellFormed()) {
-      throw new NotExact(WORDS.problem.half);
-    }
-    return input.value;
+  return control(input, schema, place, () => {
+    canonical(input.value);
+    // What was empty from the beginning stays so.
+    return input.value === "" && !place.needed && value !== "" ? undefined : input.value;
   });
 }
 
-/**
- * A number is text until it is read: `4000` stays whole, and no digit is lost.
- *
- * @param {"integer" | "number"} kind
- * @param {Schema} schema
- * @param {Json | Absent} value
- * @param {Place} place
- * @returns {Field}
- */
-function numberField(kind, schema, value, place) {
-  const input = made("input", {
-    inputMode: kind === "integer" ? "numeric" : "decimal",
-    value: typeof value === "number" ? JSON.stringify(value) : "",
-  });
-  const form = kind === "integer" ? /^-?(?:0|[1-9][0-9]*)$/ : /^-?(?:0|[1-9])[0-9.eE+-]*$/;
-  return controlField(input, schema, place, () => {
-    const text = input.value.trim();
-    if (!form.test(text)) {
-      throw new NotExact(WORDS.problem[kind]);
+/** A number is text until it is read: `4000` stays whole, and no digit is lost. */
+function numberField(schema, type, value, place) {
+  const whole = type === "integer";
+  const text = value === undefined ? "" : JSON.stringify(value);
+  const input = made("input", { inputMode: whole ? "numeric" : "decimal", value: text });
+  return control(input, schema, place, () => {
+    const typed = input.value.trim();
+    if (typed === "" && !place.needed) {
+      return undefined;
     }
-    return parseExact(text);
+    if (!(whole ? WHOLE : NUMBER).test(typed)) {
+      const digits = "Write a whole number, with digits only.";
+      throw new NotExact(whole ? digits : "Write a number such as 12 or 12.5.");
+    }
+    return parseExact(typed);
   });
 }
 
-function enumField(schema, value, place) {
-  const choices = choicesOf(schema);
-  const texts = choices.map((one) => option(typeof one === "string" ? one : jsonText(one)));
-  const select = made("select", {}, ...texts);
-  const known = (one) => value !== ABSENT && jsonText(one) === jsonText(value);
-  select.selectedIndex = choices.findIndex(known);
-  return controlField(select, schema, place, () => {
-    const chosen = choices[select.selectedIndex];
-    if (chosen === undefined) {
-      throw new NotExact(WORDS.problem.choose);
-    }
-    return chosen;
-  });
-}
-
-function jsonField(schema, value, place, takes) {
-  const text = value === ABSENT ? "" : jsonText(value);
+function jsonField(schema, value, place, takes = (_) => true) {
+  const text = value === undefined ? "" : jsonText(value);
   const input = made("textarea", { className: "json", spellcheck: false, value: text });
-  const read = () => {
+  const described = [schema.description, "Written as JSON."];
+  const description = described.filter((one) => typeof one === "string").join(" ");
+  return control(input, { description }, place, () => {
+    if (input.value.trim() === "" && !place.needed) {
+      return undefined;
+    }
     const found = parseExact(input.value);
     if (!takes(found)) {
-      throw new NotExact(WORDS.problem.otherType);
+      throw new NotExact("This is JSON of another kind than is asked for.");
     }
     return found;
-  };
-  return controlField(input, schema, place, read, WORDS.asJson);
-}
-
-function listField(schema, values, place) {
-  const items = [];
-  const { element, legend, hint } = group(schema, place);
-  const problem = paragraph("problem", "", place);
-  element.setAttribute("aria-describedby", [...hint, problem].map(({ id }) => id).join(" "));
-  const list = made("ol", {});
-  const add = button(WORDS.add(plain(place.name)));
-  let name = place.name;
-
-  const number = () => {
-    items.forEach((item, at) => {
-      item.field.rename(`${name}[${at}]`);
-      item.remove.textContent = WORDS.remove(plain(`${name}[${at}]`));
-    });
-  };
-  const append = (value) => {
-    const line = made("li", {});
-    const item = { line, remove: button(""), field: emptyField(null) };
-    item.field = anyField(schema.items, value, {
-      ...place,
-      optional: false,
-      path: () => `${place.path()}[${items.indexOf(item)}]`,
-    });
-    item.remove.addEventListener("click", () => {
-      items.splice(items.indexOf(item), 1);
-      line.remove();
-      number();
-      add.focus();
-      check();
-    });
-    line.append(item.field.element, item.remove);
-    list.append(line);
-    items.push(item);
-    return line;
-  };
-  const check = () => {
-    const message = problemOf(schema, items);
-    problem.textContent = plain(message ?? "");
-    return message === undefined ? [] : [{ path: place.path(), message }];
-  };
-  values.forEach(append);
-  number();
-  add.addEventListener("click", () => {
-    const line = append(ABSENT);
-    number();
-    check();
-    const first = line.querySelector("input, textarea, select, button");
-    first?.focus();
   });
-  element.append(...hint, list, add, problem);
-  return {
-    element,
-    rename(to) {
-      name = to;
-      legend.textContent = plain(to);
-      add.textContent = WORDS.add(plain(to));
-      number();
-    },
-    value: () => items.map((item) => item.field.value()),
-    problems: () => [...check(), ...items.flatMap((item) => item.field.problems())],
-  };
-}
-
-function objectField(schema, value, place) {
-  const { element, legend, hint } = group(schema, place);
-  const members = membersOf(schema);
-  const known = new Set(members.map(([name]) => name));
-  const pathOf = (name) => () => (place.path() === "" ? name : `${place.path()}.${name}`);
-  const fields = members.map(([name, one, needed]) => {
-    const path = pathOf(name);
-    const own = Object.hasOwn(value, name) ? (value[name] ?? null) : ABSENT;
-    return { name, field: anyField(one, own, { ...place, name, path, optional: !needed }) };
-  });
-  const further = Object.entries(value).filter(([name]) => !known.has(name));
-  const open = schema.additionalProperties === true || isObject(schema.additionalProperties);
-  const rest = [];
-  if (open || further.length > 0) {
-    const [name, path] = [WORDS.further, pathOf(WORDS.further)];
-    const own = { ...place, name, path, optional: false };
-    const takes = (found) =>
-      isObject(found) && Object.keys(found).every((name) => !known.has(name));
-    rest.push(jsonField({}, Object.fromEntries(further), own, takes));
-  }
-  const all = [...fields.map(({ field }) => field), ...rest];
-  element.append(...hint, ...all.map((field) => field.element));
-  return {
-    element,
-    rename(name) {
-      legend.textContent = plain(name);
-    },
-    value() {
-      const given = fields.map(({ name, field }) => [name, field.value()]);
-      const more = rest.flatMap((field) => Object.entries(field.value()));
-      return Object.fromEntries([...given.filter(([, one]) => one !== ABSENT), ...more]);
-    },
-    problems: () => all.flatMap((field) => field.problems()),
-  };
 }
 
 /**
- * A label, a control, what it is for, and what is wrong with it.
+ * Return a control with its label, what it is for, and what is wrong with it.
  *
- * @param {HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement} control
+ * @param {HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement} input
  * @param {Schema} schema
- * @param {Place} place
- * @param {() => Json} read
- * @param {string} [more] what else is to be said
+ * @param {{name: string, path: string}} place
+ * @param {() => any} read
  * @returns {Field}
  */
-function controlField(control, schema, place, read, more) {
-  const label = labelOf(control, plain(place.name), place);
-  const described = [schema.description, more].filter((one) => typeof one === "string");
-  const hint = described.length > 0 ? [paragraph("hint", plain(described.join(" ")), place)] : [];
-  const problem = paragraph("problem", "", place);
-  control.setAttribute("aria-describedby", [...hint, problem].map(({ id }) => id).join(" "));
+function control(input, schema, { name, path }, read) {
+  input.id = newId();
+  const label = made("label", { htmlFor: input.id }, plain(name));
+  const text = typeof schema.description === "string" ? [hint(schema.description)] : [];
+  const problem = made("p", { className: "problem", id: newId() });
+  input.setAttribute("aria-describedby", [...text, problem].map(({ id }) => id).join(" "));
 
-  const check = () => {
-    const message = broken(schema, read);
-    problem.textContent = plain(message ?? "");
-    control.setAttribute("aria-invalid", String(message !== undefined));
-    return message === undefined ? [] : [{ path: place.path(), message }];
+  const problems = () => {
+    let message = "";
+    try {
+      read();
+    } catch (error) {
+      if (!(error instanceof NotExact)) {
+        throw error;
+      }
+      message = error.message;
+    }
+    problem.textContent = plain(message);
+    input.setAttribute("aria-invalid", String(message !== ""));
+    return message === "" ? [] : [{ path, message }];
   };
-  control.addEventListener("change", check);
-  return {
-    element: made("div", { className: "field" }, label, ...hint, control, problem),
-    rename(name) {
-      label.textContent = plain(name);
-    },
-    value: read,
-    problems: check,
-  };
+  input.addEventListener("change", problems);
+  const element = made("div", { className: "field" }, label, ...text, input, problem);
+  return { element, value: read, problems };
+}
+
+/** Return a schema without its reference; what is not understood allows any JSON. */
+function resolved(schema, root) {
+  const name = isObject(schema) && /^#\/\$defs\/([^/~]+)$/.exec(String(schema.$ref))?.[1];
+  const definitions = isObject(root) && isObject(root.$defs) ? root.$defs : {};
+  if (name) {
+    const found = Object.hasOwn(definitions, name) ? definitions[name] : {};
+    const { $ref, ...beside } = schema;
+    return isObject(found) && found.$ref === undefined ? { ...found, ...beside } : {};
+  }
+  return isObject(schema) ? schema : {};
+}
+
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function hint(text) {
+  return made("p", { className: "hint", id: newId() }, plain(text));
+}
+
+function newId() {
+  ids += 1;
+  return `form-${ids}`;
 }
 
 /**
- * @param {Schema} schema
- * @param {() => Json} read
- * @returns {string | undefined} what is wrong with what stands there
+ * @typedef {object} Difference
+ * @property {"added" | "removed" | "changed"} kind
+ * @property {string} path such as `lines[0].sku`; empty: the whole value
+ * @property {string} [before] as canonical JSON, so that `1` and `"1"` are two things
+ * @property {string} [after] likewise
  */
-function broken(schema, read) {
-  try {
-    return problemOf(schema, read());
-  } catch (error) {
-    if (error instanceof NotExact) {
-      return error.message;
+
+/**
+ * Return how two JSON values differ, in the order of the first one; nothing: they are one value.
+ *
+ * @param {any} before
+ * @param {any} after
+ * @returns {Difference[]}
+ */
+export function differences(before, after, path = "") {
+  const lists = Array.isArray(before) && Array.isArray(after);
+  if (!lists && !(isObject(before) && isObject(after))) {
+    const [old, now] = [canonical(before), canonical(after)];
+    return old === now ? [] : [{ kind: "changed", path, before: old, after: now }];
+  }
+  const names = new Set([...Object.keys(before), ...Object.keys(after)]);
+  return [...names].flatMap((name) => {
+    const inside = `${path}${lists ? `[${name}]` : member(name, path)}`;
+    if (!Object.hasOwn(after, name)) {
+      return [{ kind: "removed", path: inside, before: canonical(before[name]) }];
     }
-    throw error;
+    if (!Object.hasOwn(before, name)) {
+      return [{ kind: "added", path: inside, after: canonical(after[name]) }];
+    }
+    return differences(before[name], after[name], inside);
+  });
+}
+
+function member(name, path) {
+  if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
+    return `[${JSON.stringify(name)}]`;
   }
+  return path === "" ? name : `.${name}`;
 }
 
-function titleOf({ kind, schema }) {
-  const title = schema.title;
-  return kind === "object" && typeof title === "string" ? title : WORDS[kind];
-}
-
-function group(schema, place) {
-  const legend = made("legend", {}, plain(place.name));
-  const text = schema.description;
-  const hint = typeof text === "string" ? [paragraph("hint", plain(text), place)] : [];
-  const element = made("fieldset", {}, legend);
-  if (hint.length > 0) {
-    element.setAttribute("aria-describedby", hint[0].id);
+/**
+ * Show differences as a list, with the word for each: colour alone tells nothing.
+ *
+ * @param {Difference[]} found
+ * @param {Element} element
+ */
+export function showDifferences(found, element) {
+  if (found.length === 0) {
+    element.replaceChildren("No difference.");
+    return;
   }
-  return { element, legend, hint };
-}
-
-function labelOf(control, text, place) {
-  control.id = newId(place);
-  return made("label", { htmlFor: control.id }, text);
-}
-
-function paragraph(className, text, place) {
-  return made("p", { className, id: newId(place) }, text);
-}
-
-function newId({ ids }) {
-  ids.last += 1;
-  return `${ids.prefix}-${ids.last}`;
-}
-
-function option(text) {
-  return made("option", {}, plain(text));
-}
-
-function button(text) {
-  return made("button", { type: "button" }, text);
+  const lines = found.map(({ kind, path, before, after }) => {
+    const where = made("code", {}, shown(path || "all of it"));
+    const line = made("li", { className: kind }, `${kind} `, where);
+    for (const [name, text] of Object.entries({ del: before, ins: after })) {
+      line.append(...(text === undefined ? [] : [" ", made(name, {}, shown(text))]));
+    }
+    return line;
+  });
+  element.replaceChildren(made("ul", { className: "differences" }, ...lines));
 }

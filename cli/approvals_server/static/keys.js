@@ -1,10 +1,18 @@
-// A person's own key in this browser: Ed25519 by WebCrypto, not extractable, kept in IndexedDB.
+// With what a person signs: a key of this browser, or passkeys.
 //
-// It makes the compact JWS that `surehand sign` makes, and the worker verifies both alike.
+// The key is Ed25519 by WebCrypto, not extractable, kept in IndexedDB. It makes the compact JWS
+// that `surehand sign` makes. A passkey (WebAuthn) is a key of the device or of its vault, used by
+// a gesture of its person; docs/guarantees/passkeys.md has its formats.
 
-import { base64url, sha256, subtle, utf8 } from "./bytes.js";
-import { canonical } from "./canonical.js";
-import { WORDING } from "./wording.js";
+import {
+  base64url,
+  canonical,
+  fromBase64url,
+  randomBytes,
+  sha256,
+  subtle,
+  utf8,
+} from "./canonical.js";
 
 /** @typedef {import("./canonical.js").Json} Json */
 
@@ -16,16 +24,41 @@ import { WORDING } from "./wording.js";
  *   makes a compact JWS
  */
 
+/**
+ * A passkey's public half, as an administrator registers it.
+ *
+ * @typedef {object} Registration
+ * @property {"webauthn"} kind
+ * @property {string} credential_id
+ * @property {string} rp_id
+ * @property {{[name: string]: string}} public_key a JWK
+ * @property {boolean} device_bound
+ */
+
 const DATABASE = "surehand";
 const STORE = "keys";
 const ALGORITHM = "Ed25519";
+/** What the proof of a decision is called in its header, and what its challenge begins with. */
+const DECISION = "surehand-decision+webauthn";
+const LIST = `${DECISION}-list`;
+/** Decisions that one gesture signs. */
+const MOST = 50;
+/** COSE's numbers of what may sign, with WebCrypto's and JOSE's names. */
+const ALGORITHMS = new Map([
+  [-7, { name: "ECDSA", namedCurve: "P-256" }],
+  [-8, { name: "Ed25519" }],
+]);
+/** Flag BE of the authenticator data: the passkey may come to be on other devices. */
+const BACKUP_ELIGIBLE = 0x08;
+const FLAGS = 32;
+const CHALLENGE = 32;
 
 /**
- * Return the key of a principal in this browser.
+ * Return the key of a principal in this browser; `null`: there is none.
  *
  * @param {string} tenant
  * @param {string} principal
- * @returns {Promise<OwnKey | null>} `null`: there is none
+ * @returns {Promise<OwnKey | null>}
  */
 export async function ownKey(tenant, principal) {
   const name = nameOf(tenant, principal);
@@ -49,7 +82,8 @@ export async function makeKey(tenant, principal) {
     await inStore("readwrite", (store) => store.add(pair, name));
   } catch (error) {
     if (error instanceof DOMException && error.name === "ConstraintError") {
-      throw new Error(WORDING.keyThere, { cause: error });
+      const there = "There is a key for this name in this browser already: forget it first.";
+      throw new Error(there, { cause: error });
     }
     throw error;
   }
@@ -68,10 +102,9 @@ export async function forgetKey(tenant, principal) {
 }
 
 /**
- * Return the RFC 7638 thumbprint of a public key.
+ * Return the RFC 7638 thumbprint of a public key on Ed25519 or P-256.
  *
- * @param {{[name: string]: string}} jwk on Ed25519 or P-256
- * @returns {Promise<string>}
+ * @param {{[name: string]: string}} jwk
  */
 export async function thumbprint(jwk) {
   const members = jwk.kty === "EC" ? ["crv", "kty", "x", "y"] : ["crv", "kty", "x"];
@@ -86,14 +119,11 @@ export async function thumbprint(jwk) {
  * @param {string} kid
  * @param {{[name: string]: Json | undefined}} claims those without a value are left out
  * @param {string} typ what it is a signature of
- * @returns {Promise<string>}
  */
 export async function compactJws(privateKey, kid, claims, typ) {
   const given = Object.entries(claims).filter(([, value]) => value !== undefined && value !== null);
   const parts = [{ alg: "EdDSA", kid, typ }, Object.fromEntries(given)];
-  const signed = parts
-    .map((part) => base64url(utf8(canonical(part))))
-    .join(".");
+  const signed = parts.map((part) => base64url(utf8(canonical(part)))).join(".");
   return `${signed}.${base64url(await subtle().sign(ALGORITHM, privateKey, utf8(signed)))}`;
 }
 
@@ -102,7 +132,10 @@ async function newPair() {
     return await subtle().generateKey(ALGORITHM, false, ["sign", "verify"]);
   } catch (error) {
     if (error instanceof DOMException && error.name === "NotSupportedError") {
-      throw new Error(WORDING.noEd25519, { cause: error });
+      throw new Error(
+        "This browser cannot make Ed25519 keys: use Chrome 137, Firefox 129, Safari 17, or newer.",
+        { cause: error },
+      );
     }
     throw error;
   }
@@ -120,7 +153,7 @@ async function asOwnKey(pair) {
 
 function nameOf(tenant, principal) {
   if (!tenant || !principal) {
-    throw new TypeError(WORDING.noOwner);
+    throw new TypeError("a key needs the tenant and the name of its owner");
   }
   return JSON.stringify([tenant, principal]);
 }
@@ -154,4 +187,127 @@ function opened() {
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);
   });
+}
+
+/**
+ * Make a passkey, and return its public half.
+ *
+ * @param {object} asked
+ * @param {string} asked.rpId the page's domain name
+ * @param {string} asked.rpName shown by the browser
+ * @param {string} asked.principal whose it is, shown by the browser
+ * @param {string[]} [asked.known] credential ids that are there already: no second one beside them
+ * @param {number[]} [asked.algorithms] COSE's numbers, the preferred one first
+ * @returns {Promise<Registration>}
+ * @throws {Error} The person has refused, or the browser cannot.
+ */
+export async function register({ rpId, rpName, principal, known = [], algorithms = [-7, -8] }) {
+  const credential = await container().create({
+    publicKey: {
+      rp: { id: rpId, name: rpName },
+      user: { id: randomBytes(CHALLENGE), name: principal, displayName: principal },
+      challenge: randomBytes(CHALLENGE), // nobody checks it: an administrator registers the key
+      pubKeyCredParams: algorithms.map((alg) => ({ type: "public-key", alg })),
+      excludeCredentials: known.map(descriptor),
+      authenticatorSelection: { userVerification: "required", residentKey: "preferred" },
+      attestation: "none",
+    },
+  });
+  if (!(credential instanceof PublicKeyCredential)) {
+    throw new Error("No passkey was chosen.");
+  }
+  const response = credential.response;
+  const flags = new Uint8Array(response.getAuthenticatorData())[FLAGS] ?? 0;
+  return {
+    kind: "webauthn",
+    credential_id: base64url(credential.rawId),
+    rp_id: rpId,
+    public_key: await publicJwk(response),
+    device_bound: (flags & BACKUP_ELIGIBLE) === 0,
+  };
+}
+
+/**
+ * Sign decisions with one gesture, or what steers a run with its own.
+ *
+ * @param {object} asked
+ * @param {object[]} asked.claimsList of 1 to 50 decisions; `prepared` makes them; or of one
+ *   message to a run
+ * @param {Pick<Registration, "credential_id" | "public_key">[]} asked.keys the person's passkeys
+ *   on record: the browser signs with one of them
+ * @param {string} asked.rpId the page's domain name
+ * @param {string} [asked.typ] what the proofs are of
+ * @returns {Promise<string[]>} a proof for each decision, in their order
+ * @throws {Error} The person has refused, has no passkey on record, or the browser cannot.
+ */
+export async function signByPasskey({ claimsList, keys, rpId, typ = DECISION }) {
+  const payloads = claimsList.map((claims) => base64url(utf8(canonical({ ...claims }))));
+  const most = typ === DECISION ? MOST : 1;
+  if (payloads.length < 1 || payloads.length > most || new Set(payloads).size < payloads.length) {
+    throw new Error(`One gesture signs 1 to ${most} decisions, each of them once.`);
+  }
+  if (keys.length === 0) {
+    // The browser would offer any passkey that it has.
+    throw new Error("No passkey of yours is registered.");
+  }
+  const digests = await Promise.all(
+    payloads.map((payload) => sha256(utf8(`${typ}\n${payload}`))),
+  );
+  const list = digests.map(base64url);
+  const single = digests.length === 1 ? digests[0] : undefined;
+  const credential = await container().get({
+    publicKey: {
+      challenge: single ?? (await sha256(utf8(`${LIST}\n${list.join("\n")}`))),
+      rpId,
+      allowCredentials: keys.map((key) => descriptor(key.credential_id)),
+      userVerification: "required",
+    },
+  });
+  if (!(credential instanceof PublicKeyCredential)) {
+    throw new Error("No passkey was chosen.");
+  }
+  const id = base64url(credential.rawId);
+  const key = keys.find((one) => one.credential_id === id);
+  if (key === undefined) {
+    throw new Error("The browser has signed with a passkey that is not on record.");
+  }
+  const response = credential.response;
+  const header = {
+    alg: key.public_key.kty === "EC" ? "ES256" : "EdDSA",
+    kid: await thumbprint(key.public_key),
+    typ,
+    authenticator_data: base64url(response.authenticatorData),
+    client_data: base64url(response.clientDataJSON),
+    credential_id: id,
+  };
+  const protectedHeader = base64url(
+    utf8(canonical(single === undefined ? { ...header, digests: list } : header)),
+  );
+  const signature = base64url(response.signature);
+  return payloads.map((payload) => `${protectedHeader}.${payload}.${signature}`);
+}
+
+function container() {
+  subtle(); // says so where the page is not secure
+  if (globalThis.PublicKeyCredential === undefined) {
+    throw new Error("This browser has no passkeys.");
+  }
+  return navigator.credentials;
+}
+
+function descriptor(id) {
+  return { type: "public-key", id: fromBase64url(id) };
+}
+
+async function publicJwk(response) {
+  const algorithm = ALGORITHMS.get(response.getPublicKeyAlgorithm());
+  const spki = response.getPublicKey();
+  if (algorithm === undefined || spki === null) {
+    throw new Error(
+      "This passkey is neither ES256 nor EdDSA, or the browser does not show its key.",
+    );
+  }
+  const key = await subtle().importKey("spki", spki, algorithm, true, ["verify"]);
+  const { kty = "", crv = "", x = "", y } = await subtle().exportKey("jwk", key);
+  return y === undefined ? { kty, crv, x } : { kty, crv, x, y };
 }

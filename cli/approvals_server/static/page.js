@@ -1,18 +1,14 @@
-// What all pages share: their texts, what is sent to the server, and signing out.
+// What all pages share: elements, texts of strangers, what is asked of the server, signing out.
+//
+// Nothing that a tool, a model or a plan wrote changes how the rest looks. As
+// `workflows/plain_text.py`: control and format characters (right-to-left overrides, zero width),
+// lone surrogates, the separators that break a line, all spaces but U+0020, and whatever else
+// nobody sees (variation selectors, fillers), are written as `\u202e`.
 
-/** The texts of the scripts, as the server has them in one file. */
-export const SAY = JSON.parse(document.getElementById("say").textContent);
+/** @typedef {import("./canonical.js").Json} Json */
 
-/**
- * Return a text with something in the place of its gap.
- *
- * @param {string} name
- * @param {string} [filling]
- * @returns {string}
- */
-export function say(name, filling = "") {
-  return SAY[name].replace("{}", () => filling);
-}
+const UNSEEN =
+  /(?! )[\p{Cc}\p{Cf}\p{Cs}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/gu;
 
 /**
  * Return an element of the page.
@@ -22,6 +18,134 @@ export function say(name, filling = "") {
  */
 export function part(id) {
   return document.getElementById(id);
+}
+
+/**
+ * Return a new element.
+ *
+ * @param {string} name
+ * @param {{[property: string]: any}} properties of the element
+ * @param {...(string | Node)} inside texts are ours; a stranger's is a node that `shown` makes
+ */
+export function made(name, properties, ...inside) {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...inside);
+  return element;
+}
+
+/**
+ * Return text as one line in which all of it is seen.
+ *
+ * @param {string} text
+ */
+export function plain(text) {
+  return text.replace(UNSEEN, named);
+}
+
+/**
+ * Show text in an element, as `shown` has it.
+ *
+ * @param {Element} element
+ * @param {string} text
+ */
+export function showText(element, text) {
+  element.replaceChildren(shown(text));
+}
+
+/**
+ * Return text to show; what would not be seen is set apart, so nobody can write it by hand.
+ *
+ * @param {string} text
+ * @returns {HTMLElement}
+ */
+export function shown(text) {
+  // `bdi`: text that runs from right to left ends with the element.
+  const around = made("bdi", {});
+  let done = 0;
+  for (const found of text.matchAll(UNSEEN)) {
+    const unseen = made("span", { className: "unseen" }, named(found[0]));
+    around.append(text.slice(done, found.index), unseen);
+    done = found.index + found[0].length;
+  }
+  around.append(text.slice(done));
+  return around;
+}
+
+/**
+ * Return JSON text to read and to edit: it parses to the same value, and all of it is seen.
+ *
+ * @param {Json} value
+ */
+export function jsonText(value) {
+  return Array.from(tokens(value, "\n"), ([text]) => text).join("");
+}
+
+/**
+ * Show a JSON value in an element (`pre`), each text isolated: none moves what stands beside it.
+ *
+ * @param {Element} element
+ * @param {Json} value
+ */
+export function showJson(element, value) {
+  element.replaceChildren();
+  for (const [text, strange] of tokens(value, "\n")) {
+    element.append(strange ? shown(text) : text);
+  }
+}
+
+function named(character) {
+  return `\\u${character.codePointAt(0).toString(16).padStart(4, "0")}`;
+}
+
+/**
+ * Yield pieces of JSON text, each with whether a stranger wrote it.
+ *
+ * @param {Json} value
+ * @param {string} line what a new line begins with
+ * @returns {Generator<[string, boolean]>}
+ */
+function* tokens(value, line) {
+  if (typeof value === "string") {
+    yield [quoted(value), true];
+    return;
+  }
+  if (typeof value !== "object" || value === null || Object.keys(value).length === 0) {
+    yield [JSON.stringify(value), false];
+    return;
+  }
+  const [opening, closing] = Array.isArray(value) ? "[]" : "{}";
+  let before = opening;
+  for (const [name, one] of Object.entries(value)) {
+    yield [`${before}${line}  `, false];
+    if (!Array.isArray(value)) {
+      yield [quoted(name), true];
+      yield [": ", false];
+    }
+    yield* tokens(one, `${line}  `);
+    before = ",";
+  }
+  yield [`${line}${closing}`, false];
+}
+
+function quoted(text) {
+  // By UTF-16 units, as JSON escapes them: what is shown is also what is read back.
+  return JSON.stringify(text).replace(UNSEEN, (character) =>
+    Array.from({ length: character.length }, (_, at) => named(character.charAt(at))).join(""),
+  );
+}
+
+/**
+ * Tell a run's story: a line for each thing that has happened.
+ *
+ * @param {Element} place an `ol`
+ * @param {{at: string, step: string | null, text: string}[]} lines
+ */
+export function tellStory(place, lines) {
+  const items = lines.map(({ at, step, text }) => {
+    const what = [step, text].filter(Boolean).join("  ");
+    return made("li", {}, made("time", {}, at), "  ", shown(what));
+  });
+  place.replaceChildren(...(items.length ? items : [made("li", {}, "Nothing yet.")]));
 }
 
 /**
@@ -64,14 +188,13 @@ export async function fetchText(path) {
 }
 
 /**
- * Have something done each time that the server says what a page shows is another thing now. A page
- * that nobody sees does not follow: a browser has six connections to a server, and all its pages
- * share them.
+ * Call something each time that the server says that what a page shows has changed. A page that
+ * nobody sees does not follow: a browser has six connections to a server for all its pages.
  *
  * @param {string} path
- * @param {(told: any) => void} follow is told first how it is when the page is opened, or seen again
+ * @param {(told: any) => void} changed is told first how it is when the page is opened or seen again
  */
-export function follow(path, follow) {
+export function follow(path, changed) {
   /** @type {EventSource | null} */
   let source = null;
   const listen = () => {
@@ -80,7 +203,7 @@ export function follow(path, follow) {
       source = null;
     } else if (source === null) {
       source = new EventSource(path);
-      source.addEventListener("message", (event) => follow(JSON.parse(event.data)));
+      source.addEventListener("message", (event) => changed(JSON.parse(event.data)));
     }
   };
   document.addEventListener("visibilitychange", listen);
@@ -91,7 +214,7 @@ export function follow(path, follow) {
 const LONGEST_TIMER = 2 ** 31 - 1;
 
 /**
- * Have something done at a time of this page's own clock, however far off it is.
+ * Call something at a time of this page's own clock, however far off it is.
  *
  * @param {number} end as `performance.now()` tells it
  * @param {() => void} over
@@ -117,3 +240,14 @@ signOut?.addEventListener("click", async () => {
 });
 // Each page has its buttons off: what is pressed before there is somebody to hear it is lost.
 signOut?.removeAttribute("disabled");
+
+// The list says when it is another one than it was. It does not change under its reader's hands.
+const list = part("changed");
+if (list !== null) {
+  let first = null;
+  follow(list.dataset.follow, (told) => {
+    const now = JSON.stringify(told);
+    first ??= now;
+    list.hidden = now === first;
+  });
+}

@@ -1,24 +1,48 @@
-// One run: where it stands, what it asks, its story; and what people say to it.
+// One run: where it stands, its steps, what it asks, its story; and what people say to it.
+//
+// The list of steps is for everybody. The drawing says nothing more, so it is hidden from who hears
+// a page.
 
 import { parseExact } from "./canonical.js";
-import { made } from "./elements.js";
 import { makeForm } from "./forms.js";
-import { drawSteps, listSteps } from "./graph.js";
-import { at, fetchText, follow, part, say, send, words } from "./page.js";
-import { isHere, keyHere, unsent } from "./signing.js";
-import { gesturedMessage, message, signedMessage } from "./steering.js";
-import { tellStory } from "./story.js";
-import { showJson, shown, showText } from "./text.js";
+import {
+  at,
+  fetchText,
+  follow,
+  made,
+  part,
+  plain,
+  showJson,
+  shown,
+  showText,
+  tellStory,
+  words,
+} from "./page.js";
+import { deliver, message, signedMessage, signerFor } from "./signing.js";
 
+const SVG = "http://www.w3.org/2000/svg";
+/** Characters of a name that fit into a box. */
+const FIT = 19;
+const WAITS = /^(waiting|paused|needs)_/;
+/** What a doubt's outcomes mean. */
+const OUTCOMES = {
+  happened: "It happened",
+  not_happened: "It did not happen: call again",
+  call_off: "It did not happen: never call again",
+  compensated: "It happened, and was undone by hand",
+  undo: "It happened: have it undone",
+  give_up: "Nobody can tell: list it as not undone",
+};
+const JUMPS = { on_no: "on no", on_failure: "on failure", on_reject: "on a rejection" };
 const id = part("run").dataset.id;
 const query = `?id=${encodeURIComponent(id)}`;
 let told = null;
 /** @type {Map<string, HTMLElement>} What waits on this page, by all that is told of it. */
 const drawn = new Map();
 let labels = 0;
-/** How often it was asked what the run shows: an answer that a newer one has overtaken is dropped. */
+/** How often the run was asked: an answer that a newer one has overtaken is dropped. */
 let asked = 0;
-/** Milliseconds until a run that has not answered is asked again: it may write no event meanwhile. */
+/** Milliseconds until a run that has not answered is asked again: it may write no event. */
 const AGAIN = 5000;
 /** @type {Map<string, string>} Ids of messages by what they say: the same one again counts once. */
 const ids = new Map();
@@ -38,12 +62,13 @@ async function draw() {
     told = found;
   } catch (error) {
     if (mine === asked) {
-      showText(part("state"), say("no_story", words(error)));
+      showText(part("state"), `The run does not answer: ${words(error)}`);
       setTimeout(() => mine === asked && draw(), AGAIN);
     }
     return;
   }
-  showText(part("state"), say("run_is", told.error ? `${told.state}: ${told.error}` : told.state));
+  const why = told.error ? `: ${told.error}` : "";
+  showText(part("state"), `State of the run: ${told.state}${why}`);
   listSteps(part("steps"), told.graph.steps);
   drawSteps(part("drawing"), told.graph.drawing);
   tellStory(part("story"), told.story);
@@ -88,21 +113,21 @@ function drawWaiting(waiting) {
 }
 
 function approval(one) {
-  return made("p", {}, `${say("approval_waits")} `, link("/approval?id=", one.id, one.text));
+  return made("p", {}, "Waits for an approval: ", link("/approval?id=", one.id, one.text));
 }
 
 function question(one) {
-  const section = sectionOf(say("question", one.step_id), one.question);
+  const section = sectionOf(`It asks (step ${one.step_id})`, one.question);
   if (one.value !== null) {
     const about = made("pre", {});
     showWhole(about, one.value);
-    section.append(say("question_about"), about);
+    section.append("About:", about);
   }
   const place = made("div", {});
-  const form = makeForm(JSON.parse(one.answer_schema), undefined, place, say("your_answer"));
-  const answer = button(say("answer"), async () => {
+  const form = makeForm(JSON.parse(one.answer_schema), undefined, place, "Your answer");
+  const answer = button("Answer", async () => {
     if (!form.problems().length) {
-      await tell("answer", { answers: { [one.interrupt_id]: form.value() } }, "answered");
+      await tell("answer", { answers: { [one.interrupt_id]: form.value() } }, "Your answer counts");
     }
   });
   section.append(place, answer);
@@ -114,28 +139,30 @@ function question(one) {
  * @param {{outcomes: string[], left_ms: number} | null} later what cannot be said yet
  */
 function doubt(one, later) {
-  const section = sectionOf(say("doubt", one.step), one.text);
+  const section = sectionOf(`Nobody knows what became of a call (step ${one.step})`, one.text);
   section.append(made("div", { className: "known" }));
   if (one.elsewhere !== null) {
     const own = link("/run?id=", one.elsewhere, one.elsewhere);
-    section.append(made("p", {}, `${say("doubt_elsewhere")} `, own));
+    section.append(made("p", {}, "Its own run settles it: ", own));
     return section;
   }
   if (!one.outcomes.length) {
-    section.append(made("p", {}, say("doubt_closed")));
+    section.append(made("p", {}, "There is nothing to settle here any more."));
     return section;
   }
-  const outcome = made("select", {}, ...one.outcomes.map((name) => new Option(say(name), name)));
+  const options = one.outcomes.map((name) => new Option(OUTCOMES[name], name));
+  const outcome = made("select", {}, ...options);
   outcome.selectedIndex = -1; // nobody settles a doubt by leaving it as it is
   const [evidence, receipt] = [made("textarea", {}), made("textarea", {})];
   if (later !== null) {
     section.append(notYet(outcome, later));
   }
-  section.append(labelled(say("outcome"), outcome), labelled(say("evidence"), evidence));
+  section.append(labelled("What has happened", outcome), labelled("How you know", evidence));
   if (one.outcomes.includes("happened")) {
-    section.append(labelled(say("receipt"), receipt));
+    const what = "What the call would have returned, as JSON (only if it happened)";
+    section.append(labelled(what, receipt));
   }
-  const settle = button(say("settle"), async () => {
+  const settle = button("Settle it", async () => {
     if (!outcome.value) {
       outcome.focus();
       return;
@@ -147,7 +174,7 @@ function doubt(one, later) {
       evidence: evidence.value.trim(),
       receipt: written ? parseExact(written) : undefined,
     };
-    await tell("resolve", values, "settled");
+    await tell("resolve", values, "It is settled");
   });
   section.append(settle);
   return section;
@@ -168,9 +195,9 @@ function showEvidence(section, evidence, done) {
   if (done !== null) {
     const value = made("pre", {});
     showWhole(value, done);
-    list.append(made("dt", {}, say("doubt_part")), made("dd", {}, value));
+    list.append(made("dt", {}, "What was done of it"), made("dd", {}, value));
   }
-  const heading = made("h3", {}, say("doubt_known"));
+  const heading = made("h3", {}, "What is on record");
   section.querySelector(".known")?.replaceChildren(...(evidence.length ? [heading, list] : []));
 }
 
@@ -197,7 +224,12 @@ function showWhole(place, json) {
 function notYet(outcome, later) {
   const off = [...outcome.options].filter(({ value }) => later.outcomes.includes(value));
   const end = new Date(Date.now() + later.left_ms);
-  const line = made("p", { className: "note" }, say("doubt_later", end.toLocaleString()));
+  const line = made(
+    "p",
+    { className: "note" },
+    "A call may still arrive. What rules it out can be said",
+    ` from ${end.toLocaleString()} on.`,
+  );
   off.forEach((option) => (option.disabled = true));
   at(performance.now() + later.left_ms, () => {
     off.forEach((option) => (option.disabled = false));
@@ -216,22 +248,12 @@ function notYet(outcome, later) {
 async function tell(verb, values, done) {
   const { tenant, principal, run_id: run } = told;
   const content = JSON.stringify([verb, values]);
-  let sent = message(principal, values, ids.get(content));
-  ids.set(content, sent.id);
-  const { key } = await keyHere(tenant, principal);
-  if (key !== null && told.keys.includes(key.kid)) {
-    sent = await signedMessage({ tenant, run, verb, message: sent, key });
-  } else if (told.passkeys.some(isHere)) {
-    const passkeys = told.passkeys.filter(isHere);
-    sent = await gesturedMessage({ tenant, run, verb, message: sent, passkeys });
-  }
-  try {
-    const { status, answer } = await send("/steer", { run, verb, message: sent });
-    const said = { 200: done, 202: "left", 409: "not_taken" }[status] ?? unsent(status);
-    showText(part("said"), say(said, answer.message ?? answer.error));
-  } catch (error) {
-    showText(part("said"), say("lost", words(error)));
-  }
+  const unsigned = message(principal, values, ids.get(content));
+  ids.set(content, unsigned.id);
+  const { signer } = await signerFor([{ ...told, proof: "open" }]);
+  const sent = await signedMessage(signer ?? {}, { tenant, run, verb, message: unsigned });
+  const come = await deliver("/steer", { run, verb, message: sent }, (why) => `${done}: ${why}`);
+  showText(part("said"), come.said);
   part("said").focus(); // the form that had it goes once it is answered
   await draw();
 }
@@ -258,9 +280,92 @@ function button(text, press) {
     try {
       await press();
     } catch (error) {
-      showText(part("said"), say("failed", words(error)));
+      showText(part("said"), `Nothing was sent: ${words(error)}`);
     }
     pressed.disabled = false;
   });
   return pressed;
+}
+
+/**
+ * List a run's steps.
+ *
+ * @param {Element} place an `ol`
+ * @param {any[]} steps
+ */
+function listSteps(place, steps) {
+  place.replaceChildren(...steps.map(step));
+}
+
+function step(one) {
+  const what = [one.id, one.does, one.state].filter(Boolean).join(" \u00b7 ");
+  const item = made("li", {}, made("span", {}, shown(what)));
+  Object.assign(item.dataset, { step: one.id, state: one.state });
+  if (one.child !== null) {
+    const href = `/run?id=${encodeURIComponent(one.child)}`;
+    item.append(" \u00b7 ", made("a", { href }, shown(one.child)));
+  }
+  const notes = [];
+  if (one.after !== null) {
+    const after = one.after.join(", ");
+    notes.push(after ? `Waits for: ${after}` : "Waits for no other step.");
+  }
+  if (one.when !== null) {
+    notes.push(`Only when: ${one.when}`);
+  }
+  for (const { to, on } of one.jumps) {
+    notes.push(`Goes on elsewhere, ${on.map((end) => JUMPS[end]).join(", ")}: ${to}`);
+  }
+  notes.push(...[one.error, one.undone].filter((said) => said !== null));
+  item.append(...notes.map((note) => made("p", { className: "note" }, shown(note))));
+  return item;
+}
+
+/**
+ * Draw a run's steps.
+ *
+ * @param {HTMLElement} place
+ * @param {any} drawing `null`: there is nothing to draw
+ */
+function drawSteps(place, drawing) {
+  place.hidden = drawing === null;
+  if (drawing === null) {
+    place.replaceChildren();
+    return;
+  }
+  const { width, height, box, boxes, lines } = drawing;
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
+  picture.append(...lines.map(line), ...boxes.map((one) => drawnBox(one, box)));
+  place.replaceChildren(picture);
+}
+
+function line({ from: [x1, y1], to: [x2, y2], jump }) {
+  const bend = Math.max(16, Math.abs(y2 - y1) / 2);
+  const path = `M${x1} ${y1}C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2}`;
+  const head = `M${x2 - 5} ${y2 - 7}L${x2} ${y2}L${x2 + 5} ${y2 - 7}`;
+  return svg("path", { d: path + head, class: jump ? "edge jump" : "edge" });
+}
+
+function drawnBox({ id, state, x, y }, { width, height }) {
+  const group = svg("g", { class: `step ${WAITS.test(state) ? "waits" : state}` });
+  const middle = x + width / 2;
+  const name = svg("text", { x: middle, y: y + 20, class: "name" });
+  name.textContent = short(id);
+  const where = svg("text", { x: middle, y: y + 38 });
+  where.textContent = short(state);
+  group.append(svg("rect", { x, y, width, height, rx: 6 }), name, where);
+  return group;
+}
+
+function short(text) {
+  const shown = plain(text);
+  return shown.length > FIT ? `${shown.slice(0, FIT - 1)}…` : shown;
+}
+
+function svg(name, attributes) {
+  const element = document.createElementNS(SVG, name);
+  for (const [attribute, value] of Object.entries(attributes)) {
+    element.setAttribute(attribute, String(value));
+  }
+  return element;
 }

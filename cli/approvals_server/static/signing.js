@@ -1,137 +1,277 @@
-// With what decisions are signed on these pages: a key of this browser's, or passkeys.
+// What is shown is what is signed: draws a call, and signs decisions on it and messages to runs.
+//
+// A decision is made as `surehand approve`, `reject` and `edit` make it, a message as `surehand
+// answer` and `resolve` do.
 
-import { preparedDecision, signedDecision } from "./decisions.js";
-import { ownKey } from "./keys.js";
-import { say, send, words } from "./page.js";
-import { signByPasskey } from "./passkeys.js";
+import { base64url, canonical, digest, paramsHash, randomBytes } from "./canonical.js";
+import { ownKey, signByPasskey } from "./keys.js";
+import { send, showJson, showText, words } from "./page.js";
 
-const BY_PASSKEY = ["passkey", "device_passkey"];
+/** @typedef {import("./canonical.js").Json} Json */
 
 /**
- * With what a decision is signed: a key, passkeys, or nothing.
+ * With what is signed: a key, passkeys, or nothing.
  *
  * @typedef {{key?: import("./keys.js").OwnKey, passkeys?: any[]}} Signer
  */
+
+/** Proofs that only a passkey is good enough for. */
+const BY_PASSKEY = ["passkey", "device_passkey"];
+/** Seconds from signing to expiry: it is sent at once. */
+const LASTS = 300;
+/** Bytes of a nonce: nobody meets another one's by chance. */
+const NONCE = 24;
+const DEFAULT_TENANT = "default";
+const MISMATCH =
+  "What the server shows is not what it asks you to sign: approving is off. Tell whoever runs it.";
+const LOST = "No answer came: look at this page again before you decide once more.";
+
+/**
+ * Draw the call that a request asks for, from the same values that are hashed and signed.
+ *
+ * @param {any} told the request, as the server tells it
+ * @param {string} id the request that was asked for
+ * @param {{tool: Element, params: Element, hash: Element, answers: HTMLElement,
+ *   answersPart: HTMLElement[], check: Element}} parts where it is drawn
+ * @returns {Promise<boolean>} whether all of it is there, and is what the server asks to sign
+ */
+export async function drawCall(told, id, parts) {
+  showText(parts.tool, `${told.tool} (version ${told.version})`);
+  parts.hash.textContent = told.params_hash.replace("sha256:", "").slice(0, 12);
+  for (const one of parts.answersPart) {
+    one.hidden = told.answers.length === 0;
+  }
+  showJson(parts.answers, told.answers);
+  if (told.params === null) {
+    const sealed = "The params are encrypted, and this server has no keys: approving is off.";
+    return doubt(parts.check, sealed);
+  }
+  showJson(parts.params, told.params);
+  try {
+    await refuseOtherParams(told);
+  } catch {
+    return doubt(parts.check, MISMATCH);
+  }
+  if (told.approval_id !== id) {
+    return doubt(parts.check, MISMATCH);
+  }
+  parts.check.className = "good";
+  parts.check.textContent = "You decide on exactly this call.";
+  return true;
+}
+
+/**
+ * Say why nobody approves a call.
+ *
+ * @param {Element} check
+ * @param {string} why
+ * @returns {false}
+ */
+export function doubt(check, why) {
+  check.className = "alarm";
+  showText(check, why);
+  return false;
+}
 
 /**
  * Return with what decisions on requests are signed here.
  *
  * @param {any[]} requests one or several of one person's, as the server tells them
- * @returns {Promise<{signer: Signer | null, why?: string, detail?: string}>} `null`: there is not
- *   what it takes; `why` names the text that says so, or what is to be known
+ * @returns {Promise<{signer: Signer | null, why?: string}>} `null`: there is not what it takes;
+ *   `why` says so, or says what is to be known
  */
 export async function signerFor(requests) {
-  const [{ tenant, principal, keys }] = requests;
-  const { key, detail } = await keyHere(tenant, principal);
-  const passkeys = requests[0].passkeys.filter((one) => fits(one, requests));
-  if (requests.some(({ proof }) => BY_PASSKEY.includes(proof))) {
-    return passkeys.length ? { signer: { passkeys } } : { signer: null, why: "no_passkey" };
+  const [{ tenant, principal, keys, passkeys }] = requests;
+  const proofs = requests.map(({ proof }) => proof);
+  const bound = proofs.includes("device_passkey");
+  const fitting = passkeys.filter((one) => isHere(one) && (one.device_bound || !bound));
+  const byPasskey = fitting.length ? { signer: { passkeys: fitting } } : null;
+  if (proofs.some((proof) => BY_PASSKEY.includes(proof))) {
+    const why = "It takes a passkey of yours that is registered for this page: see “My key”.";
+    return byPasskey ?? { signer: null, why };
+  }
+  let key = null;
+  let why = "This browser has no key of yours: make one under “My key”.";
+  try {
+    key = await ownKey(tenant, principal);
+  } catch (error) {
+    // Some private windows keep nothing: what needs no signature is said there all the same.
+    why = `This browser cannot sign (no Ed25519): ${words(error)}`;
   }
   if (key !== null && keys.includes(key.kid)) {
     return { signer: { key } };
   }
-  if (passkeys.length) {
-    return { signer: { passkeys } };
+  if (byPasskey) {
+    return byPasskey;
   }
-  if (requests.every(({ proof }) => proof === "open")) {
+  if (proofs.every((proof) => proof === "open")) {
     // A key that nobody knows proves nothing, and would have the decision refused.
-    return { signer: {}, why: "unsigned" };
+    return { signer: {}, why: "Not signed here: marked as unverified." };
   }
-  const missing = key === null ? "no_key" : "not_registered";
-  return { signer: null, why: detail === undefined ? missing : "no_ed25519", detail };
-}
-
-/**
- * Return the key of a principal in this browser. One that keeps nothing, such as in some private
- * windows, has none: what needs no signature is said there all the same.
- *
- * @param {string} tenant
- * @param {string} principal
- * @returns {Promise<{key: import("./keys.js").OwnKey | null, detail?: string}>} `detail`: why the
- *   browser cannot say
- */
-export async function keyHere(tenant, principal) {
-  try {
-    return { key: await ownKey(tenant, principal) };
-  } catch (error) {
-    return { key: null, detail: words(error) };
-  }
+  const unknown = "This browser's key is not registered for you yet: see “My key”.";
+  return { signer: null, why: key === null ? why : unknown };
 }
 
 /**
  * Return decisions as they are sent; several by passkey take one gesture.
  *
  * @param {Signer} signer
- * @param {{request: any, outcome: "approve" | "reject" | "edit", reason: string, params?: any}[]} asked
- * @returns {Promise<import("./decisions.js").Decision[]>} in their order
+ * @param {Parameters<typeof prepared>[0][]} asked
+ * @returns {Promise<{[name: string]: any}[]>} in their order
  * @throws {Error} Something else was shown than is asked for, or the person has refused.
  */
 export async function signed(signer, asked) {
-  const whole = asked.map((one) => {
-    const { tenant, principal } = one.request;
-    return { tenant, principal, ...one };
-  });
-  const { key, passkeys } = signer;
-  if (key) {
-    return Promise.all(whole.map((one) => signedDecision({ ...one, key })));
-  }
-  const prepared = await Promise.all(whole.map(preparedDecision));
-  if (!passkeys) {
-    return prepared.map(({ decision }) => decision);
-  }
-  const rpId = passkeys[0].rp_id;
-  const signatures = await signByPasskey({
-    claimsList: prepared.map(({ claims }) => claims),
-    keys: passkeys.filter((one) => one.rp_id === rpId),
-    rpId,
-  });
-  return prepared.map(({ decision }, at) => ({ ...decision, signature: signatures[at] }));
+  const all = await Promise.all(asked.map(prepared));
+  const made = await signatures(signer, "decision", all.map(({ claims }) => claims));
+  return all.map(({ decision }, at) => ({ ...decision, signature: made[at] }));
 }
 
 /**
- * Send a decision, and return what has come of it.
+ * Return a decision and its claims, once they are known to be those of what is shown.
  *
- * @param {import("./decisions.js").Decision} sent
- * @returns {Promise<{how: string, said: string}>} `how`: `accepted`, `refused` by the run, `left` for
- *   a worker that is back later, `not_taken`, `failed`, or `lost`: nobody knows
+ * Whatever fails the check of params may be rejected all the same: then no call is made.
+ *
+ * @param {object} decided
+ * @param {any} decided.request as it is shown; a rejection needs no call in it
+ * @param {"approve" | "reject" | "edit"} decided.outcome
+ * @param {string} [decided.reason]
+ * @param {{[name: string]: Json}} [decided.params] of an edit: all params to ask for instead
+ * @returns {Promise<{claims: {[name: string]: any}, decision: {[name: string]: any}}>}
+ * @throws {Error} Other params are shown than are asked for, an edit changes nothing, or the
+ *   approval is another tenant's.
  */
-export async function deliver(sent) {
+export async function prepared({ request, outcome, reason = "", params }) {
+  const { tenant, principal, approval_id, params_hash } = request;
+  if (outcome !== "reject") {
+    await refuseOtherParams(request);
+  }
+  const run_id = runOf(approval_id, tenant);
+  const decision = { approval_id, params_hash, outcome, approver: principal, reason };
+  const fresh = freshClaims(tenant, principal);
+  const claims = { ...fresh, approval_id, run_id, params_hash, outcome };
+  if (reason) {
+    claims.reason = await digest(reason);
+  }
+  if (outcome === "edit") {
+    if (params === undefined || canonical(params) === canonical(request.params)) {
+      throw new Error("The params are so already.");
+    }
+    claims.edited = await digest(params);
+    decision.params = params;
+  }
+  return { claims, decision };
+}
+
+/**
+ * Return a message to a run: what is empty is left out, as the worker leaves it out of the digest.
+ *
+ * @param {string} actor
+ * @param {{[name: string]: any}} values
+ * @param {string} [id] of the message if it is sent again: it counts once, however often it is sent
+ * @returns {{[name: string]: any}}
+ */
+export function message(actor, values, id = base64url(randomBytes(NONCE))) {
+  const given = Object.entries(values).filter(
+    ([, value]) => value !== undefined && value !== null && value !== "",
+  );
+  return { actor, id, ...Object.fromEntries(given) };
+}
+
+/**
+ * Return a message to a run with its signature.
+ *
+ * @param {Signer} signer
+ * @param {{tenant: string, run: string, verb: string, message: {[name: string]: any}}} sent
+ * @returns {Promise<{[name: string]: any}>}
+ */
+export async function signedMessage(signer, { tenant, run, verb, message }) {
+  const content = await digest(message);
+  const claims = { ...freshClaims(tenant, message.actor), run_id: run, verb, content };
+  const [signature] = await signatures(signer, "steering", [claims]);
+  return { ...message, signature };
+}
+
+/**
+ * Send a decision or a message, and return what has come of it.
+ *
+ * @param {string} path
+ * @param {{[name: string]: any}} sent
+ * @param {(why: string) => string} accepted what is said if it counts
+ * @returns {Promise<{how: string, said: string}>} `how`: `accepted`, `refused` by the run, `left` for
+ *   a worker that is back later, `not_taken`, `failed`: nothing was sent, or `lost`: nobody knows
+ */
+export async function deliver(path, sent, accepted) {
+  let status, answer;
   try {
-    const { status, answer } = await send("/decide", sent);
-    const taken = answer.verdict ? "refused" : "not_taken";
-    const how = { 200: "accepted", 202: "left", 409: taken }[status] ?? unsent(status);
-    return { how, said: say(how, answer.verdict?.message ?? answer.error) };
+    ({ status, answer } = await send(path, sent));
   } catch (error) {
     // It may have arrived. One request takes one yes of a person, so asking again doubles nothing.
-    return { how: "lost", said: say("lost", words(error)) };
+    return { how: "lost", said: `${LOST} (${words(error)})` };
+  }
+  const why = answer.verdict?.message ?? answer.message ?? answer.error;
+  if (status === 200) {
+    return { how: "accepted", said: accepted(why) };
+  }
+  if (status === 202) {
+    return { how: "left", said: `It was sent, and counts once a worker is back: ${why}` };
+  }
+  if (status === 409) {
+    return answer.verdict
+      ? { how: "refused", said: `Your decision does not count: ${why}.` }
+      : { how: "not_taken", said: `It does not count: ${why}` };
+  }
+  return status === 503 || (status >= 400 && status < 500)
+    ? { how: "failed", said: `Nothing was sent: ${why}` }
+    : { how: "lost", said: `${LOST} (${why})` };
+}
+
+async function refuseOtherParams(request) {
+  if ((await paramsHash(request)) !== request.params_hash) {
+    throw new Error(
+      "The params that are shown are not those that are asked for: their hash is another one.",
+    );
   }
 }
 
-/**
- * Return what is true of something that the server has not answered for with its run's word.
- *
- * @param {number} status
- * @returns {string} `failed`: nothing was sent; `lost`: nobody knows
- */
-export function unsent(status) {
-  return status === 503 || (status >= 400 && status < 500) ? "failed" : "lost";
+/** Return signatures in the order of the claims; without a signer, none. */
+async function signatures({ key, passkeys }, what, claimsList) {
+  if (key) {
+    return Promise.all(claimsList.map((claims) => key.sign(claims, `surehand-${what}+jws`)));
+  }
+  if (!passkeys) {
+    return [];
+  }
+  const rpId = passkeys[0].rp_id;
+  const keys = passkeys.filter((one) => one.rp_id === rpId);
+  return signByPasskey({ claimsList, keys, rpId, typ: `surehand-${what}+webauthn` });
 }
 
-/**
- * Return whether a passkey is one of this site.
- *
- * @param {{rp_id: string}} passkey
- */
-export function isHere({ rp_id }) {
+/** Return what all claims begin with, and a nonce that was never used. */
+function freshClaims(tenant, principal) {
+  const now = Math.floor(Date.now() / 1000);
+  return {
+    aud: `surehand:${tenant}`,
+    sub: principal,
+    iat: now,
+    exp: now + LASTS,
+    jti: base64url(randomBytes(NONCE)),
+  };
+}
+
+/** Return whether a passkey is one of this site. */
+function isHere({ rp_id }) {
   return location.hostname === rp_id || location.hostname.endsWith(`.${rp_id}`);
 }
 
-/**
- * Return whether a passkey is one of this site, and proves as much as all requests ask for.
- *
- * @param {any} passkey
- * @param {any[]} requests
- */
-function fits({ rp_id, device_bound }, requests) {
-  return isHere({ rp_id }) && (device_bound || requests.every(({ proof }) => proof !== "device_passkey"));
+/** Return the run that an approval belongs to, by the approval's id: `run/step/number`. */
+function runOf(approvalId, tenant) {
+  const run = /^(.+)\/[^/]+\/[0-9]+$/s.exec(approvalId)?.[1];
+  if (run === undefined) {
+    throw new Error("This is not the id of an approval.");
+  }
+  const slash = run.indexOf("/");
+  if ((slash < 0 ? DEFAULT_TENANT : run.slice(0, slash)) !== tenant) {
+    throw new Error("This approval belongs to another tenant.");
+  }
+  return run;
 }
