@@ -285,12 +285,12 @@ STOP_S: Final = 10.0
 #: Seconds until a child has to be ready; it takes two, and several on a loaded machine.
 READY_S: Final = 60.0
 _POLL_S: Final = 0.02
-#: What a child of ours says is wrong is wrong with us, too.
+#: With these exit codes of a child we end, too.
 _THEIRS: Final = {code.value: code for code in (ExitCode.WRONG_USE, ExitCode.NOT_REACHABLE)}
 
 
 def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with these settings in the place of the user's own."""
+    """Return this process's environment with these settings instead of the user's."""
     ours = ("SUREHAND_", "TEMPORAL_", "SHOP_")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     # What is on this machine is reached without a proxy.
@@ -321,7 +321,7 @@ class Guard:
 
     def __init__(self, pid: int, signal_name: str = "KILL") -> None:
         """Start to watch over the child ``pid``."""
-        # A session of its own, so that no signal to a whole group takes the guard away first.
+        # Its own session, so that no signal to a whole group takes the guard away first.
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "guard", signal_name, str(pid)],
             stdin=subprocess.PIPE,
@@ -377,7 +377,7 @@ class Child:
             with ExitStack() as opened:
                 out = None if log is None else opened.enter_context(log.open("ab"))
                 err = out if errors is None else opened.enter_context(errors.open("ab"))
-                # In a session of its own: Ctrl-C reaches us only, we stop the children in order.
+                # In its own session: Ctrl-C reaches us only, we stop the children in order.
                 self._process = subprocess.Popen(
                     command,
                     env=dict(environment),
@@ -464,7 +464,7 @@ class Child:
         if self.running:
             try:
                 os.killpg(self.pid, SIGKILL)
-            except ProcessLookupError:  # Forked this moment: it has no group of its own yet.
+            except ProcessLookupError:  # Forked this moment: it does not have its own group yet.
                 self.signal(SIGKILL)
         self.wait()
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-#: Linux counts suspension in a clock of its own, macOS in the one that POSIX names.
+#: Linux has a separate clock that counts suspension; macOS counts it in the one of POSIX.
 _ID: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 

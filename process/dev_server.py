@@ -107,7 +107,7 @@ def _fill_cache(cached: Path, log: Callable[[str], object]) -> None:
 def _download_cli(folder: Path, log: Callable[[str], object]) -> Path | None:
     """The SDK's own download; None when there is no network for it.
 
-    In a process of its own, which can be ended at its time limit and keeps to itself what the
+    In a separate process, which can be ended at its time limit and keeps to itself what the
     SDK has to say about a missing network.
     """
     log(f"No Temporal CLI on this machine: downloading it (at most {DOWNLOAD_TIMEOUT:.0f} s, once)")
@@ -334,7 +334,7 @@ def _wait_for_server(cli: Path, port: int | None) -> None:
 
 
 def _usual_port() -> int:
-    """Return the port of TEMPORAL_ADDRESS, where that is this machine: there it is looked for."""
+    """Return the port of TEMPORAL_ADDRESS if it names this machine: clients look there."""
     # Late, because tests and the demo name their ports.
     from surehand.process.settings import SourceError, read_sources
 

@@ -29,7 +29,7 @@ OUTPUT_LOST: Final = 74
 def leave(code: int) -> NoReturn:
     """End this process now, with this exit code and no other.
 
-    The Temporal SDK runs threads of its own, which can abort the interpreter while it shuts
+    The Temporal SDK runs threads, which can abort the interpreter while it shuts
     down: a command that did its job then ends with 134 or 139 (4 to 13 % of short client
     processes). So every main that used a Temporal client or worker ends here: logs and standard
     streams are flushed, then the process leaves without the interpreter's shutdown.

@@ -105,7 +105,7 @@ def _reason_of(error: ValidationError) -> str:
 
 
 def _make_validator(schema: Mapping[str, Any]) -> Draft202012Validator:
-    # By what it names, the library would take a validator of its own instead of this one.
+    # By what it names, the library would take its own validator instead of this one.
     bare = {keyword: part for keyword, part in schema.items() if keyword != "$schema"}
     named = set(_names_in(bare))
     if "$schema" in named:

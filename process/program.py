@@ -12,7 +12,7 @@ from surehand.process import PACKAGE, ROOT
 
 #: Whether the package is a checkout's, which has links where a wheel has copies.
 CHECKOUT: Final = (PACKAGE / "starter.py").is_symlink()
-#: Tells a program of ours how the one was called that has started it.
+#: Tells one of our programs how the program that started it was called.
 CALLED_AS: Final = "_SUREHAND_CALLED_AS"
 #: How they are called where the package is installed.
 INSTALLED: Final = {
@@ -27,7 +27,7 @@ def program(name: str = "starter", *, elsewhere: bool = False) -> str:
     called = Path(os.environ.get(CALLED_AS) or sys.argv[0])
     if called.name == "surehand" or not CHECKOUT:
         return INSTALLED[name]
-    # A program of the user's own says nothing of where ours are.
+    # The user's own program does not say where ours are.
     others = Path() if ROOT.samefile(".") else ROOT
     folder = called.parent if called.stem in INSTALLED else others
     file = folder.absolute() / f"{name}.py" if elsewhere else folder / f"{name}.py"
@@ -35,12 +35,12 @@ def program(name: str = "starter", *, elsewhere: bool = False) -> str:
 
 
 def command(*parts: str, elsewhere: bool = False) -> str:
-    """Return a command of ours, ready to paste; ``elsewhere``: in another folder."""
+    """Return one of our commands, ready to paste; ``elsewhere``: in another folder."""
     return f"{program(elsewhere=elsewhere)} {shlex.join(parts)}"
 
 
 def shared_program() -> str:
-    """Return how the starter is called in what others read, on machines of their own."""
+    """Return how others call the starter, on their own machines."""
     here = program()
     return "python starter.py" if here.startswith("python ") else here
 

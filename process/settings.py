@@ -59,7 +59,7 @@ def load_named(name: str) -> Any:
 
 
 def load_extra(module: str, extra: str) -> ModuleType:
-    """Return a module of ours that needs what an extra installs."""
+    """Return one of our modules that needs what an extra installs."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -67,7 +67,7 @@ def load_extra(module: str, extra: str) -> ModuleType:
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: Settings that a cell may have of its own.
+#: Settings that a cell may have.
 _OF_CELL: Final = re.compile(r"(TEMPORAL|SUREHAND)_[A-Z0-9_]+")
 #: Of these, what says itself which cell it is, or whose runs.
 _NEVER: Final = frozenset(
@@ -246,7 +246,7 @@ SETTINGS_FILE: Final = Path("surehand.toml")
 FILE_VARIABLE: Final = "SUREHAND_SETTINGS"
 #: What docker-compose.yml takes from ``.env`` beside the settings, without prefix.
 _OF_COMPOSE: Final = frozenset({"IMAGE", "PREVIOUS_IMAGE", "PREVIOUS_BUILD_ID"})
-#: Settings that Temporal's worker controller gives to its workers by names of its own. It makes up
+#: Settings that Temporal's worker controller gives to its workers by its own names. It makes up
 #: both for each version, so nobody could write them down.
 _OF_CONTROLLER: Final = {
     "deployment_name": "TEMPORAL_DEPLOYMENT_NAME",
@@ -393,7 +393,7 @@ class ClientSettings(BaseModel):
     """The private key that decisions are signed with."""
 
     def command(self, *parts: str) -> str:
-        """Return a command of ours that acts in this tenant, ready to paste."""
+        """Return one of our commands that acts in this tenant, ready to paste."""
         tenant = [] if self.tenant == DEFAULT_TENANT else ["--tenant", self.tenant]
         return command(*parts, *tenant)
 
