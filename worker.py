@@ -50,17 +50,14 @@ from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
 from surehand.activities.ledger.effects.epochs import MEANING, current
 from surehand.activities.maintenance import MaintenanceActivities
 from surehand.activities.mcp.tools import look_for_changes, mcp_tools
-from surehand.activities.notify.notifiers import (
+from surehand.activities.notifiers import (
     NotifiersMisconfigured,
     load_notifiers,
     where,
 )
-from surehand.activities.notify.outbox import Outbox
+from surehand.activities.outbox import Outbox
 from surehand.activities.run_keys import LedgerKeys
-from surehand.activities.runs.child_runs import ChildActivities
-from surehand.activities.runs.lifecycle import RunActivities
-from surehand.activities.runs.steering import PlanActivities, SteeringActivities
-from surehand.activities.runs.values import ContentActivities, RecordingActivities
+from surehand.activities.runs import RunActivities
 from surehand.activities.tools.toolbox import Toolbox, ToolboxError, load_toolbox
 from surehand.activities.tools.workflow_modules import (
     WorkflowModulesError,
@@ -68,17 +65,14 @@ from surehand.activities.tools.workflow_modules import (
     naming_what_the_sandbox_refuses,
     pass_through,
 )
-from surehand.activities.worker.alive import KeepAlive
+from surehand.activities.worker.attempt import AroundActivities
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash, CrashInterceptor
-from surehand.activities.worker.endpoint import answering
-from surehand.activities.worker.gauges import keep_measuring
-from surehand.activities.worker.guard import LedgerGuard
+from surehand.activities.worker.health import Readiness, answering, health_paths
 from surehand.activities.worker.metrics import Metrics
-from surehand.activities.worker.processes import supervise
-from surehand.activities.worker.readiness import Readiness, health_paths
-from surehand.activities.worker.secrets import Secrets
+from surehand.activities.worker.rounds import keep_learning, keep_measuring
 from surehand.activities.worker.settings import (
+    Secrets,
     Settings,
     SettingsError,
     load_settings,
@@ -86,7 +80,6 @@ from surehand.activities.worker.settings import (
 from surehand.activities.worker.takeover import taking_over, worker_identity
 from surehand.activities.worker.telemetry import (
     AddressError,
-    ContextInterceptor,
     Receiver,
     configure_logging,
     core_runtime,
@@ -94,14 +87,13 @@ from surehand.activities.worker.telemetry import (
     find_receiver,
     shown,
 )
-from surehand.activities.worker.tenant_discovery import keep_learning
+from surehand.agents.calls import PASSED_THROUGH, AgentsError, load_agents
 from surehand.agents.model_run import ModelRun
-from surehand.agents.models.frameworks import FRAMEWORKS
-from surehand.agents.named_agents import PASSED_THROUGH, AgentsError, load_agents
+from surehand.agents.models import FRAMEWORKS
 from surehand.process.ciphers import RunEncryption
 from surehand.process.connect import PLUGINS, connect, find_target, load_plugins, of_worker_alone
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
-from surehand.process.settings import PREFIX, CellsError, OwnCell, read_environment
+from surehand.process.settings import CellsError, OwnCell, read_environment
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.maintenance import Ping, Reconcile, Unwind
@@ -219,13 +211,8 @@ def make_worker(
     models = ModelActivities(context, tools, FRAMEWORKS)
     approvals = ApprovalActivities(context)
     runs = RunActivities(context)
-    children = ChildActivities(context)
-    steering = SteeringActivities(context)
-    plans = PlanActivities(context)
     compensation = CompensationActivities(context)
     maintenance = MaintenanceActivities(context)
-    recording = RecordingActivities(context)
-    contents = ContentActivities(context)
     own = load_workflows(settings.workflow_modules)
     load_agents(settings.agent_modules)
     passthrough = pass_through(settings.sandbox_passthrough)
@@ -247,25 +234,23 @@ def make_worker(
                 runs.open_run,
                 runs.admit_run,
                 runs.close_run,
-                children.look_at_child,
+                runs.look_at_child,
                 runs.find_interventions,
                 compensation.find_remaining,
                 runs.settle_intervention,
-                steering.steer,
-                steering.record_interrupt,
-                recording.record_value,
-                contents.read_artifact,
-                plans.evaluate,
-                plans.record_refusal,
-                plans.amend_run,
+                runs.steer,
+                runs.record_interrupt,
+                runs.record_value,
+                runs.read_artifact,
+                runs.evaluate,
+                runs.record_refusal,
+                runs.amend_run,
                 maintenance.reconcile,
                 maintenance.begin_unwind,
             ],
             interceptors=[
-                ContextInterceptor(),
-                KeepAlive(),
-                CrashInterceptor(context.crash),
-                LedgerGuard(context.ledger, cell_of(settings)),
+                AroundActivities(context.ledger, cell_of(settings)),
+                *([CrashInterceptor(context.crash)] if context.crash.point else ()),
                 *interceptors,
             ],
             workflow_runner=runner,
@@ -439,18 +424,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="worker.py", description="Runs agent runs and their tools. Settings: SUREHAND_*."
     )
     parser.add_argument("--check", action="store_true", help="load everything, say so, and exit")
-    parser.add_argument("--processes", type=int, metavar="N", help="workers, one process each")
     arguments = parser.parse_args(argv)
     # Told to end while it loads: the first process of a container would not hear it otherwise.
     end_by_signal_in_order()
     try:
-        several = arguments.processes
-        given = {} if several is None else {f"{PREFIX}PROCESSES": str(several)}
-        settings = load_settings(os.environ | given)
+        settings = load_settings()
         secrets = Secrets.of(settings)
         configure_logging(settings.log_format, settings.log_level, secrets.hide)
-        if settings.processes > 1 and not arguments.check:
-            return asyncio.run(supervise(settings))
         asyncio.run(serve(settings, check_only=arguments.check))
     except (
         SettingsError,

@@ -66,13 +66,8 @@ class ArtifactStore:
     def __init__(self, url: str, ledger: Ledger, *, largest_inline: int) -> None:
         """Open a store.
 
-        Args:
-            url: A folder's path, or a URL such as ``s3://bucket/path``, ``gs://...``, ``az://...``.
-            ledger: Keeps what the store does not take, and has the keys of runs.
-            largest_inline: Bytes of canonical JSON up to which a value stays where it is.
-
-        Raises:
-            ArtifactsMisconfigured: No store understands that URL.
+        ``url``: a folder's path, or a URL such as ``s3://bucket/path``. A value stays where it is
+        up to ``largest_inline`` bytes of canonical JSON. Raises ``ArtifactsMisconfigured``.
         """
         self.url = url
         self._ledger = ledger
@@ -105,10 +100,7 @@ class ArtifactStore:
         """Return a JSON value as it travels: itself if it is small, else a reference to it.
 
         Whatever the store says, it does not raise: what is not taken within ``patience``, the
-        ledger keeps. Nor does a key that is away: it is waited for.
-
-        Raises:
-            KeyErased: The run was erased, which nobody can do to one with a call under way.
+        ledger keeps. Nor does a key that is away: it is waited for. Raises ``KeyErased``.
         """
         data = await call_off_loop(canonical_json, value)
         # A value that looks like a reference is kept as well, so that nobody takes it for one.
@@ -139,11 +131,7 @@ class ArtifactStore:
         return Kept(artifact.reference(), artifact, content)
 
     async def named(self, run_id: str, sha256: str) -> Artifact:
-        """Return what a run has kept, by the digest of its content.
-
-        Raises:
-            ArtifactUnavailable: The run's key cannot be had.
-        """
+        """Return what a run has kept, by the digest of its content."""
         keys, root = self._ledger.keys, root_run_id(run_id)
         try:
             key = None if keys is None else await keys.key_of(root, make=True)
@@ -157,11 +145,7 @@ class ArtifactStore:
         return data if key is None else key.seal(about, data)
 
     async def open_part(self, run_id: str, about: bytes, kept: bytes) -> bytes:
-        """Return what ``seal_part`` was given.
-
-        Raises:
-            ArtifactUnavailable: It is not what was kept.
-        """
+        """Return what ``seal_part`` was given. Raises ``ArtifactUnavailable``."""
         key = await self._key(run_id)
         try:
             return kept if key is None else key.open(about, kept)
@@ -204,24 +188,11 @@ class ArtifactStore:
             await self._ledger.transact(tenant, draft_rows.removed, draft)
 
     async def read(self, tenant: str, run_id: str, artifact: Artifact) -> Any:
-        """Return the value of an artifact, verified.
-
-        Raises:
-            ArtifactUnavailable: It is not there, or not what was kept.
-        """
+        """Return the value of an artifact, verified. Raises ``ArtifactUnavailable``."""
         return await load_json(await self.read_bytes(tenant, run_id, artifact))
 
     async def read_bytes(self, tenant: str, run_id: str, artifact: Artifact) -> bytes:
-        """Return the content of an artifact, verified.
-
-        Args:
-            tenant: Whose.
-            run_id: The run that reads it.
-            artifact: What it is.
-
-        Raises:
-            ArtifactUnavailable: It is not there, or not what was kept, or another run's.
-        """
+        """Return the content of an artifact, verified. Raises ``ArtifactUnavailable``."""
         where = f"artifact {artifact.uri[:200]} of tenant {tenant[:80]!r}"
         key = await self._key_to_read(where, tenant, run_id, artifact)
         try:
@@ -274,11 +245,7 @@ class ArtifactStore:
     async def read_all(
         self, tenant: str, run_id: str, wanted: Mapping[str, Artifact]
     ) -> dict[str, Any]:
-        """Return the values of several artifacts, by the same names.
-
-        Raises:
-            ArtifactUnavailable: One is not there, or not what was kept.
-        """
+        """Return the values of several artifacts, by the same names."""
         return {name: await self.read(tenant, run_id, one) for name, one in wanted.items()}
 
 

@@ -98,13 +98,8 @@ class RuleBroken(Exception):
 def holds(expression: str, params: BaseModel, *, foreign: bool | None = None) -> bool:
     """Return whether an expression is true of params.
 
-    Args:
-        expression: The expression.
-        params: The params.
-        foreign: What ``run.foreign`` is; ``None``: the expression is about no run.
-
-    Raises:
-        RuleBroken: It cannot be evaluated, or is neither true nor false: nobody may guess then.
+    ``foreign``: what ``run.foreign`` is; ``None``: the expression is about no run. Raises
+    ``RuleBroken``.
     """
     return _evaluated(expression, lambda: {**exact_names(params), **of_run(foreign)})
 
@@ -132,11 +127,7 @@ def _evaluated(expression: str, names: Callable[[], dict[str, Any]]) -> bool:
 
 
 def _parsed(expression: str) -> ast.Expression:
-    """Return an expression that the language has.
-
-    Raises:
-        RuleBroken: It is none, or not of this language.
-    """
+    """Return an expression that the language has. Raises ``RuleBroken``."""
     try:
         tree = ast.parse(expression.strip(), mode="eval")
         nodes = list(ast.walk(tree))
@@ -171,11 +162,7 @@ def _check_constant(expression: str, value: object) -> None:
 
 
 def condition_holds(expression: str, values: Mapping[str, Any]) -> bool:
-    """Return whether an expression is true of outputs; ``order.paid`` reaches into an object.
-
-    Raises:
-        RuleBroken: It cannot be evaluated, or is neither true nor false.
-    """
+    """Return whether an expression is true of outputs; ``order.paid`` reaches into an object."""
     return _evaluated(expression, lambda: {k: _plain(value, value) for k, value in values.items()})
 
 
@@ -272,13 +259,7 @@ def problems(policies: Iterable[ApprovalPolicy], model: type[BaseModel]) -> Iter
 
 
 def problem(expression: str, model: type[BaseModel], *, of: Iterable[str] = (RUN,)) -> str | None:
-    """Return what is wrong with an expression, as far as that shows without params.
-
-    Args:
-        expression: The expression.
-        model: The params'.
-        of: What it can name beside the params.
-    """
+    """Return what is wrong with an expression, as far as that shows without params."""
     try:
         tree = _parsed(expression)
     except RuleBroken as error:

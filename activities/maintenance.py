@@ -10,7 +10,6 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.activities.activity_errors import stop
 from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.ledger.core.store import (
     Ledger,
@@ -23,6 +22,7 @@ from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.runs import terminated as stopped_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
+from surehand.activities.worker.attempt import stop
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.base import Recorded
 from surehand.workflows.contracts.maintenance import (
@@ -86,11 +86,8 @@ async def reconcile_part(
 ) -> Reconciled:
     """Do one part of a round of ``reconcile``; what is settled stays settled, whatever happens.
 
-    Overdue entries come first, a page in each part, then the stopped runs.
-
-    Raises:
-        LedgerUnavailable: The database is away.
-        RPCError: The Temporal server is away.
+    Overdue entries come first, a page in each part, then the stopped runs. Raises
+    ``LedgerUnavailable`` or ``RPCError``.
     """
     limits, so_far = worker.reconcile_limits, Reconciled()
     if asked.after != _RUNS:
@@ -128,12 +125,7 @@ async def reconcile_part(
 async def reconcile_round(
     worker: WorkerContext, server: Client, asked: ReconcileLedger
 ) -> Reconciled:
-    """Do a whole round of ``reconcile``.
-
-    Raises:
-        LedgerUnavailable: The database is away.
-        RPCError: The Temporal server is away.
-    """
+    """Do a whole round of ``reconcile``. Raises ``LedgerUnavailable`` or ``RPCError``."""
     so_far = Reconciled(next=asked.after)
     while True:
         part = asked.model_copy(update={"after": so_far.next})
@@ -165,11 +157,7 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
 
 
 async def is_open(server: Client, run_id: str) -> bool:
-    """Return whether a run is open at the Temporal server.
-
-    Raises:
-        RPCError: The server is away.
-    """
+    """Return whether a run is open at the Temporal server. Raises ``RPCError``."""
     try:
         found = await server.get_workflow_handle(run_id).describe()
     except RPCError as error:

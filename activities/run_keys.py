@@ -1,4 +1,13 @@
-"""The keys of runs, from the ledger: unwrapped here, and kept in memory for a short time only."""
+"""The keys of runs, from the ledger, and the hashes of params that are made with them.
+
+A key is unwrapped here, and kept in memory for a short time only. Where runs have keys, no hash can
+be guessed once its run is erased.
+
+- A params hash covers a salt that is made of the params by the run's key. So it is the same at
+  each retry, and nobody makes it without the key. Approvers are shown it with the params.
+- An identity hash is compared between runs. So it is keyed with a key of the tenant, and goes from
+  the entry with the key of its run.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +15,32 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
+from surehand.activities.ledger.core.sealed import KeyNeeded
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.keys import KeyRow
-from surehand.process.ciphers import KEY_BYTES, KeyRing, RunKey, Wrapped, read_key_ring
+from surehand.process.ciphers import (
+    KEY_BYTES,
+    KeyRing,
+    RememberedKeys,
+    RunKey,
+    Wrapped,
+    read_key_ring,
+)
 from surehand.workflows.encryption import KeyErased, KeyUnavailable, NotDecrypted
-from surehand.workflows.identity import canonical_json, owner_of
+from surehand.workflows.identity import (
+    canonical_json,
+    identity_hash,
+    owner_of,
+    params_hash,
+    root_run_id,
+    upkeep_id,
+)
 
 #: How long a process remembers a key that it has unwrapped: for so long after its key was erased,
 #: a run may still be read by those who have read it just before.
@@ -33,13 +58,7 @@ class LedgerKeys:
         ring: KeyRing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make it.
-
-        Args:
-            ledger: Opens the ledger, once a key is needed.
-            ring: The key-encryption keys.
-            clock: This process's own, in seconds.
-        """
+        """Make it."""
         self._ledger = ledger
         self.ring = ring
         self._clock = clock
@@ -47,11 +66,7 @@ class LedgerKeys:
 
     @classmethod
     def of(cls, keys: str, ledger: Callable[[], Ledger]) -> LedgerKeys | None:
-        """Return the keys that a setting opens; ``None``: it is empty, and nothing is encrypted.
-
-        Raises:
-            WrongUse: The key-encryption keys cannot be used.
-        """
+        """Return the keys that a setting opens; ``None``: it is empty, and nothing is encrypted."""
         ring = read_key_ring(keys)
         return None if ring is None else cls(ledger, ring)
 
@@ -91,21 +106,12 @@ class LedgerKeys:
 
 
 def wrap(ring: KeyRing, root: str, key: bytes) -> Wrapped:
-    """Return a run's key, wrapped for this run alone.
-
-    Raises:
-        KeyUnavailable: A key management service does not answer.
-    """
+    """Return a run's key, wrapped for this run alone. Raises ``KeyUnavailable``."""
     return ring.wrap(key, _about(root))
 
 
 def unwrap(ring: KeyRing, row: KeyRow) -> bytes:
-    """Return a run's key.
-
-    Raises:
-        KeyErased: It was.
-        KeyUnavailable: The key-encryption key is not here, or another one.
-    """
+    """Return a run's key. Raises ``KeyErased`` or ``KeyUnavailable``."""
     if row.wrapped is None:
         erased_at = datetime.fromtimestamp((row.erased_ms or 0) / 1000, UTC)
         raise KeyErased(row.run_id, str(row.erased_by), f"{erased_at:%Y-%m-%d %H:%M} UTC")
@@ -115,3 +121,59 @@ def unwrap(ring: KeyRing, row: KeyRow) -> bytes:
 def _about(root: str) -> bytes:
     """Return what a key is bound to: a row that is copied to another run is worthless there."""
     return canonical_json(["surehand run key", owner_of(root), root])
+
+
+_KEYED: Final = "hmac:"
+
+
+@dataclass(frozen=True)
+class ParamsHash:
+    """The hash of a call's params."""
+
+    hash: str
+    salt: str | None
+    """What is hashed with them; ``None``: nothing is sealed."""
+
+
+class Hashes:
+    """Makes the hashes of a worker's calls."""
+
+    def __init__(self, keys: RememberedKeys | None) -> None:
+        """Make it; without keys nothing is salted."""
+        self._keys = keys
+
+    def of_params(
+        self,
+        run_id: str,
+        tool: str,
+        version: str,
+        params: Mapping[str, Any],
+        answers: Sequence[Any] = (),
+    ) -> ParamsHash:
+        """Return the hash that an approval is bound to.
+
+        Raises ``NotCanonical`` or ``KeyNeeded``.
+        """
+        plain = params_hash(tool, version, params, answers)
+        if self._keys is None:
+            return ParamsHash(plain, None)
+        salt = self._key(root_run_id(run_id)).salt_of(plain.encode())
+        return ParamsHash(params_hash(tool, version, params, answers, salt), salt)
+
+    def of_identity(self, tenant: str, tool: str, params: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the hashes that an entry may be known by; a new one is written with the first.
+
+        The last one is that of entries from before runs had keys. Raises ``KeyNeeded``.
+        """
+        plain = identity_hash(tool, params)
+        if self._keys is None:
+            return (plain,)
+        key = self._key(root_run_id(upkeep_id(tenant, "")))
+        return (_KEYED + key.digest_of(plain.removeprefix("sha256:")), plain)
+
+    def _key(self, root: str) -> RunKey:
+        assert self._keys is not None
+        key = self._keys.known(root)
+        if key is None:
+            raise KeyNeeded([root], make=True)
+        return key

@@ -164,9 +164,9 @@ async def at_each(
     variables: Mapping[str, str],
     databases: Sequence[str],
     play: Callable[[Place], Awaitable[None]],
-    **settings: str,
+    processes: int = 1,
 ) -> None:
-    """Play on each ledger, with one worker of ours and one of Temporal alone."""
+    """Play on each ledger, with workers of ours and one of Temporal alone."""
     server = await connection_for(environment, variables, "")
     log = environment.folder / "plain.log"
     with ExitStack() as running:
@@ -175,10 +175,16 @@ async def at_each(
         await asyncio.to_thread(plain.wait_said, PLAIN_READY)
         for store, make in makers(environment, databases, running).items():
             url = await asyncio.to_thread(make, "steps")
-            ours = {"database_url": url, "task_queue": store, **settings}
-            with worker(variables, environment.case_folder(store), "worker", **ours) as one:
-                await asyncio.to_thread(one.wait_said, READY)
-                place = Place(on_queue(server, store), store, url, one, plain, variables)
+            ours = {"database_url": url, "task_queue": store}
+            folder = environment.case_folder(store)
+            with ExitStack() as workers:
+                started = [
+                    workers.enter_context(worker(variables, folder, f"worker-{number}", **ours))
+                    for number in range(1, processes + 1)
+                ]
+                for one in started:
+                    await asyncio.to_thread(one.wait_said, READY)
+                place = Place(on_queue(server, store), store, url, started[0], plain, variables)
                 await play(place)
 
 

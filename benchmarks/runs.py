@@ -181,10 +181,8 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
             found.note(f"{place.store}: {crowd} at once")
 
     variables = {**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.refund_tools"}
-    processes = str(options.processes)
-    await at_each(
-        environment, environment.variables(variables), options.database, play, processes=processes
-    )
+    variables = environment.variables(variables)
+    await at_each(environment, variables, options.database, play, options.processes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

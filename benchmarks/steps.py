@@ -209,8 +209,7 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
                 found.note(f"{place.store}: 10,000 steps, {mode}")
 
     variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
-    processes = str(options.processes)
-    await at_each(environment, variables, options.database, play, processes=processes)
+    await at_each(environment, variables, options.database, play, options.processes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

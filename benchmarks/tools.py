@@ -22,8 +22,7 @@ from pydantic import BaseModel, JsonValue
 from sqlalchemy import text
 
 from benchmarks.peer_program import arrive, seen
-from surehand.activities.tools.answers import Dedupes, Found, NotFound
-from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.tool import Dedupes, Found, NotFound, ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, tool
 from surehand.workflows.plan.policy import ApprovalPolicy
 

@@ -61,12 +61,6 @@ def _worker(
     check: Annotated[
         bool, typer.Option("--check", help="Load everything, say so, and exit.")
     ] = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes", metavar="N", help="Workers, each in a process of its own: one a core."
-        ),
-    ] = None,
 ) -> int:
     """Run a worker in the foreground, as `worker.py` does: it carries runs and calls tools.
 
@@ -74,8 +68,7 @@ def _worker(
     """
     from surehand.worker import main  # it loads the other room
 
-    several = [] if processes is None else ["--processes", str(processes)]
-    return main([*(["--check"] if check else []), *several])
+    return main(["--check"] if check else [])
 
 
 #: What Python makes of bytes on the command line that are not UTF-8.

@@ -19,7 +19,7 @@ from surehand.activities.ledger.core.guards import weak_guards
 from surehand.activities.ledger.core.standbys import standbys_of
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import MEANING, current
-from surehand.activities.mcp.pins import Seen
+from surehand.activities.mcp.calls import Seen
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import (
     Settings,
@@ -411,7 +411,7 @@ async def _mcp_servers(settings: Settings, tools: Check) -> list[Check]:
     """See that each MCP server of the file answers, and offers what was reviewed."""
     if not settings.mcp:
         return []
-    from surehand.activities.mcp.pins import ask_servers
+    from surehand.activities.mcp.calls import ask_servers
     from surehand.activities.mcp.server_file import McpFileError, read_file
 
     try:

@@ -29,7 +29,7 @@ from surehand.activities.ledger.history.signatures import (
 )
 from surehand.activities.ledger.people.signatures import BadSignature, authentic
 from surehand.activities.ledger.retention.content import Content, Exported
-from surehand.activities.retention.rounds import Files
+from surehand.activities.retention import Files
 from surehand.cli.printer import shown_time
 from surehand.cli.shapes import Shape
 from surehand.client.messages import public_jwk, read_key, sign

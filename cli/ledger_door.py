@@ -80,7 +80,7 @@ def read_toolbox(settings: Settings) -> Toolbox:
 
 def notifiers_of(settings: Settings) -> str:
     """Return in one line the notifiers that a worker with these settings would load."""
-    from surehand.activities.notify.notifiers import (
+    from surehand.activities.notifiers import (
         NotifiersMisconfigured,
         load_notifiers,
         where,

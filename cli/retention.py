@@ -22,7 +22,7 @@ from surehand.activities.ledger.retention import hiding, policy
 from surehand.activities.ledger.retention.hiding import NotPermitted, permitted
 from surehand.activities.ledger.retention.policy import Policy
 from surehand.activities.ledger.runs import erasure
-from surehand.activities.retention.rounds import Kept, Part, Retention, Round
+from surehand.activities.retention import Kept, Part, Retention, Round
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.exports import Exports

@@ -24,7 +24,7 @@ from surehand.workflows.plain_text import plain_line
 from surehand.workflows.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from surehand.activities.mcp.pins import Offered, Seen
+    from surehand.activities.mcp.calls import Offered, Seen
     from surehand.activities.mcp.server_file import Reviewed
     from surehand.activities.tools.toolbox import Toolbox
 
@@ -191,7 +191,7 @@ def warnings_of(toolbox: Toolbox | None, names: Iterable[str]) -> list[str]:
     """Return what is odd about these tools, and refuses nothing."""
     if toolbox is None:
         return []
-    from surehand.activities.tools.lookup_keys import lookup_warning
+    from surehand.activities.tools.toolbox import lookup_warning
 
     tools = [tool for name in sorted(set(names)) if (tool := toolbox.get(name))]
     return [warning for tool in tools if (warning := lookup_warning(tool))]
@@ -278,7 +278,7 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
 
     Example: python starter.py mcp pin shop.create_refund
     """
-    from surehand.activities.mcp.pins import write_pins
+    from surehand.activities.mcp.calls import write_pins
 
     reviewed, offered = await _offered(caller)
     known = {one.full: one for one in offered.tools}
@@ -317,7 +317,7 @@ async def diff(caller: options.Anybody) -> Reply:
     Example: python starter.py mcp diff
     """
     _, offered = await _offered(caller)
-    from surehand.activities.mcp.differences import changes, sides
+    from surehand.activities.mcp.calls import changes, sides
 
     changed = [
         one
@@ -348,7 +348,7 @@ async def diff(caller: options.Anybody) -> Reply:
 
 async def _offered(caller: Caller) -> tuple[Reviewed, Offered]:
     with translated():
-        from surehand.activities.mcp.pins import ask_servers
+        from surehand.activities.mcp.calls import ask_servers
         from surehand.activities.mcp.server_file import read_file
 
         reviewed = read_file(Path(caller.environment.get(MCP_SETTING) or _DEFAULT))

@@ -440,14 +440,14 @@ def errors_page() -> str:
         (code(error.value), "no" if error in errors.NON_RETRYABLE else "yes", text)
         for error, text in _members("surehand.workflows.errors.ErrorType")
     ]
-    failures = module("surehand.activities.tools.failure_classes")
+    failures = module("surehand.activities.tools.failures")
     raised = [
         (code(name), code(found.failure_class.value), _prose(found.__doc__))
         for name, found in vars(failures).items()
         if isinstance(found, type) and issubclass(found, failures.ToolFault)
         if name in module("surehand").__all__
     ]
-    classes = _members("surehand.activities.tools.failure_classes.FailureClass")
+    classes = _members("surehand.activities.tools.failures.FailureClass")
     states = [state.value for state in module("surehand.workflows.contracts.states").RunState]
     same_names("states", meanings.STATES, states)
     return (

@@ -16,18 +16,8 @@ if TYPE_CHECKING:
         Notifier,
         ReceiverGone,
     )
-    from surehand.activities.tools.answers import (
-        Dedupes,
-        Found,
-        LookupAnswer,
-        No,
-        NotFound,
-        Partial,
-        Undo,
-        Unknown,
-    )
-    from surehand.activities.tools.drafts import Draft
-    from surehand.activities.tools.failure_classes import (
+    from surehand.activities.tools.call_reports import Draft
+    from surehand.activities.tools.failures import (
         DependencyDown,
         FailureClass,
         OutcomeUnknown,
@@ -35,7 +25,18 @@ if TYPE_CHECKING:
         RateLimited,
         Transient,
     )
-    from surehand.activities.tools.tool import Tool, ToolContext
+    from surehand.activities.tools.tool import (
+        Dedupes,
+        Found,
+        LookupAnswer,
+        No,
+        NotFound,
+        Partial,
+        Tool,
+        ToolContext,
+        Undo,
+        Unknown,
+    )
     from surehand.activities.tools.toolbox import READ, WRITE, tool
     from surehand.client.client import Client, Pending
     from surehand.client.messages import SeenRequest
@@ -80,12 +81,13 @@ if TYPE_CHECKING:
 #: What is public, by the module below this package that defines it.
 _MODULES: Final = {
     "activities.ledger.outbox.notification": "NotDelivered Notification Notifier ReceiverGone",
-    "activities.tools.answers": "Dedupes Found LookupAnswer No NotFound Partial Undo Unknown",
-    "activities.tools.drafts": "Draft",
-    "activities.tools.failure_classes": (
+    "activities.tools.call_reports": "Draft",
+    "activities.tools.failures": (
         "DependencyDown FailureClass OutcomeUnknown Permanent RateLimited Transient"
     ),
-    "activities.tools.tool": "Tool ToolContext",
+    "activities.tools.tool": (
+        "Dedupes Found LookupAnswer No NotFound Partial Tool ToolContext Undo Unknown"
+    ),
     "activities.tools.toolbox": "READ WRITE tool",
     "client.client": "Client Pending",
     "client.messages": "SeenRequest",

@@ -7,8 +7,8 @@ import os
 import sys
 
 from surehand.activities.ledger.core.store import open_ledger
-from surehand.activities.notify.notifiers import load_notifiers
-from surehand.activities.notify.outbox import Outbox
+from surehand.activities.notifiers import load_notifiers
+from surehand.activities.outbox import Outbox
 from surehand.activities.worker.settings import load_settings
 
 

@@ -19,8 +19,8 @@ from temporalio.workflow import (
 from surehand.workflows.errors import NON_RETRYABLE
 
 #: A dead worker that no other one has noticed (``activities/worker/takeover.py``) is missed when it
-#: has not spoken for this long: every activity heartbeats (``activities/worker/alive.py``). A live
-#: one that is held up for less is not taken for dead. The lease of an effect is as long.
+#: has not spoken for this long: every activity heartbeats (``activities/worker/attempt.py``). A
+#: live one that is held up for less is not taken for dead. The lease of an effect is as long.
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=3)
 
 #: A worker that dies while it moves a run on (decides what is next, with no call under way) is

@@ -37,7 +37,8 @@ from surehand.activities.ledger.quotas.limits import OverQuota, QuotaUsedUp
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.entries import Covered
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.process.program import shared_program
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.activity_errors import again
 from surehand.activities.artifacts import (
     MOST_READS,
     READ_PAUSE,
@@ -44,11 +43,10 @@ from surehand.activities.ledger.steps.entries import (
     Forbidden,
     Held,
 )
-from surehand.activities.runs.child_runs import stop_child_runs
-from surehand.activities.runs.executions import as_newest, execution_of
-from surehand.activities.tools.resource_names import resource_names
-from surehand.activities.tools.tool import Tool, explain
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.runs import as_newest, execution_of, stop_child_runs
+from surehand.activities.tools.tool import Tool, explain, resource_names
+from surehand.activities.worker.attempt import Attempt, again
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.spans import note, note_effect
 from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.contracts.base import ChainHead

@@ -22,9 +22,8 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.drafts import Part, Written
-from surehand.activities.tools.drafts import Draft
-from surehand.activities.tools.failure_classes import OutcomeUnknown, Permanent
-from surehand.activities.tools.progress import note_written
+from surehand.activities.tools.call_reports import Draft, note_written
+from surehand.activities.tools.failures import OutcomeUnknown, Permanent
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.identity import canonical_json
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable

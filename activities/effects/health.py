@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from surehand.activities.tools.failure_classes import Failure, FailureClass
+from surehand.activities.tools.failures import Failure, FailureClass
 from surehand.activities.tools.tool import Tool
 from surehand.activities.worker.watchdog import Watchdog
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from surehand.activities.tools.failure_classes import CallStopped
+from surehand.activities.tools.failures import CallStopped
 from surehand.process import clock
 
 log = structlog.get_logger()

@@ -15,7 +15,6 @@ from typing import Any, Final
 from pydantic import ValidationError
 from temporalio import activity
 
-from surehand.activities.activity_errors import again, stop
 from surehand.activities.artifacts import (
     READ_PAUSE,
     ArtifactStore,
@@ -26,14 +25,14 @@ from surehand.activities.effects.progress_checkpoints import following
 from surehand.activities.effects.read import ReadCall
 from surehand.activities.effects.resource_leases import NO_RESOURCES
 from surehand.activities.effects.tool_calls import ToolActivities
-from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.tools.failure_classes import Permanent
-from surehand.activities.tools.metering import spend
+from surehand.activities.run_keys import Hashes
+from surehand.activities.tools.call_reports import note_tokens, spend
+from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.output_json import clean_text
-from surehand.activities.tools.progress import note_tokens
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt, again, stop
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.spans import note_said
 from surehand.workflows.contracts.model_turns import MODEL, Conversation, ModelSaid, ModelTurn
@@ -79,7 +78,7 @@ class Said:
 #: Is told what a model says, as it says it.
 Tell = Callable[[str], None]
 #: Asks a model, and tells meanwhile what it says, if there is somebody to tell and the model can;
-#: raises as a tool does (``tools/failure_classes.py``). There is somebody only where
+#: raises as a tool does (``tools/failures.py``). There is somebody only where
 #: ``stream_turns`` is set: some models answer otherwise, or not at all, when asked to stream.
 AskModel = Callable[[Asked, Tell | None], Awaitable[Said]]
 

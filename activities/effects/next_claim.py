@@ -18,7 +18,8 @@ from surehand.activities.effects.prepare import (
     prepare_here,
 )
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.tools import Effect, ToolCall
 
 log = structlog.get_logger()

@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.prepare import PreparedCall, tool_context
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.classify import classify
-from surehand.activities.tools.failure_classes import FailureClass
+from surehand.activities.tools.failures import FailureClass
 from surehand.activities.tools.output_json import make_json
+from surehand.activities.worker.attempt import again, stop
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows.errors import ErrorType

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from surehand.activities.activity_errors import again, stop
 from surehand.activities.artifacts import (
     READ_PAUSE,
     ArtifactStore,
@@ -20,17 +19,16 @@ from surehand.activities.artifacts import (
 from surehand.activities.effects.resource_leases import NO_RESOURCES, HeldResources
 from surehand.activities.effects.standing_scope import covering
 from surehand.activities.expressions import RuleBroken, holds
-from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.core.sealed import KeyNeeded
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Entry
-from surehand.activities.tools.drafts import NoDraft
+from surehand.activities.run_keys import Hashes
+from surehand.activities.tools.call_reports import Answers, NoDraft
 from surehand.activities.tools.output_json import clean_text
-from surehand.activities.tools.questions import Answers
-from surehand.activities.tools.resource_names import resource_names
-from surehand.activities.tools.tool import Tool, ToolContext, explain
+from surehand.activities.tools.tool import Tool, ToolContext, explain, resource_names
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt, again, stop
+from surehand.activities.worker.context import WorkerContext
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows.contracts.approvals import Assurance

@@ -14,8 +14,9 @@ import structlog
 
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.steps import artifacts as artifact_rows
-from surehand.activities.tools.progress import Progress, progressing
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.tools.call_reports import Progress, progressing
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.tools import ToolCall
 
 log = structlog.get_logger()

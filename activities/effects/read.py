@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.drafts import KeptDraft, Writer
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
 from surehand.activities.effects.lease import call_within
@@ -37,13 +36,13 @@ from surehand.activities.ledger.steps.entries import (
     Mismatch,
     milliseconds,
 )
-from surehand.activities.tools.answers import No
+from surehand.activities.tools.call_reports import Answers, NeedsAnswer
 from surehand.activities.tools.classify import classify_call
-from surehand.activities.tools.failure_classes import Failure, FailureClass
+from surehand.activities.tools.failures import Failure, FailureClass
 from surehand.activities.tools.output_json import make_json
-from surehand.activities.tools.questions import Answers, NeedsAnswer
-from surehand.activities.worker.alive import NobodyWaits
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.tools.tool import No
+from surehand.activities.worker.attempt import Attempt, NobodyWaits, again, stop
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import GRACE
 from surehand.process import clock

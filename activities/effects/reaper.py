@@ -28,7 +28,8 @@ from surehand.activities.ledger.steps.entries import (
     Barred,
     Entry,
 )
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.maintenance import Reconciled
 
 log = structlog.get_logger()

@@ -10,7 +10,6 @@ from typing import Any, Final
 import structlog
 from pydantic import BaseModel
 
-from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.recorder import Done, Recorder, SaidNo
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import reconcile
@@ -23,10 +22,11 @@ from surehand.activities.ledger.steps.entries import (
     Entry,
     Held,
 )
-from surehand.activities.runs.executions import as_newest
-from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
+from surehand.activities.runs import as_newest
 from surehand.activities.tools.classify import classify
 from surehand.activities.tools.output_json import clean_text, make_json
+from surehand.activities.tools.tool import Found, No, NotFound, Partial, Unknown
+from surehand.activities.worker.attempt import again, stop
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process import clock
 from surehand.workflows.errors import ErrorType

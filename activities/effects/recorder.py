@@ -10,7 +10,6 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import structlog
 
-from surehand.activities.activity_errors import again
 from surehand.activities.effects.next_claim import Ahead, Begun, Next
 from surehand.activities.effects.prepare import tool_context
 from surehand.activities.effects.resource_leases import (
@@ -30,10 +29,10 @@ from surehand.activities.ledger.steps.entries import (
     Entry,
     milliseconds,
 )
-from surehand.activities.tools.answers import No
-from surehand.activities.tools.failure_classes import Failure
-from surehand.activities.tools.questions import Answers, NeedsAnswer
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.call_reports import Answers, NeedsAnswer
+from surehand.activities.tools.failures import Failure
+from surehand.activities.tools.tool import No, Tool, ToolContext
+from surehand.activities.worker.attempt import again
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import ChainHead

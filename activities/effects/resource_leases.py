@@ -26,7 +26,8 @@ from surehand.activities.ledger.effects.resource_leases import (
     LeaseRequest,
 )
 from surehand.activities.tools.tool import Tool
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.process import clock
 from surehand.workflows.contracts.batches import WAITS_FOR
 from surehand.workflows.contracts.effects import Compensate

@@ -13,7 +13,6 @@ from structlog.contextvars import bound_contextvars
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.next_claim import Ahead, Begun
 from surehand.activities.effects.preconditions import to_call_with
 from surehand.activities.effects.prepare import (
@@ -46,12 +45,12 @@ from surehand.activities.ledger.steps.entries import (
     Entry,
     Forbidden,
 )
+from surehand.activities.tools.call_reports import Meter, metering
 from surehand.activities.tools.describing import define, describe_plan
-from surehand.activities.tools.metering import Meter, metering
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt, again, stop, tell_failure
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.spans import note_effect, note_report
-from surehand.activities.worker.telemetry import tell_failure
 from surehand.workflows.contracts.base import TimelineLine
 from surehand.workflows.contracts.batches import (
     Batch,

@@ -19,7 +19,6 @@ import structlog
 from pydantic import BaseModel, ValidationError
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.activity_errors import again, stop
 from surehand.activities.effects.drafts import KeptDraft, Writer
 from surehand.activities.effects.health import STILL_DOWN, is_healthy
 from surehand.activities.effects.lease import KeptLease, call_within, keeping
@@ -60,14 +59,14 @@ from surehand.activities.ledger.steps.entries import (
     Mismatch,
 )
 from surehand.activities.ledger.steps.executions import ActsElsewhere
-from surehand.activities.runs.executions import take_over_as_newest
-from surehand.activities.tools.answers import Found, No, NotFound
+from surehand.activities.runs import take_over_as_newest
+from surehand.activities.tools.call_reports import NeedsAnswer
 from surehand.activities.tools.classify import classify, classify_call
-from surehand.activities.tools.failure_classes import Failure, FailureClass
+from surehand.activities.tools.failures import Failure, FailureClass
 from surehand.activities.tools.output_json import make_json
-from surehand.activities.tools.questions import NeedsAnswer
-from surehand.activities.tools.tool import Tool, ToolContext, explain
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.tools.tool import Found, No, NotFound, Tool, ToolContext, explain
+from surehand.activities.worker.attempt import Attempt, again, stop
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import grace
 from surehand.process import clock

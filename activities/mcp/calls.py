@@ -1,7 +1,10 @@
-"""One call of an MCP server's tool: what it offers is looked at, then it is called, once.
+"""What MCP servers offer, beside what was reviewed; one call of a tool; and writing pins.
 
-The order decides what is proven. Before the request is sent nothing has been applied; from then on
-only the server's own word that it has refused the request says so.
+A call first looks at what is offered, then calls, once. The order decides what is proven. Before
+the request is sent nothing has been applied; from then on only the server's own word that it has
+refused the request says so.
+
+The file of servers is people's: only the digests in it change, its comments and its order stay.
 """
 
 from __future__ import annotations
@@ -9,20 +12,26 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from surehand.activities.mcp.differences import in_words
+import yaml
+
 from surehand.activities.mcp.server_file import (
+    DEFINED,
     Definition,
     McpFileError,
     McpServer,
     McpTool,
+    Reviewed,
     definition_problem,
+    pins_of,
 )
-from surehand.activities.tools.failure_classes import (
+from surehand.activities.tools.call_reports import NeedsAnswer
+from surehand.activities.tools.failures import (
     DependencyDown,
     NotAsReviewed,
     OutcomeUnknown,
@@ -31,8 +40,8 @@ from surehand.activities.tools.failure_classes import (
     ToolFault,
     Transient,
 )
-from surehand.activities.tools.questions import NeedsAnswer
 from surehand.activities.tools.tool import ToolContext
+from surehand.process.files import Unreadable, parse_yaml, replace_whole
 from surehand.process.settings import NotLoaded, load_extra
 from surehand.workflows.identity import NotCanonical, digest
 from surehand.workflows.plain_text import plain
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult
 
     from surehand.activities.mcp.connection import Connection
+
 
 #: Our idempotency key in `_meta`, for servers that know it.
 KEY_IN_META: Final = "surehand/idempotency-key"
@@ -55,11 +65,7 @@ _REFUSED: Final = (-32601, -32602)
 
 
 def sdk() -> ModuleType:
-    """Return what connects, which needs the SDK: an extra, imported when it is first used.
-
-    Raises:
-        McpFileError: It is not installed.
-    """
+    """Return what connects, which needs the SDK: an extra, imported when it is first used."""
     try:
         return load_extra("surehand.activities.mcp.connection", "mcp")
     except NotLoaded as error:
@@ -69,10 +75,7 @@ def sdk() -> ModuleType:
 def changed(full: str, reviewed: Definition, offered: Definition | None) -> str | None:
     """Return how what a server offers differs from what was reviewed; ``None``: it does not.
 
-    Args:
-        full: The tool's name, with its server's.
-        reviewed: The definition that people have pinned.
-        offered: What the server offers under this name now; ``None``: nothing.
+    ``offered`` is ``None`` if the server offers nothing under this name.
     """
     if offered is None:
         return (
@@ -120,16 +123,7 @@ class McpCall:
         return f"{self.server_name}.{self.tool_name}"
 
     async def make(self, params: dict[str, Any], ctx: ToolContext, limit: float) -> Any:
-        """Call it, and ask a human where the server wants to know more.
-
-        Args:
-            params: Its arguments.
-            ctx: Whose call.
-            limit: Seconds that connecting may take.
-
-        Raises:
-            ToolFault: Of the class that says whether it was applied.
-        """
+        """Call it, and ask a human where the server wants to know more. Raises ``ToolFault``."""
         sent = False
         said: CallToolResult | NeedsAnswer | None = None
         try:
@@ -258,3 +252,187 @@ def _bounded(output: dict[str, Any]) -> dict[str, Any]:
     if len(text) <= LARGEST_OUTPUT:
         return output
     return CutOutput(too_large=len(text), begins=text[:2000].decode(errors="ignore"))
+
+
+#: Characters of each side of a difference: all parts of a definition together fit into an error.
+_LONGEST: Final = 120
+#: Of these, characters that both sides have before they part.
+_COMMON: Final = 24
+
+
+def changes(reviewed: Definition | None, offered: Definition | None) -> list[tuple[str, Any, Any]]:
+    """Return each part that differs, as it was reviewed and as it is offered."""
+    before, now = reviewed or {}, offered or {}
+    return [
+        (part, before.get(part), now.get(part))
+        for part in DEFINED
+        # As text: in Python `true` is 1.
+        if _text(before.get(part)) != _text(now.get(part))
+    ]
+
+
+def sides(before: Any, now: Any) -> tuple[str, str]:
+    """Return two values as text in one short line each: from where they part, if they are long."""
+    one, other = _text(before), _text(now)
+    at = 0
+    if max(len(one), len(other)) > _LONGEST:
+        pairs = enumerate(zip(one, other, strict=False))
+        part = next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+        at = max(0, part - _COMMON)
+    return _cut(one, at), _cut(other, at)
+
+
+def in_words(reviewed: Definition | None, offered: Definition | None) -> str:
+    """Return what differs as one line: a change far into a long text is seen, too."""
+    parts = []
+    for part, before, now in changes(reviewed, offered):
+        was, is_ = sides(before, now)
+        parts.append(f"{part} was {was} and is {is_}")
+    return "; ".join(parts)
+
+
+def _text(value: Any) -> str:
+    # In JSON, so that no text ends where its own quotes say.
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _cut(text: str, at: int) -> str:
+    seen = plain(text[at : at + _LONGEST + 1], _LONGEST + 1)
+    begun = "..." if at else ""
+    room = _LONGEST - len(begun)
+    return begun + (seen if len(seen) <= room else f"{seen[: room - 3]}...")
+
+
+#: Seconds that a server may take to say what it offers, to somebody who asks for just that.
+LOOK: Final = 30.0
+#: The same where a worker starts, or says whether it is well: it goes on without an answer.
+LOOK_AT_START: Final = 10.0
+
+State = Literal["pinned", "not pinned", "changed", "gone", "refused", "unusable"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One tool, as the file and its server have it."""
+
+    server: str
+    name: str
+    said: McpTool | None
+    """What the file says of it; ``None``: nothing, so it is refused."""
+    reviewed: Definition | None
+    offered: Definition | None
+
+    @property
+    def full(self) -> str:
+        """Return its name in the toolbox."""
+        return f"{self.server}.{self.name}"
+
+    @property
+    def problem(self) -> str | None:
+        """Return why it could not be called whatever the file says."""
+        return None if self.offered is None else definition_problem(self.offered)
+
+    @property
+    def digest(self) -> str | None:
+        """Return the digest of what is offered."""
+        if self.offered is None or self.problem is not None:
+            return None
+        return digest(self.offered)
+
+    @property
+    def state(self) -> State:
+        """Return how the two stand to each other."""
+        if self.offered is None:
+            return "gone"
+        if self.problem is not None:
+            return "unusable"
+        if self.said is None:
+            return "refused"
+        if self.said.pin is None or (self.said.pin == self.digest and self.reviewed is None):
+            return "not pinned"
+        return "pinned" if self.said.pin == self.digest else "changed"
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What all servers offer, and which of them cannot be asked."""
+
+    tools: tuple[Seen, ...]
+    silent: Mapping[str, str]
+    """Servers that do not answer, with the reason."""
+
+
+async def ask_servers(reviewed: Reviewed, *, at_start: bool = False) -> Offered:
+    """Ask all servers of the file what they offer. Raises ``McpFileError``."""
+    connection = sdk()
+
+    async def ask(name: str) -> dict[str, Definition] | str:
+        try:
+            async with asyncio.timeout(LOOK_AT_START if at_start else LOOK):
+                async with connection.connected(name, reviewed.servers[name]) as opened:
+                    found: dict[str, Definition] = await opened.definitions()
+                    return found
+        except Exception as error:
+            first = innermost(error)
+            return plain(f"{type(first).__name__}: {first}".rstrip(": "), 300)
+
+    answers = await asyncio.gather(*(ask(name) for name in reviewed.servers))
+    tools, silent = list[Seen](), dict[str, str]()
+    for (name, server), offered in zip(reviewed.servers.items(), answers, strict=True):
+        if isinstance(offered, str):
+            silent[name] = offered
+            continue
+        for one in dict.fromkeys([*server.tools, *sorted(offered)]):
+            said = server.tools.get(one)
+            before = reviewed.definitions.get(said.pin or "") if said else None
+            tools.append(Seen(name, one, said, before, offered.get(one)))
+    return Offered(tuple(tools), silent)
+
+
+def write_pins(reviewed: Reviewed, chosen: list[Seen]) -> None:
+    """Write the digests of tools into the file, and their definitions beside it."""
+    path = reviewed.path
+    text = path.read_text(encoding="utf-8-sig")
+    wanted = parse_yaml(text)
+    for one in chosen:
+        wanted["servers"][one.server]["tools"][one.name]["pin"] = one.digest
+    edits = [_edit(text, one) for one in chosen]
+    edited = text
+    for start, end, new in sorted(edits, reverse=True):
+        edited = edited[:start] + new + edited[end:]
+    try:
+        done = parse_yaml(edited) == wanted
+    except Unreadable:
+        done = False
+    if not done:
+        lines = "; ".join(f"{one.full}: pin: {one.digest}" for one in chosen)
+        raise McpFileError(f"{path}: cannot be edited here; write into it yourself: {lines}")
+    fresh = {str(one.digest): one.offered for one in chosen}
+    pins = {
+        tool.get("pin")
+        for server in wanted["servers"].values()
+        for tool in server.get("tools", {}).values()
+    }
+    kept = {pin: one for pin, one in {**reviewed.definitions, **fresh}.items() if pin in pins}
+    # Definitions first: without its digest in the file one counts for nothing.
+    beside = pins_of(path)
+    text = json.dumps(kept, indent=2, sort_keys=True) + "\n"
+    replace_whole(beside, text, mode=None if beside.exists() else 0o644)
+    replace_whole(path, edited)
+
+
+def _edit(text: str, one: Seen) -> tuple[int, int, str]:
+    """Return from where to where the text is replaced, and by what."""
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    for key in ("servers", one.server, "tools", one.name):
+        node = next((value for name, value in node.value if name.value == key), None)
+        if not isinstance(node, yaml.MappingNode):
+            raise McpFileError(f"{one.full}: is not written out in the file")
+    for name, value in node.value:
+        if name.value == "pin":
+            return value.start_mark.index, value.end_mark.index, str(one.digest)
+    if node.flow_style:
+        at = node.start_mark.index + 1
+        return at, at, f"pin: {one.digest}{', ' if node.value else ''}"
+    at = node.start_mark.index
+    return at, at, f"pin: {one.digest}\n{' ' * node.start_mark.column}"

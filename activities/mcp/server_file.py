@@ -178,11 +178,7 @@ def pins_of(path: Path) -> Path:
 
 
 def read_file(path: Path) -> Reviewed:
-    """Read the file, and the definitions beside it.
-
-    Raises:
-        McpFileError: One line: what is wrong, and where.
-    """
+    """Read the file, and the definitions beside it. Raises ``McpFileError``."""
     try:
         parsed = McpFile.model_validate(read_document(path))
     except Unreadable as error:
@@ -240,11 +236,7 @@ def definition_problem(definition: Definition) -> str | None:
 
 
 def from_environment(value: str, where: str) -> str:
-    """Return a value as it is written, or that of the variable that it names.
-
-    Raises:
-        McpFileError: There is no such variable.
-    """
+    """Return a value as it is written, or that of the variable that it names."""
     named = _FROM_ENVIRONMENT.fullmatch(value)
     if named is None:
         return value

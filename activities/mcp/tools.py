@@ -1,21 +1,21 @@
-"""The file's tools in the form of every other tool."""
+"""The file's tools in the form of every other tool, with params as their server's schema says."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, create_model, model_serializer, model_validator
 
 from surehand.activities.expressions import RuleBroken, condition_holds
-from surehand.activities.mcp.calls import CutOutput, McpCall, ReportedError, changed
-from surehand.activities.mcp.params import params_model
-from surehand.activities.mcp.pins import ask_servers
+from surehand.activities.mcp.calls import CutOutput, McpCall, ReportedError, ask_servers, changed
 from surehand.activities.mcp.server_file import (
     Definition,
     McpFileError,
@@ -25,15 +25,18 @@ from surehand.activities.mcp.server_file import (
     pins_of,
     read_file,
 )
-from surehand.activities.tools.answers import (
+from surehand.activities.tools.tool import (
     Dedupes,
     Found,
     LookupAnswer,
+    LookupBy,
+    LookupFunction,
     NotFound,
+    Tool,
+    ToolContext,
     Undo,
     Unknown,
 )
-from surehand.activities.tools.tool import LookupBy, LookupFunction, Tool, ToolContext
 from surehand.activities.tools.toolbox import (
     DEFAULT_TIMEOUT,
     LONGEST_VERSION,
@@ -42,10 +45,62 @@ from surehand.activities.tools.toolbox import (
     ToolboxError,
     tool,
 )
+from surehand.process.json_schemas import problems
 from surehand.workflows.identity import digest
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.references import look_up, references, resolve
+
+#: Params that rules can name; all others can be passed, too.
+_NAME: Final = re.compile(r"[a-z][A-Za-z0-9_]*")
+
+
+class McpParams(BaseModel):
+    """What fits the schema, and nothing else: as it was given."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+    schema_: ClassVar[Mapping[str, Any]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fits(cls, value: Any) -> Any:
+        known = cls.schema_.get("properties", {})
+        # Also where the schema allows more: nobody has reviewed what a server makes of that.
+        wrong = [f"{name}: unknown field" for name in value if name not in known]
+        if wrong := wrong or problems(cls.schema_, value):
+            raise ValueError("; ".join(wrong))
+        return value
+
+    @model_serializer(mode="plain")
+    def _as_given(self) -> dict[str, Any]:
+        given = {**self.__dict__, **(self.__pydantic_extra__ or {})}
+        return {name: given[name] for name in given if name in self.__pydantic_fields_set__}
+
+    @classmethod
+    def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
+        """Return the schema as the server has it."""
+        return copy.deepcopy(dict(cls.schema_))
+
+
+def params_model(schema: Mapping[str, Any], without: str | None) -> type[McpParams]:
+    """Return the model of params of a schema.
+
+    ``without`` is the argument that carries our own key.
+    """
+    left = {key: value for key, value in schema.items() if key != "required"}
+    properties = schema.get("properties", {})
+    left["properties"] = {name: part for name, part in properties.items() if name != without}
+    if required := [name for name in schema.get("required", []) if name != without]:
+        left["required"] = required
+    fields: dict[str, Any] = {
+        name: (Any, None)
+        for name in left["properties"]
+        if _NAME.fullmatch(name) and not hasattr(McpParams, name)
+    }
+    model = create_model("Params", __base__=McpParams, **fields)
+    model.schema_ = left
+    return model
+
 
 _LONGEST_DESCRIPTION: Final = 300
 #: Characters of a param in a headline.
@@ -53,11 +108,7 @@ _LONGEST_VALUE: Final = 100
 
 
 def mcp_tools(path: str) -> list[Tool]:
-    """Return the tools of the file at a path; none where it is empty.
-
-    Raises:
-        McpFileError: The file is wrong, or a tool in it is not pinned.
-    """
+    """Return the tools of the file at a path; none where it is empty. Raises ``McpFileError``."""
     if not path:
         return []
     reviewed = read_file(Path(path))
@@ -69,11 +120,7 @@ def mcp_tools(path: str) -> list[Tool]:
 
 
 async def look_for_changes(path: str) -> list[str]:
-    """Return what servers offer otherwise than it was reviewed, or that they cannot be asked.
-
-    Raises:
-        McpFileError: The SDK is not installed.
-    """
+    """Return what servers offer otherwise than it was reviewed, or that they cannot be asked."""
     offered = await ask_servers(read_file(Path(path)), at_start=True)
     found = [
         await asyncio.to_thread(changed, seen.full, seen.reviewed, seen.offered)

@@ -1,6 +1,6 @@
 """What kind of failure it is decides what happens, not its type name.
 
-A tool raises one of the classes in ``failure_classes.py``, or lets an ``httpx`` error pass. For a
+A tool raises one of the classes in ``failures.py``, or lets an ``httpx`` error pass. For a
 write the second question counts more than the first: is it *proven* that the effect was not
 applied? Only then may the call be repeated, or has it failed. Otherwise its outcome is in doubt:
 reconciled.
@@ -18,7 +18,7 @@ from typing import Final
 import httpx
 import structlog
 
-from surehand.activities.tools.failure_classes import (
+from surehand.activities.tools.failures import (
     NOTHING_DECLARED,
     CallStopped,
     Declared,
@@ -28,9 +28,9 @@ from surehand.activities.tools.failure_classes import (
     RateLimited,
     ReportedFailure,
     ToolFault,
+    retry_after,
 )
 from surehand.activities.tools.output_json import clean_text
-from surehand.activities.tools.retries import retry_after
 
 log = structlog.get_logger()
 
@@ -47,9 +47,7 @@ LONGEST_MESSAGE: Final = 2000
 def classify(error: BaseException, declared: Declared = NOTHING_DECLARED) -> Failure:
     """Return the class of what a call raised. What is not recognised is in doubt.
 
-    Args:
-        error: What it raised.
-        declared: What the tool says of errors of its own; the first that fits wins.
+    Of what the tool declares of errors of its own, the first that fits wins.
     """
     message = clean_text(f"{type(error).__name__}: {error}".rstrip(": "), LONGEST_MESSAGE)
     for type_, class_ in declared.items():
@@ -79,11 +77,7 @@ def classify_call(
 ) -> Failure:
     """Return the class of what a tool's call raised; one it has not declared is logged.
 
-    Args:
-        error: What it raised.
-        tool: The tool's name.
-        module: The module of its function: the message names the line of the user's own code.
-        declared: What the tool says of errors of its own.
+    The message names the line of the user's own code, which is in the package of ``module``.
     """
     failure = classify(error, declared)
     if isinstance(error, (*_EXPECTED, *declared)):

@@ -1,4 +1,4 @@
-"""A tool as it is loaded, and what it may know about its call."""
+"""A tool as it is loaded, what it may know about its call, and what it answers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,177 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 
-from surehand.activities.tools.answers import Dedupes, LookupAnswer, No, Undo
-from surehand.activities.tools.drafts import Draft
-from surehand.activities.tools.metering import spend
+from surehand.activities.tools.call_reports import Draft, earlier_progress, note_progress, spend
 from surehand.activities.tools.output_json import clean_text
-from surehand.activities.tools.progress import earlier_progress, note_progress
 from surehand.process.json_schemas import find_schema_problem
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
+from surehand.workflows.options import CALL_MARGIN
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.wording import reasons
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.session import Session
-    from surehand.activities.tools.failure_classes import Declared
-    from surehand.activities.tools.questions import Answers
+    from surehand.activities.tools.call_reports import Answers
+    from surehand.activities.tools.failures import Declared
+
+
+@dataclass(frozen=True)
+class No:
+    """The tool's answer is no (not found, already shipped): a value, never retried.
+
+    Example:
+        >>> answer = No("order-7 was shipped already", code="shipped")
+        >>> answer.code
+        'shipped'
+    """
+
+    reason: str
+    code: str = "no"
+
+    def cleaned(self) -> No:
+        """Return the answer as ledger and history can carry it, whatever the tool has put in."""
+        return No(clean_text(str(self.reason), 2000), clean_text(str(self.code), 80))
+
+
+@dataclass(frozen=True)
+class Dedupes:
+    """The provider honours our key.
+
+    Example:
+        >>> @tool("shop.pay", effect=WRITE, dedupes=Dedupes(timedelta(hours=24)), irreversible=True)
+        ... async def pay(params: Order, ctx: ToolContext) -> str:
+        ...     return f"paid under {ctx.idempotency_key}"
+        >>> pay.dedupes.window
+        datetime.timedelta(days=1)
+    """
+
+    window: timedelta
+    """For how long after the first call; later only a lookup or a human can tell."""
+
+
+@dataclass(frozen=True)
+class Undo:
+    """How an effect is undone: another tool, with params made from the call and its receipt.
+
+    Example:
+        >>> undo = Undo("shop.refund", lambda params, receipt: {"payment": receipt["id"]})
+        >>> undo.params({"order_id": "order-7"}, {"id": "pay-1"})
+        {'payment': 'pay-1'}
+    """
+
+    tool: str
+    params: Callable[[dict[str, Any], Any], Mapping[str, Any]]
+    """``(params, receipt) -> params of the undoing tool``, all in JSON form."""
+    version: str = ""
+    """Of ``params``, where it may change while the tool's own version stays."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Lookup: the effect happened; ``receipt`` is what the call would have returned.
+
+    Example:
+        >>> async def find(params: Order, ctx: ToolContext) -> LookupAnswer:
+        ...     payments = {"key-1": {"id": "pay-1"}}
+        ...     paid = payments.get(ctx.idempotency_key)
+        ...     return Found(paid) if paid else NotFound()
+        >>> await find(Order(order_id="order-7"), ctx)
+        Found(receipt={'id': 'pay-1'})
+    """
+
+    receipt: JsonValue
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """Lookup: there is no such effect (yet).
+
+    Example:
+        >>> async def find(params: Order, ctx: ToolContext) -> LookupAnswer:
+        ...     return NotFound()
+        >>> await find(Order(order_id="order-7"), ctx)
+        NotFound()
+    """
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Lookup: the effect happened in part.
+
+    Example:
+        >>> async def find(params: Order, ctx: ToolContext) -> LookupAnswer:
+        ...     return Partial("1 of 2 parcels was sent", receipt={"parcels": ["p-1"]})
+        >>> (await find(Order(order_id="order-7"), ctx)).details
+        '1 of 2 parcels was sent'
+    """
+
+    details: str
+    receipt: JsonValue = None
+    """What the part would have returned; a compensation that a human asks for is given it."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Lookup: the outside system cannot tell.
+
+    Example:
+        >>> async def find(params: Order, ctx: ToolContext) -> LookupAnswer:
+        ...     return Unknown("the shop keeps payments for a day only")
+        >>> (await find(Order(order_id="order-7"), ctx)).reason
+        'the shop keeps payments for a day only'
+    """
+
+    reason: str
+
+
+#: A ``No``: the outside system was asked, and has refused.
+LookupAnswer = Found | NotFound | Partial | Unknown | No
+
+
+#: As long as the ledger's column is.
+LONGEST_RESOURCE: Final = 400
+#: Each is locked, renewed and freed by itself: a call with more wants one wider resource.
+MOST_RESOURCES: Final = 20
+#: A shorter lease would be lost whenever the ledger takes a moment, or while a transactional tool
+#: holds SQLite's only writer.
+SHORTEST_LEASE: Final = timedelta(seconds=3)
+#: The wait is a part of an attempt, and has to leave room for the rest of it.
+LONGEST_WAIT: Final = CALL_MARGIN / 2
+
+
+def limits_problem(lease: timedelta | None, wait: timedelta | None) -> str | None:
+    """Return what is wrong with the limits of a tool or a worker, or ``None``."""
+    if lease is not None and lease < SHORTEST_LEASE:
+        return f"the lease of a resource is at least {SHORTEST_LEASE.total_seconds():g} s"
+    if wait is not None and not timedelta(0) <= wait <= LONGEST_WAIT:
+        return f"the wait for a resource is at most {LONGEST_WAIT.total_seconds():g} s"
+    return None
+
+
+def resource_names(
+    resource: Callable[[Any], str | list[str]] | None, params: Any
+) -> tuple[str, ...]:
+    """Return the resources that a call names: sorted, each once. Raises ``ValueError``."""
+    if resource is None:
+        return ()
+    try:
+        given: object = resource(params)
+    except Exception as error:
+        raise ValueError(f"resource(params): {error!r}") from error
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, (list, tuple)) or len(names) > MOST_RESOURCES:
+        raise ValueError(f"resource(params) must give a text or a list of at most {MOST_RESOURCES}")
+    for name in names:
+        if (
+            not isinstance(name, str)
+            or not 0 < len(name) <= LONGEST_RESOURCE
+            or name != clean_text(name)
+        ):
+            raise ValueError(
+                f"resource(params): a resource has 1 to {LONGEST_RESOURCE} characters of plain text"
+            )
+    return tuple(sorted(set(names)))
+
 
 #: Characters that a human reads of a call before its params; they stand beside it.
 _LONGEST_DESCRIPTION: Final = 4000
@@ -192,23 +349,11 @@ class Tool:
 
     def spec(self) -> ToolSpec:
         """Return the serialisable description that goes into history."""
+        same = ToolSpec.model_fields.keys() - {"compensation", "cleanup", "lookups"}
         return ToolSpec(
-            name=self.name,
-            version=self.version,
-            schema_hash=self.schema_hash,
-            effect=self.effect,
-            recovery=self.recovery,
-            timeout=self.timeout,
-            description=self.description,
-            settle=self.settle,
+            **{name: getattr(self, name) for name in same},
             compensation=self.compensate.tool if self.compensate else None,
             cleanup=self.cleanup.tool if self.cleanup else None,
-            irreversible=self.irreversible,
-            approval=self.approval,
-            permission=self.permission,
-            fresh_for=self.fresh_for,
-            foreign=self.foreign,
-            secret_params=self.secret_params,
             lookups=self._lookups(),
         )
 

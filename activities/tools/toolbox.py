@@ -8,6 +8,7 @@ and decides what happens after a crash. There is no global registry: the decorat
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -15,22 +16,21 @@ import traceback
 import typing
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel
 
 from surehand.activities import expressions
-from surehand.activities.tools.answers import (
-    Dedupes,
-    Undo,
-)
-from surehand.activities.tools.resource_names import limits_problem
 from surehand.activities.tools.tool import (
+    Dedupes,
     LookupBy,
     LookupFunction,
     PreconditionFunction,
     Tool,
     ToolFunction,
+    Undo,
+    limits_problem,
 )
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool
 from surehand.workflows.contracts.model_turns import MODEL
@@ -39,7 +39,8 @@ from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy
 
 if TYPE_CHECKING:
-    from surehand.activities.tools.failure_classes import Declared
+    from surehand.activities.tools.failures import Declared
+
 
 READ: Final = Effect.READ
 WRITE: Final = Effect.WRITE
@@ -358,9 +359,7 @@ class Toolbox:
     def undo_spec(self, of: Tool, *, approved: bool) -> UndoSpec:
         """Return how a tool's effect is undone.
 
-        Args:
-            of: The tool.
-            approved: Whether people have approved a call of it that they were shown with this.
+        ``approved``: whether people have approved a call of it that they were shown with this.
         """
         compensate, cleanup = map(self._undo_tool, (of.compensate, of.cleanup))
         return UndoSpec(
@@ -397,16 +396,7 @@ def _where(error: BaseException) -> str:
 
 
 def load_toolbox(modules: Iterable[str], more: Iterable[Tool] = ()) -> Toolbox:
-    """Import the named modules and collect the tools they define or import.
-
-    Args:
-        modules: Their names.
-        more: Tools that no module defines.
-
-    Raises:
-        ToolboxError: Module not found or broken, two tools of one name, a compensation that is
-            not there.
-    """
+    """Import the named modules and collect the tools they define or import."""
     found: dict[int, Tool] = {}
     for module_name in modules:
         try:
@@ -423,3 +413,47 @@ def load_toolbox(modules: Iterable[str], more: Iterable[Tool] = ()) -> Toolbox:
             raise ToolboxError(f"tool module {module_name!r} defines no tool (@tool)")
         found.update({id(item): item for item in own})
     return Toolbox([*found.values(), *more])
+
+
+_KEY: Final = "idempotency_key"
+
+
+def lookup_warning(tool: Tool) -> str | None:
+    """Return what is odd about a lookup that is said to go by key, if anything is.
+
+    It is odd that it never takes the key from its context. Where it hands its context on to another
+    function, nobody can tell, and nothing is said.
+    """
+    if tool.lookup is None or tool.lookup_by != "key" or _may_use_key(tool.lookup):
+        return None
+    return (
+        f"{tool.name}: its lookup does not use ctx.{_KEY}, so it may find what others have done;"
+        ' if it asks how the world is, declare lookup_by="state"'
+    )
+
+
+def _may_use_key(function: Any) -> bool:
+    whole = inspect.unwrap(function)
+    try:
+        code = ast.parse(dedent(inspect.getsource(whole))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return True  # it cannot be looked into
+    if not isinstance(code, ast.FunctionDef | ast.AsyncFunctionDef):
+        return True
+    own = 1 if inspect.ismethod(whole) else 0
+    names = [one.arg for one in (*code.args.posonlyargs, *code.args.args)]
+    if len(names) != own + 2 or code.args.vararg or code.args.kwarg:
+        return True
+    return _uses(code, names[own + 1])
+
+
+def _uses(code: ast.AST, context: str) -> bool:
+    """Return whether code takes the key of its context, or does more than take other fields."""
+    inside = [node for node in ast.walk(code) if not isinstance(node, ast.arg)]
+    others = {
+        id(node.value) for node in inside if isinstance(node, ast.Attribute) and node.attr != _KEY
+    }
+    return any(
+        isinstance(node, ast.Name) and node.id == context and id(node) not in others
+        for node in inside
+    )

@@ -23,11 +23,7 @@ class WorkflowModulesError(Exception):
 
 
 def load_workflows(modules: Iterable[str]) -> list[type[Run]]:
-    """Import the named modules and return the workflow classes that they define.
-
-    Raises:
-        WorkflowModulesError: Module not found or broken, none defined, two of one name.
-    """
+    """Import the named modules and return the workflow classes that they define."""
     found: dict[str, type[Run]] = {}
     for module_name in modules:
         where = f"workflow module {module_name!r} (SUREHAND_WORKFLOW_MODULES)"
@@ -55,11 +51,7 @@ def load_workflows(modules: Iterable[str]) -> list[type[Run]]:
 
 
 def pass_through(modules: Sequence[str]) -> Sequence[str]:
-    """Return the modules that the sandbox of the workflows does not load anew.
-
-    Raises:
-        WorkflowModulesError: There is no such module.
-    """
+    """Return the modules that the sandbox of the workflows does not load anew."""
     for name in modules:
         try:
             found = importlib.util.find_spec(name)
@@ -78,14 +70,7 @@ def pass_through(modules: Sequence[str]) -> Sequence[str]:
 
 @contextmanager
 def naming_what_the_sandbox_refuses(own: Iterable[type[Run]]) -> Iterator[None]:
-    """Say of a workflow that cannot be loaded into the sandbox what to do about it.
-
-    Args:
-        own: The user's workflows.
-
-    Raises:
-        WorkflowModulesError: It was loaded outside of the sandbox, and cannot be inside.
-    """
+    """Say of a workflow that cannot be loaded into the sandbox what to do about it."""
     try:
         yield
     except RuntimeError as error:

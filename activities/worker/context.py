@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
-from temporalio import activity
-
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.tools.retries import Retries
+from surehand.activities.run_keys import Hashes
+from surehand.activities.tools.failures import Retries
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.alive import Doing
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.metrics import Metrics
 from surehand.activities.worker.settings import (
@@ -89,52 +85,3 @@ class WorkerContext:
             stream_turns=settings.stream_turns,
             assurance=Assurance(settings.decisions),
         )
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """This attempt of the current activity."""
-
-    number: int
-    """Counts from 1."""
-    activity_key: str
-    holder: str
-    unacknowledged: bool = False
-    """Whether an earlier one may have come to an end that Temporal has not heard of: what it has
-    stored is taken then, because what was made of it may be there."""
-    execution: str | None = None
-    """The execution of the run that it is an attempt of."""
-    batch: str | None = None
-    """The token of the batch that it makes (``ledger/steps/batches.py``)."""
-    doing: Doing = field(default_factory=Doing, compare=False)
-
-    @classmethod
-    def current(cls) -> Attempt:
-        """Return the attempt that this code runs in."""
-        info = activity.info()
-        activity_key = f"{info.workflow_run_id}:{info.activity_id}"
-        holder = f"{activity_key}:{info.attempt}:{uuid.uuid4().hex}"
-        unacknowledged, doing = info.is_local, Doing.current()
-        execution = info.workflow_run_id
-        return cls(
-            *(info.attempt, activity_key, holder),
-            unacknowledged=unacknowledged,
-            execution=execution,
-            doing=doing,
-        )
-
-    def unacknowledged_holders(self) -> str | None:
-        """Return the prefix of the holders whose recorded reads this attempt takes over.
-
-        ``None``: no earlier answer counts. A run that was reset reads anew.
-        """
-        if self.unacknowledged:
-            return ""
-        # Had Temporal heard of an answer of this activity, there would be no further attempt.
-        return f"{self.activity_key}:" if self.number > 1 else None
-
-    def of_next_step(self, *, unacknowledged: bool = False) -> Attempt:
-        """Return the attempt as that of one step more, whose claims are its own."""
-        holder = f"{self.activity_key}:{self.number}:{uuid.uuid4().hex}"
-        unacknowledged = unacknowledged or self.unacknowledged or self.number > 1
-        return replace(self, holder=holder, unacknowledged=unacknowledged)

@@ -67,10 +67,7 @@ class Crash:
     def parse(cls, setting: str, once: str = "", by: Signals = Signals.SIGKILL) -> Crash:
         """Return the crash that ``tool:point`` or ``tool:point@step`` names.
 
-        Args:
-            setting: An empty one never crashes.
-            once: Path of the file that makes it the only crash; empty for every time.
-            by: The signal that the process sends to itself.
+        An empty setting never crashes. ``once``: the file that makes it the only crash.
         """
         if not setting:
             return cls()

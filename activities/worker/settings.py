@@ -2,18 +2,22 @@
 
 In the environment and in ``.env`` their names have the prefix ``SUREHAND_``. Temporal's own
 settings (``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, profiles) are read by the SDK's environment
-configuration.
+configuration. What is secret among them is kept out of logs, and out of the ledger's error texts.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     BeforeValidator,
@@ -25,9 +29,10 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from surehand.activities.ledger.core.engine import passwords_of
 from surehand.activities.ledger.retention import policy
-from surehand.activities.tools.resource_names import limits_problem
-from surehand.activities.tools.retries import Retries
+from surehand.activities.tools.failures import Retries
+from surehand.activities.tools.tool import limits_problem
 from surehand.activities.worker.crash_points import Crash
 from surehand.process.settings import (
     DEFAULT_ARTIFACTS,
@@ -164,8 +169,6 @@ class Settings(BaseSettings):
     """``console`` for people, ``json`` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged at least."""
-    processes: int = Field(default=1, ge=1, le=64)
-    """Workers that `worker` runs here, each in a process of its own: one keeps one core busy."""
     metrics: str = ""
     """Address of the Prometheus endpoint, such as ``127.0.0.1:9464``; empty: none."""
     health: str = ""
@@ -387,16 +390,7 @@ def load_settings(
     env_file: Path = ENV_FILE,
     settings_file: Path = SETTINGS_FILE,
 ) -> Settings:
-    """Read the settings.
-
-    Args:
-        environ: The environment; wins over the files.
-        env_file: A ``.env`` file, which may be missing; wins over the settings file.
-        settings_file: Taken unless ``SUREHAND_SETTINGS`` names another one; it may be missing.
-
-    Raises:
-        SettingsError: One line that names what is unknown, missing or wrong, and where.
-    """
+    """Read the settings. Raises ``SettingsError``."""
     try:
         return judge_settings(read_sources(environ, env_file, settings_file))
     except SourceError as error:
@@ -413,12 +407,8 @@ def missing_settings(sources: Sources) -> list[str]:
 def judge_settings(sources: Sources, *, without: Sequence[str] = ()) -> Settings:
     """Return what was given as settings.
 
-    Args:
-        sources: What was given.
-        without: Settings that may be missing; they must not be asked for afterwards.
-
-    Raises:
-        SettingsError: One line that names what is unknown, missing or wrong, and where.
+    Settings in ``without`` may be missing; they must not be asked for afterwards. Raises
+    ``SettingsError``.
     """
     known = list(Settings.model_fields)
     for name, given in sources.settings.items():
@@ -445,3 +435,78 @@ def judge_settings(sources: Sources, *, without: Sequence[str] = ()) -> Settings
         source = sources.settings.get(name)
         where = str(source) if source else f"setting {PREFIX}{name.upper()}"
         raise SettingsError(f"{where}: {reason_of(first)}") from error
+
+
+#: A shorter one would take half of every line with it.
+_SHORTEST: Final = 5
+#: Backslashes that one has become where a text was quoted three times.
+_QUOTED: Final = 8
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Texts that nobody may read."""
+
+    texts: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Secrets:
+        """Return the secret settings, and the parts of URLs among them that are secret alone."""
+        values = [
+            value.get_secret_value()
+            for name in Settings.model_fields
+            if isinstance(value := getattr(settings, name), SecretStr)
+        ]
+        texts = {part for value in values for part in _parts(value)}
+        texts |= passwords_of(settings.database_url)
+        return cls(frozenset(text for text in texts if len(text) >= _SHORTEST))
+
+    def hide(self, text: str) -> str:
+        """Return a text with ``***`` in the place of each secret."""
+        if not self.texts:
+            return text
+        return self._pattern.sub("***", text)
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        # The longest first: one may be part of another.
+        texts = sorted(self.texts, key=len, reverse=True)
+        return re.compile(
+            "|".join(
+                "".join(_written(one, len(list(run))) for one, run in groupby(text))
+                for text in texts
+            )
+        )
+
+
+def _written(character: str, times: int) -> str:
+    """Return a pattern of equal characters as logs have them: quoted by Python or JSON.
+
+    How often they may be quoted has an end. Without one, a long row of backslashes in a stranger's
+    text would be gone through again from each of them.
+    """
+    if character == "\\":
+        return rf"\\{{{times},{times * _QUOTED}}}"
+    if character in "'\"":
+        return rf"\\{{0,{_QUOTED}}}{character}" * times
+    if character.isascii() and character.isprintable():
+        return re.escape(character) * times
+    quoted = (
+        ascii(character),
+        json.dumps(character),
+        str(character.encode("utf-8", "replace"))[1:],
+    )
+    slashes = rf"\\\\{{1,{_QUOTED}}}"
+    escapes = "|".join(re.sub(r"\\\\", slashes, re.escape(one[1:-1])) for one in quoted)
+    return f"(?:{re.escape(character)}|{escapes})" * times
+
+
+def _parts(value: str) -> list[str]:
+    parts = [value]
+    try:
+        url = urlsplit(value)
+        path = f"{url.path}?{url.query}" if url.query else url.path
+        parts += [path, url.path, url.query, unquote(url.password or ""), url.password or ""]
+    except ValueError:
+        pass  # no URL, which is said elsewhere
+    return parts if "://" in value else [value, value.removeprefix("whsec_")]

@@ -69,13 +69,7 @@ class Spans:
     def open(
         self, operation: str, name: str, attributes: Mapping[str, Value]
     ) -> AbstractContextManager[None]:
-        """Open a span for as long as the block lasts.
-
-        Args:
-            operation: ``execute_tool`` or ``chat``.
-            name: The tool's or the model's.
-            attributes: What is known before.
-        """
+        """Open a span for as long as the block lasts."""
         return nullcontext()
 
     @contextmanager

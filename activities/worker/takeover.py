@@ -165,9 +165,7 @@ class _Activity(ActivityInboundInterceptor):
 async def taking_over(client: Client, presence: Presence | None) -> AsyncIterator[InHand]:
     """Be there for other workers, and take over from one that dies, while the block lasts.
 
-    Args:
-        client: Its identity is the one that Temporal knows this worker by.
-        presence: Of this worker; ``None``: nobody else can see it.
+    Without a presence nobody else can see this worker.
     """
     in_hand = InHand()
     if presence is None:

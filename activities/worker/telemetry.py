@@ -11,13 +11,11 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import structlog
-from temporalio import activity
-from temporalio.exceptions import ApplicationError
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
@@ -28,13 +26,10 @@ from temporalio.runtime import (
     TelemetryConfig,
     TelemetryFilter,
 )
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.worker.metrics import BUCKETS
 from surehand.activities.worker.settings import SettingsError
 from surehand.process.settings import PREFIX
-from surehand.workflows.errors import WAITS, ErrorType
 
 PROTOCOL: Final = "http/protobuf"
 _DEFAULT_INTERVAL: Final = "60000"
@@ -64,15 +59,10 @@ def find_receiver(
 ) -> Receiver | None:
     """Return whom OpenTelemetry's own variables (``OTEL_*``) name for a signal.
 
-    Args:
-        environ: The environment.
-        signal: What is sent.
+    Raises ``SettingsError``.
 
     Returns:
         The receiver; ``None``: nothing is sent.
-
-    Raises:
-        SettingsError: It is to be spoken to in a protocol that we do not have.
     """
     exporters = environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or "otlp" not in exporters.split(","):
@@ -101,13 +91,8 @@ def _variable(environ: Mapping[str, str], signal: str, what: str) -> tuple[str, 
 def find_metrics_receiver(environ: Mapping[str, str], endpoint: str) -> OpenTelemetryConfig | None:
     """Return whom metrics are sent to.
 
-    Args:
-        environ: The environment.
-        endpoint: Where they are served for Prometheus; empty: nowhere. The core has one way only:
-            a receiver that is named for all signals gives way to it.
-
-    Raises:
-        SettingsError: A variable cannot be followed, or there are two ways.
+    ``endpoint``: where they are served for Prometheus. The core has one way only: a receiver that
+    is named for all signals gives way to it. Raises ``SettingsError``.
     """
     receiver = find_receiver(environ, "metrics")
     if receiver is None:
@@ -163,13 +148,7 @@ class AddressError(Exception):
 def configure_logging(
     format_: str, level: str, hide: Callable[[str], str] = lambda text: text
 ) -> None:
-    """Send our logs, and those of libraries, to standard error in one form.
-
-    Args:
-        format_: ``console`` or ``json``.
-        level: ``debug``, ``info``, ``warning`` or ``error``.
-        hide: Returns a text without what nobody may read.
-    """
+    """Send our logs, and those of libraries, to standard error in one form."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -207,7 +186,7 @@ def configure_logging(
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     for ours in ("surehand.activities", "surehand.workflows", "surehand.worker", "__main__"):
         logging.getLogger(ours).setLevel(level.upper())
-    logging.getLogger("temporalio.activity").addFilter(_untold)
+    logging.getLogger("temporalio.activity").addFilter(_is_not_logged)
     logging.captureWarnings(True)
 
 
@@ -235,15 +214,7 @@ def _core_fields(
 
 
 def core_runtime(metrics: str = "", receiver: OpenTelemetryConfig | None = None) -> Runtime:
-    """Return the SDK's core of this process; its log goes where ours goes.
-
-    Args:
-        metrics: Address of the Prometheus endpoint, ``ip:port``; empty: none.
-        receiver: Whom metrics are sent to, if there is no such endpoint.
-
-    Raises:
-        AddressError: The address is taken, or not this machine's.
-    """
+    """Return the SDK's core of this process; its log goes where ours goes."""
     if not metrics:
         return Runtime(
             telemetry=TelemetryConfig(
@@ -276,63 +247,9 @@ def _resource(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 #: Set once this attempt's failure has been logged: the SDK would log it again, with a traceback.
-_told: ContextVar[bool] = ContextVar("told", default=False)
+FAILURE_IS_LOGGED: Final[ContextVar[bool]] = ContextVar("failure_is_logged", default=False)
 
 
-def _untold(record: logging.LogRecord) -> bool:
+def _is_not_logged(record: logging.LogRecord) -> bool:
     failure = getattr(record, "__temporal_error_identifier", None) == "ActivityFailure"
-    return not (failure and _told.get())
-
-
-class ContextInterceptor(Interceptor):
-    """Gives every log line of an activity its run, step and attempt."""
-
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        """Wrap the activities of this worker."""
-        return _ActivityContext(next)
-
-
-class _ActivityContext(ActivityInboundInterceptor):
-    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        info = activity.info()
-        message = input.args[0] if input.args else None
-        call = getattr(message, "call", message)
-        with structlog.contextvars.bound_contextvars(
-            run_id=info.workflow_id,
-            step_id=getattr(call, "step_id", None),
-            attempt=info.attempt,
-            activity=info.activity_type,
-        ):
-            log = structlog.get_logger(__name__)
-            log.debug("activity.started")
-            try:
-                result = await super().execute_activity(input)
-            except Exception as error:
-                tell_failure(log, error)
-                raise
-            outcome = getattr(result, "outcome", None)
-            log.debug("activity.done", outcome=getattr(outcome, "kind", outcome))
-            return result
-
-
-def tell_failure(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
-    """Log how an attempt failed: one line, and a traceback only where nobody expected it."""
-    _told.set(True)
-    if isinstance(error, LedgerUnavailable):
-        log.warning("ledger.unavailable", error=str(error))
-        return
-    if not isinstance(error, ApplicationError):
-        log.error("activity.broken", error_type=type(error).__name__, exc_info=error)
-        return
-    if error.type == ErrorType.LEDGER_LOST:
-        say = log.error
-    else:
-        say = log.info if error.type in WAITS else log.warning
-    delay = error.next_retry_delay
-    say(
-        "activity.failed",
-        error_type=error.type,
-        error=error.message,
-        retry_in=None if delay is None else round(delay.total_seconds(), 3),
-        final=error.non_retryable,
-    )
+    return not (failure and FAILURE_IS_LOGGED.get())

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -21,16 +21,21 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode
-from temporalio import workflow
+from temporalio import client, workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.contrib.opentelemetry import (
     OpenTelemetryPlugin,
     ReplaySafeTracerProvider,
     create_tracer_provider,
 )
+from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import (
     ContinueAsNewInput,
     ExecuteWorkflowInput,
+    HandleQueryInput,
+    HandleSignalInput,
+    HandleUpdateInput,
     Interceptor,
     StartActivityInput,
     StartChildWorkflowInput,
@@ -48,12 +53,68 @@ from surehand.activities.worker.spans import (
     Value,
     noting,
 )
-from surehand.activities.worker.trace_headers import ReadableHeaders
 from surehand.workflows import ports
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import ENDED, RunState
 from surehand.workflows.errors import WAITS
 from surehand.workflows.run.run import Run
+
+#: Where the plugin writes them.
+HEADER: Final = "_tracer-data"
+
+
+class _WithHeaders(Protocol):
+    headers: Mapping[str, Payload]
+
+
+T = TypeVar("T", bound=_WithHeaders)
+
+
+def readable(input: T) -> T:
+    """Return what has arrived, without a header that is no map of words."""
+    header = input.headers.get(HEADER)
+    if header is not None and not _is_readable(header):
+        input.headers = {name: one for name, one in input.headers.items() if name != HEADER}
+    return input
+
+
+def _is_readable(header: Payload) -> bool:
+    try:
+        [carrier] = PayloadConverter.default.from_payloads([header])
+    except Exception:  # whatever the decoder raises on what a stranger has written
+        return False
+    return isinstance(carrier, dict) and all(isinstance(one, str) for one in carrier.values())
+
+
+# Also a client's: what a client has comes before what a plugin adds to the worker alone.
+# Whoever reaches the server can send any header with a signal. The plugin raises on one that is not
+# as it has written it, in each attempt at the workflow task: the run would stand still.
+class ReadableHeaders(client.Interceptor, Interceptor):
+    """Has runs get only headers that can be read."""
+
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor]:
+        """Return what looks at all that arrives."""
+        return _ReadableInbound
+
+
+class _ReadableInbound(WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        return await super().execute_workflow(readable(input))
+
+    async def handle_signal(self, input: HandleSignalInput) -> None:
+        await super().handle_signal(readable(input))
+
+    async def handle_query(self, input: HandleQueryInput) -> Any:
+        return await super().handle_query(readable(input))
+
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:
+        super().handle_update_validator(readable(input))
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
+        return await super().handle_update_handler(readable(input))
+
 
 #: What spans call the thing that they are about, by their operation.
 _NAMED: Final = {EXECUTE_TOOL: "gen_ai.tool.name", CHAT: "gen_ai.request.model"}
@@ -85,12 +146,7 @@ class Traces:
 
 
 def open_traces(environ: Mapping[str, str], version: str) -> Traces:
-    """Make this process send traces to where OpenTelemetry's own variables (``OTEL_*``) say.
-
-    Args:
-        environ: The environment, for what it says of this service.
-        version: The worker's, for people to tell its spans from others'; may be empty.
-    """
+    """Make this process send traces to where OpenTelemetry's own variables (``OTEL_*``) say."""
     own: dict[str, str] = {"service.version": version} if version else {}
     named = "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"
     if not environ.get(named[0]) and "service.name=" not in environ.get(named[1], ""):

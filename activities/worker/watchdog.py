@@ -52,10 +52,8 @@ class Watchdog:
     def watching(self, what: str, deadline: Callable[[], float]) -> Iterator[None]:
         """Watch a call for as long as the block lasts.
 
-        Args:
-            what: What is said about it if it has to be ended.
-            deadline: Tells when it must have ended, by ``clock.now()``, in seconds; asked
-                again and again from another thread, because a lease that is renewed moves it.
+        ``deadline`` tells when it must have ended, by ``clock.now()``. Another thread asks it again
+        and again, because a lease that is renewed moves it.
         """
         with self._lock:
             self._next += 1
@@ -71,8 +69,7 @@ class Watchdog:
     async def watched(self, what: str, timeout: timedelta) -> AsyncIterator[None]:
         """End the block after a time, and watch that it does; for what is called without a lease.
 
-        Raises:
-            TimeoutError: The time is over.
+        Raises ``TimeoutError``.
         """
         must_end = clock.now() + (timeout + GRACE).total_seconds()
         with self.watching(what, lambda: must_end):

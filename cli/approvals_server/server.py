@@ -22,13 +22,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.approvals.waiting import LOOKED_AT, Waiting, groups
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.doubts import Doubt, doubts
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Key, Principal
+from surehand.activities.run_keys import Hashes
 from surehand.cli.approvals_server.approvals import (
     ON_A_PAGE,
     Part,

@@ -1,8 +1,9 @@
-"""What a model is told, and what becomes of its calls: the same, whatever its framework."""
+"""What plans may name, what a model is told, and what becomes of its calls, for all frameworks."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
@@ -17,6 +18,43 @@ from surehand.workflows.contracts.artifacts import ARTIFACT, as_artifact
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import StepFailed, StepMaker
+
+#: What frameworks are made of, which a workflow's sandbox would load anew for each run, or refuse.
+PASSED_THROUGH: Final = (
+    *("pydantic_ai", "pydantic_graph", "anyio", "sniffio", "httpx", "httpx2", "httpcore"),
+    *("httpcore2", "opentelemetry", "genai_prices", "certifi", "truststore", "openai", "anthropic"),
+    *("agents", "mcp", "mcp_types"),
+    *("langchain", "langchain_core", "langchain_protocol", "langgraph", "langgraph_sdk"),
+    *("langsmith", "requests", "requests_toolbelt", "uuid_utils", "xxhash", "ormsgpack", "orjson"),
+    *("google.auth", "logfire", "rich", "griffe"),
+)
+
+
+class AgentsError(Exception):
+    """A module of agents cannot be loaded; the message says which, and why."""
+
+
+#: What plans may name, by ``module:name``: what the worker's modules hold.
+_NAMED: Final[dict[str, Any]] = {}
+
+
+def load_agents(modules: Iterable[str]) -> None:
+    """Import the named modules: plans may name what is in them, and nothing else."""
+    _NAMED.clear()
+    for module_name in modules:
+        try:
+            module = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:
+            where = f"agent module {module_name!r} (SUREHAND_AGENT_MODULES)"
+            reason = f"cannot be imported: {type(error).__name__}: {error}"
+            raise AgentsError(f"{where} {reason}") from error
+        _NAMED.update({f"{module_name}:{name}": value for name, value in vars(module).items()})
+
+
+def named(name: str) -> Any:
+    """Return the agent or model that a plan names as ``module:name``; ``None``: there is none."""
+    return _NAMED.get(name)
+
 
 #: Bytes of one output that a model is told as it is; of a larger one it is told the artifact.
 LARGEST_TOLD: Final = 64 * 1024
@@ -134,14 +172,9 @@ async def place_calls(
 
     A step's id is the turn's with the call's place: ``turn-3.2``. A plan's own ids have no dot,
     because references have. Some models number their calls in each turn from the same number on,
-    and agents run side by side: a call without an id, or with one that another call has, gets an
-    id of nine digits, which every provider takes.
-
-    Args:
-        steps: The run's.
-        turn_id: The turn's step.
-        calls: The model's own call ids, the tools, and what is wrong with each, in its order.
-        there: The tools that the model was told of.
+    and agents run side by side: a call without an id, or with one that another call has, gets an id
+    of nine digits, which every provider takes. ``calls``: the model's own call ids, the tools, and
+    what is wrong with each.
     """
     placed = list[PlacedCall]()
     for place, (call_id, tool, refused) in enumerate(calls, start=1):
@@ -188,11 +221,7 @@ async def call_for_model(
 async def call_human(
     steps: StepMaker, tool: str, params: dict[str, Any], step_id: str | None
 ) -> JsonValue:
-    """Ask a human as a step, and return the answer; or give up.
-
-    Raises:
-        StepFailed: The model gives up.
-    """
+    """Ask a human as a step, and return the answer; or give up. Raises ``StepFailed``."""
     if tool == _GIVE_UP.name:
         reason = f"the model gives up: {plain(params.get('reason'), 2000)}"
         raise StepFailed(reason, called=False)

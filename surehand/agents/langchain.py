@@ -1,6 +1,7 @@
 """LangChain: models whose turns are steps of a run, and the middleware that offers its tools.
 
-Their hooks run in workflow code, on every replay: they do nothing but make steps.
+Their hooks run in workflow code, on every replay: they do nothing but make steps. ``ask`` is the
+activity's side of a turn.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Final
 
+import httpx
 import langsmith
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain.chat_models import init_chat_model
+from langchain_core import exceptions
 from langchain_core.exceptions import LangChainException
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import (
@@ -24,6 +28,7 @@ from langchain_core.messages import (
     InvalidToolCall,
     ToolCall,
     ToolMessage,
+    message_chunk_to_message,
 )
 from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -37,19 +42,22 @@ from langgraph.types import Command
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from surehand.activities.effects.model_turns import Asked, Said, Tell
+from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
 from surehand.agents.calls import (
     HUMAN_TOOLS,
     OUTSIDE,
     call_for_model,
     call_human,
     is_told_by_people,
+    named,
     own_tool,
     place_calls,
     provider_tool,
     refusal_of_secret,
     secret_in,
 )
-from surehand.agents.named_agents import named
+from surehand.agents.models import answered, cost, rate_limited
 from surehand.workflows.identity import NotCanonical, canonical_json
 from surehand.workflows.plain_text import plain
 from surehand.workflows.provider_names import provider_names
@@ -104,11 +112,7 @@ class Graph:
         self.again = {task: [*turns] for task, turns in self.turns.items()}
 
     def said_before(self, task: str, known_by: str) -> Turn | None:
-        """Return what a model has said to a task that runs again; ``None``: nothing yet.
-
-        Raises:
-            LangChainException: The task asks something else than before.
-        """
+        """Return what a model has said to a task that runs again; ``None``: nothing yet."""
         left = self.again.get(task)
         if not left:
             return None
@@ -347,11 +351,7 @@ class RecordedModel(BaseChatModel):
         tool_choice: Any = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return the model with tools that it may call.
-
-        Raises:
-            LangChainException: A tool is not the run's, and was not named.
-        """
+        """Return the model with tools that it may call. Raises ``LangChainException``."""
         if self.own is not None and current_steps() is not None:
             for tool in tools:
                 _check(tool, self.own)
@@ -462,11 +462,7 @@ def _is_hosted(tool: Any) -> bool:
 
 
 def _check(tool: Any, own: Collection[str]) -> None:
-    """Refuse a tool that nobody would keep from acting twice.
-
-    Raises:
-        LangChainException: It is such a one, and not among those that may be called.
-    """
+    """Refuse a tool that nobody would keep from acting twice. Raises ``LangChainException``."""
     if _is_hosted(tool):
         name = str(tool.get("type") or tool.get("name") or next(iter(tool), ""))
         if name not in own:
@@ -519,3 +515,95 @@ def _here() -> tuple[StepMaker, Graph]:
             "inside a run a graph is run by invoke(graph, ...) of surehand.agents.langgraph"
         )
     return steps, graph
+
+
+#: What providers' packages, and LangChain's own errors, call the same.
+_TIMEOUTS: Final = {"TimeoutException", "APITimeoutError", "ModelTimeoutError"}
+_UNREACHED: Final = {"APIConnectionError", "ModelConnectionError"}
+
+
+async def ask(asked: Asked, tell: Tell | None) -> Said:
+    """Ask a model. Raises ``ToolFault``."""
+    setup = Setup.model_validate_json(asked.setup)
+    messages = [MESSAGE.validate_json(message) for message in asked.messages]
+    model = _bound(asked.model, setup)
+    try:
+        if tell is None:
+            response = await model.ainvoke(messages)
+        else:
+            response = await _streamed(model, messages, tell)
+    except Exception as error:  # each provider's package raises its own
+        raise _fault(error) from error
+    return Said(
+        response=MESSAGE.dump_json(response, fallback=repr).decode(),
+        line=_line(response),
+        tokens=usage["total_tokens"] if (usage := response.usage_metadata) else 0,
+        money=_cost(asked.model, response),
+        input_tokens=usage["input_tokens"] if usage else None,
+        output_tokens=usage["output_tokens"] if usage else None,
+    )
+
+
+async def _streamed(
+    model: Runnable[Any, AIMessage], messages: list[BaseMessage], tell: Tell
+) -> AIMessage:
+    """Return what a model has said, telling it meanwhile: at once, where it cannot stream."""
+    whole: Any = None
+    async for part in model.astream(messages):
+        tell(part.text)
+        whole = part if whole is None else whole + part
+    said = message_chunk_to_message(whole)
+    assert isinstance(said, AIMessage)
+    return said
+
+
+def _cost(name: str, response: AIMessage) -> Decimal:
+    used = response.usage_metadata
+    if used is None:
+        return Decimal(0)
+    # What an integration does not tell, the model's id does, as in "openai:gpt-5".
+    provider, _, model = name.partition(":")
+    said = response.response_metadata
+    read: dict[str, Any] = {**used.get("input_token_details", {})}
+    written = (n for kind, n in read.items() if kind.startswith(("cache_creation", "ephemeral_")))
+    usage = {
+        "input_tokens": used["input_tokens"],
+        "output_tokens": used["output_tokens"],
+        "cache_read_tokens": read.get("cache_read") or 0,
+        "cache_write_tokens": sum(filter(None, written)),
+    }
+    asked = said.get("model_name") or said.get("model") or model
+    return cost(said.get("model_provider") or provider, asked, usage)
+
+
+def _bound(name: str, setup: Setup) -> Runnable[Any, AIMessage]:
+    """Return a model with its tools and settings. Raises ``Permanent``."""
+    try:
+        return bound(name, setup)
+    except Exception as error:
+        raise Permanent(f"model {name!r}: {type(error).__name__}: {error}") from error
+
+
+def _fault(error: Exception) -> Exception:
+    text = f"{type(error).__name__}: {error}"
+    response = getattr(error, "response", None)
+    headers = getattr(response, "headers", None) or {}
+    if isinstance(error, exceptions.ModelRateLimitError):
+        return rate_limited(text, headers.get("retry-after"))
+    for status in (getattr(error, "status_code", None), getattr(response, "status_code", None)):
+        if isinstance(status, int):
+            return answered(text, status, headers.get("retry-after"))
+    # A provider's package has no status then: it was not reached, or did not answer in time.
+    kinds = {one.__name__ for one in type(error).__mro__}
+    if isinstance(error, TimeoutError) or kinds & _TIMEOUTS:
+        return Transient(text)
+    if isinstance(error, ConnectionError | httpx.TransportError) or kinds & _UNREACHED:
+        return DependencyDown(text)
+    if isinstance(error, exceptions.ModelAPIError | exceptions.OutputParserException):
+        return Transient(text)  # another answer may make sense
+    return Permanent(text)
+
+
+def _line(response: AIMessage) -> str:
+    said = [response.text, *(f"calls {call['name']}" for call in response.tool_calls)]
+    return "; ".join(filter(None, said))

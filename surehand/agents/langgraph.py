@@ -23,9 +23,8 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from temporalio.exceptions import FailureError
 
-from surehand.agents.calls import own_tool, prompt_of, question_of, stay_on_one_thread
+from surehand.agents.calls import named, own_tool, prompt_of, question_of, stay_on_one_thread
 from surehand.agents.langchain import FRAMEWORK, GRAPH, MESSAGE, Graph, unrecorded
-from surehand.agents.named_agents import named
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import StepFailed, StepMaker, current_steps
 
@@ -54,11 +53,7 @@ async def invoke(
 
 
 async def run_agent(steps: StepMaker, plan: Plan) -> Any:
-    """Run the graph of a plan to its end, and return its output.
-
-    Raises:
-        StepFailed: It is none, or has failed.
-    """
+    """Run the graph of a plan to its end, and return its output. Raises ``StepFailed``."""
     assert plan.agent is not None
     graph = named(plan.agent)
     if not isinstance(graph, Pregel):
@@ -126,11 +121,7 @@ async def _run(
 
 
 def _look_at(graph: Any) -> None:
-    """Refuse a graph that reaches what the run has not recorded, or that stops halfway.
-
-    Raises:
-        LangChainException: It is such a one.
-    """
+    """Refuse a graph that reaches what the run has not recorded, or that stops halfway."""
     if not isinstance(graph, Pregel):
         raise LangChainException(f"a {type(graph).__name__} is no compiled graph")
     for one in (graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))):

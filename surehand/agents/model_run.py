@@ -10,7 +10,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from pydantic import JsonValue
 
-    from surehand.agents.named_agents import named
+    from surehand.agents.calls import named
     from surehand.workflows import names
     from surehand.workflows.contracts.runs import RunResult
     from surehand.workflows.contracts.starting import StartRun
@@ -29,11 +29,7 @@ class ModelRun(CodeRun):
 
     @workflow.run
     async def run(self, request: StartRun) -> RunResult:
-        """Let the agent make steps until it has its output, which is the run's.
-
-        Raises:
-            ApplicationError: As a run of a plan ends.
-        """
+        """Let the agent make steps until it has its output, which is the run's."""
         return await self.drive_code(self._agent)
 
     async def _agent(self, steps: StepMaker) -> JsonValue:

@@ -19,14 +19,13 @@ ROOMS: Final = (
 )
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
-ai alive answer app base benchmark child children cipher classify cli clock connect connection
-context control core dbos demo describe dev doctor endpoint engine env environment error exit file
-headers history identity interrupt json judge key langchain langgraph limit mail metric migrate
-migration model module name new notify one open openai option output own pause people place plain
-plugin prepare price process profile program progress public pydantic question read rebuild
-reconcile refund render report resolve retry row rule run schema scope serve server settings show
-sign signature simulate simulation size start stat state store surehand table text tool undone usage
-validation value webhook word wording worker workflow write
+ai answer app base benchmark child children cipher classify cli clock connect connection context
+control core dbos demo describe dev doctor engine env environment error exit file history identity
+interrupt json judge key langchain langgraph limit metric migrate migration model module name new
+one open openai option output own pause people place plain plugin prepare process profile program
+progress public pydantic read rebuild reconcile refund render report resolve row rule run schema
+scope serve server settings show sign signature simulate simulation size start stat state store
+surehand table text tool undone usage validation value word wording worker workflow write
 """
 KNOWN: Final = frozenset(_KNOWN.split())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.worker import tenant_discovery
+from surehand.activities.worker import rounds
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import until
@@ -15,7 +15,7 @@ from tests.e2e.stage import Stage
 async def test_a_worker_learns_of_tenants_beyond_those_that_a_query_can_leave_out(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenant_discovery, "_MOST", 1)
+    monkeypatch.setattr(rounds, "_MOST", 1)
     asks = Plan.model_validate([{"id": "a", "ask": "Go on?"}])
     names = {"t-one", "t-three", "t-two"}
     async with stage.worker_here():
@@ -27,7 +27,7 @@ async def test_a_worker_learns_of_tenants_beyond_those_that_a_query_can_leave_ou
     ledger.tenants.add("a-tenant")
 
     async def learnt() -> set[str]:
-        await tenant_discovery.learn(stage.client, ledger)
+        await rounds.learn(stage.client, ledger)
         return names & ledger.tenants
 
     # The server's list of runs lags a little behind.

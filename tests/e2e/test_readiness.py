@@ -18,7 +18,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
-from surehand.activities.worker.readiness import Readiness
+from surehand.activities.worker.health import Readiness
 from surehand.process.dev_server import DevServer, free_ports
 from surehand.worker import workflow_runner
 from surehand.workflows.maintenance import Ping

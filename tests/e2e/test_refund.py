@@ -51,7 +51,7 @@ async def test_the_end_of_a_run_with_many_effects_can_be_told(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of 10,000 effects a list of all took more than the server takes in one message.
-    monkeypatch.setattr("surehand.activities.runs.lifecycle.MOST_EFFECTS", 2)
+    monkeypatch.setattr("surehand.activities.runs.MOST_EFFECTS", 2)
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.approve()

@@ -14,8 +14,8 @@ from temporalio.converter import DataConverter
 from temporalio.worker import Replayer, WorkflowInstance, WorkflowInstanceDetails
 from temporalio.workflow import NondeterminismError
 
+from surehand.agents.calls import PASSED_THROUGH, load_agents
 from surehand.agents.model_run import ModelRun
-from surehand.agents.named_agents import PASSED_THROUGH, load_agents
 from surehand.examples.late_orders import LateOrders
 from surehand.process.blobs import Blobs
 from surehand.worker import OwnWorkflowRunner, workflow_runner

@@ -13,7 +13,7 @@ from surehand.activities.effects import compensation
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import run_tree
-from surehand.activities.runs.child_runs import stop_child_runs
+from surehand.activities.runs import stop_child_runs
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelMode
 from surehand.workflows.identity import DEFAULT_TENANT

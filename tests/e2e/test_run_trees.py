@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
+from surehand.activities import runs
 from surehand.activities.ledger.effects import run_tree
-from surehand.activities.runs import lifecycle
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelMode
 from tests.e2e.executions import called, inside
@@ -142,7 +142,7 @@ async def test_of_a_child_run_with_more_effects_than_any_answer_holds_none_is_le
 ) -> None:
     """What stands is told in pages, and an end lists the newest effects: both small ones here."""
     monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=5))
-    monkeypatch.setattr(lifecycle, "MOST_EFFECTS", 5)
+    monkeypatch.setattr(runs, "MOST_EFFECTS", 5)
 
     def items(name: str, numbers: range) -> dict[str, Any]:
         each = {"for_each": f"${{input.{name}}}", "item": "n"}

@@ -11,7 +11,7 @@ from temporalio.common import SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.worker.tenant_discovery import learn
+from surehand.activities.worker.rounds import learn
 from surehand.workflows.contracts.maintenance import ReconcileLedger, UnwindRun
 from surehand.workflows.contracts.starting import StartRun
 from surehand.workflows.contracts.states import RunState

@@ -10,8 +10,8 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
+from surehand.activities import runs
 from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
-from surehand.activities.runs import lifecycle
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on
@@ -134,7 +134,7 @@ async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes
         relying = await stage.start(plan)
         asked = await relying.asks("after")
         with monkeypatch.context() as patched:
-            patched.setattr(lifecycle, "undone_under", away)
+            patched.setattr(runs, "undone_under", away)
             await relying.decide(decision_on(asked))
             await looking.wait()
             await relying.handle.cancel()

@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 from surehand.activities.effects.prepare import prepare_params
 from surehand.activities.effects.standing_scope import covering
-from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.approvals import requests, standing_grants
 from surehand.activities.ledger.approvals.standing import Standing
 from surehand.activities.ledger.approvals.standing_grants import (
@@ -22,6 +21,7 @@ from surehand.activities.ledger.approvals.standing_grants import (
     all_standing,
 )
 from surehand.activities.ledger.steps.entries import ClaimRequest
+from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
 from surehand.client.messages import sign

@@ -16,7 +16,7 @@ from surehand.activities.ledger.outbox.notification import (
     Notification,
     Notifier,
 )
-from surehand.activities.notify.outbox import Outbox
+from surehand.activities.outbox import Outbox
 from tests.ledger.scene import Scene
 
 RECEIVER: Final = "receiver"

@@ -20,10 +20,9 @@ from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import Transaction, open_ledger
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.steps.entries import ClaimRequest
-from surehand.activities.tools.answers import Dedupes, No
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.tool import Dedupes, No, Tool, ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
-from surehand.activities.worker.alive import kept_alive
+from surehand.activities.worker.attempt import keep_alive
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.batches import Batch, BatchReport, NextStep
@@ -158,7 +157,7 @@ async def play(
         again=again,
     )
     report: BatchReport = await (environment or first_execution()).run(
-        kept_alive, ToolActivities(context).execute_tools(batch)
+        keep_alive, ToolActivities(context).execute_tools(batch)
     )
     return report
 

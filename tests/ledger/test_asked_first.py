@@ -10,10 +10,10 @@ import pytest
 from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.ledger.core.tables import effects, interventions
-from surehand.activities.tools.answers import Found, No, NotFound
-from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.tool import Found, No, NotFound, ToolContext
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.effects import Compensate
 from tests.ledger.attempts import Payment, Provider

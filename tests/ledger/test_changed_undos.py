@@ -11,10 +11,10 @@ from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.steps.entries import ApprovalRefused, ClaimRequest, Entry
-from surehand.activities.tools.answers import No, Undo
-from surehand.activities.tools.tool import Tool
+from surehand.activities.tools.tool import No, Tool, Undo
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.effects import (
     Compensate,

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.core.tables import effects, steps
-from surehand.activities.tools.failure_classes import Permanent, RateLimited
+from surehand.activities.tools.failures import Permanent, RateLimited
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, tool
 from surehand.workflows.contracts.tools import RateLimited as RateLimitedReport

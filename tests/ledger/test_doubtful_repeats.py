@@ -12,8 +12,8 @@ from temporalio.exceptions import ApplicationError
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.steps.entries import NO_MORE_REPEATS, Asked, Claimed, Mismatch
-from surehand.activities.tools.answers import Dedupes, Found, No, NotFound, Partial, Unknown
-from surehand.activities.tools.failure_classes import Permanent
+from surehand.activities.tools.failures import Permanent
+from surehand.activities.tools.tool import Dedupes, Found, No, NotFound, Partial, Unknown
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from tests.ledger.attempts import Payment, Provider, last_of, request_for
 from tests.ledger.scene import AT_ONCE, OTHER_RUN, RUN, WINDOW, Scene

@@ -17,9 +17,9 @@ from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.tables import artifacts, drafts
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.entries import ClaimRequest
-from surehand.activities.tools import drafts as tool_drafts
-from surehand.activities.tools.drafts import Draft
-from surehand.activities.tools.failure_classes import Transient
+from surehand.activities.tools import call_reports as tool_drafts
+from surehand.activities.tools.call_reports import Draft
+from surehand.activities.tools.failures import Transient
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
 from tests.ledger.attempts import Payment, effect_call, request_for, time_passes

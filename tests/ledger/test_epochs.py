@@ -39,8 +39,7 @@ from surehand.activities.ledger.steps.entries import (
     Doubtful,
     Held,
 )
-from surehand.activities.tools.answers import Found, NotFound
-from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.tool import Found, NotFound, ToolContext
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import forward_key, provider_key, step_key

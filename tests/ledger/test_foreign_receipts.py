@@ -12,8 +12,7 @@ from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.steps.entries import Asked, Claimed, ClaimRequest
-from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.tool import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash

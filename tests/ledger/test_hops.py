@@ -26,7 +26,8 @@ from surehand.activities.ledger.core.store import (
 )
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.tools import ToolCall
 from tests.ledger.databases import Database, until_one_waits

@@ -25,7 +25,7 @@ from surehand.activities.ledger.steps.entries import (
     Doubtful,
     milliseconds,
 )
-from surehand.activities.tools.answers import Dedupes, NotFound
+from surehand.activities.tools.tool import Dedupes, NotFound
 from surehand.process import clock as own_clock
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.errors import ErrorType

@@ -10,8 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.steps.entries import ClaimRequest
-from surehand.activities.tools.failure_classes import RateLimited
-from surehand.activities.tools.retries import Retries
+from surehand.activities.tools.failures import RateLimited, Retries
 from surehand.activities.tools.tool import Tool
 from surehand.workflows.errors import ErrorType
 from tests.ledger.attempts import Provider, effect_call, request_for

@@ -17,9 +17,8 @@ from surehand.activities.ledger.steps.entries import (
     Claimed,
     Entry,
 )
-from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
-from surehand.activities.tools.failure_classes import OutcomeUnknown, Transient
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.failures import OutcomeUnknown, Transient
+from surehand.activities.tools.tool import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
 from tests.ledger.attempts import (
     Payment,
     Provider,

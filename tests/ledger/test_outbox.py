@@ -23,7 +23,7 @@ from surehand.activities.ledger.outbox.notification import (
     ReceiverGone,
 )
 from surehand.activities.ledger.steps.entries import Forbidden
-from surehand.activities.notify.outbox import (
+from surehand.activities.outbox import (
     FIRST_PAUSE,
     GIVE_UP_AFTER,
     LEASE,

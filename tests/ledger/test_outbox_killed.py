@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from surehand.activities.notify.outbox import LEASE
-from surehand.activities.notify.webhook import Webhook, secret_of, url_of
+from surehand.activities.notifiers import Webhook, secret_of, url_of
+from surehand.activities.outbox import LEASE
 from surehand.process.children import Child, python
 from tests.ledger.databases import Database
 from tests.ledger.scene import Scene

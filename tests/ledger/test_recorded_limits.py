@@ -24,8 +24,7 @@ from surehand.activities.ledger.effects import (
 )
 from surehand.activities.ledger.effects.resource_leases import Busy, LeaseRequest
 from surehand.activities.ledger.steps.entries import Claimed, Doubtful, Held
-from surehand.activities.tools.answers import Found, NotFound
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.tool import Found, NotFound, Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
 from surehand.workflows.contracts.tools import Recovery
 from tests.ledger.attempts import Payment, effect_call, request_for

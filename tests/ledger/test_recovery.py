@@ -14,8 +14,7 @@ from surehand.activities.ledger.core.tables import (
     interventions,
 )
 from surehand.activities.ledger.steps.entries import Asked
-from surehand.activities.tools.answers import Dedupes, Found
-from surehand.activities.tools.tool import Tool
+from surehand.activities.tools.tool import Dedupes, Found, Tool
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for
 from tests.ledger.rows import change

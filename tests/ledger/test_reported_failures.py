@@ -17,9 +17,8 @@ from surehand.activities.ledger.history.open_items import OpenItems, open_items
 from surehand.activities.ledger.history.recorded import recording_of
 from surehand.activities.ledger.history.recorded_view import recorded_view
 from surehand.activities.ledger.steps.entries import Asked
-from surehand.activities.tools.answers import Dedupes, Found, NotFound, Unknown
-from surehand.activities.tools.failure_classes import OutcomeUnknown, ReportedFailure
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.failures import OutcomeUnknown, ReportedFailure
+from surehand.activities.tools.tool import Dedupes, Found, NotFound, Tool, ToolContext, Unknown
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash

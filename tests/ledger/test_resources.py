@@ -22,11 +22,10 @@ from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.tables import effects, leases
 from surehand.activities.ledger.effects import resource_leases as lease_rows
 from surehand.activities.ledger.effects.resource_leases import LeaseRequest
-from surehand.activities.tools.answers import Dedupes, Undo
-from surehand.activities.tools.failure_classes import Permanent
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.failures import Permanent
+from surehand.activities.tools.tool import Dedupes, Tool, ToolContext, Undo
 from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
-from surehand.activities.worker.alive import kept_alive
+from surehand.activities.worker.attempt import keep_alive
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.watchdog import Watchdog
@@ -126,7 +125,7 @@ async def attempt(run_id: str, work: Coroutine[Any, Any, T]) -> T:
     environment.info = dataclasses.replace(
         environment.info, workflow_run_id="first", activity_id=run_id
     )
-    return await environment.run(kept_alive, work)
+    return await environment.run(keep_alive, work)
 
 
 def worker(scene: Scene, *tools: Tool, **limits: Any) -> Worker:
@@ -237,7 +236,7 @@ async def test_an_attempt_that_may_wait_gets_the_resource_when_it_is_free(
 async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
     scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surehand.activities.worker.alive.HEARTBEAT_EVERY", 0.01)
+    monkeypatch.setattr("surehand.activities.worker.attempt.HEARTBEAT_EVERY", 0.01)
     pay = bank.tool(resource_wait=timedelta(seconds=30))
     here = worker(scene, pay)
     first = asyncio.create_task(here.call(pay))
@@ -248,7 +247,7 @@ async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
         if details == (f"waits: resource 'account:7' is held by step pay of run {RUN}",):
             shown.set()
 
-    monkeypatch.setattr("surehand.activities.worker.alive.activity.heartbeat", beat)
+    monkeypatch.setattr("surehand.activities.worker.attempt.activity.heartbeat", beat)
     second = asyncio.create_task(here.call(pay, OTHER_RUN))
     await shown.wait()
     bank.may_end.set()

@@ -57,7 +57,7 @@ from surehand.activities.ledger.runs.lifecycle import RunIdTaken
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Claimed, Committed, Mismatch
-from surehand.activities.retention.rounds import Files, Part, Retention, Round
+from surehand.activities.retention import Files, Part, Retention, Round
 from surehand.cli.exports import Exports, read_content, why_unproven
 from surehand.client.messages import new_key
 from surehand.process.blobs import Collected, collect_unreferred

@@ -30,7 +30,7 @@ from surehand.activities.ledger.retention.policy import Policy, parse
 from surehand.activities.ledger.retention.rounds import LastRound
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts
-from surehand.activities.retention.rounds import Files, Kept, Round
+from surehand.activities.retention import Files, Kept, Round
 from surehand.cli.exports import Exports
 from surehand.cli.retention import RetentionReport, _reply, _serve
 from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse

@@ -18,9 +18,10 @@ from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Committed, Entry, Held
-from surehand.activities.tools.answers import Undo
+from surehand.activities.tools.tool import Undo
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.effects import (
     Compensate,

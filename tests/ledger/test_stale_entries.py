@@ -12,8 +12,7 @@ from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import outcomes, stale
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Entry, Held
-from surehand.activities.tools.answers import Dedupes
-from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.tool import Dedupes, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash

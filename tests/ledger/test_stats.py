@@ -13,8 +13,8 @@ from surehand.activities.ledger.core.store import RunNotFound, open_ledger
 from surehand.activities.ledger.core.tables import effects, events, runs
 from surehand.activities.ledger.history.stats import Scope, stats
 from surehand.activities.ledger.history.stats_shapes import Spread, Stats
-from surehand.activities.tools.answers import Dedupes
-from surehand.activities.tools.failure_classes import Transient
+from surehand.activities.tools.failures import Transient
+from surehand.activities.tools.tool import Dedupes
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from tests.ledger.attempts import Provider, last_of, request_for
 from tests.ledger.rows import COMMITTED, write

@@ -23,9 +23,8 @@ from surehand.activities.ledger.steps.entries import (
     Claimed,
     Doubtful,
 )
-from surehand.activities.tools.answers import No
-from surehand.activities.tools.failure_classes import Permanent
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.failures import Permanent
+from surehand.activities.tools.tool import No, Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
 from surehand.workflows.contracts.tools import Recovery
 from tests.ledger.attempts import Payment, effect_call, request_for

@@ -31,8 +31,7 @@ from surehand.activities.ledger.steps.entries import (
     Entry,
     Held,
 )
-from surehand.activities.tools.answers import NotFound
-from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.tool import NotFound, ToolContext
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.databases import Database
 from tests.ledger.scene import AT_ONCE, LEASE, NOW, OTHER_RUN, RUN, STEP, TIMEOUT, WINDOW, Scene

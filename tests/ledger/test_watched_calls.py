@@ -17,10 +17,11 @@ from surehand.activities.effects.prepare import prepare
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.approvals.decisions import Edited
-from surehand.activities.tools.failure_classes import DependencyDown
+from surehand.activities.tools.failures import DependencyDown
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.workflows.contracts.tools import ToolCall

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from surehand.activities.mcp.pins import Seen, ask_servers, write_pins
+from surehand.activities.mcp.calls import Seen, ask_servers, write_pins
 from surehand.activities.mcp.server_file import read_file
 from tests.e2e.conftest import stage as stage
 

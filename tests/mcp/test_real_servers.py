@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.activities.mcp.pins import ask_servers, write_pins
+from surehand.activities.mcp.calls import ask_servers, write_pins
 from surehand.activities.mcp.server_file import McpLookup, read_file
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan

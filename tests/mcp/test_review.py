@@ -1,4 +1,4 @@
-"""The file, its pins, and what servers may offer; nothing of it needs Temporal."""
+"""The file, its calls, and what servers may offer; nothing of it needs Temporal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from surehand.activities.mcp import pins
+from surehand.activities.mcp import calls
 from surehand.activities.mcp.server_file import McpFileError, pins_of, read_file
 from surehand.activities.mcp.tools import look_for_changes, mcp_tools
-from surehand.activities.tools.answers import Found, Unknown
-from surehand.activities.tools.failure_classes import DependencyDown, OutcomeUnknown
-from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.failures import DependencyDown, OutcomeUnknown
+from surehand.activities.tools.tool import Found, ToolContext, Unknown
 from surehand.activities.worker.settings import Settings
 from surehand.cli import app, doctor
 from surehand.cli.doctor import Check
@@ -186,7 +185,7 @@ async def test_of_a_server_with_tools_beyond_measure_none_is_called(mcp_shop: Mc
     with pytest.raises(DependencyDown, match="more than 1000 tools"):
         await call(mcp_shop, "shop.create_refund", CALL)
     assert mcp_shop.made() == []
-    offered = await pins.ask_servers(read_file(mcp_shop.file))
+    offered = await calls.ask_servers(read_file(mcp_shop.file))
     assert "more than 1000 tools" in offered.silent["shop"]
 
 
@@ -259,8 +258,8 @@ def test_what_was_not_shown_is_not_pinned(
 async def test_a_worker_waits_for_a_silent_server_for_a_time_of_its_own(
     mcp_shop: McpShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pins, "LOOK_AT_START", 0.1)
-    monkeypatch.setattr(pins, "LOOK", 3600.0)
+    monkeypatch.setattr(calls, "LOOK_AT_START", 0.1)
+    monkeypatch.setattr(calls, "LOOK", 3600.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
         mcp_shop.file.write_text(f"servers: {{shop: {{url: '{url}'}}}}\n", encoding="utf-8")
@@ -277,9 +276,9 @@ async def test_a_server_of_which_nothing_may_be_called_does_not_keep_others_from
     text = mcp_shop.file.read_text(encoding="utf-8")
     mcp_shop.file.write_text(f"{text}  idle: {{url: 'http://127.0.0.1:1/mcp'}}\n", encoding="utf-8")
     reviewed = read_file(mcp_shop.file)
-    offered = await pins.ask_servers(reviewed)
+    offered = await calls.ask_servers(reviewed)
     assert list(offered.silent) == ["idle"]
-    pins.write_pins(reviewed, [one for one in offered.tools if one.said is not None])
+    calls.write_pins(reviewed, [one for one in offered.tools if one.said is not None])
     assert [one.name for one in mcp_tools(str(mcp_shop.file))] == ["shop.create_refund"]
 
 
@@ -316,7 +315,7 @@ async def test_a_missing_token_is_one_clear_refusal(
     mcp_shop: McpShop, over_http: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SHOP_TOKEN", raising=False)
-    offered = await pins.ask_servers(read_file(mcp_shop.file))
+    offered = await calls.ask_servers(read_file(mcp_shop.file))
     assert "SHOP_TOKEN is not set" in offered.silent["shop"]
 
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from mcp.shared.exceptions import MCPError
 
-from surehand.activities.mcp.pins import ask_servers, write_pins
+from surehand.activities.mcp.calls import ask_servers, write_pins
 from surehand.activities.mcp.server_file import read_file
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan

@@ -12,7 +12,7 @@ from surehand.activities.ledger.outbox.notification import (
     MaybeDelivered,
     NotDelivered,
 )
-from surehand.activities.notify.mail import Mail, MailServer, mail_server
+from surehand.activities.notifiers import Mail, MailServer, mail_server
 from tests.notifiers.mailbox import Mailbox, mailbox
 from tests.notifiers.samples import approval
 from tests.notifiers.test_text import HOSTILE

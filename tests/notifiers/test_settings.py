@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from surehand.activities.ledger.outbox.notification import Notification
-from surehand.activities.notify.notifiers import (
+from surehand.activities.notifiers import (
     NotifiersMisconfigured,
     load_notifiers,
     where,
 )
-from surehand.activities.worker.secrets import Secrets
-from surehand.activities.worker.settings import Settings, load_settings
+from surehand.activities.worker.settings import Secrets, Settings, load_settings
 
 WEBHOOK = {
     "notify": "webhook",

@@ -13,7 +13,7 @@ from surehand.activities.ledger.outbox.notification import (
     NotDelivered,
     ReceiverGone,
 )
-from surehand.activities.notify.webhook import (
+from surehand.activities.notifiers import (
     Webhook,
     secret_of,
     signature,

@@ -33,7 +33,7 @@ from surehand.activities.ledger.history.audit import (
 )
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps.entries import Entry
-from surehand.activities.tools.retries import Retries
+from surehand.activities.tools.failures import Retries
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import ChainHead

@@ -19,9 +19,9 @@ from temporalio.client import WorkflowHandle
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.activity_errors import again, stop
 from surehand.activities.ledger.approvals.decisions import judge
 from surehand.activities.ledger.steps.bars import EVERY_STEP
+from surehand.activities.worker.attempt import again, stop
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
     ApprovalClosed,

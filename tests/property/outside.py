@@ -15,14 +15,23 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from surehand.activities.tools.answers import Dedupes, Found, No, NotFound, Partial, Undo, Unknown
-from surehand.activities.tools.failure_classes import (
+from surehand.activities.tools.failures import (
     OutcomeUnknown,
     Permanent,
     ReportedFailure,
     Transient,
 )
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.tool import (
+    Dedupes,
+    Found,
+    No,
+    NotFound,
+    Partial,
+    Tool,
+    ToolContext,
+    Undo,
+    Unknown,
+)
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from tests.property.attempts import Attempt, Clock, current
 

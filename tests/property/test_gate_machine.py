@@ -41,9 +41,8 @@ from surehand.activities.ledger.core.tables import effects as effect_rows
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps.entries import Entry
-from surehand.activities.tools.answers import Dedupes
-from surehand.activities.tools.failure_classes import OutcomeUnknown, Permanent
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.failures import OutcomeUnknown, Permanent
+from surehand.activities.tools.tool import Dedupes, Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint

@@ -9,10 +9,9 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from surehand.activities.tools.answers import Found, No, NotFound, Partial, Unknown
 from surehand.activities.tools.classify import classify
-from surehand.activities.tools.failure_classes import FailureClass
-from surehand.activities.tools.tool import ToolContext
+from surehand.activities.tools.failures import FailureClass
+from surehand.activities.tools.tool import Found, No, NotFound, Partial, ToolContext, Unknown
 from surehand.activities.tools.toolbox import Toolbox, load_toolbox
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.plan.plan import Plan

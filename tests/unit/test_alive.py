@@ -8,7 +8,7 @@ import pytest
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.testing import ActivityEnvironment
 
-from surehand.activities.worker.alive import Doing, NobodyWaits, kept_alive
+from surehand.activities.worker.attempt import Doing, NobodyWaits, keep_alive
 
 CANCELLED = ActivityCancellationDetails(cancel_requested=True)
 STOPPED = ActivityCancellationDetails(worker_shutdown=True)
@@ -39,7 +39,7 @@ class Work:
 
 
 def begun(environment: ActivityEnvironment, work: Work) -> asyncio.Task[str]:
-    return asyncio.ensure_future(environment.run(kept_alive, work.do()))
+    return asyncio.ensure_future(environment.run(keep_alive, work.do()))
 
 
 async def test_a_question_ends_when_its_activity_is_cancelled_and_its_end_is_recorded() -> None:
@@ -92,4 +92,4 @@ async def test_a_question_that_ends_itself_is_none_that_was_cancelled() -> None:
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await ActivityEnvironment().run(kept_alive, ends_itself())
+        await ActivityEnvironment().run(keep_alive, ends_itself())

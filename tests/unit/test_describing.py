@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from surehand.activities.tools.answers import Undo
 from surehand.activities.tools.describing import describe_plan, literal_problems
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.tools.tool import Tool, ToolContext, Undo
 from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
 from surehand.workflows.plan.plan import Plan, Step
 

@@ -14,16 +14,17 @@ from structlog.testing import capture_logs
 
 from surehand.activities.effects.lease import DeadlineOver, LeaseLost
 from surehand.activities.tools.classify import LONGEST_MESSAGE, classify, classify_call
-from surehand.activities.tools.failure_classes import (
+from surehand.activities.tools.failures import (
     DependencyDown,
     Failure,
     FailureClass,
     OutcomeUnknown,
     Permanent,
     RateLimited,
+    Retries,
     Transient,
+    retry_after,
 )
-from surehand.activities.tools.retries import Retries, retry_after
 from surehand.workflows.errors import NON_RETRYABLE, ErrorType
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -28,7 +28,7 @@ from openai import APIConnectionError, APITimeoutError
 from pydantic import BaseModel
 
 from surehand.activities.effects.model_turns import Asked
-from surehand.activities.tools.failure_classes import (
+from surehand.activities.tools.failures import (
     DependencyDown,
     Permanent,
     RateLimited,
@@ -36,7 +36,6 @@ from surehand.activities.tools.failure_classes import (
     Transient,
 )
 from surehand.agents import langchain, langgraph
-from surehand.agents.models import langchain as asking
 from surehand.workflows.contracts.tools import Effect, ToolDefinition
 from surehand.workflows.run.code_run import StepFailed
 
@@ -64,7 +63,7 @@ class Steps:
         self, framework: str, model: str, setup: str, messages: list[str], **more: Any
     ) -> tuple[str, str]:
         # A worker's activities know nothing of the graph.
-        asked = asking.ask(Asked(model, setup, tuple(messages)), None)
+        asked = langchain.ask(Asked(model, setup, tuple(messages)), None)
         said = await asyncio.create_task(asked, context=Context())
         self.turns += 1
         assert (framework, said.tokens) == ("langchain", 15)
@@ -325,7 +324,7 @@ class Provider(Exception):
 def test_an_error_of_a_provider_is_the_failure_that_it_means(
     error: Exception, fault: type[ToolFault]
 ) -> None:
-    assert type(asking._fault(error)) is fault
+    assert type(langchain._fault(error)) is fault
 
 
 @pytest.mark.parametrize(
@@ -339,7 +338,7 @@ def test_an_error_of_a_provider_is_the_failure_that_it_means(
 def test_a_provider_that_is_asked_too_often_says_when_to_come_back(
     error: Exception, pause: int
 ) -> None:
-    fault = asking._fault(error)
+    fault = langchain._fault(error)
     assert isinstance(fault, RateLimited)
     assert fault.retry_after == timedelta(seconds=pause)
 
@@ -366,7 +365,7 @@ async def test_a_turn_is_recorded_the_same_whether_it_was_streamed_or_not(
     monkeypatch.setattr(langchain, "model_named", lambda name: made)
     answer = {"type": "function", "function": {"name": "Answer"}}
     asked = Asked("any", json.dumps({"tools": [answer], "settings": {}}), ())
-    streamed, whole = await asking.ask(asked, told.append), await asking.ask(asked, None)
+    streamed, whole = await langchain.ask(asked, told.append), await langchain.ask(asked, None)
 
     assert "".join(told) == "hello"
     assert (streamed.line, streamed.tokens) == (whole.line, whole.tokens)
@@ -376,4 +375,4 @@ async def test_a_turn_is_recorded_the_same_whether_it_was_streamed_or_not(
 
 async def test_a_model_that_is_not_there_is_no_turn() -> None:
     with pytest.raises(Permanent, match="model 'nobody:nothing'"):
-        await asking.ask(Asked("nobody:nothing", '{"tools": [], "settings": {}}', ()), None)
+        await langchain.ask(Asked("nobody:nothing", '{"tools": [], "settings": {}}', ()), None)

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from surehand.activities.tools.answers import LookupAnswer, NotFound
-from surehand.activities.tools.lookup_keys import lookup_warning
-from surehand.activities.tools.tool import ToolContext
-from surehand.activities.tools.toolbox import WRITE, tool
+from surehand.activities.tools.tool import LookupAnswer, NotFound, ToolContext
+from surehand.activities.tools.toolbox import WRITE, lookup_warning, tool
 
 
 class Nothing(BaseModel):

@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.activities.mcp.calls import changed
-from surehand.activities.mcp.differences import in_words, sides
+from surehand.activities.mcp.calls import changed, in_words, sides
 from surehand.activities.mcp.server_file import DEFINED
 from surehand.activities.tools.classify import LONGEST_MESSAGE, classify
-from surehand.activities.tools.failure_classes import FailureClass, NotAsReviewed, Permanent
+from surehand.activities.tools.failures import FailureClass, NotAsReviewed, Permanent
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Plan

@@ -10,8 +10,8 @@ import pytest
 from surehand.activities.mcp.calls import McpCall
 from surehand.activities.mcp.connection import Connection
 from surehand.activities.mcp.server_file import McpServer, McpTool
-from surehand.activities.tools.failure_classes import Permanent
-from surehand.activities.tools.questions import Answers, NeedsAnswer
+from surehand.activities.tools.call_reports import Answers, NeedsAnswer
+from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.tool import ToolContext
 
 LINK: Final = "https://pay.example/authorise?id=7"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from surehand.activities.mcp import stdio
+from surehand.activities.mcp import connection
 
 #: Each starts another program, and says which.
 ENDS: str = "sleep 600 & echo $! > started; cat > /dev/null"
@@ -29,12 +29,12 @@ def runs(number: int) -> bool:
 async def test_what_a_server_has_started_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    monkeypatch.setattr(stdio, "_GRACE", 0.3)
+    monkeypatch.setattr(connection, "_GRACE", 0.3)
     monkeypatch.chdir(tmp_path)
     started = tmp_path / "started"
-    async with stdio.program(["/bin/sh", "-c", script], {"PATH": os.environ["PATH"]}):
+    async with connection.program(["/bin/sh", "-c", script], {"PATH": os.environ["PATH"]}):
         while not started.exists() or not started.read_text(encoding="utf-8").strip():
-            await stdio.asyncio.sleep(0.01)
+            await connection.asyncio.sleep(0.01)
         child = int(started.read_text(encoding="utf-8"))
         assert runs(child)
     assert not runs(child)
@@ -43,8 +43,10 @@ async def test_what_a_server_has_started_ends_with_it(
 async def test_a_server_that_leaves_nothing_behind_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "_GRACE", 60.0)
+    monkeypatch.setattr(connection, "_GRACE", 60.0)
     began = time.monotonic()
-    async with stdio.program(["/bin/sh", "-c", "cat > /dev/null"], {"PATH": os.environ["PATH"]}):
+    async with connection.program(
+        ["/bin/sh", "-c", "cat > /dev/null"], {"PATH": os.environ["PATH"]}
+    ):
         pass
     assert time.monotonic() - began < 30

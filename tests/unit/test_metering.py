@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surehand.activities.tools.metering import MOST, metering, spend
+from surehand.activities.tools.call_reports import MOST_SPENT, metering, spend
 
 
 def test_what_a_call_uses_is_added_up_exactly() -> None:
@@ -18,7 +18,7 @@ def test_what_a_call_uses_is_added_up_exactly() -> None:
     assert (meter.usage().tokens, Decimal(meter.usage().money)) == (70, 1)
 
 
-@pytest.mark.parametrize("money", ["-1", "NaN", "Infinity", "much", f"{MOST}0"])
+@pytest.mark.parametrize("money", ["-1", "NaN", "Infinity", "much", f"{MOST_SPENT}0"])
 def test_what_cannot_be_spent_is_refused(money: str) -> None:
     with metering(), pytest.raises(ValueError, match=r"ctx\.spend"):
         spend(0, money)
@@ -40,7 +40,9 @@ def test_a_tool_that_changes_how_its_thread_computes_changes_no_sum() -> None:
         assert meter.usage().money == "12345.678"
 
 
-@pytest.mark.parametrize("money", ["1e-50", str(MOST), "0.333333333333333333333333333333333333333"])
+@pytest.mark.parametrize(
+    "money", ["1e-50", str(MOST_SPENT), "0.333333333333333333333333333333333333333"]
+)
 def test_however_odd_the_sum_it_can_be_reported(money: str) -> None:
     with metering() as meter:
         spend(0, money)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from mcp.shared.message import SessionMessage
 from pydantic import BaseModel
 
-from surehand.activities.mcp import connection, stdio
-from surehand.activities.mcp.stdio import LARGEST_MESSAGE, TooLarge
+from surehand.activities.mcp import connection
+from surehand.activities.mcp.connection import LARGEST_MESSAGE, TooLarge
 from surehand.activities.tools import output_json
 from surehand.activities.tools.output_json import make_json
-from surehand.activities.worker.secrets import Secrets
+from surehand.activities.worker.settings import Secrets
 from surehand.cli import approvals
 from surehand.cli.approvals import diff
 from surehand.process import json_schemas, off_loop
@@ -88,10 +88,10 @@ async def test_a_message_that_takes_long_to_parse_is_not_parsed(
             parsed.append(line)
             raise ValueError
 
-    monkeypatch.setattr(stdio.mcp_types, "jsonrpc_message_adapter", Adapter)
+    monkeypatch.setattr(connection.mcp_types, "jsonrpc_message_adapter", Adapter)
     program = ["/bin/sh", "-c", "head -c 4000000 /dev/zero | tr '\\0' ','; echo"]
     with pytest.raises(BaseExceptionGroup) as refused:
-        async with stdio.program(program, {"PATH": "/usr/bin:/bin"}) as (reads, _):
+        async with connection.program(program, {"PATH": "/usr/bin:/bin"}) as (reads, _):
             await reads.receive()
     assert refused.group_contains(TooLarge, match="values")
     assert parsed == []

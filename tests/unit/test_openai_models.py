@@ -28,7 +28,7 @@ from agents.testing import assistant_message
 from pydantic import BaseModel
 
 from surehand.activities.effects.model_turns import Asked
-from surehand.activities.tools.failure_classes import (
+from surehand.activities.tools.failures import (
     DependencyDown,
     Permanent,
     RateLimited,
@@ -36,7 +36,6 @@ from surehand.activities.tools.failure_classes import (
 )
 from surehand.agents import openai_agents
 from surehand.agents.model_run import ModelRun
-from surehand.agents.models import openai_agents as asking
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run import code_run
 from surehand.workflows.run.code_run import StepFailed
@@ -54,7 +53,7 @@ class Steps:
     async def turn(
         self, framework: str, model: str, setup: str, messages: list[str], **more: Any
     ) -> tuple[str, str]:
-        said = await asking.ask(Asked(model, setup, tuple(messages)), None)
+        said = await openai_agents.ask(Asked(model, setup, tuple(messages)), None)
         assert (said.line, said.tokens) == ("hello", 15)
         return said.response, "turn-1"
 
@@ -79,7 +78,7 @@ async def test_a_worker_asks_a_model_with_what_the_agent_asks_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard = Heard()
-    monkeypatch.setattr(asking, "model_named", lambda name: heard)
+    monkeypatch.setattr(openai_agents, "model_named", lambda name: heard)
     monkeypatch.setattr(openai_agents, "current_steps", Steps)
     schema = {"type": "object", "properties": {"order_id": {"type": "string"}}}
     tools = [
@@ -130,11 +129,11 @@ def status(code: int, headers: dict[str, str] | None = None) -> openai.APIStatus
 def test_an_error_of_a_provider_is_the_failure_that_it_means(
     error: Exception, fault: type[Exception]
 ) -> None:
-    assert type(asking._fault(error)) is fault
+    assert type(openai_agents._fault(error)) is fault
 
 
 def test_a_provider_that_is_asked_too_often_says_when_to_come_back() -> None:
-    fault = asking._fault(status(429, {"retry-after": "7"}))
+    fault = openai_agents._fault(status(429, {"retry-after": "7"}))
     assert isinstance(fault, RateLimited)
     assert fault.retry_after == timedelta(seconds=7)
 

@@ -9,8 +9,7 @@ import pytest
 from pydantic import BaseModel
 from temporalio.workflow import ActivityConfig
 
-from surehand.activities.tools.answers import LookupAnswer, NotFound
-from surehand.activities.tools.tool import LookupBy, ToolContext
+from surehand.activities.tools.tool import LookupAnswer, LookupBy, NotFound, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
 from surehand.workflows import options
 from surehand.workflows.contracts.tools import ToolSpec

@@ -19,7 +19,7 @@ from pydantic import (
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.prepare import PreparedCall, prepare
-from surehand.activities.hashes import Hashes
+from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.workflows.contracts.tools import ToolCall

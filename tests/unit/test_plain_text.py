@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from surehand.activities.mcp.stdio import LARGEST_MESSAGE
+from surehand.activities.mcp.connection import LARGEST_MESSAGE
 from surehand.activities.tools.output_json import clean_text
 from surehand.workflows import plain_text
 from surehand.workflows.plain_text import LONGEST_TEXT, markdown, plain, plain_line

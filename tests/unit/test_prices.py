@@ -18,10 +18,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 
 from surehand.activities.effects.model_turns import Asked, AskModel
-from surehand.agents import langchain as of_langchain
-from surehand.agents import openai_agents as of_openai
-from surehand.agents import pydantic_ai as of_pydantic
-from surehand.agents.models import langchain, openai_agents, pydantic_ai
+from surehand.agents import langchain, openai_agents, pydantic_ai
 
 PRICED, UNKNOWN = "gpt-5", "nobodys-model"
 
@@ -70,9 +67,9 @@ class OfLangChain(BaseChatModel):
 
 
 SETUPS: Final = {
-    "pydantic-ai": of_pydantic.Setup(settings=None, parameters=ModelRequestParameters()),
-    "langchain": of_langchain.Setup(tools=[], settings={}),
-    "openai-agents": of_openai.Setup(
+    "pydantic-ai": pydantic_ai.Setup(settings=None, parameters=ModelRequestParameters()),
+    "langchain": langchain.Setup(tools=[], settings={}),
+    "openai-agents": openai_agents.Setup(
         instructions=None, settings={}, tools=[], handoffs=[], output=None, prompt=None
     ),
 }
@@ -81,7 +78,7 @@ SETUPS: Final = {
 async def costs(monkeypatch: pytest.MonkeyPatch, model: str) -> dict[str, Decimal]:
     monkeypatch.setattr(pydantic_ai, "named", lambda name: OfPydanticAI(model_name=model))
     monkeypatch.setattr(openai_agents, "model_named", lambda name: OfOpenAI(model))
-    monkeypatch.setattr(of_langchain, "model_named", lambda name: OfLangChain(model=model))
+    monkeypatch.setattr(langchain, "model_named", lambda name: OfLangChain(model=model))
     asking: dict[str, AskModel] = {
         "pydantic-ai": pydantic_ai.ask,
         "langchain": langchain.ask,
@@ -105,7 +102,7 @@ async def test_a_turn_of_a_model_without_a_known_price_is_charged_no_money(
     assert {*(await costs(monkeypatch, UNKNOWN)).values()} == {0}
 
 
-def test_a_model_of_langchain_that_tells_no_provider_is_priced_by_its_id(
+def test_a_model_langchain_that_tells_no_provider_is_priced_by_its_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     used: Any = {"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from surehand.activities.tools.progress import (
-    LARGEST,
+from surehand.activities.tools.call_reports import (
+    LARGEST_PROGRESS,
     Progress,
     earlier_progress,
     note_progress,
 )
-from surehand.activities.worker.alive import Doing
+from surehand.activities.worker.attempt import Doing
 
 
-@pytest.mark.parametrize("odd", ["x" * LARGEST, {"a": "x" * LARGEST}])
+@pytest.mark.parametrize("odd", ["x" * LARGEST_PROGRESS, {"a": "x" * LARGEST_PROGRESS}])
 def test_what_is_too_large_is_left_out_and_what_was_said_before_stays(odd: object) -> None:
     progress = Progress("it")
     progress.note("page 3")

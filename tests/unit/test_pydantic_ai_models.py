@@ -16,15 +16,15 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_core import to_json
 
 from surehand.activities.effects.model_turns import Asked
-from surehand.activities.tools.failure_classes import (
+from surehand.activities.tools.failures import (
+    BEYOND_MEASURE,
     DependencyDown,
     Permanent,
     RateLimited,
     ToolFault,
     Transient,
 )
-from surehand.activities.tools.retries import BEYOND_MEASURE
-from surehand.agents.models import pydantic_ai as asking
+from surehand.agents import pydantic_ai as asking
 from surehand.agents.pydantic_ai import Setup
 
 #: As Google names its pause: in the body, of a stream that had begun.

@@ -18,12 +18,12 @@ from surehand.activities.effects.prepare import (
     drift,
     prepare,
 )
-from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.steps.entries import ClaimRequest, Covered
-from surehand.activities.tools.answers import Dedupes
-from surehand.activities.tools.tool import Tool, ToolContext
+from surehand.activities.run_keys import Hashes
+from surehand.activities.tools.tool import Dedupes, Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
-from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.activities.worker.attempt import Attempt
+from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import UndoSpec

@@ -10,7 +10,6 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import Table, text
 
-from surehand.activities.hashes import Hashes
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
 from surehand.activities.ledger.core.tables import effects, interventions, plans, runs, steps
@@ -33,7 +32,7 @@ from surehand.activities.ledger.steps.entries import (
     Committed,
     Mismatch,
 )
-from surehand.activities.run_keys import LedgerKeys
+from surehand.activities.run_keys import Hashes, LedgerKeys
 from surehand.process.ciphers import KeyRing, RunKey, new_key
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from surehand.activities.tools.retries import Retries
+from surehand.activities.tools.failures import Retries
 from surehand.activities.worker.settings import SettingsError, load_settings
 from surehand.process.settings import read_sources
 

@@ -8,11 +8,7 @@ import pytest
 from temporalio.runtime import OpenTelemetryMetricTemporality
 
 from surehand.activities.worker.settings import SettingsError
-from surehand.activities.worker.telemetry import (
-    find_metrics_receiver,
-    find_receiver,
-    shown,
-)
+from surehand.activities.worker.telemetry import find_metrics_receiver, find_receiver, shown
 
 ANY = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://any:4318/"}
 METRICS = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://ann:secret@own:4318/in"}

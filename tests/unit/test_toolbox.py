@@ -12,9 +12,17 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from surehand.activities.tools.answers import Dedupes, LookupAnswer, No, NotFound, Undo
 from surehand.activities.tools.output_json import to_json
-from surehand.activities.tools.tool import Tool, ToolContext, explain
+from surehand.activities.tools.tool import (
+    Dedupes,
+    LookupAnswer,
+    No,
+    NotFound,
+    Tool,
+    ToolContext,
+    Undo,
+    explain,
+)
 from surehand.activities.tools.toolbox import (
     READ,
     WRITE,

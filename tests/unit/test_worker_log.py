@@ -14,9 +14,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from surehand.activities.activity_errors import again, stop
 from surehand.activities.ledger.core.store import LedgerUnavailable
-from surehand.activities.worker.telemetry import tell_failure
+from surehand.activities.worker.attempt import again, stop, tell_failure
 from surehand.workflows.errors import ErrorType
 
 
@@ -139,7 +138,7 @@ SECRETS = """
 import logging, sys
 from decimal import Decimal
 import structlog
-from surehand.activities.worker.secrets import Secrets
+from surehand.activities.worker.settings import Secrets
 from surehand.activities.worker.settings import Settings
 from surehand.activities.worker.telemetry import configure_logging
 url, secret, format_ = sys.argv[1:]

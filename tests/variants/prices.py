@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from surehand import READ, ToolContext, tool
-from surehand.activities.tools.failure_classes import FailureClass
+from surehand.activities.tools.failures import FailureClass
 from surehand.examples.shop.tools import *  # noqa: F403
 
 _GONE: Final = {FileNotFoundError: FailureClass.PERMANENT}

@@ -1,9 +1,16 @@
-"""Whether a worker lives and can work, for whoever watches its process: ``/livez``, ``/readyz``."""
+"""A worker's HTTP endpoints: ``/livez`` says that it lives, ``/readyz`` whether it can work.
+
+Its event loop answers: one that hangs does not answer. It takes no library: a few paths, no bodies
+to read, and each connection is closed behind its answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
@@ -19,7 +26,84 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.worker.endpoint import Answer, Answering
+from surehand.activities.worker.telemetry import AddressError
+
+#: How long a request may take to come in, and bytes of its head.
+_REQUEST_PATIENCE: Final = timedelta(seconds=5)
+_LONGEST_REQUEST: Final = 8192
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is answered."""
+
+    status: HTTPStatus
+    body: bytes
+    kind: str = "application/json"
+
+    @classmethod
+    def document(cls, status: HTTPStatus, document: Mapping[str, object]) -> Answer:
+        """Return a JSON document as an answer."""
+        return cls(status, json.dumps(document).encode() + b"\n")
+
+
+#: What answers at a path.
+Answering = Callable[[], Awaitable[Answer]]
+
+
+@asynccontextmanager
+async def answering(what: str, address: str, paths: Mapping[str, Answering]) -> AsyncIterator[None]:
+    """Answer whoever asks at an address, for as long as the block lasts; empty: nobody.
+
+    ``what`` is the setting that names the address. Raises ``AddressError``.
+    """
+    if not address:
+        yield
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        server = await asyncio.start_server(
+            partial(_answer, paths), host.strip("[]"), int(port), limit=_LONGEST_REQUEST
+        )
+    except OSError as error:
+        raise AddressError(what, address, error.strerror or str(error)) from error
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def _answer(
+    paths: Mapping[str, Answering], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    try:
+        async with asyncio.timeout(_REQUEST_PATIENCE.total_seconds()):
+            head = await reader.readuntil(b"\r\n\r\n")
+        method, _, rest = head.decode("latin-1").partition(" ")
+        answer = await _judge(paths, method, rest.partition(" ")[0].partition("?")[0])
+        lines = (
+            f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
+            f"Content-Type: {answer.kind}",
+            f"Content-Length: {len(answer.body)}",
+            "Connection: close",
+        )
+        shown = b"" if method == "HEAD" else answer.body
+        writer.write("\r\n".join([*lines, "", ""]).encode() + shown)
+        await writer.drain()
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        pass  # Whoever has asked so gets no answer.
+    finally:
+        writer.close()
+
+
+async def _judge(paths: Mapping[str, Answering], method: str, path: str) -> Answer:
+    if method not in ("GET", "HEAD"):
+        return Answer.document(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD"})
+    if path not in paths:
+        error = f"only {' and '.join(paths)}"
+        return Answer.document(HTTPStatus.NOT_FOUND, {"error": error})
+    return await paths[path]()
+
 
 #: What does not answer within this time does not answer; whoever asks waits for some seconds.
 PATIENCE: Final = timedelta(seconds=2)
@@ -41,12 +125,7 @@ class Readiness:
     def __init__(
         self, checks: Mapping[str, Check], hide: Callable[[str], str] = lambda text: text
     ) -> None:
-        """Ask these.
-
-        Args:
-            checks: What to ask, by its name; each raises if it is not well.
-            hide: Returns a text without what nobody may read.
-        """
+        """Ask these."""
         self._checks = checks
         self._hide = hide
         self._asked: dict[str, asyncio.Task[None]] = {}

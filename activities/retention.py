@@ -115,12 +115,8 @@ class Retention:
     async def round(self) -> Round:
         """Hide, delete and collect.
 
-        What fails of one run keeps that run. What concerns all of them ends the round.
-
-        Raises:
-            LedgerUnavailable: The database is away.
-            StoreUnavailable: The artifact store is away.
-            NotPermitted: The database's role may not hide and delete.
+        What fails of one run keeps that run. What concerns all of them ends the round. Raises
+        ``LedgerUnavailable``, ``StoreUnavailable`` or ``NotPermitted``.
         """
         done = Round()
         try:

@@ -31,7 +31,7 @@ from surehand.activities.ledger.outbox.notification import (
 from surehand.activities.ledger.outbox.notification_rows import Taken, remind
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.worker.metrics import Metrics
-from surehand.activities.worker.secrets import Secrets
+from surehand.activities.worker.settings import Secrets
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plain_text import plain_line
 
@@ -54,12 +54,7 @@ class Courier:
         self._loop.close()
 
     async def send(self, notification: Notification) -> None:
-        """Have it sent.
-
-        Raises:
-            NotDelivered: It was not.
-            MaybeDelivered: It did not end within the limit.
-        """
+        """Have it sent. Raises ``NotDelivered`` or ``MaybeDelivered``."""
         sending = asyncio.run_coroutine_threadsafe(self._send(notification), self._loop)
         try:
             async with asyncio.timeout(self._limit.total_seconds()):
@@ -108,10 +103,7 @@ _LONGEST_ERROR: Final = 300
 def pause_after(attempt: int, chance: float, longest: timedelta = LONGEST_PAUSE) -> timedelta:
     """Return the pause after a failed attempt.
 
-    Args:
-        attempt: Which one failed, counted from 1.
-        chance: From 0 to 1, where in the spread the pause lies.
-        longest: What it does not exceed but for the spread.
+    ``chance``, from 0 to 1, says where in the spread the pause lies.
     """
     # Fifteen doublings are more than a day; a thousand are too large a number.
     pause: timedelta = min(FIRST_PAUSE * (1 << min(attempt - 1, 15)), longest)
@@ -134,14 +126,7 @@ class Outbox:
     ) -> None:
         """Start a thread for each notifier.
 
-        Args:
-            ledger: Where the outbox is.
-            notifiers: By the names that the settings have for them.
-            metrics: Counts what is sent and what is not.
-            secrets: What no recorded error may hold.
-            clock: Tells the time in milliseconds; default the database's.
-            limit: How long one attempt to send may take.
-            approvals_url: Where people approve in a browser, as ``Notification.linked`` takes it.
+        ``clock`` tells the time in milliseconds, by default the database's.
         """
         self._approvals_url = approvals_url
         self._ledger = ledger

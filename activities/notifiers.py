@@ -1,0 +1,393 @@
+"""Who tells people: ``log``, ``webhook``, ``smtp``, or a notifier of the user's own.
+
+``webhook`` follows Standard Webhooks 1.0 (https://www.standardwebhooks.com, file
+``spec/standard-webhooks.md`` of github.com/standard-webhooks/standard-webhooks): the headers
+``webhook-id``, ``webhook-timestamp`` and ``webhook-signature``, an HMAC-SHA256 over id, timestamp
+and body with dots between them. Receivers verify it with that project's libraries, which refuse
+what is older than five minutes, and drop an id that they know.
+
+``smtp`` sends one plain mail for each notification, by the standard library: one mail now and then
+needs no client that can do many at once, and the notifier has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import inspect
+import ipaddress
+import json
+import re
+import smtplib
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Any, Final, cast
+from urllib.parse import unquote, urlsplit
+
+import httpx
+import structlog
+
+from surehand.activities.ledger.outbox.notification import (
+    ANSWER_LIMIT,
+    MaybeDelivered,
+    NotDelivered,
+    Notification,
+    Notifier,
+    ReceiverGone,
+)
+from surehand.activities.tools.failures import retry_after
+from surehand.activities.worker.settings import Settings
+from surehand.process.settings import PREFIX, NotLoaded, is_named, load_named
+
+log = structlog.get_logger()
+
+SECRET_PREFIX: Final = "whsec_"
+#: Bytes, as the protocol has it.
+SHORTEST_SECRET: Final = 24
+LONGEST_SECRET: Final = 64
+_GONE: Final = 410
+#: Answers that may say when to come again.
+_LATER: Final = (429, 503)
+
+
+def secret_of(text: str) -> bytes:
+    """Return the key that a ``whsec_...`` text stands for. Raises ``ValueError``."""
+    if not text.startswith(SECRET_PREFIX):
+        raise ValueError(f"must start with {SECRET_PREFIX}")
+    try:
+        secret = base64.b64decode(text.removeprefix(SECRET_PREFIX), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"must be {SECRET_PREFIX} and base64") from error
+    if not SHORTEST_SECRET <= len(secret) <= LONGEST_SECRET:
+        raise ValueError(
+            f"must stand for {SHORTEST_SECRET} to {LONGEST_SECRET} bytes, this one for"
+            f" {len(secret)}; `echo {SECRET_PREFIX}$(openssl rand -base64 32)` makes one"
+        )
+    return secret
+
+
+def url_of(text: str) -> httpx.URL:
+    """Return where to post to. Raises ``ValueError``."""
+    form = "must be http://host/path or https://host/path"
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise ValueError(form) from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(form)
+    return url
+
+
+def signature(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    """Return the value of ``webhook-signature``."""
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return f"v1,{base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()}"
+
+
+def body_of(notification: Notification) -> bytes:
+    """Return what is posted: type, timestamp and data, as the protocol recommends."""
+    data = notification.model_dump(mode="json")
+    data |= {"title": notification.title, "commands": list(notification.commands)}
+    document = {"type": data.pop("kind"), "timestamp": data.pop("at"), "data": data}
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+class Webhook:
+    """Posts notifications to one URL."""
+
+    def __init__(self, url: httpx.URL, secret: bytes) -> None:
+        self._url, self._secret = url, secret
+        self.where = f"{self._url.scheme}://{self._url.netloc.decode()}"
+        """The server, without what may be secret of the URL."""
+
+    async def send(self, notification: Notification) -> None:
+        """Post it; 2xx is success, 410 ends it, anything else is tried again."""
+        body, now = body_of(notification), int(time.time())
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "surehand",
+            "webhook-id": notification.delivery_id,
+            "webhook-timestamp": str(now),
+            "webhook-signature": signature(self._secret, notification.delivery_id, now, body),
+        }
+        limit = ANSWER_LIMIT.total_seconds()
+        try:
+            async with (
+                asyncio.timeout(limit),
+                httpx.AsyncClient(timeout=limit) as client,
+                # What it answers beside the code is not read, however much that is.
+                client.stream("POST", self._url, content=body, headers=headers) as response,
+            ):
+                code, later = response.status_code, response.headers.get("Retry-After")
+        except (httpx.HTTPError, TimeoutError) as error:
+            # It may have arrived all the same: its id tells the receiver that it comes again.
+            raise NotDelivered(f"{type(error).__name__}: {error}") from error
+        if code == _GONE:
+            raise ReceiverGone("HTTP 410: the receiver wants nothing more")
+        if not 200 <= code < 300:
+            message = f"HTTP {code}"
+            if later is None or code not in _LATER:
+                raise NotDelivered(message)
+            raise NotDelivered(message, retry_after(later, datetime.now(UTC)))
+
+
+_PORTS: Final = {"smtp": 587, "smtps": 465}
+#: A plain address. No spaces, no comments, and nothing that could begin another header.
+ADDRESS: Final = re.compile(r"[^\s@<>,;:\"()\\\x00-\x1f\x7f]+@[A-Za-z0-9.\-]+")
+
+
+@dataclass(frozen=True)
+class MailServer:
+    """Where mails are handed in."""
+
+    host: str
+    port: int
+    tls: bool
+    """From the first byte on; else STARTTLS."""
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether it is on this machine, where nobody can listen in between."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def mail_server(url: str) -> MailServer:
+    """Return what a URL names: ``smtp[s]://[user:password@]host[:port]``. Raises ``ValueError``."""
+    form = "must be smtp://host or smtps://host, with user:password@ before it and :port after it"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(form) from error
+    if parts.scheme not in _PORTS or not host or parts.path not in ("", "/") or parts.query:
+        raise ValueError(form)
+    return MailServer(
+        host=host,
+        port=port or _PORTS[parts.scheme],
+        tls=parts.scheme == "smtps",
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+    )
+
+
+class Mail:
+    """Sends notifications through one server, all to the same people."""
+
+    def __init__(
+        self,
+        server: MailServer,
+        sender: str,
+        to: tuple[str, ...],
+        limit: timedelta = ANSWER_LIMIT,
+    ) -> None:
+        """Say where to, and how long a whole conversation with the server may take."""
+        self._server, self._sender, self._to, self._limit = server, sender, to, limit
+        self.where = f"{server.host}:{server.port} to {', '.join(to)}"
+
+    async def send(self, notification: Notification) -> None:
+        """Hand it to the server; what that refuses, or does not take in time, is tried again."""
+        limit = self._limit.total_seconds()
+        # Whoever takes it first: the thread, to hand the mail in, or the limit, so it never does.
+        handing_in = threading.Lock()
+        message = self.message(notification)
+        talking = asyncio.ensure_future(asyncio.to_thread(self._talk, message, handing_in))
+        # A thread cannot be stopped: what it says when its time is over is for nobody.
+        talking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        try:
+            await asyncio.wait({talking}, timeout=limit)
+        finally:
+            began = not handing_in.acquire(blocking=False)
+        try:
+            if not talking.done():
+                raise TimeoutError(f"the server took longer than {limit:g} s")
+            refused = talking.result()
+        except (OSError, smtplib.SMTPException) as error:
+            why = f"{type(error).__name__}: {error}"
+            if began and not isinstance(error, smtplib.SMTPResponseException):
+                raise MaybeDelivered(f"handed in and not answered: {why}") from error
+            raise NotDelivered(why) from error
+        if refused:
+            # The others have it: sending it again would be for all.
+            log.warning("notification.refused_in_part", recipients=sorted(refused))
+
+    def message(self, notification: Notification) -> EmailMessage:
+        """Return the mail."""
+        message = EmailMessage()
+        message["Subject"] = notification.title
+        message["From"] = self._sender
+        message["To"] = ", ".join(self._to)
+        message["Date"] = format_datetime(notification.at)
+        # The same at each attempt, so that a second one can be recognised.
+        message["Message-ID"] = f"<{notification.delivery_id}@{self._sender.rpartition('@')[2]}>"
+        message["Auto-Submitted"] = "auto-generated"
+        message.set_content(notification.text)
+        return message
+
+    def _talk(
+        self, message: EmailMessage, handing_in: threading.Lock
+    ) -> dict[str, tuple[int, bytes]]:
+        server = self._server
+        with closing(self._connected()) as client:
+            client.handing_in = handing_in
+            if not server.tls:
+                client.ehlo()
+                if client.has_extn("starttls"):
+                    client.starttls(context=_trust(server))
+                elif not server.loopback:
+                    raise NotDelivered(f"{server.host} offers no STARTTLS: nothing goes in clear")
+            if server.user:
+                client.login(server.user, server.password)
+            refused = client.send_message(message)
+            # It has the mail: whatever it says now, sending it again would be a second one.
+            with suppress(OSError, smtplib.SMTPException):
+                client.quit()
+            return refused
+
+    def _connected(self) -> _Smtp:
+        server, limit = self._server, self._limit.total_seconds()
+        if not server.tls:
+            return _Smtp(server.host, server.port, timeout=limit)
+        return _SmtpOverTls(server.host, server.port, timeout=limit, context=_trust(server))
+
+
+class _Smtp(smtplib.SMTP):
+    """Hands a mail in only if nobody has given it up before."""
+
+    handing_in: threading.Lock
+
+    def data(self, msg: Any) -> tuple[int, bytes]:
+        if not self.handing_in.acquire(blocking=False):
+            raise TimeoutError("given up before it was handed in")
+        return super().data(msg)
+
+
+class _SmtpOverTls(_Smtp, smtplib.SMTP_SSL):
+    """The same over TLS from the first byte on."""
+
+
+def _trust(server: MailServer) -> ssl.SSLContext:
+    """Return whom TLS believes: the system's authorities; on this machine any certificate."""
+    context = ssl.create_default_context()
+    if server.loopback:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class NotifiersMisconfigured(Exception):
+    """A notifier cannot be used; one line that names the setting and says what to do."""
+
+
+class LogNotifier:
+    """Writes notifications to the worker's log, where they can be looked for."""
+
+    where = "the worker's log"
+
+    async def send(self, notification: Notification) -> None:
+        """Write one line."""
+        facts = notification.model_dump(mode="json", exclude_defaults=True)
+        log.info("notification", title=notification.title, **facts)
+
+
+def load_notifiers(settings: Settings) -> dict[str, Notifier]:
+    """Return the notifiers by their names in ``SUREHAND_NOTIFY``."""
+    twice = [name for name, count in Counter(settings.notify).items() if count > 1]
+    if twice:
+        raise _wrong("NOTIFY", f"names {twice[0]} twice")
+    return {name: _load(name, settings) for name in settings.notify}
+
+
+def where(notifiers: Mapping[str, Notifier]) -> str:
+    """Return the notifiers in one line, with the servers they reach and without secrets."""
+    shown = []
+    for name, notifier in notifiers.items():
+        place = getattr(notifier, "where", None)
+        shown.append(f"{name} ({place})" if isinstance(place, str) else name)
+    return ", ".join(shown)
+
+
+def _load(name: str, settings: Settings) -> Notifier:
+    match name:
+        case "log":
+            return LogNotifier()
+        case "webhook":
+            return _webhook(settings)
+        case "smtp":
+            return _mail(settings)
+        case _ if is_named(name):
+            return _own(name)
+        case _:
+            raise _wrong(
+                "NOTIFY", f"{name!r} is neither log, webhook, smtp nor module:name of your own"
+            )
+
+
+def _webhook(settings: Settings) -> Webhook:
+    url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret
+    _require("webhook", {"WEBHOOK_URL": url, "WEBHOOK_SECRET": secret.get_secret_value()})
+    try:
+        target = url_of(url)
+    except ValueError as error:
+        raise _wrong("WEBHOOK_URL", str(error)) from error
+    try:
+        return Webhook(target, secret_of(secret.get_secret_value()))
+    except ValueError as error:
+        raise _wrong("WEBHOOK_SECRET", str(error)) from error
+
+
+def _mail(settings: Settings) -> Mail:
+    url = settings.smtp_url.get_secret_value()
+    given = {
+        "SMTP_URL": url,
+        "SMTP_FROM": settings.smtp_from,
+        "SMTP_TO": ",".join(settings.smtp_to),
+    }
+    _require("smtp", given)
+    for name, addresses in (("SMTP_FROM", (settings.smtp_from,)), ("SMTP_TO", settings.smtp_to)):
+        for address in addresses:
+            if not ADDRESS.fullmatch(address):
+                raise _wrong(name, f"{address!r} is no mail address such as ops@example.com")
+    try:
+        server = mail_server(url)
+    except ValueError as error:
+        raise _wrong("SMTP_URL", str(error)) from error
+    return Mail(server, settings.smtp_from, settings.smtp_to)
+
+
+def _own(name: str) -> Notifier:
+    try:
+        found = load_named(name)
+    except NotLoaded as error:
+        raise _wrong("NOTIFY", str(error)) from error
+    if isinstance(found, type) or not inspect.iscoroutinefunction(getattr(found, "send", None)):
+        raise _wrong("NOTIFY", f"{name} is no object with `async def send(self, notification)`")
+    return cast(Notifier, found)
+
+
+def _require(notifier: str, given: Mapping[str, str]) -> None:
+    for name, value in given.items():
+        if not value:
+            raise _wrong(name, f"is missing: {PREFIX}NOTIFY names {notifier}, which needs it")
+
+
+def _wrong(name: str, reason: str) -> NotifiersMisconfigured:
+    line = " ".join(reason.split())
+    return NotifiersMisconfigured(f"setting {PREFIX}{name}: {line}")

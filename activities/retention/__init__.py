@@ -1,1 +1,0 @@
-"""What hides and deletes: a round over a tenant's runs, its rows and its files."""

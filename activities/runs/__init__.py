@@ -1,1 +1,0 @@
-"""The activities that open, steer and close a run."""

@@ -1,0 +1,357 @@
+"""What a tool may do during its call, through its context: spend, report progress, ask, write.
+
+Progress goes to Temporal with each heartbeat, whose details the next attempt gets. An artifact that
+is written part by part is kept by ``effects/drafts.py``; by itself a draft is in memory: that is
+what a tool gets in a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation, localcontext
+from typing import Any, Final
+
+import structlog
+from pydantic import JsonValue
+
+from surehand.activities.tools.failures import Permanent
+from surehand.activities.tools.output_json import LARGEST, clean_text, to_json
+from surehand.workflows.contracts.usage import Usage
+from surehand.workflows.identity import canonical_json, digest
+
+log = structlog.get_logger()
+
+#: Of money in one call, and the smallest part of it that counts.
+MOST_SPENT: Final = 10**12
+SMALLEST_SPENT: Final = Decimal("1e-12")
+#: Not the thread's own, which a tool may have changed.
+_EXACT: Final = Context(prec=60)
+
+
+@dataclass
+class Meter:
+    """Adds up what one call uses."""
+
+    tokens: int = 0
+    money: Decimal = Decimal(0)
+
+    def add(self, tokens: int, money: str | Decimal) -> None:
+        """Add to it. Raises ``ValueError``."""
+        try:
+            amount = Decimal(money)
+        except (InvalidOperation, TypeError) as error:
+            raise ValueError(f"ctx.spend: money={money!r} is no decimal number") from error
+        if type(tokens) is not int:
+            raise ValueError(f"ctx.spend: tokens={tokens!r} is no whole number")
+        if not 0 <= tokens <= MOST_SPENT or not amount.is_finite() or not 0 <= amount <= MOST_SPENT:
+            raise ValueError(f"ctx.spend: from nothing to {MOST_SPENT}, and nothing is given back")
+        self.tokens += tokens
+        with localcontext(_EXACT):
+            self.money += amount
+
+    def usage(self) -> Usage:
+        """Return it as the run gets it."""
+        # After the call: what it has used must not fail it, however odd the sum.
+        with localcontext(_EXACT):
+            money = min(self.money, Decimal(MOST_SPENT)).quantize(SMALLEST_SPENT).normalize()
+        return Usage(tokens=self.tokens, money=format(money, "f"))
+
+
+#: The meter of the call under way; the tasks that a call starts have it, too.
+_METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
+
+
+@contextmanager
+def metering() -> Iterator[Meter]:
+    """Measure one call."""
+    meter = Meter()
+    token = _METER.set(meter)
+    try:
+        yield meter
+    finally:
+        _METER.reset(token)
+
+
+def spend(tokens: int, money: str | Decimal) -> None:
+    """Add to the meter of the call under way; outside of one nothing is measured."""
+    meter = _METER.get()
+    if meter is not None:
+        meter.add(tokens, money)
+
+
+#: Bytes of canonical JSON: it is sent with each heartbeat.
+LARGEST_PROGRESS: Final = 8 * 1024
+#: Characters of what a model says that a heartbeat carries: more than it says between two of them.
+LONGEST_TOKENS: Final = 4 * 1024
+
+
+@dataclass
+class Progress:
+    """What the call of one step has said."""
+
+    step_id: str
+    earlier: JsonValue = None
+    """The last word of the attempt before this one, if it did not come to its end."""
+    newest: JsonValue = None
+    bytes_written: int | None = None
+    """How much of an artifact stands, where the tool writes one."""
+    attempt: int = 1
+    """The step's."""
+    tokens: str = ""
+    """The newest of what a model says in this attempt, as it says it."""
+    tokens_before: int = 0
+    """How many characters of that came before."""
+
+    def note(self, value: Any) -> None:
+        """Take what a tool says; never raises, because a call must not fail of it."""
+        try:
+            said = to_json(value)
+            size = len(canonical_json(said))
+        except Exception as error:
+            log.warning("progress.not_kept", step_id=self.step_id, reason=repr(error))
+            return
+        if size > LARGEST_PROGRESS:
+            reason = f"{size} bytes, {LARGEST_PROGRESS} at most: keep it elsewhere, and say where"
+            log.warning("progress.not_kept", step_id=self.step_id, reason=reason)
+            return
+        self.newest = said
+
+    def told(self) -> dict[str, JsonValue]:
+        """Return it as heartbeats carry it; empty if there is no news."""
+        said = self.earlier if self.newest is None else self.newest
+        told: dict[str, JsonValue] = {"step_id": self.step_id, "progress": said}
+        if self.bytes_written is not None:
+            told["bytes_written"] = self.bytes_written
+        if self.tokens:
+            at = {"attempt": self.attempt, "before": self.tokens_before}
+            told["tokens"] = {**at, "text": self.tokens}
+        return told if self.newest is not None or len(told) > 2 else {}
+
+
+#: Of the call under way; the tasks that a call starts have it, too.
+_PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
+
+
+def note_progress(value: Any) -> None:
+    """Note what a tool says of the call under way; outside of one nobody is told."""
+    progress = _PROGRESS.get()
+    if progress is not None:
+        progress.note(value)
+
+
+def note_written(size: int) -> None:
+    """Note how much of its artifact the call under way has written."""
+    progress = _PROGRESS.get()
+    if progress is not None:
+        progress.bytes_written = size
+
+
+def note_tokens(text: str) -> None:
+    """Note what a model has just said in the call under way: shown to whoever follows, not kept.
+
+    It goes with the heartbeats that are sent anyway, about once a second. So it is in no table and
+    in no history, it is gone with the activity, and whoever follows needs no database.
+    """
+    progress = _PROGRESS.get()
+    if progress is not None and text:
+        said = progress.tokens + text
+        progress.tokens = said[-LONGEST_TOKENS:]
+        progress.tokens_before += len(said) - len(progress.tokens)
+
+
+def earlier_progress() -> JsonValue:
+    """Return the last word of the attempt before this one."""
+    progress = _PROGRESS.get()
+    return None if progress is None else progress.earlier
+
+
+@contextmanager
+def progressing(progress: Progress) -> Iterator[None]:
+    """Take what the call under way says."""
+    token = _PROGRESS.set(progress)
+    try:
+        yield
+    finally:
+        _PROGRESS.reset(token)
+
+
+#: Characters of a question.
+LONGEST_QUESTION = 2000
+
+
+class NeedsAnswer(BaseException):
+    """A tool cannot go on without an answer; the call begins anew once a human has given it.
+
+    Not an ``Exception``: a tool that catches those must not go on without its answer.
+    """
+
+    def __init__(self, question: str, schema: dict[str, Any], before: int = 0) -> None:
+        """Say what is asked, and how many of the call's answers stand before it."""
+        super().__init__(question)
+        self.question = question
+        self.schema = schema
+        self.before = before
+
+    @property
+    def digest(self) -> str:
+        """What tells the question from others."""
+        return digest({"question": self.question, "schema": self.schema})
+
+
+class Answers:
+    """What humans have answered to one call, handed out in the order of its questions.
+
+    Each with the digest of its question: another one in its place is asked anew.
+    """
+
+    def __init__(self, given: Sequence[tuple[str, JsonValue]] = ()) -> None:
+        """Begin with the digests of the questions so far, and their answers."""
+        self._given = given
+        self._asked = 0
+
+    def next(self, question: str, schema: dict[str, Any] | None) -> JsonValue:
+        """Return the answer to the call's next question. Raises ``NeedsAnswer``."""
+        text = clean_text(str(question), LONGEST_QUESTION)
+        needed = NeedsAnswer(text, dict(schema or {}), before=self._asked)
+        if self._asked >= len(self._given):
+            raise needed
+        about, answer = self._given[self._asked]
+        if about != needed.digest:
+            raise needed
+        self._asked += 1
+        return answer
+
+
+#: Longest media type: it is a column of the artifact's row.
+_LONGEST_TYPE: Final = 80
+_MEDIA_TYPE: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(;.*)?", re.ASCII)
+
+
+class Draft:
+    r"""What a call writes of an artifact; ``ctx.artifact`` of a tool.
+
+    What was written outlives a crash: the attempt after it has it before it, and goes on from its
+    end. On success the step's output refers to what ``finish`` has made of it.
+
+    Example:
+        >>> @tool("report.write", effect=READ)
+        ... async def write(params: Order, ctx: ToolContext) -> dict[str, JsonValue]:
+        ...     if ctx.artifact.bytes_written == 0:
+        ...         await ctx.artifact.append("# Report\n")
+        ...     await ctx.artifact.append(f"{params.order_id} was paid.\n")
+        ...     return await ctx.artifact.finish(media_type="text/markdown")
+        >>> (await write.fn(Order(order_id="order-7"), ctx))["bytes"]
+        27
+    """
+
+    #: What is raised past the largest size; a draft that is kept knows what it means for its call.
+    _too_large: type[Exception] = Permanent
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._memory = bytearray()
+        # A tool may write from several tasks: parts follow one another.
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def bytes_written(self) -> int:
+        """How much stands, in bytes; what earlier attempts have written is in it."""
+        return self._size
+
+    async def append(self, part: bytes | str) -> None:
+        """Write a part behind what stands; it is durable when this returns. Text is UTF-8.
+
+        Args:
+            part: It.
+
+        Raises:
+            Permanent: More than 64 MiB in all. From a write, which may have had its effect
+                already, ``OutcomeUnknown``.
+        """
+        data = part.encode() if isinstance(part, str) else bytes(part)
+        async with self._one_at_a_time:
+            size = self._size + len(data)
+            if size > LARGEST:
+                raise self._too_large(f"an artifact of {size} bytes: it has {LARGEST} at most")
+            if data:
+                await self._append(data)
+
+    async def read(self, last: int | None = None) -> bytes:
+        """Return what stands, what earlier attempts have written first.
+
+        Args:
+            last: Only so many bytes of its end.
+        """
+        async with self._one_at_a_time:
+            start = 0 if last is None else max(0, self._size - last)
+            return await self._read(start)
+
+    async def restart(self) -> None:
+        """Begin anew: nothing stands any more."""
+        async with self._one_at_a_time:
+            await self._restart()
+
+    async def finish(self, media_type: str = "application/octet-stream") -> dict[str, JsonValue]:
+        """Make one artifact of what stands, and return the reference for the tool's output.
+
+        It is ``{"artifact": "sha256:...", "bytes": 27, "media_type": "text/markdown"}``; the digest
+        is that of the whole content, and where a run is encrypted one that only its key can make.
+        ``artifacts RUN DIGEST`` prints it.
+
+        Args:
+            media_type: What it is, such as ``text/markdown``.
+
+        Raises:
+            ValueError: No media type.
+        """
+        if len(media_type) > _LONGEST_TYPE or not _MEDIA_TYPE.fullmatch(media_type):
+            raise ValueError(f"{media_type[:100]!r} is no media type such as 'text/markdown'")
+        async with self._one_at_a_time:
+            content = await self._read(0)
+            sha256 = await self._keep(content, media_type)
+        return {"artifact": f"sha256:{sha256}", "bytes": len(content), "media_type": media_type}
+
+    async def _append(self, data: bytes) -> None:
+        self._memory += data
+        self._size = len(self._memory)
+
+    async def _read(self, start: int) -> bytes:
+        return bytes(self._memory[start:])
+
+    async def _restart(self) -> None:
+        self._memory.clear()
+        self._size = 0
+
+    async def _keep(self, content: bytes, media_type: str) -> str:
+        """Keep the whole, and return the digest that it is named by."""
+        return hashlib.sha256(content).hexdigest()
+
+
+class NoDraft(Draft):
+    """In the place of a draft where nothing is written: each use of it raises."""
+
+    @property
+    def bytes_written(self) -> int:
+        """Nothing is written here."""
+        raise self._refused()
+
+    async def _append(self, data: bytes) -> None:
+        raise self._refused()
+
+    async def _read(self, start: int) -> bytes:
+        raise self._refused()
+
+    async def _restart(self) -> None:
+        raise self._refused()
+
+    def _refused(self) -> RuntimeError:
+        return RuntimeError(
+            "only a tool's own call writes an artifact: no lookup, precondition or undo,"
+            " and no transactional tool"
+        )

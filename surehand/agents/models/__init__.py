@@ -1,1 +1,0 @@
-"""Asking models: the worker's side of a turn."""
