@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +16,11 @@ import yaml
 
 from surehand.activities.mcp.calls import Seen, ask_servers, write_pins
 from surehand.activities.mcp.server_file import read_file
+from surehand.process.children import Child, clean_environment
 from tests.e2e.conftest import stage as stage
 
 ROOT: Final = Path(__file__).parents[2]
+WARM: Final = Path(__file__).with_name("warm.py")
 REFUND: Final[dict[str, Any]] = {"key": "refund:${params.order_id}", "approval": "none"}
 
 
@@ -25,6 +29,8 @@ class McpShop:
     """What the server does and has done, and the file beside it."""
 
     folder: Path
+    servers: str
+    """The socket of what makes its processes."""
 
     @property
     def file(self) -> Path:
@@ -33,7 +39,7 @@ class McpShop:
 
     def say(self, **tools: dict[str, Any]) -> None:
         """Write the file; the server is started for each call."""
-        command = [sys.executable, "-m", "tests.mcp.served", "stdio", str(self.folder)]
+        command = [sys.executable, "-IS", str(WARM), self.servers, str(self.folder)]
         server = {"command": command, "env": {"PYTHONPATH": str(ROOT)}, "tools": tools}
         self.file.write_text(yaml.safe_dump({"servers": {"shop": server}}), encoding="utf-8")
 
@@ -65,8 +71,20 @@ class McpShop:
         return [json.loads(line) for line in lines]
 
 
+@pytest.fixture(scope="session")
+def warm_servers() -> Iterator[str]:
+    # A socket's path is short.
+    with tempfile.TemporaryDirectory(prefix="mcp-") as folder:
+        socket = f"{folder}/warm"
+        command = [sys.executable, "-m", "tests.mcp.warm", socket]
+        environment = clean_environment({"PYTHONPATH": str(ROOT)})
+        with Child(command, environment=environment, log=Path(folder, "log")) as child:
+            child.wait_said("listening")
+            yield socket
+
+
 @pytest.fixture
-def mcp_shop(tmp_path: Path) -> McpShop:
+def mcp_shop(tmp_path: Path, warm_servers: str) -> McpShop:
     folder = tmp_path / "mcp"
     folder.mkdir()
-    return McpShop(folder)
+    return McpShop(folder, warm_servers)

@@ -192,7 +192,7 @@ async def test_of_a_server_with_tools_beyond_measure_none_is_called(mcp_shop: Mc
 async def test_a_server_that_does_not_start_was_not_called(mcp_shop: McpShop) -> None:
     mcp_shop.say(create_refund=REFUND)
     await mcp_shop.pin()
-    text = mcp_shop.file.read_text().replace("tests.mcp.served", "tests.mcp.nothing")
+    text = mcp_shop.file.read_text().replace("warm.py", "nothing.py")
     mcp_shop.file.write_text(text, encoding="utf-8")
     with pytest.raises(DependencyDown, match="cannot be reached"):
         await call(mcp_shop, "shop.create_refund", CALL)
