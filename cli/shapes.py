@@ -1,4 +1,4 @@
-"""The shapes of every ``--json`` output. Add-only, like every message: scripts read them.
+"""The documents of ``--json`` that several verbs print. A verb's own one is beside it.
 
 What a run answers is printed as it is: ``RunResult`` (``--wait``), ``Verdict`` (``approve``,
 ``reject``) and the checkpoint document of ``checkpoint``.

@@ -110,7 +110,7 @@ def test_a_deleted_run_is_proven_by_its_export_and_protects_its_effects(
 
     report = RetentionReport.model_validate(done.document())
     [part] = [one for one in report.deleted if one.run_id == run.name]
-    assert part.exports == [
+    assert list(part.exports) == [
         str(exports / f"{run.name}.jsonl"),
         str(exports / f"{run.name}+runs.jsonl"),
     ]

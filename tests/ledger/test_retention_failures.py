@@ -183,7 +183,8 @@ async def test_what_was_kept_as_it_was_to_go_is_told_by_the_exit_code() -> None:
 
     assert reply.code is ExitCode.BROKEN
     assert isinstance(reply.document, RetentionReport)
-    assert [one.failed for one in reply.document.kept] == [False, True, True]
+    failed = [one.failed for one in reply.document.kept]
+    assert failed == [None, ExitCode.OUTPUT_LOST, ExitCode.BROKEN]
     assert list(reply.text)[2:] == [
         "Failed, and kept: 2 runs",
         "  full: no space left",
