@@ -39,8 +39,8 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from surehand.activities.approvals.gate import ApprovalActivities
 from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.effects.leases import keep_freeing
 from surehand.activities.effects.model_turns import ModelActivities
-from surehand.activities.effects.resource_leases import keep_freeing
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.engine import require_fit, without_passwords
 from surehand.activities.ledger.core.migrate import DatabaseBehind, require_head

@@ -19,7 +19,7 @@ from surehand.activities.artifacts import READ_PAUSE, ArtifactUnavailable
 from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.effects import resolve as intervention_rows
-from surehand.activities.ledger.effects.taken_over import TakesOverUndone
+from surehand.activities.ledger.effects.run_tree import TakesOverUndone
 from surehand.activities.ledger.effects.undone import undone_under
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.quotas import admission
@@ -27,11 +27,11 @@ from surehand.activities.ledger.quotas.limits import QuotaUsedUp
 from surehand.activities.ledger.runs import interrupts, steering, terminated
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.runs.lifecycle import Opened, plan_of
+from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import attempts as step_rows
-from surehand.activities.ledger.steps import executions
+from surehand.activities.ledger.steps.acting import ActsElsewhere, take_over_run
 from surehand.activities.ledger.steps.attempts import StepAttempt
-from surehand.activities.ledger.steps.executions import ActsElsewhere, take_over
 from surehand.activities.ledger.steps.foreign import content_of
 from surehand.activities.tools.describing import describe_plan
 from surehand.activities.worker.attempt import Attempt, again, stop
@@ -104,7 +104,7 @@ async def take_over_as_newest(ledger: Ledger, found: ActsElsewhere) -> None:
     if await _newest(found.run_id) != found.mine:
         message = f"execution {found.mine} is over: another one goes on with the run"
         raise again(ErrorType.LEASE_HELD, message, _LATE_PAUSE) from found
-    await ledger.transact(found.tenant, take_over, found)
+    await ledger.transact(found.tenant, take_over_run, found)
 
 
 async def _newest(run_id: str) -> str | None:
@@ -237,7 +237,7 @@ class RunActivities:
 
         def admit(tx: Transaction) -> QuotaWait | None:
             if execution is not None:
-                executions.require(tx, asked.run_id, execution)
+                acting.require_acting(tx, asked.run_id, execution)
             return admission.admit(tx, asked.run_id)
 
         async def record() -> RunAdmitted:

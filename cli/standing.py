@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import ValidationError
 
-from surehand.activities.effects.standing_scope import scope_problem
+from surehand.activities.effects.prepare import scope_problem
 from surehand.activities.ledger.approvals import standing_grants
 from surehand.activities.ledger.approvals.standing_grants import Listed, all_standing
 from surehand.activities.tools.toolbox import Toolbox

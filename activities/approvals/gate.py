@@ -14,18 +14,18 @@ from pydantic import JsonValue
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.effects.preconditions import to_ask_with
 from surehand.activities.effects.prepare import (
     PreparedCall,
     claim_request,
     complete,
+    covered,
     needed,
     prepare_here,
     prepare_params,
     preparing,
     require_queue,
+    to_ask_with,
 )
-from surehand.activities.effects.standing_scope import covered
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.approvals.decisions import Edited, Judged

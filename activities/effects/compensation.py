@@ -16,9 +16,9 @@ from surehand.activities.artifacts import (
     READ_PAUSE,
     ArtifactUnavailable,
 )
+from surehand.activities.effects.leases import hold_resources
 from surehand.activities.effects.prepare import bare_request
 from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, written
-from surehand.activities.effects.resource_leases import hold_resources
 from surehand.activities.effects.write import CannotSettle, EffectCall, settle
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import compensations, run_tree
@@ -31,7 +31,7 @@ from surehand.activities.ledger.history.timeline import recovery_of
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.quotas.limits import OverQuota
-from surehand.activities.ledger.steps import batches, executions
+from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     Asked,
@@ -83,12 +83,12 @@ class CompensationActivities:
         return await as_newest(self._worker.ledger, lambda: self._find(asked))
 
     async def _find(self, asked: FindRemaining) -> RemainingFound:
-        ledger, acting = self._worker.ledger, asked.within or asked.run_id
-        execution = execution_of(acting)
+        ledger, within = self._worker.ledger, asked.within or asked.run_id
+        execution = execution_of(within)
 
         def find(tx: Transaction) -> tuple[RemainingFound, list[str]]:
             if execution is not None:
-                executions.require(tx, acting, execution)
+                acting.require_acting(tx, within, execution)
             if asked.bar:
                 run_tree.bar(tx, asked.run_id, asked.step_id)
             open_ = list[str]()
@@ -98,7 +98,7 @@ class CompensationActivities:
             if asked.completing:
                 for run_id in open_:
                     run_tree.bar(tx, run_id)
-            batches.revoke(tx, asked.run_id, asked.revoked_batches)
+            acting.revoke_batches(tx, asked.run_id, asked.revoked_batches)
             after = None if asked.after is None else run_tree.Cursor.read(asked.after)
             page = run_tree.remaining(tx, asked.run_id, asked.step_id, after=after)
             if asked.leave is not None:
@@ -173,7 +173,7 @@ class CompensationActivities:
 
         def as_acting(tx: Transaction) -> T:
             if attempt.execution is not None:
-                executions.require(tx, asked.within or asked.run_id, attempt.execution)
+                acting.require_acting(tx, asked.within or asked.run_id, attempt.execution)
             return work(tx)
 
         return await self._worker.ledger.record(asked.tenant, asked.run_id, as_acting)

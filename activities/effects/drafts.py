@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import structlog
 
 from surehand.activities.artifacts import ArtifactUnavailable, folder_of
-from surehand.activities.effects.lease import LeaseLost
+from surehand.activities.effects.leases import LeaseLost
 from surehand.activities.effects.recorder import DATABASE_PAUSE, written
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.steps import artifacts as artifact_rows

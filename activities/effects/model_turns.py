@@ -20,10 +20,10 @@ from surehand.activities.artifacts import (
     ArtifactStore,
     ArtifactUnavailable,
 )
+from surehand.activities.effects.leases import NO_RESOURCES
 from surehand.activities.effects.prepare import PreparedCall, claim_request
 from surehand.activities.effects.progress_checkpoints import following
 from surehand.activities.effects.read import ReadCall
-from surehand.activities.effects.resource_leases import NO_RESOURCES
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.run_keys import Hashes

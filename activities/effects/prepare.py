@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, Final
 
+import structlog
 from pydantic import BaseModel, ValidationError
 
-from surehand.activities.artifacts import (
-    READ_PAUSE,
-    ArtifactStore,
-    ArtifactUnavailable,
-)
-from surehand.activities.effects.resource_leases import NO_RESOURCES, HeldResources
-from surehand.activities.effects.standing_scope import covering
-from surehand.activities.expressions import RuleBroken, holds
+from surehand.activities.artifacts import READ_PAUSE, ArtifactStore, ArtifactUnavailable
+from surehand.activities.effects.leases import NO_RESOURCES, HeldResources
+from surehand.activities.expressions import RuleBroken, exact_names, holds, problem
 from surehand.activities.ledger.core.sealed import KeyNeeded
 from surehand.activities.ledger.quotas.limits import OverQuota
-from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Entry
+from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Covered, Covers, Entry
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.call_reports import Answers, NoDraft
-from surehand.activities.tools.output_json import clean_text
+from surehand.activities.tools.classify import classify
+from surehand.activities.tools.failures import Failure, FailureClass
+from surehand.activities.tools.output_json import clean_text, make_json
 from surehand.activities.tools.tool import Tool, ToolContext, explain, resource_names
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.attempt import Attempt, again, stop
 from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.watchdog import Watchdog
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import Compensate, UndoSpec
+from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import Effect, QuotaNeeded, ToolCall
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import (
     LOST_DIGITS,
     NotCanonical,
+    digest,
     forward_key,
     has_lost_digits,
     step_key,
@@ -45,6 +48,68 @@ from surehand.workflows.identity import (
 from surehand.workflows.plan.policy import Needs, combine
 from surehand.workflows.plan.references import ReferenceUnresolved
 from surehand.workflows.steps.deferred import fill_in
+
+#: Digits before and after the point that an amount may have: sums of them stay exact.
+MOST_DIGITS: Final = 30
+
+
+def covering(tool: Tool, params: BaseModel) -> Covers:
+    """Return what says of a scope whether it covers a call."""
+    return lambda scope: covered(scope, tool, params)
+
+
+def covered(scope: Scope, tool: Tool, params: BaseModel) -> Covered | None:
+    """Return what a call adds to what a scope limits; ``None`` if it lies outside."""
+    # A read claims nothing, so that nothing would count its uses, or look again right before it.
+    if tool.effect is Effect.READ:
+        return None
+    if (scope.tool, scope.version, scope.schema_hash) != (
+        tool.name, tool.version, tool.schema_hash
+    ):  # fmt: skip
+        return None
+    try:
+        if scope.when is not None and not holds(scope.when, params):
+            return None
+        if scope.total_of is None:
+            return Covered()
+        amount = _amount(scope.total_of, params)
+    except RuleBroken:
+        return None
+    return None if amount is None else Covered(amount)
+
+
+def scope_problem(scope: Scope, tool: Tool) -> str | None:
+    """Return what is wrong with a scope for calls of its tool, as far as that shows."""
+    if tool.effect is Effect.READ:
+        return "it only reads, which nothing counts: standing approvals are for effects"
+    model = tool.params_model
+    if scope.when is not None and (found := problem(scope.when, model, of=())) is not None:
+        return found
+    if scope.total_of is None:
+        return None
+    first = scope.total_of.split(".")[0]
+    if first not in model.model_fields:
+        known = ", ".join(model.model_fields)
+        return f"total {scope.total_of!r}: no param {first}; there are {known}"
+    return None
+
+
+def _amount(path: str, params: BaseModel) -> Decimal | None:
+    """Return the number at a path of the params, if it is one that can be added up exactly."""
+    value: Any = exact_names(params)
+    for name in path.split("."):
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
+        return None
+    amount = Decimal(value)
+    exponent = amount.as_tuple().exponent
+    # Less than nothing would give back what others have used.
+    if not isinstance(exponent, int) or amount < 0:
+        return None
+    return amount if exponent >= -MOST_DIGITS and amount.adjusted() < MOST_DIGITS else None
+
 
 #: Longest business key; it is part of a unique index.
 LONGEST_KEY = 400
@@ -368,3 +433,74 @@ def quota_needed(found: OverQuota, tool: str, attempts: int) -> QuotaNeeded:
     """
     require_queue(found, tool)
     return QuotaNeeded(wait=found.wait, attempts=attempts)
+
+
+#: Well below the deadline of the activity that asks for an approval.
+LIMIT: Final = timedelta(seconds=5)
+#: Between tries to read it, and how many there are: nobody is asked on a guess.
+PAUSE: Final = timedelta(seconds=2)
+MOST_TRIES: Final = 10
+#: Equals no digest: an approval is not used on a guess, either.
+_UNREADABLE: Final = "unreadable"
+
+
+async def to_ask_with(
+    watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall, attempt: int
+) -> ClaimRequest:
+    """Return the request with the digest of what the tool's precondition says now.
+
+    Raises:
+        ApplicationError: ``Transient``, retryable: it cannot be read; ``ToolFailed`` after ten, or
+            at once where it will never be true of these params.
+    """
+    try:
+        return replace(request, precondition=await _read(watchdog, request, prepared))
+    except Exception as error:
+        failure = classify(error)
+        message = f"{prepared.tool.name}: its precondition: {failure.message}"
+        if failure.failure_class is FailureClass.PERMANENT or attempt >= MOST_TRIES:
+            raise stop(ErrorType.TOOL_FAILED, message) from error
+        raise again(ErrorType.TRANSIENT, message, PAUSE) from error
+
+
+async def to_call_with(
+    watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall
+) -> ClaimRequest:
+    """Return the request with what the precondition says; unreadable, it equals nothing."""
+    if prepared.tool.precondition is None:
+        return request
+    try:
+        return replace(request, precondition=await _read(watchdog, request, prepared))
+    except Exception:
+        # What is recorded, or in doubt, can still be settled: only a first call is refused.
+        return replace(request, precondition=_UNREADABLE)
+
+
+async def _read(watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall) -> str | None:
+    read = prepared.tool.precondition
+    if read is None or not request.gated:
+        return None
+    context = tool_context(request, request.attempt)
+    what = f"the precondition of {prepared.tool.name} of run {request.run_id}"
+    async with watchdog.watched(what, LIMIT):
+        said = await make_json(await read(prepared.params, context))
+        return await call_off_loop(digest, said)
+
+
+log = structlog.get_logger()
+
+#: A dependency that does not say within this time that it is well, is not. Far below a lease.
+PATIENCE: Final = timedelta(seconds=1)
+STILL_DOWN: Final = Failure(FailureClass.DEPENDENCY_DOWN, "its health check says it is still down")
+
+
+async def is_healthy(watchdog: Watchdog, tool: Tool) -> bool:
+    """Return what the tool's health check says; ``True`` where it has none."""
+    if tool.health is None:
+        return True
+    try:
+        async with watchdog.watched(f"the health check of {tool.name}", PATIENCE):
+            return bool(await tool.health())
+    except (Exception, asyncio.CancelledError) as error:
+        log.info("dependency.unhealthy", tool=tool.name, error=repr(error))
+        return False

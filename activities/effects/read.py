@@ -12,11 +12,15 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from surehand.activities.effects.drafts import KeptDraft, Writer
-from surehand.activities.effects.health import STILL_DOWN, is_healthy
-from surehand.activities.effects.lease import call_within
-from surehand.activities.effects.prepare import PreparedCall, quota_needed, tool_context
+from surehand.activities.effects.leases import HeldResources, call_within
+from surehand.activities.effects.prepare import (
+    STILL_DOWN,
+    PreparedCall,
+    is_healthy,
+    quota_needed,
+    tool_context,
+)
 from surehand.activities.effects.recorder import written
-from surehand.activities.effects.resource_leases import HeldResources
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import Transaction, Turn
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE

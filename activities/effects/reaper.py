@@ -16,12 +16,12 @@ import structlog
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from surehand.activities.effects.leases import free_leases
 from surehand.activities.effects.recorder import Done, SaidNo
-from surehand.activities.effects.resource_leases import free_leases
 from surehand.activities.effects.write import CannotSettle, settle
 from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects import outcomes
-from surehand.activities.ledger.effects import stale as stale_rows
+from surehand.activities.ledger.effects import reconcile as stale_rows
 from surehand.activities.ledger.effects.interventions import open_intervention
 from surehand.activities.ledger.steps.entries import (
     Asked,

@@ -13,8 +13,7 @@ from structlog.contextvars import bound_contextvars
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.effects.next_claim import Ahead, Begun
-from surehand.activities.effects.preconditions import to_call_with
+from surehand.activities.effects.leases import hold_resources
 from surehand.activities.effects.prepare import (
     PreparedCall,
     claim_request,
@@ -22,20 +21,20 @@ from surehand.activities.effects.prepare import (
     drift,
     prepare_here,
     quota_needed,
+    to_call_with,
 )
 from surehand.activities.effects.progress_checkpoints import following
 from surehand.activities.effects.read import ReadCall, input_needed
-from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, written
-from surehand.activities.effects.resource_leases import hold_resources
+from surehand.activities.effects.recorder import Ahead, Begun, Done, SaidNo, WantsAnswer, written
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.history.timeline import recovery_of
 from surehand.activities.ledger.quotas import usage as quota_usage
 from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps import attempts as step_rows
-from surehand.activities.ledger.steps import batches
-from surehand.activities.ledger.steps.batches import Holding, Overtaken, Revoked
+from surehand.activities.ledger.steps.acting import Holding, Overtaken, Revoked
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     Asked,
@@ -156,8 +155,8 @@ class ToolActivities:
 
         def begin(tx: Transaction) -> bool:
             if batch.follows is not None:
-                batches.revoke(tx, call.run_id, [batch_name(execution, batch.follows)])
-            return batches.begin(tx, call.run_id, mine)
+                acting.revoke_batches(tx, call.run_id, [batch_name(execution, batch.follows)])
+            return acting.begin_batch(tx, call.run_id, mine)
 
         try:
             others = await self._worker.ledger.transact(call.tenant, begin)

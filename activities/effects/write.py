@@ -20,27 +20,30 @@ from pydantic import BaseModel, ValidationError
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.drafts import KeptDraft, Writer
-from surehand.activities.effects.health import STILL_DOWN, is_healthy
-from surehand.activities.effects.lease import KeptLease, call_within, keeping
-from surehand.activities.effects.next_claim import Ahead, Begun
-from surehand.activities.effects.prepare import bare_request
+from surehand.activities.effects.leases import (
+    BUSY_PAUSE,
+    NO_RESOURCES,
+    HeldResources,
+    KeptLease,
+    call_within,
+    keeping,
+)
+from surehand.activities.effects.prepare import STILL_DOWN, bare_request, is_healthy
 from surehand.activities.effects.reconcile import Settling
 from surehand.activities.effects.recorder import (
     DATABASE_PAUSE,
+    Ahead,
+    Begun,
     Done,
     Recorder,
     SaidNo,
     WantsAnswer,
 )
-from surehand.activities.effects.resource_leases import (
-    BUSY_PAUSE,
-    NO_RESOURCES,
-    HeldResources,
-)
 from surehand.activities.ledger.core.session import LongTransaction, Session
 from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction, Turn
 from surehand.activities.ledger.effects import claim_entry, claims, outcomes
 from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.steps.acting import ActsElsewhere
 from surehand.activities.ledger.steps.entries import (
     UNASKED,
     Answered,
@@ -58,7 +61,6 @@ from surehand.activities.ledger.steps.entries import (
     Held,
     Mismatch,
 )
-from surehand.activities.ledger.steps.executions import ActsElsewhere
 from surehand.activities.runs import take_over_as_newest
 from surehand.activities.tools.call_reports import NeedsAnswer
 from surehand.activities.tools.classify import classify, classify_call

@@ -178,7 +178,7 @@ class Attempt:
     execution: str | None = None
     """The execution of the run that it is an attempt of."""
     batch: str | None = None
-    """The token of the batch that it makes (``ledger/steps/batches.py``)."""
+    """The token of the batch that it makes (``ledger/steps/acting.py``)."""
     doing: Doing = field(default_factory=Doing, compare=False)
 
     @classmethod

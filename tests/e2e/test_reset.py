@@ -6,7 +6,7 @@ import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetActivityRequest
 
-from surehand.activities.ledger.steps.batches import Holding
+from surehand.activities.ledger.steps.acting import Holding
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import reset_before

@@ -12,8 +12,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel
 
-from surehand.activities.effects.prepare import prepare_params
-from surehand.activities.effects.standing_scope import covering
+from surehand.activities.effects.prepare import covering, prepare_params
 from surehand.activities.ledger.approvals import requests, standing_grants
 from surehand.activities.ledger.approvals.standing import Standing
 from surehand.activities.ledger.approvals.standing_grants import (

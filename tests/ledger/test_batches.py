@@ -12,9 +12,9 @@ from sqlalchemy import update
 from surehand.activities.ledger.core import tables
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.claims import claim_at_once
-from surehand.activities.ledger.steps import attempts, batches
+from surehand.activities.ledger.steps import acting, attempts
+from surehand.activities.ledger.steps.acting import Holding, Overtaken, Revoked
 from surehand.activities.ledger.steps.attempts import StepAttempt, Stored
-from surehand.activities.ledger.steps.batches import Holding, Overtaken, Revoked
 from surehand.activities.ledger.steps.entries import Claimed, Held
 from tests.ledger.scene import RUN, Scene
 
@@ -28,15 +28,15 @@ End = Callable[[Transaction], object]
 
 
 def revoke(tx: Transaction) -> None:
-    batches.revoke(tx, RUN, [FIRST.name])
+    acting.revoke_batches(tx, RUN, [FIRST.name])
 
 
 def overtake(tx: Transaction) -> None:
-    batches.begin(tx, RUN, AGAIN)
+    acting.begin_batch(tx, RUN, AGAIN)
 
 
 def go_on(tx: Transaction) -> None:
-    batches.begin(tx, RUN, NEXT)
+    acting.begin_batch(tx, RUN, NEXT)
 
 
 #: What ends a batch for those who still make it.
@@ -50,7 +50,7 @@ def read(holder: str, attempt: int = 1, batch: Holding | None = None) -> StepAtt
 
 def begin(scene: Scene, holding: Holding) -> bool:
     with scene.tx() as tx:
-        return batches.begin(tx, RUN, holding)
+        return acting.begin_batch(tx, RUN, holding)
 
 
 def begun(scene: Scene, row: StepAttempt, *, holders: str | None = None) -> Stored | None:
@@ -85,7 +85,7 @@ def test_a_batch_that_others_may_have_begun_says_so_and_one_that_is_over_is_refu
     with pytest.raises(Overtaken):
         begin(scene, NEXT)
     with scene.tx() as tx:
-        batches.revoke(tx, RUN, [OTHER_LIFE.name])
+        acting.revoke_batches(tx, RUN, [OTHER_LIFE.name])
     with pytest.raises(Revoked):
         begin(scene, replace(OTHER_LIFE, scheduled_ms=5, holder="late"))
     assert begin(scene, replace(OTHER_LIFE, number=2)) is False

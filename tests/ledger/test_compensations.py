@@ -8,13 +8,7 @@ from datetime import timedelta
 import pytest
 
 from surehand.activities.ledger.core.tables import bars, effects, interventions
-from surehand.activities.ledger.effects import (
-    compensations,
-    outcomes,
-    reconcile,
-    run_tree,
-    stale,
-)
+from surehand.activities.ledger.effects import compensations, outcomes, reconcile, run_tree
 from surehand.activities.ledger.effects.compensations import (
     GivenUp,
     NothingToUndo,
@@ -333,7 +327,7 @@ def test_what_others_have_settled_since_an_undoing_looked_is_not_reported_as_not
     assert isinstance(doubted, Doubtful)
     # The reaper has looked, too, and has found it.
     with scene.tx() as tx:
-        done = stale.take_over(tx, doubted.entry)
+        done = reconcile.take_over(tx, doubted.entry)
     assert done is not None
     scene.commit(call, done)
 

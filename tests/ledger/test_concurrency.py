@@ -27,7 +27,7 @@ from surehand.activities.ledger.core.tables import (
 from surehand.activities.ledger.effects.claims import claim
 from surehand.activities.ledger.effects.compensations import NothingToUndo
 from surehand.activities.ledger.effects.run_tree import remaining
-from surehand.activities.ledger.steps import batches
+from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     Barred,
@@ -348,7 +348,7 @@ async def test_a_batch_is_over_behind_the_claim_that_is_made_in_its_name(
                 return len((remaining(tx, RUN)).effects)
 
         with scene.tx() as tx:
-            batches.begin(tx, RUN, FIRST)
+            acting.begin_batch(tx, RUN, FIRST)
         with scene.tx() as tx:
             claimed = claim(tx, scene.call(batch=FIRST.token))
             ending = asyncio.create_task(asyncio.to_thread(over))

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.effects import drafts as kept_drafts
-from surehand.activities.effects.lease import LeaseLost
+from surehand.activities.effects.leases import LeaseLost
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.tables import artifacts, drafts
 from surehand.activities.ledger.steps import drafts as draft_rows

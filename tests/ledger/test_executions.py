@@ -20,10 +20,10 @@ from surehand.activities.ledger.runs.terminated import (
     close,
     not_closed,
 )
-from surehand.activities.ledger.steps import executions
+from surehand.activities.ledger.steps import acting
+from surehand.activities.ledger.steps.acting import ActsElsewhere
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Committed, Doubtful
-from surehand.activities.ledger.steps.executions import ActsElsewhere
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
@@ -47,14 +47,14 @@ def goes_on(scene: Scene, execution: str = SECOND) -> ActsElsewhere:
     """Let another execution act for the run, which Temporal has called the newest."""
     found = refused(scene, execution)
     with scene.tx() as tx:
-        executions.take_over(tx, found)
+        acting.take_over_run(tx, found)
     return found
 
 
 def goes_on_elsewhere(scene: Scene) -> None:
     """Let another execution act that has not come to this step yet."""
     with scene.tx() as tx:
-        executions.take_over(tx, ActsElsewhere(scene.tenant, RUN, SECOND, FIRST))
+        acting.take_over_run(tx, ActsElsewhere(scene.tenant, RUN, SECOND, FIRST))
 
 
 def ends(
@@ -217,7 +217,7 @@ def test_an_execution_that_was_the_newest_when_it_asked_does_not_act_after_a_new
     late = refused(scene, SECOND)
     goes_on(scene, THIRD)
     with scene.tx() as tx:
-        executions.take_over(tx, late)
+        acting.take_over_run(tx, late)
 
     assert (scene.row(run_rows))["execution"] == THIRD
 

@@ -11,12 +11,11 @@ import pytest
 from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.effects.next_claim import Begun, Next
-from surehand.activities.effects.recorder import Done
+from surehand.activities.effects.recorder import Begun, Done, Next
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import claims, reconcile
-from surehand.activities.ledger.effects.in_doubt import doubt
+from surehand.activities.ledger.effects.outcomes import doubt
 from surehand.activities.ledger.steps.entries import (
     Asked,
     Claimed,

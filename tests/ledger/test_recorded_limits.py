@@ -15,13 +15,7 @@ from temporalio.exceptions import ApplicationError
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
-from surehand.activities.ledger.effects import (
-    claims,
-    outcomes,
-    reconcile,
-    resource_leases,
-    stale,
-)
+from surehand.activities.ledger.effects import claims, outcomes, reconcile, resource_leases
 from surehand.activities.ledger.effects.resource_leases import Busy, LeaseRequest
 from surehand.activities.ledger.steps.entries import Claimed, Doubtful, Held
 from surehand.activities.tools.tool import Found, NotFound, Tool, ToolContext
@@ -143,7 +137,7 @@ def test_the_reaper_leaves_a_live_call_with_a_long_lease_alone(scene: Scene) -> 
     scene.claimed(scene.call(lease=LONG_LEASE, **LONG))
 
     with scene.tx(SOON) as tx:
-        assert stale.stale_entries(tx, NOW, 10) == []
+        assert reconcile.stale_entries(tx, NOW, 10) == []
 
 
 def test_the_reaper_finds_what_a_clock_that_was_set_back_would_hide(scene: Scene) -> None:
@@ -152,12 +146,12 @@ def test_the_reaper_finds_what_a_clock_that_was_set_back_would_hide(scene: Scene
     scene.in_doubt(scene.call(key="b", step_id="b"), after=hour)
 
     with scene.tx() as tx:
-        found = stale.stale_entries(tx, NOW, 10)
+        found = reconcile.stale_entries(tx, NOW, 10)
     assert [seen.state for seen in found] == ["claimed", "in_doubt"]
     with scene.tx() as tx:
-        assert stale.take_over(tx, found[0]) is None, "it may be alive: a lease's time"
+        assert reconcile.take_over(tx, found[0]) is None, "it may be alive: a lease's time"
     with scene.tx(LEASE_OVER) as tx:
-        assert stale.take_over(tx, found[0]) is not None
+        assert reconcile.take_over(tx, found[0]) is not None
 
 
 def wants(scene: Scene, lease: timedelta, **changes: Any) -> LeaseRequest:

@@ -14,10 +14,10 @@ from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from surehand.activities.effects import resource_leases
+from surehand.activities.effects import leases as leases_module
 from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.effects.leases import keep_freeing
 from surehand.activities.effects.reaper import settle_stale
-from surehand.activities.effects.resource_leases import keep_freeing
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.tables import effects, leases
 from surehand.activities.ledger.effects import resource_leases as lease_rows
@@ -201,7 +201,7 @@ async def test_a_call_of_another_tool_is_refused_while_the_resource_is_held_and_
         await here.call(other, OTHER_RUN)
 
     assert (refused.value.type, refused.value.non_retryable) == ("ResourceBusy", False)
-    assert refused.value.next_retry_delay == resource_leases.BUSY_PAUSE
+    assert refused.value.next_retry_delay == leases_module.BUSY_PAUSE
     assert f"'account:7' is held by step pay of run {RUN}" in refused.value.message
     assert told(scene, OTHER_RUN) == ["resource.waited", "resource.refused"]
     assert scene.rows(effects, run_id=OTHER_RUN) == []
@@ -215,7 +215,7 @@ async def test_a_call_of_another_tool_is_refused_while_the_resource_is_held_and_
 async def test_an_attempt_that_may_wait_gets_the_resource_when_it_is_free(
     scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource_leases, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(leases_module, "_LOOK_FREE_EVERY", 0.01)
     pay = bank.tool(resource_wait=timedelta(seconds=30))
     here = worker(scene, pay)
     first = asyncio.create_task(here.call(pay))
@@ -293,7 +293,7 @@ async def test_an_outcome_in_hand_is_recorded_although_the_resource_was_lost_and
 async def test_an_attempt_that_learns_that_it_has_lost_its_resource_stops_its_call(
     scene: Scene, bank: Bank, effect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource_leases, "_RENEWALS", 10_000_000)
+    monkeypatch.setattr(leases_module, "_RENEWALS", 10_000_000)
     pay = bank.tool(effect=effect)
     calling = asyncio.create_task(worker(scene, pay, resource_lease=HOUR).call(pay))
     await bank.begins.wait()
@@ -310,7 +310,7 @@ async def test_an_attempt_that_learns_that_it_has_lost_its_resource_stops_its_ca
 async def test_a_call_whose_resource_was_lost_before_it_began_is_not_made_and_not_in_doubt(
     scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource_leases, "_MARGIN", 1)  # all of the lease: it is over at once
+    monkeypatch.setattr(leases_module, "_MARGIN", 1)  # all of the lease: it is over at once
     pay = bank.tool()
     here = worker(scene, pay)
 

@@ -14,8 +14,7 @@ from surehand.activities.ledger.effects.compensations import (
     ToUndo,
     begin,
 )
-from surehand.activities.ledger.effects.run_tree import Cursor
-from surehand.activities.ledger.effects.taken_over import TakesOverUndone
+from surehand.activities.ledger.effects.run_tree import Cursor, TakesOverUndone
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept

@@ -9,7 +9,7 @@ from pydantic import BaseModel, field_validator
 
 from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.ledger.core.tables import effects
-from surehand.activities.ledger.effects import outcomes, stale
+from surehand.activities.ledger.effects import outcomes, reconcile
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Entry, Held
 from surehand.activities.tools.tool import Dedupes, ToolContext
@@ -28,12 +28,12 @@ LATER = TIMEOUT + QUIET + timedelta(seconds=5)
 
 def found(scene: Scene, after: timedelta = LATER, limit: int = 100) -> list[Entry]:
     with scene.tx(after) as tx:
-        return stale.stale_entries(tx, QUIET, limit)
+        return reconcile.stale_entries(tx, QUIET, limit)
 
 
 def take_over(scene: Scene, seen: Entry) -> Entry | None:
     with scene.tx(LATER) as tx:
-        return stale.take_over(tx, seen)
+        return reconcile.take_over(tx, seen)
 
 
 def test_entries_without_an_outcome_are_overdue_oldest_first(scene: Scene) -> None:

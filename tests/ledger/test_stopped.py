@@ -7,9 +7,9 @@ import pytest
 from surehand.activities.ledger.core.tables import approvals, notifications
 from surehand.activities.ledger.core.tables import runs as run_rows
 from surehand.activities.ledger.runs import lifecycle, terminated
-from surehand.activities.ledger.steps import executions
+from surehand.activities.ledger.steps import acting
+from surehand.activities.ledger.steps.acting import ActsElsewhere
 from surehand.activities.ledger.steps.entries import Barred
-from surehand.activities.ledger.steps.executions import ActsElsewhere
 from surehand.activities.maintenance import _close
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
@@ -86,7 +86,7 @@ async def test_people_are_told_each_time_that_a_run_is_stopped(scene: Scene) -> 
     assert await _close(scene.ledger, scene.tenant, RUN) is not None
     assert await _close(scene.ledger, scene.tenant, RUN) is None
     with scene.tx() as tx:
-        executions.take_over(tx, ActsElsewhere(scene.tenant, RUN, "second", "first"))
+        acting.take_over_run(tx, ActsElsewhere(scene.tenant, RUN, "second", "first"))
     scene.committed(scene.call(execution="second"))
 
     stopped = await _close(scene.ledger, scene.tenant, RUN)

@@ -12,8 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from surehand import READ, WRITE, Found, OutcomeUnknown, ToolContext, tool
 from surehand.activities.approvals.gate import ApprovalActivities
-from surehand.activities.effects.preconditions import to_call_with
-from surehand.activities.effects.prepare import prepare
+from surehand.activities.effects.prepare import prepare, to_call_with
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.approvals.decisions import Edited

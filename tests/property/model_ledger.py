@@ -20,7 +20,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.ledger.approvals.decisions import judge
-from surehand.activities.ledger.steps.bars import EVERY_STEP
+from surehand.activities.ledger.steps.acting import EVERY_STEP
 from surehand.activities.worker.attempt import again, stop
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,

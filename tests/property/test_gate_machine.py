@@ -33,7 +33,7 @@ from temporalio.testing import ActivityEnvironment
 
 from surehand.activities.approvals.gate import ApprovalActivities
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.effects import lease, reconcile, recorder, write
+from surehand.activities.effects import leases, reconcile, recorder, write
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import LedgerUnavailable
@@ -569,10 +569,10 @@ class GateMachine(RuleBasedStateMachine):
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[GateMachine]]:
     """The machine over a real database."""
     clock = Clock()
-    for module in (write, reconcile, lease):
+    for module in (write, reconcile, leases):
         monkeypatch.setattr(module, "clock", clock)
     # Limits are looked at when the test says, and not a second later by another clock.
-    monkeypatch.setattr(lease, "_LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(leases, "_LOOK_EVERY", 3600.0)
     for module in (write, recorder):
         monkeypatch.setattr(module, "DATABASE_PAUSE", 0)
     sqlite = ledger_url.startswith("sqlite")

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from surehand.activities.effects import lease, reconcile, recorder, write
+from surehand.activities.effects import leases, reconcile, recorder, write
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.worker.crash_points import CrashPoint
@@ -330,10 +330,10 @@ class LedgerMachine(RuleBasedStateMachine):
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LedgerMachine]]:
     """The machine over a real database."""
     clock = Clock()
-    for module in (write, reconcile, lease):
+    for module in (write, reconcile, leases):
         monkeypatch.setattr(module, "clock", clock)
     # Limits are looked at when the test says, and not a second later by another clock.
-    monkeypatch.setattr(lease, "_LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(leases, "_LOOK_EVERY", 3600.0)
     for module in (write, recorder):
         monkeypatch.setattr(module, "DATABASE_PAUSE", 0)
     with asyncio.Runner() as runner:

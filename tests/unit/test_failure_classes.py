@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from surehand.activities.effects.lease import DeadlineOver, LeaseLost
+from surehand.activities.effects.leases import DeadlineOver, LeaseLost
 from surehand.activities.tools.classify import LONGEST_MESSAGE, classify, classify_call
 from surehand.activities.tools.failures import (
     DependencyDown,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from surehand.activities.effects.lease import (
+from surehand.activities.effects.leases import (
     DeadlineOver,
     LeaseLost,
     call_within,

@@ -13,10 +13,10 @@ from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, effects
-from surehand.activities.ledger.effects import recovery
+from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.effects.compensations import other_undo, still_remains
 from surehand.activities.ledger.effects.epochs import Epoch, note_restored, open_epoch
-from surehand.activities.ledger.effects.in_doubt import give_back
+from surehand.activities.ledger.effects.outcomes import give_back
 from surehand.activities.ledger.effects.undone import (
     must_be_told,
     waits_to_be_told,
@@ -25,8 +25,12 @@ from surehand.activities.ledger.people.starts import forbidden
 from surehand.activities.ledger.quotas.limits import OverQuota, limits_calls
 from surehand.activities.ledger.quotas.usage import room_for_effect
 from surehand.activities.ledger.steps import attempts as step_rows
-from surehand.activities.ledger.steps.bars import EVERY_STEP
-from surehand.activities.ledger.steps.batches import overtaken
+from surehand.activities.ledger.steps.acting import (
+    EVERY_STEP,
+    ActsElsewhere,
+    acting_instead,
+    overtaken,
+)
 from surehand.activities.ledger.steps.entries import (
     FORGOTTEN,
     UNASKED,
@@ -41,7 +45,6 @@ from surehand.activities.ledger.steps.entries import (
     entry_id_for,
     milliseconds,
 )
-from surehand.activities.ledger.steps.executions import ActsElsewhere, acting_instead
 from surehand.activities.ledger.steps.foreign import is_marked, marked_here
 from surehand.workflows.contracts.tools import Recovery
 
@@ -270,7 +273,7 @@ def take(
             # Called again with the same key although the first call may have happened: what this
             # call proves, it proves of itself only.
             unproven=rule is Recovery.DEDUPES,
-            recovering_ms=None if rule is None else recovery.since(tx),
+            recovering_ms=None if rule is None else outcomes.since(tx),
             claimed_ms=effects.c.claimed_ms if mine else tx.now_ms,
             answer=None,
             # Where the first call may have happened, what was so before it still counts.

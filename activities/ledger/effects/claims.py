@@ -26,13 +26,12 @@ from surehand.activities.ledger.effects.claim_entry import (
     take,
     take_first,
 )
-from surehand.activities.ledger.effects.clock_jumps import lease_left
-from surehand.activities.ledger.effects.epochs import Epoch, may_be_forgotten
-from surehand.activities.ledger.effects.in_doubt import doubt
+from surehand.activities.ledger.effects.epochs import Epoch, lease_left, may_be_forgotten
 from surehand.activities.ledger.effects.interventions import (
     called_off,
     newest_intervention,
 )
+from surehand.activities.ledger.effects.outcomes import doubt
 from surehand.activities.ledger.effects.undone import note_replay
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.quotas.limits import OverQuota

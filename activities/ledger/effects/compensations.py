@@ -9,13 +9,13 @@ from typing import Final
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
-from surehand.activities.ledger.effects.clock_jumps import lease_left
-from surehand.activities.ledger.effects.in_doubt import doubt
+from surehand.activities.ledger.effects.epochs import lease_left
 from surehand.activities.ledger.effects.interventions import (
     UNDO_CHANGED,
     newest_intervention,
     open_intervention,
 )
+from surehand.activities.ledger.effects.outcomes import doubt
 from surehand.activities.ledger.effects.run_tree import bar_step
 from surehand.activities.ledger.steps.entries import Asked, Doubtful, Entry, Held
 from surehand.workflows.contracts.effects import UndoSpec

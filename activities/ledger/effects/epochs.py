@@ -1,9 +1,4 @@
-"""Epochs: after a restore, what the ledger may have forgotten is in doubt before it is called (G1).
-
-A ledger that was restored to an earlier instant knows nothing of what was claimed since. While the
-epoch of that restore is open, a key that has no entry, and an entry that nobody has touched since,
-are in doubt first: what settles any doubt settles these.
-"""
+"""What a restore has forgotten, and clocks that were set back."""
 
 from __future__ import annotations
 
@@ -20,6 +15,41 @@ from surehand.activities.ledger.core.tables import effects, epochs, events, runs
 from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import forward_key, step_key
+
+
+def lease_left(tx: Transaction, entry: Entry) -> int:
+    """Return how long a claimed entry's lease lasts, in milliseconds; 0 or less: it is over."""
+    left = (entry.lease_until_ms or 0) - tx.now_ms
+    if left > entry.lease_ms:
+        left = entry.lease_ms
+        _cut(tx, entry, lease_until_ms=tx.now_ms + left)
+    return left
+
+
+def call_left(tx: Transaction, entry: Entry) -> int:
+    """Return how long the calls of an entry may last, in milliseconds."""
+    left = (entry.deadline_ms or 0) - tx.now_ms
+    if left > entry.timeout_ms:
+        left = entry.timeout_ms
+        _cut(tx, entry, deadline_ms=tx.now_ms + left)
+    return left
+
+
+def _cut(tx: Transaction, entry: Entry, **until: int) -> None:
+    tx.execute(
+        update_rows(effects, entry_id=entry.entry_id, fencing_token=entry.fencing_token).values(
+            until
+        )
+    )
+    tx.event(
+        entry.run_id,
+        "clock.set_back",
+        step_id=entry.step_id,
+        entry_id=entry.entry_id,
+        evidence=", ".join(until),
+        action="cut_to_what_it_can_be",
+    )
+
 
 #: Fencing tokens between one epoch and the next: more than are ever given out in between, and few
 #: enough that a token stays below 2^53, which JSON keeps.

@@ -1,18 +1,18 @@
-"""Recording how a claimed effect ended; each write is guarded by state and fencing token."""
+"""How a claimed effect ended, or that nobody knows; guarded by state and fencing token."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import bindparam
+from sqlalchemy import bindparam, func
 
 from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import effects
-from surehand.activities.ledger.effects import recovery
+from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.effects.interventions import open_intervention
 from surehand.activities.ledger.effects.undone import mark_compensated
 from surehand.activities.ledger.steps import artifacts as artifact_rows
@@ -21,11 +21,131 @@ from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
     NO_MORE_REPEATS,
     ClaimRequest,
+    ClaimResult,
     Entry,
     milliseconds,
     next_commit_no,
 )
 from surehand.workflows.identity import digest
+
+
+def since(tx: Transaction) -> Any:
+    """Return the value that begins a recovery, or keeps the beginning of the one under way."""
+    return func.coalesce(effects.c.recovering_ms, tx.now_ms)
+
+
+def verified(tx: Transaction, before: Entry, outcome: str, *, action: str) -> None:
+    """Check what must hold of an entry that is settled now, and record the end of its recovery.
+
+    Does nothing for an entry that was not being recovered.
+
+    Args:
+        tx: The transaction that has settled it.
+        before: The entry as it was.
+        outcome: Its state now.
+        action: What follows: ``resume``, ``call_again``, ``bar``, ``fail`` or ``human``.
+    """
+    if before.recovering_ms is None:
+        return
+    now = tx.one(
+        rows_of(
+            effects,
+            effects.c.approval_id,
+            effects.c.params_hash,
+            effects.c.generation,
+            effects.c.calls,
+            entry_id=before.entry_id,
+        )
+    )
+    assert now is not None, "entries are never deleted"
+    before.tell(
+        tx,
+        "recovery.verified",
+        outcome=outcome,
+        action=action,
+        calls=now["calls"],
+        took_ms=tx.now_ms - before.recovering_ms,
+        broken=_broken(tx, before, now) or None,
+    )
+
+
+def _broken(tx: Transaction, entry: Entry, now: Mapping[str, Any]) -> list[str]:
+    """Return the invariants that do not hold: an empty list, unless somebody wrote past us."""
+    broken = []
+    live = tx.count(
+        rows_of(effects, func.count(), tool=entry.tool, key=entry.key).where(
+            effects.c.state.not_in(("failed", "compensated"))
+        )
+    )
+    if live > 1:
+        broken.append("one_live_entry_for_each_key")
+    if now["approval_id"] is not None:
+        found = tx.one(
+            rows_of(
+                approvals,
+                approvals.c.approval_id,
+                approval_id=now["approval_id"],
+                params_hash=now["params_hash"],
+                consumed_entry=entry.entry_id,
+                consumed_generation=now["generation"],
+            )
+        )
+        if found is None:
+            broken.append("runs_what_was_approved")
+    return broken
+
+
+def doubt(tx: Transaction, entry: Entry, reason: str | None, *, rule: str = "lease_over") -> Entry:
+    """Put an entry in doubt under a new fencing token, so that no earlier attempt can write it."""
+    row = tx.one(
+        update_rows(effects, entry_id=entry.entry_id, fencing_token=entry.fencing_token)
+        .values(
+            state="partial" if entry.state == "partial" else "in_doubt",
+            fencing_token=entry.fencing_token + 1,
+            lease_until_ms=None,
+            holder=None,
+            recovering_ms=since(tx),
+        )
+        .returning(effects)
+    )
+    assert row is not None, "the entry's row is locked by this transaction"
+    if reason:
+        entry.tell(
+            tx,
+            "effect.in_doubt",
+            rule=rule,
+            evidence=reason,
+            action="reconcile",
+        )
+    return Entry.from_row(row)
+
+
+def give_back(
+    tx: Transaction, request: ClaimRequest, entry: Entry, refused: ClaimResult
+) -> ClaimResult:
+    """Give back a claim under which nothing was called, and must not be."""
+    tx.execute(
+        update_rows(effects, entry_id=entry.entry_id).values(
+            state="in_doubt" if entry.unproven else "failed",
+            lease_until_ms=None,
+            recovering_ms=entry.recovering_ms if entry.unproven else None,
+            settled_ms=None if entry.unproven else tx.now_ms,
+        )
+    )
+    entry.tell(
+        tx,
+        "effect.failed",
+        rule="not_called",
+        action="reconcile" if entry.unproven else None,
+    )
+    if not entry.unproven:
+        verified(tx, entry, "failed", action="call_again")
+    if request.undoes is None:
+        step_rows.finish(
+            tx, request.step_attempt, "failed", error="not called", error_class="refused"
+        )
+    return refused
+
 
 _COMMITTED: Final = (
     *("state", "receipt", "foreign_receipt", "evidence"),
@@ -132,7 +252,7 @@ def _committed(
     """Record what a commit means beside its own row."""
     rule = evidence["rule"] if evidence else None
     before.tell(tx, "effect.committed", receipt=receipt.digest, rule=rule)
-    recovery.verified(tx, before, "committed", action="resume")
+    verified(tx, before, "committed", action="resume")
     artifact_rows.record(tx, before.run_id, before.step_id, receipt)
     if before.undoes:
         mark_compensated(tx, before)
@@ -172,7 +292,7 @@ def answer_no(
         "effect.answered_no",
         code=code,
     )
-    recovery.verified(tx, entry, "failed", action="resume")
+    verified(tx, entry, "failed", action="resume")
     _finish(tx, request, error=reason, error_class=step_rows.NO)
     return Entry.from_row(row)
 
@@ -260,7 +380,7 @@ def fail(
         action="reconcile" if entry.unproven else None,
     )
     if not entry.unproven:
-        recovery.verified(tx, entry, "failed", action="call_again")
+        verified(tx, entry, "failed", action="call_again")
     _finish(tx, request, error=message, error_class=failure_class)
     return Entry.from_row(row)
 
@@ -294,7 +414,7 @@ def leave_in_doubt(
             failures={**entry.failures, "in_doubt": entry.failures.get("in_doubt", 0) + 1},
             error=message,
             lease_until_ms=None,
-            recovering_ms=recovery.since(tx),
+            recovering_ms=since(tx),
             **ended,
         )
         .returning(effects)
@@ -342,7 +462,7 @@ def ask_human(
             receipt=None if part is None else part.value,
             foreign_receipt=foreign and part is not None,
             lease_until_ms=None,
-            recovering_ms=recovery.since(tx),
+            recovering_ms=since(tx),
         )
     )
     if not touched:

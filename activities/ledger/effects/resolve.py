@@ -10,8 +10,8 @@ from typing import Any, Final
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, interventions, runs
-from surehand.activities.ledger.effects import recovery
-from surehand.activities.ledger.effects.clock_jumps import call_left
+from surehand.activities.ledger.effects import outcomes
+from surehand.activities.ledger.effects.epochs import call_left
 from surehand.activities.ledger.effects.interventions import UNDO_CHANGED, UNDONE
 from surehand.activities.ledger.effects.undone import (
     mark_compensated,
@@ -166,7 +166,7 @@ def _settle(
         value_by=resolution.actor if _takes_receipt(entry, state) and not noted else None,
     )
     if not noted:
-        recovery.verified(tx, entry, state, action="human")
+        outcomes.verified(tx, entry, state, action="human")
     return True, f"settled: {resolution.outcome.value}"
 
 

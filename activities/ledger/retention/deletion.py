@@ -49,7 +49,7 @@ from surehand.activities.ledger.retention.hiding import (
     tree,
     why_kept,
 )
-from surehand.activities.ledger.steps.bars import EVERY_STEP, bar_name
+from surehand.activities.ledger.steps.acting import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 
 #: By kind: the tables whose rows go with it.

@@ -22,14 +22,14 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.core.transaction import GENESIS
-from surehand.activities.ledger.effects import run_tree, taken_over
+from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.effects.run_tree import TreeEffects
 from surehand.activities.ledger.people.starts import StartRefused, start_of
 from surehand.activities.ledger.quotas.admission import at_opening, queued
 from surehand.activities.ledger.quotas.limits import limits_of
 from surehand.activities.ledger.retention.hiding import hidden
+from surehand.activities.ledger.steps import acting, foreign
 from surehand.activities.ledger.steps import drafts as draft_rows
-from surehand.activities.ledger.steps import executions, foreign
 from surehand.activities.ledger.steps.drafts import Written
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.controls import AmendRun
@@ -96,21 +96,21 @@ def open_run(
     if row is not None:
         if row["first_execution"] != asked.execution:
             raise RunIdTaken(f"run id {request.run_id!r} was used before")
-        executions.require(tx, request.run_id, execution or asked.execution)
+        acting.require_acting(tx, request.run_id, execution or asked.execution)
         marked = foreign.content_of(tx, request.run_id)
         return Opened(marked, queued(tx, request.run_id), limits_of(tx).weight)
     if asked.continues:
         raise RunNotFound(request.run_id)
     start = start_of(tx, asked, assurance, above)
-    taken: list[taken_over.Fact] = []
+    taken: list[run_tree.Fact] = []
     if request.linked is not None:
         # Nothing of it is deleted meanwhile; afterwards this run keeps it.
         tx.share_run(request.linked.run_id)
         gone = hidden(tx, request.linked.run_id)
         if gone is not None:
             raise StartRefused(f"nothing can be taken over: {gone.told()}")
-        taken = taken_over.effects_behind(tx, request.linked.run_id, request.linked.outputs)
-        taken_over.must_stand(tx, request.linked.run_id, request.linked.outputs)
+        taken = run_tree.effects_behind(tx, request.linked.run_id, request.linked.outputs)
+        run_tree.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")
     # A child run is part of its parent, which holds the place.
     limits = limits_of(tx)
@@ -136,7 +136,7 @@ def open_run(
         )
     )
     tx.begin_chain(request.run_id)
-    taken_over.watch(tx, request.run_id, taken)
+    run_tree.watch(tx, request.run_id, taken)
     tx.execute(
         insert_row(
             plans,
@@ -275,7 +275,7 @@ def close_run(
     if found is None:
         raise RunNotFound(run_id)
     if execution is not None:
-        executions.compare(tx, run_id, execution, found["execution"])
+        acting.compare_acting(tx, run_id, execution, found["execution"])
     made = run_tree.effects_of_tree(tx, run_id, newest)
     if asked.standing is not None:
         has_children = found["has_children"]

@@ -12,7 +12,7 @@ from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import OF_TENANT, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, steps
-from surehand.activities.ledger.steps.batches import overtaken
+from surehand.activities.ledger.steps.acting import overtaken
 from surehand.workflows.contracts.tools import RecordRefusal
 from surehand.workflows.contracts.usage import Usage
 
@@ -72,7 +72,7 @@ class StepAttempt:
     holder: str | None = None
     """Who makes it, where nothing but its row says whose end counts: a read's."""
     batch: str | None = None
-    """The token of the batch that it is made in (``ledger/steps/batches.py``)."""
+    """The token of the batch that it is made in (``ledger/steps/acting.py``)."""
 
 
 @dataclass(frozen=True)

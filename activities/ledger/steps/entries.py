@@ -168,7 +168,7 @@ class ClaimRequest:
     withdrawn: Literal["intervention", "notification"] = "intervention"
     """How this run is told, should it replay the effect, complete, and see it undone then."""
     batch: str | None = None
-    """The token of the batch that it is made in (``ledger/steps/batches.py``)."""
+    """The token of the batch that it is made in (``ledger/steps/acting.py``)."""
     execution: str | None = None
     """The execution of the run that makes it; ``None``: it is made for the run from outside."""
     within: str | None = None

@@ -1,0 +1,186 @@
+"""Who may act for a run: its newest execution, its newest batch, and no step that is barred."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from sqlalchemy import ColumnElement, Exists, ScalarSelect
+
+from surehand.activities.ledger.core.statements import rows_of, update_rows
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import bars, runs
+from surehand.workflows.contracts.batches import batch_name
+
+#: Bars every step of a run, also those that nobody has heard of yet: items, steps made by code.
+EVERY_STEP: Final = "*"
+
+
+def bar_name(tx: Transaction, run_id: str, name: str) -> bool:
+    """Bar a step or a batch of a run, whose lock is held; return whether it was not yet."""
+    row = {"run_id": run_id, "step_id": name, "barred_ms": tx.now_ms}
+    return tx.insert_new(bars, row) == 1
+
+
+def is_barred(tx: Transaction, run_id: str, *names: str) -> bool:
+    """Return whether one of these steps or batches of a run is barred."""
+    barred = rows_of(bars, bars.c.step_id, run_id=run_id).where(bars.c.step_id.in_(names))
+    return tx.one(barred.limit(1)) is not None
+
+
+class ActsElsewhere(Exception):
+    """Another execution acts for a run than the one that would: one of the two is over."""
+
+    def __init__(self, tenant: str, run_id: str, mine: str, acting: str) -> None:
+        super().__init__(f"run {run_id}: execution {acting} acts for it, and not {mine}")
+        self.tenant = tenant
+        self.run_id = run_id
+        self.mine = mine
+        self.acting = acting
+
+
+def acting_instead(run_id: ColumnElement[str], mine: ColumnElement[str]) -> ScalarSelect[str]:
+    """Return the query of the execution that acts for a run where that is another one.
+
+    Nothing is found for ``NULL``: what is done for a run from outside is no execution of it.
+    """
+    return (
+        rows_of(runs, runs.c.execution, run_id=run_id)
+        .where(runs.c.execution != mine)
+        .scalar_subquery()
+    )
+
+
+def require_acting(tx: Transaction, run_id: str, mine: str) -> None:
+    """Make sure that an execution acts for its run until the transaction ends.
+
+    Raises:
+        ActsElsewhere: Another one does.
+        RunNotFound: No such run in this tenant.
+    """
+    tx.lock_run(run_id)
+    compare_acting(tx, run_id, mine, _row(tx, run_id)["execution"])
+
+
+def compare_acting(tx: Transaction, run_id: str, mine: str, acting: str) -> None:
+    """Make sure that an execution acts for its run, whose lock is held, and was when it was read.
+
+    Raises:
+        ActsElsewhere: Another one does.
+    """
+    if acting != mine:
+        raise ActsElsewhere(tx.tenant, run_id, mine, acting)
+
+
+def take_over_run(tx: Transaction, found: ActsElsewhere) -> None:
+    """Let the newest execution act, unless yet another one does meanwhile.
+
+    A run that had ended, and whose effects stand, is open again: whoever stops it now leaves
+    something behind.
+
+    Args:
+        tx: The transaction.
+        found: What that execution was refused with, before Temporal has called it the newest.
+    """
+    tx.lock_run(found.run_id)
+    row = _row(tx, found.run_id)
+    if row["execution"] != found.acting:
+        return
+    values: dict[str, str | None] = {"execution": found.mine}
+    if row["closed_ms"] is not None and not is_barred(tx, found.run_id, EVERY_STEP):
+        values |= {"state": "running", "error": None, "closed_ms": None}
+        tx.event(found.run_id, "run.reopened", was=row["state"], rule="reset")
+    tx.execute(update_rows(runs, run_id=found.run_id).values(values))
+
+
+def _row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
+    row = tx.one(rows_of(runs, runs.c.execution, runs.c.state, runs.c.closed_ms, run_id=run_id))
+    if row is None:
+        raise RunNotFound(run_id)
+    return row
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One attempt of the activity that runs a batch."""
+
+    scheduled_ms: int
+    """When Temporal scheduled the attempt, by its own clock."""
+    execution: str
+    """Temporal's Run Id of the workflow."""
+    number: int
+    """The batch's, counted by that execution from 1."""
+    holder: str
+
+    @property
+    def name(self) -> str:
+        """The batch's name."""
+        return batch_name(self.execution, self.number)
+
+    @property
+    def token(self) -> str:
+        """What claims and reads are made with."""
+        return f"{self.scheduled_ms}:{self.name}:{self.holder}"
+
+    @classmethod
+    def of(cls, token: str) -> Self:
+        """Return what a token was made of."""
+        scheduled_ms, _, execution, number, holder = token.split(":", 4)
+        return cls(int(scheduled_ms), execution, int(number), holder)
+
+
+class Revoked(Exception):
+    """Nobody waits for a batch any more."""
+
+
+class Overtaken(Exception):
+    """An attempt that was scheduled later has begun a batch already."""
+
+
+def overtaken(run_id: ColumnElement[str] | str, token: ColumnElement[str]) -> Exists:
+    """Return the condition that a run's batch is not that of a token (any more).
+
+    Without a token, it is never met: what is no part of a batch is overtaken by none.
+    """
+    return rows_of(runs, run_id=run_id).where(runs.c.batch != token).exists()
+
+
+def begin_batch(tx: Transaction, run_id: str, mine: Holding) -> bool:
+    """Make a batch this attempt's own.
+
+    Returns:
+        Whether another attempt may have begun it, so that what that has read counts.
+
+    Raises:
+        Revoked: It was revoked.
+        Overtaken: It is too late, by Temporal's clock.
+    """
+    tx.lock_run(run_id)
+    if is_barred(tx, run_id, mine.name):
+        raise Revoked(f"{mine.name} was revoked: this attempt is late")
+    before = _holding(tx, run_id)
+    if before is not None and before.scheduled_ms > mine.scheduled_ms:
+        raise Overtaken(f"{mine.name}: another worker has begun this batch, or a later one")
+    _set(tx, run_id, mine)
+    return before is not None and before.name == mine.name
+
+
+def revoke_batches(tx: Transaction, run_id: str, batches: Iterable[str]) -> None:
+    """Refuse what is claimed in batches from now on: their worker may be cut off."""
+    for name in sorted(batches):
+        tx.lock_run(run_id)
+        if bar_name(tx, run_id, name):
+            tx.event(run_id, "batch.revoked", batch=name, action="refuse_late_attempts")
+        held = _holding(tx, run_id)
+        if held is not None and held.name == name:
+            _set(tx, run_id, replace(held, holder=""))
+
+
+def _holding(tx: Transaction, run_id: str) -> Holding | None:
+    row = tx.one(rows_of(runs, runs.c.batch, run_id=run_id))
+    return None if row is None or row["batch"] is None else Holding.of(row["batch"])
+
+
+def _set(tx: Transaction, run_id: str, holding: Holding) -> None:
+    tx.execute(update_rows(runs, run_id=run_id).values(batch=holding.token))
