@@ -1,50 +1,175 @@
-"""What an assistant can do with runs, as one principal: the tools of ``mcp serve``, without MCP."""
+"""What an assistant can do with runs, as one principal: the tools of ``mcp serve``, without MCP.
+
+It starts the plans of one folder. What it is told of runs has a bounded size, and nothing unseen.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Self
 
 from pydantic import JsonValue
 
-from surehand.cli.mcp_server.answers import (
-    error_line,
-    not_answerable,
-    run_document,
-    timeline,
-    waiting,
-)
-from surehand.cli.mcp_server.plans import ServedPlans
 from surehand.cli.options import Caller
+from surehand.cli.render import waiting_lines
 from surehand.cli.runs import why_waiting
 from surehand.cli.tools import named_tools
 from surehand.client.client import Client
+from surehand.client.connection import Connection
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
+from surehand.client.plan_file import Draft, plan_from
 from surehand.client.run import Run
-from surehand.process.exits import NoSuchRun, SurehandError, WrongUse
-from surehand.process.files import Unreadable, parse_json
+from surehand.process.exits import NoSuchRun, PlanRefused, SurehandError, WrongUse
+from surehand.process.files import Unreadable, parse_json, parse_yaml
+from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import ENDED_STEPS
+from surehand.workflows.contracts.states import ENDED_STEPS, Waiting
 from surehand.workflows.contracts.steering import CancelMode
+from surehand.workflows.contracts.tools import PlanError
+from surehand.workflows.names import MODEL_RUN
+from surehand.workflows.plain_text import plain, plain_line
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.references import INPUT, references
 
+#: Characters of JSON that a tool's answer has at most, and a resource.
+LARGEST_ANSWER: Final = 24 * 1024
+LARGEST_RESOURCE: Final = 128 * 1024
+#: Characters of an error: one line, with what to do.
+LONGEST_ERROR: Final = 600
+#: How long texts and lists may be, each tried where the one before was too much.
+_CUTS: Final = ((4_000, 200), (1_000, 100), (1_000, 50), (1_000, 20), (300, 20), (100, 10), (20, 3))
+#: What people have to do is told whole where anything is: half a command is none.
+_TOLD_WHOLE: Final = "waiting_for"
+_WHOLE: Final = _CUTS[3]
+_MORE: Final = "... (more is not shown)"
+#: What is told of an effect.
+_EFFECT: Final = {"tool", "key", "state", "step_id"}
+_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+#: What an inline plan is called where it is refused.
+_INLINE: Final = "plan"
 #: How long a call of a tool waits for a run: hosts give up after a minute.
 LONGEST_WAIT: Final = timedelta(seconds=45)
-#: Runs that ``pending`` looks at.
 #: Recorded with an answer.
 _BY_ASSISTANT: Final = "by an assistant (mcp serve)"
+#: Runs that ``pending`` looks at.
 _MOST: Final = 50
 
 #: Is told where a run stands while it is waited for.
 Told = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class ServedPlans:
+    """What may be started.
+
+    They are read once: an assistant that may write into the folder adds none while it is served.
+    """
+
+    drafts: Mapping[str, Draft] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Files that are no plans, and why."""
+    inline: bool = False
+    """Whether a plan may be sent in the place of a name."""
+
+    @classmethod
+    def read(cls, folder: Path | None, *, inline: bool) -> Self:
+        """Read the plans of a folder; each is called by its file's name, without the ending.
+
+        Raises:
+            WrongUse: The folder cannot be read, or two files have one name.
+        """
+        drafts, left_out = dict[str, Draft](), dict[str, str]()
+        try:
+            files = [] if folder is None else sorted(folder.iterdir())
+        except OSError as error:
+            raise WrongUse(f"--plans {folder}: {error.strerror or error}") from error
+        for file in files:
+            if file.suffix.lower() not in _SUFFIXES:
+                continue
+            if file.stem in drafts:
+                raise WrongUse(f"--plans {folder}: two plans are called {file.stem!r}")
+            try:
+                drafts[file.stem] = Draft.of(file)
+            except PlanRefused as error:
+                left_out[file.name] = error.lines[0]
+        return cls(drafts, left_out, inline)
+
+    def plan(self, wanted: str, given: Mapping[str, JsonValue]) -> Plan:
+        """Return a plan with its input.
+
+        Args:
+            wanted: Its name or, where that is allowed, the plan itself as YAML or JSON.
+            given: Inputs, beside those of the plan or in their place.
+
+        Raises:
+            WrongUse: There is no such plan, or it may not be sent.
+            PlanRefused: Every problem found, with its place.
+        """
+        if wanted in self.drafts:
+            document = copy.deepcopy(self.drafts[wanted].document)
+            return plan_from(document, given)
+        if not self.inline:
+            there = ", ".join(sorted(self.drafts)) or "none (the server is started with --plans)"
+            raise WrongUse(f"there is no plan {wanted!r} to start; there are: {there}")
+        return self._sent(wanted, given)
+
+    def _sent(self, text: str, given: Mapping[str, JsonValue]) -> Plan:
+        try:
+            document = parse_yaml(text)
+        except Unreadable as error:
+            raise PlanRefused(
+                _INLINE, [PlanError(where=error.where, reason=error.reason)]
+            ) from error
+        if isinstance(document, list):
+            document = {"steps": document}
+        if not isinstance(document, dict):
+            there = ", ".join(sorted(self.drafts)) or "none"
+            raise WrongUse(f"it is neither a plan nor the name of one; there are: {there}")
+        plan = plan_from(document, given)
+        for code in _codes(plan):
+            # By it any workflow on the server could be started.
+            raise WrongUse(f"a plan that is sent lists its steps: `code: {code}` is not taken")
+        return plan
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return what there is to start: name, goal, and the input that each takes."""
+        found = []
+        for name, draft in sorted(self.drafts.items()):
+            document = draft.document
+            known = document.get(INPUT) or {}
+            # A plan inside it has an input of its own.
+            steps = [{**step, "plan": None} for step in document.get("steps") or []]
+            paths = [path.split(".") for _, path in references(steps)]
+            wanted = {path[1] for path in paths if path[0] == INPUT and len(path) > 1}
+            found.append(
+                {
+                    "plan": name,
+                    "goal": str(document.get("goal", "")),
+                    "input": known,
+                    "input_needed": sorted(wanted - set(known)),
+                }
+            )
+        return found
+
+
+def _codes(plan: Plan) -> Iterator[str]:
+    if plan.code not in (None, MODEL_RUN):
+        yield str(plan.code)
+    for step in plan.steps:
+        if step.plan is not None:
+            yield from _codes(step.plan)
+
+
 @dataclass
 class ServedRuns:
-    """The runs of one principal."""
+    """The runs of one principal; each method raises SurehandError if it cannot do its part."""
 
     caller: Caller
     plans: ServedPlans
@@ -104,11 +229,7 @@ class ServedRuns:
         wait: bool,
         told: Told,
     ) -> dict[str, Any]:
-        """Start a run, or find the same one again.
-
-        Raises:
-            SurehandError: It is not started, or has ended without a result.
-        """
+        """Start a run, or find the same one again."""
         if run_id == "":
             raise WrongUse("run_id: it is empty; name the run, or leave it out")
         parsed = self.plans.plan(plan, _portable(dict(input)))
@@ -132,30 +253,18 @@ class ServedRuns:
         return None
 
     async def show(self, run_id: str) -> dict[str, Any]:
-        """Return where a run stands.
-
-        Raises:
-            SurehandError: It cannot be seen.
-        """
+        """Return where a run stands."""
         run = (await self.client()).run(run_id)
         return await self._shown(run, await self._own(run))
 
     async def events(self, run_id: str) -> dict[str, Any]:
-        """Return what has happened to a run, newest first.
-
-        Raises:
-            SurehandError: It cannot be seen.
-        """
+        """Return what has happened to a run, newest first."""
         run = (await self.client()).run(run_id)
         view = await self._own(run)
         return {"run_id": run.run_id, "events": list(timeline(view))}
 
     async def pending(self) -> dict[str, Any]:
-        """Return what waits for people.
-
-        Raises:
-            SurehandError: The server does not answer.
-        """
+        """Return what waits for people."""
         client = await self.client()
         found = await client.pending(limit=_MOST)
         listed: dict[str, Any] = {
@@ -177,11 +286,7 @@ class ServedRuns:
         return listed
 
     async def answer(self, run_id: str, question_id: str, value: JsonValue) -> dict[str, Any]:
-        """Answer what a step of a plan asks the user whom its run acts for.
-
-        Raises:
-            SurehandError: It is no such question, or the run does not take the answer.
-        """
+        """Answer what a step of a plan asks the user whom its run acts for."""
         given = _portable(value)
         run, view = await self._mine(run_id)
         why = not_answerable(view, question_id)
@@ -191,11 +296,7 @@ class ServedRuns:
         return {"run_id": run.run_id, "message": said.message}
 
     async def cancel(self, run_id: str, mode: CancelMode, reason: str) -> dict[str, Any]:
-        """End a run before its plan does.
-
-        Raises:
-            SurehandError: It acts for somebody else, or does not take it.
-        """
+        """End a run before its plan does."""
         run, _ = await self._mine(run_id)
         said = await run.cancel(mode, reason=reason)
         return {"run_id": run.run_id, "message": said.message}
@@ -256,3 +357,156 @@ class _Watch:
         if text != self._said:
             self._said = text
             self._told(text)
+
+
+def error_line(error: SurehandError) -> str:
+    """Return an error as one line."""
+    return plain_line("; ".join(error.lines), LONGEST_ERROR)
+
+
+class _TooMuch(Exception):
+    """What is shown has more characters than it may have."""
+
+
+def bounded(document: dict[str, Any], largest: int) -> tuple[dict[str, Any], str]:
+    """Return a document and its JSON, with long texts and lists cut until it is small enough."""
+    for texts, items in _CUTS:
+        cut, whole = _Cut(texts, items, largest), _Cut(*_WHOLE, largest)
+        try:
+            shown = {
+                key: (whole if key == _TOLD_WHOLE else cut).of(value)
+                for key, value in document.items()
+            }
+        except _TooMuch:
+            continue
+        text = json.dumps(shown, ensure_ascii=False)
+        if len(text) <= largest:
+            return shown, text
+    few = _Cut(*_CUTS[-1], largest)
+    kept = {
+        k: few.of(value) for k, value in document.items() if isinstance(value, str | int | None)
+    }
+    shown = {**kept, "too_large": "there is more than fits: look with the command line"}
+    return shown, json.dumps(shown, ensure_ascii=False)
+
+
+class _Cut:
+    """Cuts values; ends as soon as what it has shown is too much, however much is behind it."""
+
+    def __init__(self, texts: int, items: int, left: int) -> None:
+        """Begin with how long texts and lists may be, and all of it together."""
+        self._texts, self._items, self._left = texts, items, left
+
+    def of(self, value: Any) -> Any:
+        """Return a value as it is shown.
+
+        Raises:
+            _TooMuch: It is too much, with what was shown before.
+        """
+        texts, items = self._texts, self._items
+        if isinstance(value, str):
+            # Lines may stay. What moves, hides or reverses text is written out.
+            seen = "\n".join(plain(line) for line in value[:texts].split("\n"))
+            self._count(len(seen) + 2)
+            return seen if len(value) <= texts else seen + _MORE
+        self._count(2 if isinstance(value, dict | list) else 1)
+        if isinstance(value, dict):
+            pairs = islice(value.items(), items)
+            shown = {self.of(str(key)): self.of(one) for key, one in pairs}
+            return shown if len(value) <= items else {**shown, "...": len(value) - items}
+        if isinstance(value, list):
+            some = [self.of(one) for one in value[:items]]
+            return some if len(value) <= items else [*some, f"... {len(value) - items} more"]
+        return value
+
+    def _count(self, characters: int) -> None:
+        self._left -= characters
+        if self._left < 0:
+            raise _TooMuch
+
+
+def run_document(connection: Connection, view: RunView, state: str) -> dict[str, Any]:
+    """Return where a run stands, and what a person has to do.
+
+    Args:
+        connection: Where the run is.
+        view: What it says.
+        state: What the server says: it may have ended the run.
+    """
+    result = view.result
+    document: dict[str, Any] = {
+        "run_id": result.run_id,
+        "state": state,
+        "error": result.error,
+        "waiting_for": waiting(connection, view),
+        "plan": view.plan.name,
+        "goal": view.plan.goal,
+        "user": view.user,
+        "started_by": view.started_by,
+        "started_at": view.started_at.isoformat(timespec="seconds"),
+        "output": result.output,
+        "steps": [
+            one.model_dump(
+                mode="json",
+                include={"id", "tool", "state", "error", "output", "child", "undone"},
+                exclude_none=True,
+            )
+            for one in result.steps
+        ],
+        "effects": [one.model_dump(mode="json", include=_EFFECT) for one in result.effects],
+        "not_undone": [
+            one.model_dump(mode="json", include=_EFFECT | {"reason"})
+            for one in result.uncompensated
+        ],
+        "web_ui": connection.web_ui(result.run_id),
+    }
+    return {key: value for key, value in document.items() if value not in (None, "", [])}
+
+
+def waiting(connection: Connection, view: RunView) -> list[dict[str, Any]]:
+    """Return what a run waits for, each with what a person has to do about it."""
+    return [_waiting(connection, view, item) for item in view.result.waiting_for]
+
+
+def _waiting(connection: Connection, view: RunView, item: Waiting) -> dict[str, Any]:
+    found = {"kind": item.kind, "id": item.id, "step": item.step_id, "question": item.question}
+    asked = next((one for one in view.interrupts if one.interrupt_id == item.id), None)
+    mine = view.user == connection.settings.user
+    if item.kind == "question" and mine and not_answerable(view, item.id) is None and asked:
+        return {**found, "answer_with": "answer_question", "answer_schema": asked.answer_schema}
+    lines = list(waiting_lines(connection, view.result.run_id, item))
+    return {**found, "a_person_has_to": lines}
+
+
+def not_answerable(view: RunView, question_id: str) -> str | None:
+    """Return why an assistant may not answer a question; ``None``: it may.
+
+    It may answer what a step of the plan asks, unless that says ``by: people``. All else that waits
+    for a value looks at what the run does, or may stand for a yes to it: of tools, of code, and of
+    frameworks, whose approvals are questions.
+    """
+    asked = next((one for one in view.interrupts if one.interrupt_id == question_id), None)
+    if asked is None:
+        questions = [one.interrupt_id for one in view.interrupts]
+        there = ", ".join(one for one in questions if not_answerable(view, one) is None) or "none"
+        kind = next((one.kind for one in view.result.waiting_for if one.id == question_id), None)
+        if kind == "question":
+            return "a child run asks it: answer it there"
+        if kind is not None:
+            return f"it is no question: it waits for a person ({kind}), who does what show_run says"
+        return f"no such question waits; those that you may answer: {there}"
+    if asked.kind is not InterruptKind.ASK:
+        return f"a person has to look there (interrupt {asked.kind}), not an assistant"
+    ask = None if view.plan.code is not None else view.plan.step(asked.step_id).ask
+    if ask is None:
+        return "code or a model asks it, which may stand for an approval: a person answers"
+    if ask.by == "people":
+        return "the plan has people answer it, and no assistant"
+    return None
+
+
+def timeline(view: RunView) -> Iterator[dict[str, Any]]:
+    """Yield what has happened to a run, newest first: what does not fit is the oldest."""
+    for line in reversed(view.timeline):
+        told = {"at": line.at.isoformat(timespec="milliseconds"), "text": line.text}
+        yield told if line.step_id is None else {**told, "step": line.step_id}

@@ -18,14 +18,14 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, JsonValue
 
-from surehand.cli.mcp_server.answers import (
+from surehand.cli.mcp_server.runs import (
     LARGEST_ANSWER,
     LARGEST_RESOURCE,
     LONGEST_ERROR,
+    ServedRuns,
     bounded,
     error_line,
 )
-from surehand.cli.mcp_server.runs import ServedRuns
 from surehand.process import VERSION
 from surehand.process.exits import NotFound, SurehandError
 from surehand.workflows.contracts.steering import CancelMode

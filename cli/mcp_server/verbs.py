@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from surehand.cli import options
-from surehand.cli.mcp_server.plans import ServedPlans
-from surehand.cli.mcp_server.runs import ServedRuns
+from surehand.cli.mcp_server.runs import ServedPlans, ServedRuns
 from surehand.cli.options import Caller
 from surehand.cli.serving import in_url, is_loopback, parse_address, serve_app
 from surehand.client.messages import read_key

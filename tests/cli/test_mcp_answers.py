@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.cli.mcp_server.answers import LARGEST_ANSWER, LONGEST_ERROR, bounded, error_line
+from surehand.cli.mcp_server.runs import LARGEST_ANSWER, LONGEST_ERROR, bounded, error_line
 from surehand.process.exits import SurehandError
 
 COMMAND: Final = f"  python starter.py show {'r' * 120}/refund/1 --tenant {'t' * 60}"
