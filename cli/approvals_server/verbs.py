@@ -146,11 +146,7 @@ class _Codec:
 def _codec(
     caller: Caller, address: str | None, tokens: Path | None, origins: list[str] | None
 ) -> _Codec | None:
-    """Return the codec server that is asked for; ``None``: none is.
-
-    Raises:
-        WrongUse: An option is missing or wrong.
-    """
+    """Return the codec server that is asked for; ``None``: none is."""
     if address is None:
         if tokens is not None or origins:
             raise WrongUse("--codec-tokens and --codec-origin are for --codec HOST:PORT")
@@ -164,11 +160,7 @@ def _codec(
 def _oidc(
     settings: Settings, tenant: str, registered: Callable[[str], Awaitable[bool]]
 ) -> OidcSignIn | None:
-    """Return how people sign in by an identity provider; ``None``: none is set.
-
-    Raises:
-        WrongUse: A setting is missing or wrong, or what it needs is not installed.
-    """
+    """Return how people sign in by an identity provider; ``None``: none is set."""
     if not settings.oidc_issuer:
         return None
     try:
@@ -184,10 +176,6 @@ def only_here(host: str, origin: str | None) -> bool:
 
     Whoever reads the server's folder makes links in any name. Where others come by an identity
     provider, that would be a second way past it. Behind a proxy on the same machine they do, too.
-
-    Args:
-        host: Where the server listens.
-        origin: As browsers reach it, where that is said.
     """
     return is_loopback(host) and (origin is None or is_loopback(urlsplit(origin).hostname or ""))
 
@@ -212,11 +200,7 @@ def link(caller: options.Actor, state: State = DEFAULT_FOLDER) -> Reply:
 
 
 def checked_origin(text: str) -> str:
-    """Return an origin as browsers name it: with TLS, or on this machine.
-
-    Raises:
-        WrongUse: It is none, or others could read what is sent there.
-    """
+    """Return an origin as browsers name it: with TLS, or on this machine."""
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
@@ -248,11 +232,7 @@ def _schemas(caller: Caller, settings: Settings) -> Callable[[str, str], JsonVal
 
 
 def _server() -> ModuleType:
-    """Return what needs Starlette and Jinja2, which are an extra.
-
-    Raises:
-        WrongUse: It is not installed.
-    """
+    """Return what needs Starlette and Jinja2, which are an extra."""
     try:
         return load_extra("surehand.cli.approvals_server.server", "approvals")
     except NotLoaded as error:

@@ -131,11 +131,7 @@ class CodecServer:
         return endpoint
 
     def _holder_of(self, request: Request) -> Holder:
-        """Return what whoever asks may do.
-
-        Raises:
-            Refused: Nothing.
-        """
+        """Return what whoever asks may do."""
         origin = request.headers.get("origin")
         if origin is not None and origin not in self._origins:
             raise Refused(403, "this origin is not among those of --origin")
@@ -216,11 +212,7 @@ def _require_tenant(holder: Holder, run_id: str) -> None:
 
 
 def _is_ours(payload: Payload, holder: Holder) -> bool:
-    """Return whether a payload is to be decrypted; what is in plain goes back as it is.
-
-    Raises:
-        Refused: It is another tenant's.
-    """
+    """Return whether a payload is to be decrypted; what is in plain goes back as it is."""
     match payload.metadata.get(ENCODING_KEY):
         case kind if kind == ENCRYPTED:
             try:
@@ -240,11 +232,7 @@ def _is_ours(payload: Payload, holder: Holder) -> bool:
 
 
 def _take_place(payload: Payload, holder: Holder) -> Place:
-    """Return for which place a payload is, and take what says so out of it.
-
-    Raises:
-        Refused: It is another tenant's, or nobody can say whose.
-    """
+    """Return for which place a payload is, and take what says so out of it."""
     named = WORKFLOW_ID in payload.metadata
     workflow_id, part = (payload.metadata.pop(name, b"") for name in (WORKFLOW_ID, PART))
     if not named:

@@ -104,11 +104,7 @@ def line_of(token: str, holder: Holder) -> str:
 
 
 def checked_holder(tenants: str, right: str, where: str) -> Holder:
-    """Return what a holder may do.
-
-    Raises:
-        WrongUse: There can be no such tenant, or there is no such right.
-    """
+    """Return what a holder may do."""
     names = tuple(dict.fromkeys(tenants.split(",")))
     for name in names:
         problem = tenant_problem(name)

@@ -71,18 +71,7 @@ async def serve(
 def codec_app(
     caller: Caller, settings: Settings, ledger: Ledger, *, tokens: Tokens, origins: Sequence[str]
 ) -> Any | None:
-    """Return the codec server as an application; ``None``: there is nothing to decrypt with.
-
-    Args:
-        caller: Whose environment names the namespace.
-        settings: The key-encryption keys, and where large payloads lie.
-        ledger: Which has the keys of runs.
-        tokens: Who may do what.
-        origins: Where the Web UI is served.
-
-    Raises:
-        WrongUse: Starlette is not installed, or the keys cannot be used.
-    """
+    """Return the codec server as an application; ``None``: there is nothing to decrypt with."""
     keys = keys_of(settings, lambda: ledger)
     if keys is None:
         return None
@@ -143,11 +132,7 @@ def token(
 
 
 def codec_origin(option: str, text: str) -> str:
-    """Return an origin as browsers name it.
-
-    Raises:
-        WrongUse: It is none.
-    """
+    """Return an origin as browsers name it."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
         raise WrongUse(f"{option} {text}: it looks like https://temporal.example.com")
@@ -155,11 +140,7 @@ def codec_origin(option: str, text: str) -> str:
 
 
 def _server() -> ModuleType:
-    """Return what needs Starlette, which is an extra.
-
-    Raises:
-        WrongUse: It is not installed.
-    """
+    """Return what needs Starlette, which is an extra."""
     try:
         return load_extra("surehand.cli.codec_server.server", "codec")
     except NotLoaded as error:

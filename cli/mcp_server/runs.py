@@ -330,11 +330,7 @@ class ServedRuns:
 
 
 def _portable(value: Any) -> Any:
-    """Return a value if it is what it looks like wherever it goes: as plans have it.
-
-    Raises:
-        WrongUse: It holds what JSON cannot carry, or numbers that lose digits.
-    """
+    """Return a value if it is what it looks like wherever it goes: as plans have it."""
     try:
         return parse_json(json.dumps(value))
     except Unreadable as error:
@@ -398,11 +394,7 @@ class _Cut:
         self._texts, self._items, self._left = texts, items, left
 
     def of(self, value: Any) -> Any:
-        """Return a value as it is shown.
-
-        Raises:
-            _TooMuch: It is too much, with what was shown before.
-        """
+        """Return a value as it is shown."""
         texts, items = self._texts, self._items
         if isinstance(value, str):
             # Lines may stay. What moves, hides or reverses text is written out.

@@ -82,11 +82,7 @@ async def serve(
 
 
 def _sdk() -> ModuleType:
-    """Return what needs the SDK, which is an extra.
-
-    Raises:
-        WrongUse: It is not installed.
-    """
+    """Return what needs the SDK, which is an extra."""
     try:
         return load_extra("surehand.cli.mcp_server.server", "mcp")
     except NotLoaded as error:
@@ -94,11 +90,7 @@ def _sdk() -> ModuleType:
 
 
 def _token(caller: Caller, name: str) -> bytes:
-    """Return the token in a variable.
-
-    Raises:
-        WrongUse: There is none, or it can be guessed.
-    """
+    """Return the token in a variable."""
     value = caller.environment.get(name, "")
     if not value:
         raise WrongUse(f"--token-env {name}: {name} is not set")
