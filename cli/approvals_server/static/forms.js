@@ -65,13 +65,7 @@ export function makeForm(schema, value, element, name = "") {
   };
 }
 
-/**
- * @param {Schema} schema of an object
- * @param {Json} root what references lead into
- * @param {{[name: string]: Json} | undefined} given
- * @param {{name: string}} place
- * @returns {Field}
- */
+/** Return a field for each member of an object, and one for members of no schema. */
 function objectField(schema, root, given, { name }) {
   const value = given ?? {};
   const members = Object.entries(schema.properties);
@@ -339,12 +333,7 @@ function member(name, path) {
   return path === "" ? name : `.${name}`;
 }
 
-/**
- * Show differences as a list, with the word for each: colour alone tells nothing.
- *
- * @param {Difference[]} found
- * @param {Element} element
- */
+/** Show differences as a list, with the word for each: colour alone tells nothing. */
 export function showDifferences(found, element) {
   if (found.length === 0) {
     element.replaceChildren("No difference.");

@@ -53,13 +53,7 @@ const BACKUP_ELIGIBLE = 0x08;
 const FLAGS = 32;
 const CHALLENGE = 32;
 
-/**
- * Return the key of a principal in this browser; `null`: there is none.
- *
- * @param {string} tenant
- * @param {string} principal
- * @returns {Promise<OwnKey | null>}
- */
+/** Return the key of a principal in this browser; `null`: there is none. */
 export async function ownKey(tenant, principal) {
   const name = nameOf(tenant, principal);
   const pair = await inStore("readonly", (store) => store.get(name));
@@ -90,22 +84,13 @@ export async function makeKey(tenant, principal) {
   return asOwnKey(pair);
 }
 
-/**
- * Destroy the key of a principal in this browser. What is registered has to be revoked as well.
- *
- * @param {string} tenant
- * @param {string} principal
- */
+/** Destroy a principal's key in this browser. A registered one has to be revoked, too. */
 export async function forgetKey(tenant, principal) {
   const name = nameOf(tenant, principal);
   await inStore("readwrite", (store) => store.delete(name));
 }
 
-/**
- * Return the RFC 7638 thumbprint of a public key on Ed25519 or P-256.
- *
- * @param {{[name: string]: string}} jwk
- */
+/** Return the RFC 7638 thumbprint of a public key on Ed25519 or P-256. */
 export async function thumbprint(jwk) {
   const members = jwk.kty === "EC" ? ["crv", "kty", "x", "y"] : ["crv", "kty", "x"];
   const needed = Object.fromEntries(members.map((member) => [member, jwk[member] ?? ""]));

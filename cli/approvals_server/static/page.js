@@ -33,21 +33,12 @@ export function made(name, properties, ...inside) {
   return element;
 }
 
-/**
- * Return text as one line in which all of it is seen.
- *
- * @param {string} text
- */
+/** Return text as one line in which all of it is seen. */
 export function plain(text) {
   return text.replace(UNSEEN, named);
 }
 
-/**
- * Show text in an element, as `shown` has it.
- *
- * @param {Element} element
- * @param {string} text
- */
+/** Show text in an element, as `shown` has it. */
 export function showText(element, text) {
   element.replaceChildren(shown(text));
 }
@@ -71,11 +62,7 @@ export function shown(text) {
   return around;
 }
 
-/**
- * Return JSON text to read and to edit: it parses to the same value, and all of it is seen.
- *
- * @param {Json} value
- */
+/** Return JSON text to read and edit: it parses to the same value, and all is seen. */
 export function jsonText(value) {
   return Array.from(tokens(value, "\n"), ([text]) => text).join("");
 }
@@ -134,12 +121,7 @@ function quoted(text) {
   );
 }
 
-/**
- * Tell a run's story: a line for each thing that has happened.
- *
- * @param {Element} place an `ol`
- * @param {{at: string, step: string | null, text: string}[]} lines
- */
+/** Tell a run's story in an `ol`: a line for each thing that has happened. */
 export function tellStory(place, lines) {
   const items = lines.map(({ at, step, text }) => {
     const what = [step, text].filter(Boolean).join("  ");
@@ -148,13 +130,7 @@ export function tellStory(place, lines) {
   place.replaceChildren(...(items.length ? items : [made("li", {}, "Nothing yet.")]));
 }
 
-/**
- * Send something to the server as JSON.
- *
- * @param {string} path
- * @param {unknown} body
- * @returns {Promise<{status: number, answer: any}>}
- */
+/** Send something to the server as JSON, and return its status and answer. */
 export async function send(path, body) {
   const found = await fetch(path, {
     method: "POST",
@@ -165,13 +141,7 @@ export async function send(path, body) {
   return { status: found.status, answer: await found.json() };
 }
 
-/**
- * Return the text that the server has under a path.
- *
- * @param {string} path
- * @returns {Promise<string>}
- * @throws {Error} It has none; the message is the server's one line.
- */
+/** Return the server's text under a path; an error has the server's one line. */
 export async function fetchText(path) {
   const found = await fetch(path, { redirect: "error" });
   const text = await found.text();
@@ -192,7 +162,7 @@ export async function fetchText(path) {
  * nobody sees does not follow: a browser has six connections to a server for all its pages.
  *
  * @param {string} path
- * @param {(told: any) => void} changed is told first how it is when the page is opened or seen again
+ * @param {(told: any) => void} changed is told first how it is when the page is opened or seen
  */
 export function follow(path, changed) {
   /** @type {EventSource | null} */

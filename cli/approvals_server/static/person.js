@@ -107,7 +107,7 @@ async function keys() {
     return `echo '${JSON.stringify(key)}' | ${told.command}`;
   }
 
-  /** @param {MouseEvent} event a second click of a double click says nothing that was thought about */
+  /** @param {MouseEvent} event a double click's second click counts for nothing */
   async function forget(event) {
     if (!sure || event.detail > 1) {
       sure = true;

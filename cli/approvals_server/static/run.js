@@ -134,10 +134,7 @@ function question(one) {
   return section;
 }
 
-/**
- * @param {any} one
- * @param {{outcomes: string[], left_ms: number} | null} later what cannot be said yet
- */
+/** Draw a doubt; `later`: what cannot be said yet, and for how long. */
 function doubt(one, later) {
   const section = sectionOf(`Nobody knows what became of a call (step ${one.step})`, one.text);
   section.append(made("div", { className: "known" }));
@@ -180,13 +177,7 @@ function doubt(one, later) {
   return section;
 }
 
-/**
- * Show what is on record of a doubt.
- *
- * @param {HTMLElement} section the doubt's
- * @param {[string, string][]} evidence each with what it is
- * @param {string | null} done what is recorded of an effect that happened in part, as JSON
- */
+/** Show what is on record of a doubt; `done`: what happened of it in part, as JSON. */
 function showEvidence(section, evidence, done) {
   const list = made("dl", {});
   for (const [name, text] of evidence) {
@@ -201,12 +192,7 @@ function showEvidence(section, evidence, done) {
   section.querySelector(".known")?.replaceChildren(...(evidence.length ? [heading, list] : []));
 }
 
-/**
- * Show a value that nothing is signed for: letter by letter if the browser cannot hold it.
- *
- * @param {HTMLElement} place
- * @param {string} json
- */
+/** Show a value that nothing is signed for, letter by letter if it is not exact here. */
 function showWhole(place, json) {
   try {
     showJson(place, parseExact(json));
@@ -215,12 +201,7 @@ function showWhole(place, json) {
   }
 }
 
-/**
- * Turn off what cannot be said yet, until it can be; returns the line that says so.
- *
- * @param {HTMLSelectElement} outcome
- * @param {{outcomes: string[], left_ms: number}} later
- */
+/** Turn off what cannot be said yet, until it can be; return the line that says so. */
 function notYet(outcome, later) {
   const off = [...outcome.options].filter(({ value }) => later.outcomes.includes(value));
   const end = new Date(Date.now() + later.left_ms);
@@ -238,13 +219,7 @@ function notYet(outcome, later) {
   return line;
 }
 
-/**
- * Have the run told something, signed if there is a key or a passkey that is registered.
- *
- * @param {string} verb
- * @param {{[name: string]: any}} values
- * @param {string} done what is said once the run has taken it
- */
+/** Tell the run something, signed if there is a key or a passkey that is registered. */
 async function tell(verb, values, done) {
   const { tenant, principal, run_id: run } = told;
   const content = JSON.stringify([verb, values]);
@@ -287,12 +262,7 @@ function button(text, press) {
   return pressed;
 }
 
-/**
- * List a run's steps.
- *
- * @param {Element} place an `ol`
- * @param {any[]} steps
- */
+/** List a run's steps in an `ol`. */
 function listSteps(place, steps) {
   place.replaceChildren(...steps.map(step));
 }
@@ -321,12 +291,7 @@ function step(one) {
   return item;
 }
 
-/**
- * Draw a run's steps.
- *
- * @param {HTMLElement} place
- * @param {any} drawing `null`: there is nothing to draw
- */
+/** Draw a run's steps; `null`: there is nothing to draw. */
 function drawSteps(place, drawing) {
   place.hidden = drawing === null;
   if (drawing === null) {

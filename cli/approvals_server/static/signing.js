@@ -60,13 +60,7 @@ export async function drawCall(told, id, parts) {
   return true;
 }
 
-/**
- * Say why nobody approves a call.
- *
- * @param {Element} check
- * @param {string} why
- * @returns {false}
- */
+/** Say why nobody approves a call. */
 export function doubt(check, why) {
   check.className = "alarm";
   showText(check, why);
@@ -197,8 +191,8 @@ export async function signedMessage(signer, { tenant, run, verb, message }) {
  * @param {string} path
  * @param {{[name: string]: any}} sent
  * @param {(why: string) => string} accepted what is said if it counts
- * @returns {Promise<{how: string, said: string}>} `how`: `accepted`, `refused` by the run, `left` for
- *   a worker that is back later, `not_taken`, `failed`: nothing was sent, or `lost`: nobody knows
+ * @returns {Promise<{how: string, said: string}>} `how`: `accepted`, `refused` by the run, `left`
+ *   for a worker that is back later, `not_taken`, `failed`: nothing was sent, or `lost`
  */
 export async function deliver(path, sent, accepted) {
   let status, answer;
