@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -94,15 +94,26 @@ async def keeping(
         since: When the transaction began that got the lease, by ``clock.now()``.
         margin: How long before its end a call under it is stopped.
     """
-    ended = asyncio.Event()
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
     kept = KeptLease(lease.total_seconds(), since, margin.total_seconds())
-    kept.renewing = asyncio.create_task(_keep(kept, renew, every.total_seconds(), ended))
+    kept.renewing = loop.create_future()
+    renewing: asyncio.Task[None] | None = None
+
+    def begin() -> None:
+        nonlocal renewing
+        renewing = loop.create_task(_keep(kept, renew, every.total_seconds(), ended))
+        renewing.add_done_callback(lambda _: kept.renewing.set_result(None))
+
+    # A timer and no task: most calls are over before the first renewal is due.
+    first = loop.call_later(every.total_seconds(), begin)
     try:
         yield kept
     finally:
+        first.cancel()
         ended.set()
-        # Awaited: no renewal may come after the lease is given back.
-        await asyncio.wait({kept.renewing})
+        if renewing is not None:
+            # Awaited: no renewal may come after the lease is given back.
+            await asyncio.wait({renewing})
 
 
 async def call_within(
@@ -163,12 +174,7 @@ async def _keep(
     ended: asyncio.Event,
 ) -> None:
     """Renew until told to end; returns early when the lease is not ours any more."""
-    while True:
-        try:
-            await asyncio.wait_for(ended.wait(), timeout=every)
-            return
-        except TimeoutError:
-            pass
+    while not ended.is_set():
         try:
             began = await renew()
             if began is None:
@@ -177,6 +183,8 @@ async def _keep(
         except Exception as error:
             # The next round tries again; the call is stopped when the lease may be over.
             log.warning("lease.not_renewed", error=str(error))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), timeout=every)
 
 
 #: How often a waiting attempt looks whether a resource is free.
