@@ -28,7 +28,7 @@ from surehand.process.blobs import Blobs, read_kept
 from surehand.process.ciphers import RunKey
 from surehand.process.off_loop import call_off_loop, load_json
 from surehand.process.settings import KEYS
-from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact
+from surehand.workflows.contracts.values import ARTIFACT, Artifact
 from surehand.workflows.encryption import KeyUnavailable, NotDecrypted
 from surehand.workflows.identity import (
     canonical_json,

@@ -39,17 +39,7 @@ from surehand.activities.worker.context import WorkerContext
 from surehand.process.json_schemas import find_schema_problem
 from surehand.process.off_loop import call_off_loop, run_in_thread
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.artifacts import ArtifactRead, ReadArtifact
 from surehand.workflows.contracts.base import Recorded
-from surehand.workflows.contracts.children import ChildFound, LookAtChild
-from surehand.workflows.contracts.controls import (
-    Amended,
-    AmendRun,
-    Evaluate,
-    Evaluated,
-    RecordValue,
-    ValueRecorded,
-)
 from surehand.workflows.contracts.effects import (
     FindInterventions,
     InterventionSettled,
@@ -57,18 +47,36 @@ from surehand.workflows.contracts.effects import (
     OpenIntervention,
     SettleIntervention,
 )
-from surehand.workflows.contracts.interrupts import RecordInterrupt
-from surehand.workflows.contracts.judging import Steer, Steered
-from surehand.workflows.contracts.quotas import AdmitRun, QuotaWait, RunAdmitted
-from surehand.workflows.contracts.runs import CloseRun, RunClosed, RunResult
-from surehand.workflows.contracts.starting import OpenRun, RunOpened
+from surehand.workflows.contracts.runs import (
+    Amended,
+    AmendRun,
+    ChildFound,
+    CloseRun,
+    Evaluate,
+    Evaluated,
+    LookAtChild,
+    OpenRun,
+    RecordValue,
+    RunClosed,
+    RunOpened,
+    RunResult,
+    ValueRecorded,
+)
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import RecordInterrupt, Steer, Steered
 from surehand.workflows.contracts.tools import RecordRefusal, ToolsDescribed, in_words
+from surehand.workflows.contracts.values import (
+    AdmitRun,
+    ArtifactRead,
+    QuotaWait,
+    ReadArtifact,
+    RunAdmitted,
+)
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import NotCanonical, canonical_json, is_too_deep
 from surehand.workflows.plan.plan import RECORDING, Plan, names_in
 from surehand.workflows.plan.references import RUN
-from surehand.workflows.run import recorded_values
+from surehand.workflows.run import views
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -412,7 +420,7 @@ class RunActivities:
         known = await ledger.transact(asked.tenant, _known, row)
         if known is not None:
             return known
-        function = recorded_values.find(asked.key)
+        function = views.find(asked.key)
         if function is None:
             raise LookupError(f"{asked.step_id}: this worker has nothing to make the value with")
         try:

@@ -32,8 +32,7 @@ from surehand.process.children import Child, python
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import SurehandError
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import RunResult, StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT, run_id_for
 from surehand.workflows.plan.durability import Durability

@@ -31,7 +31,7 @@ from surehand.client.plan_file import load_plan
 from surehand.drill.environment import Environment
 from surehand.process import ROOT
 from surehand.process.exits import SurehandError, leave
-from surehand.workflows.contracts.standing import Scope, StandingGrant
+from surehand.workflows.contracts.approvals import Scope, StandingGrant
 
 #: Temporal alone, which takes turns with the modes.
 PLAIN: Final = "plain"

@@ -37,7 +37,7 @@ from surehand.process.children import Child
 from surehand.process.connect import connect
 from surehand.process.exits import SurehandError, leave
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.plan import Plan

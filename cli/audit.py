@@ -51,8 +51,8 @@ from surehand.cli.shapes import Shape
 from surehand.client.connection import Connection, every_event
 from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.approvals import ContentClaims, ExportClaims
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.signing import ContentClaims, ExportClaims
 from surehand.workflows.encryption import NotDecrypted
 
 

@@ -36,8 +36,8 @@ from surehand.client.messages import public_jwk, read_key, sign
 from surehand.process.exits import ExitCode, OutputLost, SurehandError
 from surehand.process.files import make_folder, replace_whole, replacing
 from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.approvals import ContentClaims, ExportClaims, Signed, audience
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.signing import ContentClaims, ExportClaims, Signed, audience
 from surehand.workflows.identity import tenant_of_run
 
 

@@ -44,7 +44,7 @@ from surehand.cli.printer import Reply, Table, compact, counted, shown_time, tab
 from surehand.cli.shapes import LedgerRows, Shape
 from surehand.client.outcome import call_progress
 from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, OutputLost, WrongUse
-from surehand.workflows.contracts.artifacts import Artifact, as_artifact
+from surehand.workflows.contracts.values import Artifact, as_artifact
 from surehand.workflows.identity import canonical_json
 from surehand.workflows.plan.plan import NAME_FORM
 

@@ -21,10 +21,10 @@ from surehand.workflows.contracts.approvals import (
     VerdictCode,
 )
 from surehand.workflows.contracts.effects import EffectView
-from surehand.workflows.contracts.foreign import foreign_text
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.contracts.states import Waiting
 from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.contracts.values import foreign_text
 from surehand.workflows.names import YOUR_NAME
 
 #: What a human can say of an effect in doubt, and what comes of it.

@@ -23,8 +23,7 @@ from surehand.client.plan_file import Draft, load_plan
 from surehand.client.run import Run
 from surehand.process.exits import NotFound, PlanRefused, WrongUse
 from surehand.process.program import command
-from surehand.workflows.contracts.runs import RunView, is_cut
-from surehand.workflows.contracts.starting import Linked
+from surehand.workflows.contracts.runs import Linked, RunView, is_cut
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
 from surehand.workflows.names import MODEL_RUN, OPEN_ITEMS, RUN_STATE, WORKFLOW
 from surehand.workflows.plan.durability import Durability

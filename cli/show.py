@@ -64,7 +64,7 @@ from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.base import TimelineLine
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState, StepState
-from surehand.workflows.contracts.unreadable import Unreadable
+from surehand.workflows.contracts.values import Unreadable
 from surehand.workflows.names import OPEN_ITEMS
 from surehand.workflows.plain_text import plain
 

@@ -31,8 +31,7 @@ from surehand.cli.shapes import Shape
 from surehand.cli.tools import named_tools
 from surehand.client.messages import NONCE, USUAL_SIGNATURE, read_key, sign
 from surehand.process.exits import ExitCode, NotFound, WrongUse
-from surehand.workflows.contracts.signing import audience
-from surehand.workflows.contracts.standing import (
+from surehand.workflows.contracts.approvals import (
     DECIMAL_FORM,
     LONGEST_REASON,
     LONGEST_STANDING,
@@ -41,6 +40,7 @@ from surehand.workflows.contracts.standing import (
     Scope,
     StandingClaims,
     StandingGrant,
+    audience,
 )
 from surehand.workflows.plan.policy import parse_duration
 from surehand.workflows.plan.wording import reasons

@@ -31,10 +31,9 @@ from surehand.process.exits import (
 )
 from surehand.process.settings import ClientSettings, client_settings, read_environment
 from surehand.workflows.contracts.approvals import ApprovalRequest, HeldApproval, Verdict
-from surehand.workflows.contracts.interrupts import Interrupt
-from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.starting import Linked
+from surehand.workflows.contracts.runs import Linked, RunView
 from surehand.workflows.contracts.states import RunState, Waiting
+from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
 from surehand.workflows.plan.durability import Durability
 

@@ -21,7 +21,7 @@ from surehand.client.messages import read_key, signed_start
 from surehand.client.outcome import run_result
 from surehand.process.exits import PlanRefused, StartNotTaken, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import OPEN_ITEMS, RUN_STATE, TENANT, WORKFLOW
 from surehand.workflows.options import fair, move_timeout

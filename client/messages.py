@@ -23,19 +23,20 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
-from surehand.workflows.contracts.base import Message
-from surehand.workflows.contracts.signing import (
+from surehand.workflows.contracts.approvals import (
     ALGORITHM,
     LONGEST_SIGNATURE,
+    Decision,
     DecisionClaims,
+    DecisionOutcome,
     ResumeClaims,
     Signed,
     StartClaims,
     SteeringClaims,
     audience,
 )
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.base import Message
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.steering import ResumeKey, ResumeRun, Steering, Verb
 from surehand.workflows.deliveries import Malformed, parse
 from surehand.workflows.identity import (

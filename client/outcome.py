@@ -34,10 +34,9 @@ from surehand.process.exits import (
     SurehandError,
     TaskFails,
 )
-from surehand.workflows.contracts.batches import WAITS_FOR
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
-from surehand.workflows.contracts.tools import PlanError
+from surehand.workflows.contracts.tools import WAITS_FOR, PlanError
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.names import RUN_STATE
 from surehand.workflows.ports import EXECUTE_TOOLS

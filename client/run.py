@@ -33,12 +33,11 @@ from surehand.workflows.contracts.approvals import (
     VerdictCode,
 )
 from surehand.workflows.contracts.base import Acknowledged
-from surehand.workflows.contracts.controls import Amend, OutsideEvent, TopUp
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
-from surehand.workflows.contracts.runs import RunResult, RunView
+from surehand.workflows.contracts.runs import Amend, OutsideEvent, RunResult, RunView, TopUp
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.steering import (
+    AnswerInterrupts,
     CancelMode,
     CancelRun,
     PauseRun,

@@ -41,12 +41,18 @@ from surehand.drill.report import Halt, Operation
 from surehand.drill.request import HELD, Disturbance, DrillRequest, changed
 from surehand.drill.world import Context, comparable, own_count, without_turns
 from surehand.process.exits import PlanRefused, Refused, SurehandError, WrongUse
-from surehand.workflows.contracts.batches import Batch
 from surehand.workflows.contracts.effects import Compensate
-from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.maintenance import UnwindRun, Unwound
-from surehand.workflows.contracts.starting import StartRun
-from surehand.workflows.contracts.tools import Effect, Recovery, ToolCall, ToolsDescribed, ToolSpec
+from surehand.workflows.contracts.runs import StartRun
+from surehand.workflows.contracts.steering import InterruptKind
+from surehand.workflows.contracts.tools import (
+    Batch,
+    Effect,
+    Recovery,
+    ToolCall,
+    ToolsDescribed,
+    ToolSpec,
+)
 from surehand.workflows.identity import child_run_id, run_id_for, unwind_id
 from surehand.workflows.names import UNWIND
 from surehand.workflows.plan.durability import Durability

@@ -19,10 +19,9 @@ from surehand.activities.ledger.history.reads import (
 )
 from surehand.drill.report import Tally
 from surehand.workflows.contracts.maintenance import Unwound
-from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import RunState, StepState
-from surehand.workflows.contracts.tools import Effect, ToolSpec
+from surehand.workflows.contracts.tools import MODEL, Effect, ToolSpec
 from surehand.workflows.identity import NotCanonical, child_run_id, identity_hash, params_hash
 from surehand.workflows.plan.plan import Step
 from surehand.workflows.plan.policy import ApprovalPolicy

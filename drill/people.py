@@ -21,10 +21,17 @@ from surehand.process.exits import ExitCode, NotFound, NoWorker, Refused, Sureha
 from surehand.process.json_schemas import problems
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, DecisionOutcome
 from surehand.workflows.contracts.base import Acknowledged
-from surehand.workflows.contracts.interrupts import AnswerInterrupts, Interrupt, InterruptKind
 from surehand.workflows.contracts.runs import RunView, StepView
 from surehand.workflows.contracts.states import ENDED_STEPS, StepState
-from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Steering, Verb
+from surehand.workflows.contracts.steering import (
+    AnswerInterrupts,
+    Interrupt,
+    InterruptKind,
+    PauseRun,
+    ResumeRun,
+    Steering,
+    Verb,
+)
 from surehand.workflows.identity import run_of_approval
 from surehand.workflows.plan.plan import ITERATION
 

@@ -26,9 +26,8 @@ from surehand.drill.request import Disturbance
 from surehand.drill.world import differences
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.maintenance import Unwound
-from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.tools import ToolSpec
+from surehand.workflows.contracts.tools import MODEL, ToolSpec
 from surehand.workflows.plan.plan import ITERATION
 
 

@@ -21,9 +21,8 @@ from surehand.drill.report import (
 )
 from surehand.drill.world import Function
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.interrupts import InterruptKind
-from surehand.workflows.contracts.model_turns import MODEL
-from surehand.workflows.contracts.tools import Effect, Recovery
+from surehand.workflows.contracts.steering import InterruptKind
+from surehand.workflows.contracts.tools import MODEL, Effect, Recovery
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ITERATION, Ask, Plan, Step
 from surehand.workflows.plan.policy import ApprovalPolicy

@@ -47,7 +47,7 @@ from surehand.process.settings import (
     is_named,
     load_named,
 )
-from surehand.workflows.contracts.signing import ALGORITHM
+from surehand.workflows.contracts.approvals import ALGORITHM
 from surehand.workflows.encryption import (
     ENCODING_KEY,
     ENCRYPTED,

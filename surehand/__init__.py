@@ -65,18 +65,17 @@ if TYPE_CHECKING:
     )
     from surehand.workflows.contracts.base import Acknowledged
     from surehand.workflows.contracts.effects import ResolutionOutcome
-    from surehand.workflows.contracts.foreign import ForeignContent
-    from surehand.workflows.contracts.runs import RunResult, RunView
-    from surehand.workflows.contracts.starting import Linked, StartRun
+    from surehand.workflows.contracts.runs import Linked, RunResult, RunView, StartRun
     from surehand.workflows.contracts.states import RunState
     from surehand.workflows.contracts.steering import CancelMode, Way
     from surehand.workflows.contracts.tools import ToolDefinition
+    from surehand.workflows.contracts.values import ForeignContent
     from surehand.workflows.plan.durability import Durability
     from surehand.workflows.plan.plan import Plan
     from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule
     from surehand.workflows.provider_names import provider_names
     from surehand.workflows.run.code_run import CodeRun, StepMaker
-    from surehand.workflows.state.step_failure import StepFailed
+    from surehand.workflows.state.records import StepFailed
 
 #: What is public, by the module below this package that defines it.
 _MODULES: Final = {
@@ -100,9 +99,8 @@ _MODULES: Final = {
     "workflows.contracts.approvals": "ApprovalRequest DecisionOutcome Verdict VerdictCode",
     "workflows.contracts.base": "Acknowledged",
     "workflows.contracts.effects": "ResolutionOutcome",
-    "workflows.contracts.foreign": "ForeignContent",
-    "workflows.contracts.runs": "RunResult RunView",
-    "workflows.contracts.starting": "Linked StartRun",
+    "workflows.contracts.values": "ForeignContent",
+    "workflows.contracts.runs": "Linked RunResult RunView StartRun",
     "workflows.contracts.states": "RunState",
     "workflows.contracts.steering": "CancelMode Way",
     "workflows.contracts.tools": "ToolDefinition",
@@ -111,7 +109,7 @@ _MODULES: Final = {
     "workflows.plan.policy": "ApprovalPolicy ApprovalRule",
     "workflows.provider_names": "provider_names",
     "workflows.run.code_run": "CodeRun StepMaker",
-    "workflows.state.step_failure": "StepFailed",
+    "workflows.state.records": "StepFailed",
 }
 _DEFINED_IN: Final = {name: module for module, names in _MODULES.items() for name in names.split()}
 

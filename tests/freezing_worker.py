@@ -20,7 +20,7 @@ from surehand.activities.worker.crash_points import (
     CrashPoint,
 )
 from surehand.process.exits import leave
-from surehand.workflows.contracts.batches import Batch
+from surehand.workflows.contracts.tools import Batch
 
 #: What it says when the call is about to begin. It waits for ``GO_ON`` in its folder then, so that
 #: it can be told before to take no more work, which would be lost with it.

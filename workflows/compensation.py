@@ -23,7 +23,7 @@ from surehand.workflows.contracts.effects import (
 )
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.states import StepState
-from surehand.workflows.control.interventions import Interventions
+from surehand.workflows.control.interrupts import Interventions
 from surehand.workflows.options import compensation_call
 from surehand.workflows.state.run_state import RunData
 

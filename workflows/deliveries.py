@@ -14,19 +14,19 @@ from temporalio.common import RawValue
 
 from surehand.workflows.contracts.approvals import Decision, Verdict, VerdictCode
 from surehand.workflows.contracts.base import Message, Record
-from surehand.workflows.contracts.children import Forwarded
-from surehand.workflows.contracts.controls import Amend, OutsideEvent, TopUp
 from surehand.workflows.contracts.effects import Resolution
-from surehand.workflows.contracts.interrupts import AnswerInterrupts, GivenAnswer
+from surehand.workflows.contracts.runs import Amend, Forwarded, OutsideEvent, TopUp
 from surehand.workflows.contracts.steering import (
+    AnswerInterrupts,
     CancelRun,
+    GivenAnswer,
     PauseRun,
     ReissueToken,
     ResumeRun,
     Steering,
     Verb,
 )
-from surehand.workflows.contracts.unreadable import as_pasted, as_unreadable
+from surehand.workflows.contracts.values import as_pasted, as_unreadable
 from surehand.workflows.identity import is_too_deep
 from surehand.workflows.plan.wording import reasons
 

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from surehand.workflows.errors import ErrorType
     from surehand.workflows.identity import tenant_problem
     from surehand.workflows.options import compensation_call, reconcile_call
-    from surehand.workflows.run.continue_as_new import NEXT_VERSION
+    from surehand.workflows.run.completion import NEXT_VERSION
 
 
 def _refuse_unless_possible(tenant: str) -> None:

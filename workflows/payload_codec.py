@@ -38,7 +38,7 @@ from temporalio.converter import (
 )
 
 from surehand.workflows.contracts.base import Message
-from surehand.workflows.contracts.unreadable import UNREADABLE, Unreadable
+from surehand.workflows.contracts.values import UNREADABLE, Unreadable
 from surehand.workflows.encryption import (
     ADDED,
     ENCODING_KEY,

@@ -16,18 +16,7 @@ from surehand.workflows.contracts.approvals import (
     VerdictReached,
     VerifyDecision,
 )
-from surehand.workflows.contracts.artifacts import ArtifactRead, ReadArtifact
 from surehand.workflows.contracts.base import Message, Recorded
-from surehand.workflows.contracts.batches import Batch, BatchReport
-from surehand.workflows.contracts.children import ChildFound, LookAtChild
-from surehand.workflows.contracts.controls import (
-    Amended,
-    AmendRun,
-    Evaluate,
-    Evaluated,
-    RecordValue,
-    ValueRecorded,
-)
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationReport,
@@ -38,19 +27,32 @@ from surehand.workflows.contracts.effects import (
     RemainingFound,
     SettleIntervention,
 )
-from surehand.workflows.contracts.interrupts import RecordInterrupt
-from surehand.workflows.contracts.judging import Steer, Steered
 from surehand.workflows.contracts.maintenance import Reconciled, ReconcileLedger, UnwindRun
-from surehand.workflows.contracts.quotas import AdmitRun, RunAdmitted
-from surehand.workflows.contracts.runs import CloseRun, RunClosed
-from surehand.workflows.contracts.starting import OpenRun, RunOpened
+from surehand.workflows.contracts.runs import (
+    Amended,
+    AmendRun,
+    ChildFound,
+    CloseRun,
+    Evaluate,
+    Evaluated,
+    LookAtChild,
+    OpenRun,
+    RecordValue,
+    RunClosed,
+    RunOpened,
+    ValueRecorded,
+)
+from surehand.workflows.contracts.steering import RecordInterrupt, Steer, Steered
 from surehand.workflows.contracts.tools import (
+    Batch,
+    BatchReport,
     DescribeTools,
     RecordRefusal,
     ToolCall,
     ToolReport,
     ToolsDescribed,
 )
+from surehand.workflows.contracts.values import AdmitRun, ArtifactRead, ReadArtifact, RunAdmitted
 
 In = TypeVar("In", bound=Message)
 Out = TypeVar("Out", bound=Message)

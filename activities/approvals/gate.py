@@ -49,12 +49,12 @@ from surehand.workflows.contracts.approvals import (
     CloseApproval,
     Decision,
     RequestApproval,
+    Scope,
     VerdictReached,
     VerifyDecision,
 )
-from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.contracts.values import ForeignContent
 
 log = structlog.get_logger()
 

@@ -48,7 +48,6 @@ from surehand.activities.tools.tool import Tool, explain, resource_names
 from surehand.activities.worker.attempt import Attempt, again
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.spans import note, note_effect
-from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.effects import (
     Compensate,
@@ -59,6 +58,7 @@ from surehand.workflows.contracts.effects import (
     RemainingFound,
     UndoSpec,
 )
+from surehand.workflows.contracts.values import as_artifact
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import undo_key
 from surehand.workflows.plain_text import plain_line

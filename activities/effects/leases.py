@@ -20,9 +20,8 @@ from surehand.activities.tools.tool import Tool
 from surehand.activities.worker.attempt import Attempt
 from surehand.activities.worker.context import WorkerContext
 from surehand.process import clock
-from surehand.workflows.contracts.batches import WAITS_FOR
 from surehand.workflows.contracts.effects import Compensate
-from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.contracts.tools import WAITS_FOR, ToolCall
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import DEFAULT_TENANT
 

@@ -35,8 +35,15 @@ from surehand.activities.worker.attempt import Attempt, again, stop
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.spans import note_said
-from surehand.workflows.contracts.model_turns import MODEL, Conversation, ModelSaid, ModelTurn
-from surehand.workflows.contracts.tools import Effect, ToolCall, ToolReport
+from surehand.workflows.contracts.tools import (
+    MODEL,
+    Conversation,
+    Effect,
+    ModelSaid,
+    ModelTurn,
+    ToolCall,
+    ToolReport,
+)
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import forward_key, root_run_id, step_key
 from surehand.workflows.plan.wording import reasons

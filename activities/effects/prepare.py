@@ -32,9 +32,8 @@ from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
-from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.approvals import Assurance, Scope
 from surehand.workflows.contracts.effects import Compensate, UndoSpec
-from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import Effect, QuotaNeeded, ToolCall
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import (
@@ -47,7 +46,7 @@ from surehand.workflows.identity import (
 )
 from surehand.workflows.plan.policy import Needs, combine
 from surehand.workflows.plan.references import ReferenceUnresolved
-from surehand.workflows.steps.deferred import fill_in
+from surehand.workflows.steps.rules import fill_in
 
 #: Digits before and after the point that an amount may have: sums of them stay exact.
 MOST_DIGITS: Final = 30

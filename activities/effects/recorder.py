@@ -41,8 +41,8 @@ from surehand.activities.worker.attempt import Attempt, again
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolCall
+from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.errors import ErrorType
 
 log = structlog.get_logger()

@@ -51,34 +51,31 @@ from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.spans import note_effect, note_report
 from surehand.workflows.contracts.base import TimelineLine
-from surehand.workflows.contracts.batches import (
-    Batch,
-    BatchReport,
-    FailedStep,
-    StepReport,
-    batch_name,
-)
-from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
     ApprovalNeeded,
     AttemptsUsed,
+    Batch,
+    BatchReport,
     DescribeTools,
     Effect,
+    FailedStep,
     HumanNeeded,
     InputNeeded,
     PermissionNeeded,
     RateLimited,
+    StepReport,
     Succeeded,
     ToolCall,
     ToolOutcome,
     ToolReport,
     ToolsDescribed,
+    batch_name,
 )
-from surehand.workflows.contracts.usage import Usage
+from surehand.workflows.contracts.values import ForeignContent, Usage
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.plan.references import ReferenceUnresolved
-from surehand.workflows.steps.deferred import resolve_inline
+from surehand.workflows.steps.rules import resolve_inline
 
 log = structlog.get_logger()
 

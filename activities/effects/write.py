@@ -74,7 +74,7 @@ from surehand.activities.worker.watchdog import grace
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
 

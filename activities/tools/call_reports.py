@@ -22,7 +22,7 @@ from pydantic import JsonValue
 
 from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.output_json import LARGEST, clean_text, to_json
-from surehand.workflows.contracts.usage import Usage
+from surehand.workflows.contracts.values import Usage
 from surehand.workflows.identity import canonical_json, digest
 
 log = structlog.get_logger()

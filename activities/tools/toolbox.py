@@ -33,8 +33,7 @@ from surehand.activities.tools.tool import (
     limits_problem,
 )
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool
-from surehand.workflows.contracts.model_turns import MODEL
-from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy
 

@@ -45,7 +45,7 @@ from surehand.process.settings import (
     Sources,
     read_sources,
 )
-from surehand.workflows.contracts.signing import host_of
+from surehand.workflows.contracts.approvals import host_of
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
 from surehand.workflows.plan.plan import NAME_FORM
 from surehand.workflows.plan.policy import Duration

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from typing import Final
 
 from surehand.workflows.contracts.effects import Compensate
-from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.tools import (
+    MODEL,
     AnsweredNo,
     HumanNeeded,
     Succeeded,

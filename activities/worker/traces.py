@@ -54,7 +54,7 @@ from surehand.activities.worker.spans import (
     noting,
 )
 from surehand.workflows import ports
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.states import ENDED, RunState
 from surehand.workflows.errors import WAITS
 from surehand.workflows.run.run import Run

@@ -28,10 +28,9 @@ from surehand.client.plan_file import Draft, plan_from
 from surehand.client.run import Run
 from surehand.process.exits import NoSuchRun, PlanRefused, SurehandError, WrongUse
 from surehand.process.files import Unreadable, parse_json, parse_yaml
-from surehand.workflows.contracts.interrupts import InterruptKind
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import ENDED_STEPS, Waiting
-from surehand.workflows.contracts.steering import CancelMode
+from surehand.workflows.contracts.steering import CancelMode, InterruptKind
 from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.names import MODEL_RUN
 from surehand.workflows.plain_text import plain, plain_line

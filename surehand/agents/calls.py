@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from temporalio.exceptions import ApplicationError
 from temporalio.workflow import in_workflow
 
-from surehand.workflows.contracts.artifacts import ARTIFACT, as_artifact
+from surehand.workflows.contracts.values import ARTIFACT, as_artifact
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import StepFailed, StepMaker

@@ -12,8 +12,7 @@ with workflow.unsafe.imports_passed_through():
 
     from surehand.agents.calls import named
     from surehand.workflows import names
-    from surehand.workflows.contracts.runs import RunResult
-    from surehand.workflows.contracts.starting import StartRun
+    from surehand.workflows.contracts.runs import RunResult, StartRun
     from surehand.workflows.run.code_run import CodeRun, StepFailed, StepMaker
 
 #: By the package that agents come from: the extra that a worker needs, and the module of ours.

@@ -20,8 +20,7 @@ from surehand.activities.ledger.people.public_keys import public_key
 from surehand.activities.ledger.people.signatures import matches, verify
 from surehand.client.messages import SeenRequest, decided
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
-from surehand.workflows.contracts.signing import DecisionClaims
+from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
 from surehand.workflows.identity import digest, params_hash
 from tests.browser.static_files import Modules
 

@@ -14,7 +14,7 @@ from playwright.async_api import Browser
 from surehand.activities.ledger.people.public_keys import kid_of, public_key
 from surehand.activities.ledger.people.signatures import BadSignature, verify
 from surehand.client.messages import sign
-from surehand.workflows.contracts.signing import DecisionClaims, SteeringClaims
+from surehand.workflows.contracts.approvals import DecisionClaims, SteeringClaims
 from tests.browser.static_files import ELSEWHERE, Modules, StaticFiles
 
 NOW: Final = int(time.time())

@@ -12,7 +12,7 @@ from playwright.async_api import CDPSession
 from surehand.activities.ledger.people.passkeys import authentic, is_gesture, read
 from surehand.activities.ledger.people.public_keys import PublicKey, registered
 from surehand.activities.ledger.people.signatures import BadSignature
-from surehand.workflows.contracts.signing import MOST_DECISIONS, DecisionClaims
+from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims
 from tests.browser.static_files import ELSEWHERE, Modules
 
 NOW: Final = int(time.time())

@@ -31,8 +31,7 @@ from surehand.activities.ledger.people.signatures import (
 )
 from surehand.client.messages import claims_for, new_key, read_key, sign
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
-from surehand.workflows.contracts.signing import DecisionClaims
+from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
 from tests.cli.starter import ROOT
 
 NOW = 1_800_000_000

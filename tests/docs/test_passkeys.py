@@ -9,7 +9,7 @@ from typing import Final
 
 from surehand.activities.ledger.people.passkeys import challenge_of, read
 from surehand.activities.ledger.people.public_keys import kid_of
-from surehand.workflows.contracts.signing import MOST_DECISIONS, PASSKEY_LIST, PASSKEY_TYP
+from surehand.workflows.contracts.approvals import MOST_DECISIONS, PASSKEY_LIST, PASSKEY_TYP
 from tests.docs.pages import DOCS
 from tests.passkeys import Authenticator, b64, taken_apart
 

@@ -11,7 +11,7 @@ from surehand.drill.people import answer_to
 from surehand.drill.report import Beforehand, ForcedWait, Halt, Operation, Point, Target
 from surehand.drill.request import EXPIRES_IN, HELD, Disturbance, changed
 from surehand.process.exits import SurehandError
-from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
+from surehand.workflows.contracts.steering import Interrupt, InterruptKind
 from surehand.workflows.contracts.tools import Effect, Recovery
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan

@@ -11,8 +11,7 @@ from surehand.activities.ledger.history.evidence import Evidence
 from surehand.drill.consistency import calls_of, tally, turns_of
 from surehand.drill.people import ACTOR
 from surehand.drill.report import Tally
-from surehand.workflows.contracts.model_turns import MODEL
-from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
+from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec
 from surehand.workflows.identity import params_hash
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule

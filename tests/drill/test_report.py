@@ -35,8 +35,7 @@ from surehand.drill.report import (
 from surehand.drill.suite import Progress
 from surehand.drill.verb import html, markdown
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.model_turns import MODEL
-from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.contracts.tools import MODEL, Effect
 
 READ = Target(step="order", tool="orders.read", effect=Effect.READ)
 WRITE = Target(step="refund", tool="payments.refund", effect=Effect.WRITE)

@@ -14,8 +14,7 @@ from surehand.client.plan_file import load_plan
 from surehand.drill.report import ForcedWait, Operation, Target
 from surehand.drill.request import DrillRequest
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.model_turns import MODEL
-from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.contracts.tools import MODEL, Effect
 from tests.cli.starter import REFUND
 
 WORLD = ("--world", "surehand.examples.shop.drill:world")

@@ -8,9 +8,8 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
 from surehand.workflows.contracts.base import Message
-from surehand.workflows.contracts.controls import OutsideEvent
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
-from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.contracts.runs import OutsideEvent
+from surehand.workflows.contracts.steering import AnswerInterrupts, Verb
 from tests.e2e.runs import Run
 
 

@@ -54,8 +54,7 @@ from surehand.process.blobs import Blobs
 from surehand.process.ciphers import RunEncryption
 from surehand.worker import make_worker
 from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.starting import Linked, StartRun
+from surehand.workflows.contracts.runs import Linked, RunResult, StartRun
 from surehand.workflows.identity import DEFAULT_TENANT, run_id_for, tenant_of_run
 from surehand.workflows.names import WORKFLOW
 from surehand.workflows.options import move_timeout

@@ -10,8 +10,8 @@ import pytest
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.effects import prepare
-from surehand.workflows.contracts.artifacts import Artifact, as_artifact
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.values import Artifact, as_artifact
 from surehand.workflows.identity import canonical_json
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, step, until

@@ -9,7 +9,7 @@ from typing import Any
 from temporalio.client import WorkflowExecutionStatus
 
 from surehand.client.messages import new_token, read_token
-from surehand.workflows.contracts.controls import TopUp
+from surehand.workflows.contracts.runs import TopUp
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.identity import DEFAULT_TENANT

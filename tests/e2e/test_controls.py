@@ -9,9 +9,7 @@ import pytest
 from surehand.cli.runs import outputs_before
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.checkpoint import Checkpoint
-from surehand.workflows.contracts.controls import Amend, TopUp
-from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.starting import Linked
+from surehand.workflows.contracts.runs import Amend, Linked, RunView, TopUp
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
 from surehand.workflows.plan.plan import Plan

@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from surehand.worker import workflow_runner
-from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.runs import OpenRun
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.ports import OPEN_RUN
 from surehand.workflows.run.agent_run import AgentRun

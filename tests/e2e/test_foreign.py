@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.starting import Linked
+from surehand.workflows.contracts.runs import Linked
 from surehand.workflows.contracts.states import RunState
 from tests.cli.starter import Starter
 from tests.e2e.executions import executions, inside, reset_before

@@ -8,10 +8,9 @@ from typing import Any, Final
 import pytest
 
 from surehand.workflows.contracts.approvals import ApprovalRequest, VerdictCode
-from surehand.workflows.contracts.controls import Amend
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
+from surehand.workflows.contracts.runs import Amend
 from surehand.workflows.contracts.states import RunState, StepState
-from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from surehand.workflows.contracts.steering import AnswerInterrupts, PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.messages import told
 from tests.e2e.runs import Run, decision_on, step

@@ -14,9 +14,8 @@ from temporalio.worker import ExecuteActivityInput
 from surehand import Client
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.audit import history_heads
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.steering import CancelRun, Verb
+from surehand.workflows.contracts.steering import AnswerInterrupts, CancelRun, Verb
 from tests.e2e.executions import called, inside
 from tests.e2e.interceptors import Between, Execute
 from tests.e2e.messages import event

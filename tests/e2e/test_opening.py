@@ -13,7 +13,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.names import WORKFLOW

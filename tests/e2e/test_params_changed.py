@@ -16,9 +16,8 @@ from surehand.activities.ledger.core.statements import insert_row
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.workflows.contracts.batches import Batch
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.contracts.tools import Batch, ToolCall
 from surehand.workflows.identity import params_hash
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Between, Execute, Pause

@@ -8,8 +8,8 @@ from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.history.reads import artifacts_of
 from surehand.activities.ledger.history.rebuilding import checkpoint_at
 from surehand.client.outcome import call_progress
-from surehand.workflows.contracts.artifacts import Artifact
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.values import Artifact
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, step, until
 from tests.e2e.stage import Stage

@@ -17,7 +17,7 @@ from surehand.client.connection import every_event
 from surehand.process.exits import StartNotTaken
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.steps import quota_waiting
+from surehand.workflows.steps import approval
 from tests.e2e.executions import executions
 from tests.e2e.plans import mail_step, plan
 from tests.e2e.runs import Run, states, step, until
@@ -373,7 +373,7 @@ async def test_waiting_for_a_quota_takes_no_time_of_a_step(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SHORTEST_LOOK", "LONGEST_LOOK"):
-        monkeypatch.setattr(quota_waiting, name, timedelta(milliseconds=5))
+        monkeypatch.setattr(approval, name, timedelta(milliseconds=5))
     limited(stage, effects_per_hour=0)
     async with stage.worker_here():
         run = await stage.start(plan(mail_step(order_id, "one", time_limit="1s")))

@@ -15,10 +15,16 @@ import pytest
 
 from surehand.workflows.contracts.base import Message
 from surehand.workflows.contracts.checkpoint import Checkpoint
-from surehand.workflows.contracts.controls import Amend, OutsideEvent, TopUp
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
+from surehand.workflows.contracts.runs import Amend, OutsideEvent, TopUp
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.steering import CancelMode, CancelRun, PauseRun, ResumeRun, Verb
+from surehand.workflows.contracts.steering import (
+    AnswerInterrupts,
+    CancelMode,
+    CancelRun,
+    PauseRun,
+    ResumeRun,
+    Verb,
+)
 from surehand.workflows.plan.durability import Durability
 from tests.e2e.messages import answered, event, told
 from tests.e2e.plans import UNGATED, plan, refund_step

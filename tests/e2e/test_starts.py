@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.tables import approvals, decisions
 from surehand.activities.ledger.history.signatures import first_unproven
 from surehand.activities.ledger.people import principals
 from surehand.client.messages import signed_start
-from surehand.workflows.contracts.starting import Parent, StartRun
+from surehand.workflows.contracts.runs import Parent, StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun
 from surehand.workflows.names import WORKFLOW

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from surehand.cli.runs import outputs_before
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.starting import Linked
+from surehand.workflows.contracts.runs import Linked
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.errors import ErrorType
 from tests.e2e.executions import inside

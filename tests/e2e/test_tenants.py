@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.worker.rounds import learn
 from surehand.workflows.contracts.maintenance import ReconcileLedger, UnwindRun
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import RECONCILE, TENANT, UNWIND, WORKFLOW
 from tests.e2e.plans import plan

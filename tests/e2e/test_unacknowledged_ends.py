@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from surehand.workflows.contracts.controls import Amend
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
+from surehand.workflows.contracts.runs import Amend
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from surehand.workflows.contracts.steering import AnswerInterrupts, PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.line import Line
 from tests.e2e.messages import told

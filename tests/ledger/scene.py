@@ -43,7 +43,7 @@ from surehand.workflows.contracts.approvals import (
     VerifyDecision,
 )
 from surehand.workflows.contracts.effects import Resolution
-from surehand.workflows.contracts.starting import OpenRun, StartRun
+from surehand.workflows.contracts.runs import OpenRun, StartRun
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.identity import identity_hash, params_hash
 from surehand.workflows.plan.plan import Plan

@@ -24,11 +24,11 @@ from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
 from surehand.client.messages import sign
-from surehand.workflows.contracts.signing import audience
-from surehand.workflows.contracts.standing import (
+from surehand.workflows.contracts.approvals import (
     Scope,
     StandingClaims,
     StandingGrant,
+    audience,
 )
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.people import Place, administration

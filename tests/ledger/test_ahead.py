@@ -25,8 +25,7 @@ from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
 from surehand.activities.worker.attempt import keep_alive
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
-from surehand.workflows.contracts.batches import Batch, BatchReport, NextStep
-from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.contracts.tools import Batch, BatchReport, NextStep, ToolCall
 from tests.ledger.commit_cutter import CommitCutter, Cut
 from tests.ledger.databases import Database
 from tests.ledger.scene import OTHER_RUN, RUN, Scene

@@ -16,7 +16,7 @@ from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.tables import artifacts, effects
 from surehand.activities.ledger.history.reads import artifacts_of
 from surehand.activities.ledger.steps import artifacts as artifact_rows
-from surehand.workflows.contracts.artifacts import Artifact, as_artifact
+from surehand.workflows.contracts.values import Artifact, as_artifact
 from surehand.workflows.identity import digest
 from tests.ledger.attempts import Provider, effect_call, request_for
 from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, STEP, Scene

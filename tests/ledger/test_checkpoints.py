@@ -12,7 +12,7 @@ from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.contracts.values import as_artifact
 from tests.ledger.scene import NOW, OTHER_RUN, RUN, Scene
 
 WEEK = timedelta(days=7)

@@ -19,7 +19,7 @@ from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.quotas.usage import HOUR_MS
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimResult
-from surehand.workflows.contracts.quotas import Quota
+from surehand.workflows.contracts.values import Quota
 from tests.ledger.databases import Database
 from tests.ledger.quotas import limited
 from tests.ledger.scene import LEASE_OVER, RUN, Scene

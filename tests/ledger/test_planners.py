@@ -18,19 +18,23 @@ from surehand.activities.ledger.core.tables import runs
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Committed
 from surehand.workflows.contracts.approvals import DecisionOutcome
-from surehand.workflows.contracts.controls import Amend, AmendRun, OutsideEvent, TopUp
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.interrupts import (
+from surehand.workflows.contracts.runs import (
+    Amend,
+    AmendRun,
+    CloseRun,
+    Linked,
+    OutsideEvent,
+    Parent,
+    TopUp,
+)
+from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
+    CancelRun,
     GivenAnswer,
     Interrupt,
     InterruptKind,
-)
-from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.starting import Linked, Parent
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.steering import (
-    CancelRun,
     PauseRun,
     ReissueToken,
     ResumeKey,

@@ -20,10 +20,10 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import artifacts
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.workflows.contracts.artifacts import Artifact
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.values import Artifact
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.ledger import statements
 from tests.ledger.grown import grow

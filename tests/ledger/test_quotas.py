@@ -19,11 +19,9 @@ from surehand.activities.ledger.quotas.limits import (
 from surehand.activities.ledger.quotas.reads import overview
 from surehand.activities.ledger.quotas.usage import DAY_MS, add_spent, require_unspent
 from surehand.activities.ledger.runs import lifecycle
-from surehand.workflows.contracts.quotas import Quota, QuotaWait
-from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.starting import Parent
+from surehand.workflows.contracts.runs import CloseRun, Parent
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.usage import Usage
+from surehand.workflows.contracts.values import Quota, QuotaWait, Usage
 from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.people import administration, person
 from tests.ledger.quotas import limited

@@ -11,8 +11,7 @@ from surehand.activities.ledger.history.recorded import (
 )
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import Committed
-from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.starting import OpenRun, Parent, StartRun
+from surehand.workflows.contracts.runs import CloseRun, OpenRun, Parent, StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import child_run_id
 from surehand.workflows.plan.plan import Plan

@@ -29,9 +29,8 @@ from surehand.activities.worker.attempt import keep_alive
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.watchdog import Watchdog
-from surehand.workflows.contracts.batches import Batch
 from surehand.workflows.contracts.effects import Compensate, CompensationOutcome
-from surehand.workflows.contracts.tools import Succeeded, ToolCall, ToolReport
+from surehand.workflows.contracts.tools import Batch, Succeeded, ToolCall, ToolReport
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 
 T = TypeVar("T")

@@ -26,10 +26,9 @@ from surehand.activities.ledger.steps.entries import (
     Entry,
 )
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.starting import Linked, Parent
+from surehand.workflows.contracts.runs import CloseRun, Linked, Parent
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.state.effects import Saga
+from surehand.workflows.state.records import Saga
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 
 pytestmark = pytest.mark.guarantee("G4")

@@ -20,8 +20,12 @@ from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, C
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import READ, WRITE, tool
 from surehand.client.messages import claims_for, sign
-from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
-from surehand.workflows.contracts.standing import standing_id_of
+from surehand.workflows.contracts.approvals import (
+    Assurance,
+    Decision,
+    DecisionOutcome,
+    standing_id_of,
+)
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person
 from tests.ledger.scene import RUN, Scene

@@ -24,9 +24,14 @@ from surehand.activities.ledger.steps.entries import (
     Forbidden,
 )
 from surehand.client.messages import claims_for, sign, signed_start
-from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome, Verdict
-from surehand.workflows.contracts.signing import StartClaims
-from surehand.workflows.contracts.starting import Linked, Parent, StartRun
+from surehand.workflows.contracts.approvals import (
+    Assurance,
+    Decision,
+    DecisionOutcome,
+    StartClaims,
+    Verdict,
+)
+from surehand.workflows.contracts.runs import Linked, Parent, StartRun
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import Requirement

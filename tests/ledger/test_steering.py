@@ -17,21 +17,22 @@ from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.runs import steering
 from surehand.activities.ledger.runs.steering import Judged
 from surehand.client.messages import ResumeToken, fresh_claims, new_token, read_token, sign
-from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
-from surehand.workflows.contracts.judging import Steer, SteeringCode
-from surehand.workflows.contracts.signing import (
+from surehand.workflows.contracts.approvals import (
+    Assurance,
     Claims,
     DecisionClaims,
     SteeringClaims,
 )
-from surehand.workflows.contracts.starting import Parent
+from surehand.workflows.contracts.runs import Parent
 from surehand.workflows.contracts.steering import (
+    AnswerInterrupts,
     CancelRun,
     IssuedToken,
     PauseRun,
     ResumeRun,
+    Steer,
     Steering,
+    SteeringCode,
     Verb,
 )
 from surehand.workflows.identity import child_run_id, digest

@@ -15,8 +15,7 @@ from surehand.activities.ledger.people import principals
 from surehand.client.messages import fresh_claims
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
-from surehand.workflows.contracts.steering import CancelRun, Steering, Verb
+from surehand.workflows.contracts.steering import AnswerInterrupts, CancelRun, Steering, Verb
 from surehand.workflows.identity import digest
 from tests.ledger.people import ADMINISTRATOR, administration, passkey_of, person
 from tests.ledger.scene import OTHER_RUN, RUN, Scene

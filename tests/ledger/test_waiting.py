@@ -13,7 +13,7 @@ from sqlalchemy import event, text
 from surehand.activities.ledger.approvals.waiting import Group, Place, Search, groups, waiting
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.steps import foreign
-from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import administration
 from tests.ledger.scene import OTHER_RUN, Scene

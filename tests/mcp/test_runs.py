@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import AnswerInterrupts
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, step, until
 from tests.e2e.stage import Stage

@@ -37,7 +37,6 @@ from surehand.activities.tools.failures import Retries
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.batches import Batch
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -45,10 +44,11 @@ from surehand.workflows.contracts.effects import (
     FindRemaining,
     Resolution,
 )
-from surehand.workflows.contracts.starting import OpenRun, StartRun
+from surehand.workflows.contracts.runs import OpenRun, StartRun
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
     ApprovalNeeded,
+    Batch,
     HumanNeeded,
     Succeeded,
     ToolCall,

@@ -36,7 +36,6 @@ from surehand.workflows.contracts.approvals import (
     VerifyDecision,
 )
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.batches import Batch, BatchReport, StepReport
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -51,16 +50,18 @@ from surehand.workflows.contracts.effects import (
     Resolution,
     SettleIntervention,
 )
-from surehand.workflows.contracts.judging import Steer, Steered, SteeringCode
-from surehand.workflows.contracts.runs import CloseRun, RunClosed
-from surehand.workflows.contracts.starting import OpenRun, RunOpened
+from surehand.workflows.contracts.runs import CloseRun, OpenRun, RunClosed, RunOpened
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import Steer, Steered, SteeringCode
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
     ApprovalNeeded,
+    Batch,
+    BatchReport,
     Effect,
     HumanNeeded,
     Recovery,
+    StepReport,
     Succeeded,
     ToolCall,
     ToolOutcome,

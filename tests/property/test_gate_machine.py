@@ -58,9 +58,8 @@ from surehand.workflows.contracts.approvals import (
     VerdictReached,
     VerifyDecision,
 )
-from surehand.workflows.contracts.batches import Batch
-from surehand.workflows.contracts.starting import OpenRun, StartRun
-from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.contracts.runs import OpenRun, StartRun
+from surehand.workflows.contracts.tools import Batch, ToolCall
 from surehand.workflows.identity import approval_id, digest, params_hash
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy

@@ -23,10 +23,10 @@ from surehand.drill.case import reset
 from surehand.drill.consistency import RunTree
 from surehand.drill.report import Operation
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.interrupts import AnswerInterrupts
 from surehand.workflows.contracts.maintenance import Unwound
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.states import ENDED
+from surehand.workflows.contracts.steering import AnswerInterrupts
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run

@@ -11,14 +11,13 @@ from typing import Any, cast
 import pytest
 
 import surehand.workflows.run.amendment as module
-from surehand.workflows.contracts.controls import Amend
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import Amend, StartRun
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.agent_run import AgentRun
 from surehand.workflows.run.amendment import Amendment
+from surehand.workflows.state.records import leave_if_cancelled
 from surehand.workflows.state.run_state import RunData
-from surehand.workflows.state.step_failure import leave_if_cancelled
 
 
 class _Control:

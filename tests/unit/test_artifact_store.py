@@ -16,7 +16,7 @@ from surehand.activities.artifacts import (
 )
 from surehand.activities.ledger.core.store import Ledger, TenantInvalid
 from surehand.process import blobs, files
-from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact
+from surehand.workflows.contracts.values import ARTIFACT, Artifact
 from surehand.workflows.payload_codec import StoreUnavailable
 from tests.ledger.scene import LARGEST_INLINE
 from tests.unit.values import ODD_TENANTS

@@ -5,16 +5,22 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from surehand.workflows.contracts.batches import Batch, FailedStep
-from surehand.workflows.contracts.runs import StepView
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun, StepView
 from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.tools import AttemptsUsed, Effect, Recovery, ToolCall, ToolSpec
+from surehand.workflows.contracts.tools import (
+    AttemptsUsed,
+    Batch,
+    Effect,
+    FailedStep,
+    Recovery,
+    ToolCall,
+    ToolSpec,
+)
 from surehand.workflows.control.budget import Spending
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.state.run_state import RunData
-from surehand.workflows.steps.batches import MOST_FACTS, MOST_STEPS, batch_of
+from surehand.workflows.steps.tool_calls import MOST_FACTS, MOST_STEPS, batch_of
 
 SPEC = ToolSpec(
     name="note",

@@ -23,29 +23,38 @@ from surehand.workflows.contracts.approvals import (
     VerdictCode,
 )
 from surehand.workflows.contracts.base import ChainHead, Record
-from surehand.workflows.contracts.batches import FailedStep
-from surehand.workflows.contracts.children import ChildReport
-from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.effects import EffectView, OpenIntervention
-from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
-from surehand.workflows.contracts.quotas import Quota, QuotaWait
-from surehand.workflows.contracts.runs import RefusedSignal, TimelineLine
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import (
+    Amend,
+    ChildReport,
+    RefusedSignal,
+    StartRun,
+    TimelineLine,
+    TopUp,
+)
 from surehand.workflows.contracts.states import RunState, StepState
-from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun, ResumeRun, Verb
-from surehand.workflows.contracts.tools import AttemptsUsed, Effect, Recovery, ToolSpec
+from surehand.workflows.contracts.steering import (
+    CancelRun,
+    Interrupt,
+    InterruptKind,
+    IssuedToken,
+    PauseRun,
+    ResumeRun,
+    Verb,
+)
+from surehand.workflows.contracts.tools import AttemptsUsed, Effect, FailedStep, Recovery, ToolSpec
+from surehand.workflows.contracts.values import ForeignContent, Quota, QuotaWait
 from surehand.workflows.deliveries import Delivery, Inbox, answer_of
 from surehand.workflows.gate import MOST_SETTLED, Gate
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.run.continue_as_new import Continuing
-from surehand.workflows.run.snapshot import MOST_LISTED, MOST_OUTPUTS, snapshot
-from surehand.workflows.state.effects import Saga
+from surehand.workflows.run.completion import Continuing
+from surehand.workflows.run.views import MOST_LISTED, MOST_OUTPUTS, snapshot
 from surehand.workflows.state.records import (
     ChildRuns,
     CodeState,
     KeptEvents,
     Progress,
+    Saga,
     Spent,
     StepRecord,
 )
@@ -399,7 +408,7 @@ def test_a_child_run_whose_start_is_not_known_yet_keeps_its_parent_in_this_execu
 ) -> None:
     """The next execution would start another one under another id."""
     monkeypatch.setattr(
-        "surehand.workflows.run.continue_as_new.workflow.all_handlers_finished", lambda: True
+        "surehand.workflows.run.completion.workflow.all_handlers_finished", lambda: True
     )
     plan = Plan.model_validate([{"id": "ship", "plan": {"steps": [{"id": "a", "tool": "a.b"}]}}])
     request = StartRun(run_id="r", tenant="default", user="ada", plan=plan)

@@ -21,7 +21,7 @@ from surehand.cli.codec_server.tokens import Tokens, checked_holder, line_of
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import KeyRing, RemoteEncryption, RunEncryption, new_key
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.unreadable import as_pasted, as_unreadable
+from surehand.workflows.contracts.values import as_pasted, as_unreadable
 from surehand.workflows.encryption import (
     ENCODING_KEY,
     ENCRYPTED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from surehand.workflows.contracts.model_turns import ModelSaid, ModelTurn
+from surehand.workflows.contracts.tools import ModelSaid, ModelTurn
 from surehand.workflows.steps.conversations import Conversations
 
 

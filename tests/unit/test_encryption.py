@@ -30,7 +30,7 @@ from surehand.activities.run_keys import REMEMBERED, LedgerKeys
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import KeyRing, RunEncryption, add_to_file, new_key, read_key_ring
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.unreadable import as_pasted, as_unreadable
+from surehand.workflows.contracts.values import as_pasted, as_unreadable
 from surehand.workflows.encryption import (
     ENCODING_KEY,
     ENCRYPTED,

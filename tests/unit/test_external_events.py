@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-import surehand.workflows.control.events as module
-from surehand.workflows.contracts.interrupts import Interrupt
-from surehand.workflows.contracts.starting import StartRun
+import surehand.workflows.control.interrupts as module
+from surehand.workflows.contracts.runs import StartRun
+from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.control.interrupts import Interrupts
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.state.run_state import RunData

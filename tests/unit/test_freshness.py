@@ -7,12 +7,12 @@ from typing import Any, Final, cast
 
 import pytest
 
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import Effect, Recovery, Succeeded, ToolSpec
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.state.run_state import RunData
-from surehand.workflows.steps.freshness import Freshness
+from surehand.workflows.steps.rules import Freshness
 from surehand.workflows.steps.runner import read_at
 
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
@@ -32,7 +32,7 @@ READ: Final = WRITE.model_copy(
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workflow's clock; there is no workflow here."""
-    monkeypatch.setattr("surehand.workflows.steps.freshness.workflow.now", lambda: NOW)
+    monkeypatch.setattr("surehand.workflows.steps.rules.workflow.now", lambda: NOW)
 
 
 def resumed(state: StepState, *, age: timedelta, started: bool = False, **progress: Any) -> RunData:

@@ -12,8 +12,8 @@ import pytest
 from surehand.activities.tools.describing import describe_plan
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.process.json_schemas import problems, schema_problem
-from surehand.workflows.contracts.controls import Amend, TopUp
-from surehand.workflows.contracts.interrupts import (
+from surehand.workflows.contracts.runs import Amend, TopUp
+from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
     InterruptKind,
     accept_replace_reject,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from surehand.workflows.contracts.artifacts import ARTIFACT, Artifact, as_artifact
+from surehand.workflows.contracts.values import ARTIFACT, Artifact, as_artifact
 from surehand.workflows.plan.references import ReferenceUnresolved, resolve
-from surehand.workflows.steps.deferred import fill_in, resolve_inline
+from surehand.workflows.steps.rules import fill_in, resolve_inline
 
 KEPT = Artifact(sha256="a" * 64, uri="t/sha256/aa/" + "a" * 64, bytes=9000)
 CONTENT = {"lines": [{"sku": "a-1"}, {"sku": "b-2"}], "text": "${order.id} and $${x}"}

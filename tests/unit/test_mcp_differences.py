@@ -13,7 +13,7 @@ from surehand.activities.tools.failures import FailureClass, NotAsReviewed, Perm
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.state.step_failure import StepFailed
+from surehand.workflows.state.records import StepFailed
 from surehand.workflows.steps.rules import waits_for_a_way_out
 
 REVIEWED: Final[dict[str, Any]] = {

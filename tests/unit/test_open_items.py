@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from surehand.workflows.contracts.effects import OpenIntervention
-from surehand.workflows.contracts.interrupts import Interrupt, InterruptKind
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.contracts.steering import Interrupt, InterruptKind
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.state.run_state import RunData
 

@@ -22,7 +22,7 @@ from webauthn.helpers.exceptions import WebAuthnException
 from surehand.activities.ledger.people.passkeys import authentic, challenge_of, read
 from surehand.activities.ledger.people.public_keys import decoded, registered
 from surehand.activities.ledger.people.signatures import BadSignature
-from surehand.workflows.contracts.signing import DecisionClaims
+from surehand.workflows.contracts.approvals import DecisionClaims
 from tests.passkeys import (
     AT,
     BE,

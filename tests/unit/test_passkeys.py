@@ -23,7 +23,7 @@ from surehand.activities.ledger.people.passkeys import (
 )
 from surehand.activities.ledger.people.public_keys import PublicKey, registered
 from surehand.activities.ledger.people.signatures import BadSignature, header_kid
-from surehand.workflows.contracts.signing import MOST_DECISIONS, DecisionClaims
+from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims
 from tests.passkeys import (
     AT,
     BE,

@@ -17,7 +17,7 @@ from surehand.cli import app
 from surehand.process import program as module
 from surehand.process.program import CALLED_AS, command, migrate_command, program
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
-from surehand.workflows.run.details import how_to_decide
+from surehand.workflows.run.views import how_to_decide
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS = ["starter", "worker", "devserver"]

@@ -25,9 +25,8 @@ from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.attempt import Attempt
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
-from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.approvals import Assurance, Scope
 from surehand.workflows.contracts.effects import UndoSpec
-from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import Recovery, ToolCall
 from surehand.workflows.errors import NON_RETRYABLE
 from surehand.workflows.identity import identity_hash, params_hash

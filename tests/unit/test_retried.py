@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.steering import ResumeRun
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.state.records import StepFailed
 from surehand.workflows.state.run_state import RunData
-from surehand.workflows.state.step_failure import StepFailed
 from surehand.workflows.steps.scheduler import Scheduler
 
 PLANS: Final = {"amount": "120"}

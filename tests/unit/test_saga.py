@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from surehand.workflows.contracts.effects import EffectView, RemainingEffect
-from surehand.workflows.state.effects import Saga
+from surehand.workflows.state.records import Saga
 
 
 def begun(*steps: str) -> Saga:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from surehand.activities.ledger.people.signatures import matches, verify
-from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
-from surehand.workflows.contracts.signing import DecisionClaims
+from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
 from tests.unit.tokens import (
     CLAIMS,
     KEY,

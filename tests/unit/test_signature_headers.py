@@ -12,7 +12,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey
 
 from surehand.activities.ledger.people.signatures import BadSignature, header_kid
-from surehand.workflows.contracts.signing import DecisionClaims
+from surehand.workflows.contracts.approvals import DecisionClaims
 from tests.unit.tokens import (
     CLAIMS,
     KEY,

@@ -23,8 +23,7 @@ from surehand.activities.ledger.people.signatures import (
     verify,
 )
 from surehand.process.ciphers import signature_registry
-from surehand.workflows.contracts.approvals import DecisionOutcome
-from surehand.workflows.contracts.signing import DecisionClaims
+from surehand.workflows.contracts.approvals import DecisionClaims, DecisionOutcome
 from tests.unit.tokens import (
     CLAIMS,
     KEY,

@@ -23,7 +23,7 @@ from surehand.activities.ledger.history.signatures import (
     verify_signature,
 )
 from surehand.client.messages import fresh_claims, sign
-from surehand.workflows.contracts.signing import (
+from surehand.workflows.contracts.approvals import (
     ExportClaims,
     Signed,
     SteeringClaims,

@@ -19,7 +19,7 @@ from surehand.workflows.contracts.effects import (
     RemainingEffect,
     RemainingFound,
 )
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.state.run_state import RunData
 

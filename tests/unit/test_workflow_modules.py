@@ -12,8 +12,7 @@ from surehand.activities.tools.workflow_modules import (
     WorkflowModulesError,
     load_workflows,
 )
-from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import RunResult, StartRun
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import CodeRun
 

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from surehand.activities.ledger.people.signatures import BadSignature, verify
-from surehand.workflows.contracts.signing import DecisionClaims
+from surehand.workflows.contracts.approvals import DecisionClaims
 
 NOW: Final = 1_800_000_000
 KEY: Final = Ed25519PrivateKey.from_private_bytes(b"a" * 32)

@@ -1,23 +1,18 @@
-"""Approval requests, decisions and verdicts."""
+"""Approvals: requests, decisions, standing approvals, and what is signed."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from surehand.workflows.contracts.base import (
-    Actor,
-    ChainHead,
-    JsonObject,
-    Message,
-    Text,
-)
-from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.quotas import QuotaWait
+from surehand.workflows.contracts.base import Actor, ChainHead, JsonObject, Message, Text
 from surehand.workflows.contracts.tools import ToolCall
+from surehand.workflows.contracts.values import ForeignContent, QuotaWait
+from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import OnExpiry, Requirement
 
 
@@ -300,3 +295,207 @@ class ApprovalClosed(Message):
 
     state: ApprovalState
     head: ChainHead
+
+
+#: The one algorithm, with keys on the curve Ed25519: what a header says never chooses another.
+ALGORITHM: Final = "EdDSA"
+#: Longest time from signing to expiry.
+LONGEST_SIGNATURE: Final = timedelta(minutes=10)
+#: Of a passkey's proof, as ``typ`` is of a JWS; its challenge begins with it.
+PASSKEY_TYP: Final = "surehand-decision+webauthn"
+#: The same of what steers a run.
+STEERING_PASSKEY_TYP: Final = "surehand-steering+webauthn"
+#: What the challenge begins with that is made of several decisions.
+PASSKEY_LIST: Final = "surehand-decision+webauthn-list"
+#: Decisions that one gesture may be over.
+MOST_DECISIONS: Final = 50
+#: As browsers write the origin of a page that can have passkeys.
+_ORIGIN: Final = re.compile(
+    r"(?:https://(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)*)"
+    r"|http://(?P<local>(?:[a-z0-9-]+\.)*localhost))(?::(?!443$)[1-9][0-9]{0,4})?"
+)
+
+
+class Signed(BaseModel):
+    """What every signature claims; each kind adds what it is bound to, and nothing else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    typ: ClassVar[str]
+    """Of the protected header: a signature made for one thing never counts as another."""
+    passkey_typ: ClassVar[str | None] = None
+    """The same of a passkey's proof, whose challenge begins with it; ``None``: there is none."""
+
+    aud: Text
+    """Whom it is meant for: :func:`audience` of the tenant."""
+    sub: Actor
+    """Who signs."""
+    iat: int
+    """When it was signed, in seconds since 1970."""
+
+
+class Claims(Signed):
+    """What a signature claims that is sent: it counts once, and not for long."""
+
+    exp: int
+    """Until when it is taken, in seconds since 1970."""
+    jti: Annotated[Text, Field(min_length=16, max_length=100)]
+    """The nonce: a signature counts once."""
+
+
+class DecisionClaims(Claims):
+    """An approver's decision; each claim is bound to the decision that carries the signature."""
+
+    typ: ClassVar[str] = "surehand-decision+jws"
+    passkey_typ: ClassVar[str | None] = PASSKEY_TYP
+
+    approval_id: Text
+    run_id: Text
+    params_hash: Text
+    outcome: Annotated[DecisionOutcome, Field(strict=False)]
+    edited: Text | None = None
+    """Digest of the params that an ``edit`` puts in the place of those that were asked for."""
+    reason: Text | None = None
+    """Digest of the decision's reason, if it has one."""
+
+
+class SteeringClaims(Claims):
+    """What steers a run: bound to the whole of what was sent."""
+
+    typ: ClassVar[str] = "surehand-steering+jws"
+    passkey_typ: ClassVar[str | None] = STEERING_PASSKEY_TYP
+
+    run_id: Text
+    verb: Text
+    content: Text
+    """Digest of ``Steering.content()``."""
+
+
+class StartClaims(Claims):
+    """The start of a run: bound to the whole of what is started, and to whom it acts for."""
+
+    typ: ClassVar[str] = "surehand-start+jws"
+
+    run_id: Text
+    user: Actor
+    content: Text
+    """Digest of ``StartRun.content()``."""
+
+
+class ResumeClaims(Claims):
+    """Proof that whoever resumes a run has its resume token; the token itself stays at home."""
+
+    typ: ClassVar[str] = "surehand-resume+jws"
+
+    run_id: Text
+    content: Text
+    """Digest of what is sent, but for the proof itself."""
+
+
+class ExportClaims(Signed):
+    """The head of a run's exported events, as it was at ``iat``; it stays true for ever."""
+
+    typ: ClassVar[str] = "surehand-export+jws"
+
+    run_id: Text
+    seq: int
+    """Of the newest event."""
+    head: Text
+    """Its hash."""
+
+
+class ContentClaims(Signed):
+    """What of a run was deleted with a kind of its data; it stays true for ever."""
+
+    typ: ClassVar[str] = "surehand-content+jws"
+
+    run_id: Text
+    kind: Text
+    content: Text
+    """Digest of all lines above the signature."""
+
+
+def host_of(origin: str) -> str | None:
+    """Return the host of a page that can have passkeys, by its origin; ``None``: it is none."""
+    found = _ORIGIN.fullmatch(origin)
+    return None if found is None else found["host"] or found["local"]
+
+
+def audience(tenant: str) -> str:
+    """Return the audience of what is signed for a tenant."""
+    return f"surehand:{tenant}"
+
+
+#: Most uses that one can be granted for: each use looks at the ones before it.
+MOST_USES: Final = 100_000
+#: Until when it can be granted at most, from the time of the grant.
+LONGEST_STANDING: Final = timedelta(days=3650)
+#: Characters.
+LONGEST_REASON: Final = 1000
+#: Decimals as they are written and signed: one spelling, no exponent.
+DECIMAL_FORM: Final = r"^(0|[1-9][0-9]{0,17})(\.[0-9]{1,9})?$"
+#: A param, or one within others: ``amount``, ``order.amount``.
+PATH_FORM: Final = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+
+#: Hex digits of an id: enough for people to tell them apart, and the ledger takes none twice.
+_DIGITS: Final = 12
+
+
+class Scope(BaseModel):
+    """The calls that a standing approval covers; whoever grants it signs exactly this."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    tool: Annotated[Text, Field(min_length=1, max_length=120)]
+    version: Annotated[Text, Field(max_length=40)]
+    schema_hash: Annotated[Text, Field(max_length=80)]
+    """With the version: what was looked at. A tool that has changed since is not covered."""
+    when: Annotated[Text, Field(min_length=1, max_length=500)] | None = None
+    """An expression over the params that has to be true, as in the rules of policies."""
+    count: Annotated[int, Field(ge=1, le=MOST_USES)] | None = None
+    """Most calls."""
+    total_of: Annotated[str, Field(pattern=PATH_FORM, max_length=200)] | None = None
+    """The param whose sum over all calls is limited."""
+    total: Annotated[str, Field(pattern=DECIMAL_FORM)] | None = None
+    """What that sum may come to."""
+    foreign: bool = False
+    """Also calls of runs that have read content from outside."""
+    until: Annotated[int, Field(ge=0, lt=2**43)]
+    """When it ends, in seconds since 1970."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Scope:
+        if (self.total_of is None) != (self.total is None):
+            raise ValueError("a total needs both the param and the limit")
+        return self
+
+
+class StandingClaims(Claims):
+    """A granter's standing approval. ``exp`` ends its arrival, ``scope.until`` its use."""
+
+    typ: ClassVar[str] = "surehand-standing+jws"
+
+    scope: Scope
+
+
+class StandingGrant(BaseModel):
+    """A standing approval on its way to the ledger."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    granter: Actor
+    scope: Scope
+    nonce: Annotated[Text, Field(min_length=16, max_length=100)]
+    signature: Annotated[Text, Field(max_length=4096)] | None = None
+    """Compact JWS over ``StandingClaims``, by a key of the granter's."""
+    reason: Annotated[Text, Field(max_length=LONGEST_REASON)] = ""
+
+
+def standing_id_of(nonce: str) -> str:
+    """Return the id of the standing approval with that nonce, which its granter signs."""
+    return f"SA-{digest(nonce).removeprefix('sha256:')[:_DIGITS]}"
+
+
+def standing_label(granter: str, standing_id: str) -> str:
+    """Return how people are told whose vote it is: nobody shall believe that they looked."""
+    return f"{granter}'s standing approval {standing_id}"

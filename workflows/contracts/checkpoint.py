@@ -8,8 +8,8 @@ from enum import StrEnum
 from pydantic import JsonValue
 
 from surehand.workflows.contracts.base import Message
-from surehand.workflows.contracts.foreign import ForeignContent
 from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.values import ForeignContent
 
 
 class ResumePolicy(StrEnum):

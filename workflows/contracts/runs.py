@@ -1,12 +1,13 @@
-"""Runs: starting, ending, and looking at them."""
+"""Runs: how they are started, opened, looked at, amended and closed, and their child runs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
@@ -14,13 +15,26 @@ from surehand.workflows.contracts.approvals import (
     SettledApproval,
     Verdict,
 )
-from surehand.workflows.contracts.base import ChainHead, Message, TimelineLine
+from surehand.workflows.contracts.base import (
+    LONGEST_NAME,
+    ChainHead,
+    Json,
+    Message,
+    Recorded,
+    Text,
+    TimelineLine,
+    is_storable,
+)
 from surehand.workflows.contracts.effects import EffectView
-from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.interrupts import Interrupt
 from surehand.workflows.contracts.states import RunState, StepState, Waiting
+from surehand.workflows.contracts.steering import Interrupt, Steering, Verb
+from surehand.workflows.contracts.tools import PlanError, ToolSpec
+from surehand.workflows.contracts.values import ForeignContent, Money, QuotaWait, readable
+from surehand.workflows.identity import tenant_of_run, tenant_problem
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import LONGEST_APPROVAL
+from surehand.workflows.plan.size import MOST_STEPS
 
 
 class CloseRun(Message):
@@ -161,3 +175,244 @@ class RunView(Message):
     timeline: list[TimelineLine] = []
     refused_signals: list[RefusedSignal] = []
     """The newest ones; whoever sends a signal gets no answer but this."""
+
+
+#: Characters of JSON; a larger payload belongs where the event's reader can fetch it.
+LARGEST_EVENT: Final = 8 * 1024
+#: Of anything in one top-up: far beyond any budget's use, and far below where sums end.
+MOST: Final = 10**12
+
+
+class OutsideEvent(Steering):
+    """Something that has happened outside; a step that waits for it goes on."""
+
+    name: Annotated[Text, Field(min_length=1, max_length=100)]
+    about: Annotated[Text, Field(max_length=200)] = ""
+    """Tells events of one name apart: an order id, a ticket."""
+    event_id: Annotated[Text, Field(min_length=1, max_length=100)]
+    """Of the event itself: the same one again is ignored."""
+    payload: Json = None
+
+
+class TopUp(Steering):
+    """More budget for a run."""
+
+    steps: Annotated[int, Field(ge=0, le=MOST)] = 0
+    tokens: Annotated[int, Field(ge=0, le=MOST)] = 0
+    money: Money = "0"
+    time: Annotated[timedelta, Field(ge=timedelta(0), le=LONGEST_APPROVAL)] = timedelta(0)
+
+
+class Amend(Steering):
+    """Another plan for a run: what is done stays, what waits is asked anew, the rest follows it."""
+
+    plan: Plan
+    based_on: int
+    """The plan version that its author has seen."""
+    drops: tuple[str, ...] = ()
+    """Steps with a remaining effect that the new plan does not have, on purpose."""
+
+
+class AmendRun(Message):
+    """Asks to validate and record a new plan version."""
+
+    tenant: str
+    run_id: str
+    plan: Plan
+    plan_version: int
+    steering_id: str
+
+
+class Amended(Message):
+    """The new plan's tools, or what is wrong with it."""
+
+    tools: dict[str, ToolSpec] = {}
+    problems: list[PlanError] = []
+    head: ChainHead | None = None
+
+
+class Evaluate(Message):
+    """Asks whether a step's condition holds."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    expression: str
+    values: dict[str, Any]
+    """Outputs of earlier steps, and the input, by name."""
+
+
+class RecordValue(Message):
+    """Has a value made that code wants recorded; what is recorded already is the value."""
+
+    tenant: str
+    run_id: str
+    step_id: str
+    key: str
+    """Under which the run has offered what makes it, on its own worker."""
+
+
+class ValueRecorded(Message):
+    """The value; ``problem`` says why there is none."""
+
+    value: JsonValue = None
+    problem: str | None = None
+    head: ChainHead | None = None
+
+
+class Evaluated(Message):
+    """Whether it does; ``problem`` says why that cannot be told."""
+
+    holds: bool = False
+    problem: str | None = None
+
+
+class Parent(Message):
+    """The run and the step that a child run was started by."""
+
+    run_id: str
+    step_id: str
+
+
+class Linked(Message):
+    """The run that another one begins from, with what it takes over.
+
+    Example:
+        >>> Linked(run_id="refund-7", outputs={"order": {"order_id": "order-7"}}).run_id
+        'refund-7'
+    """
+
+    run_id: str
+    outputs: dict[str, JsonValue] = {}
+    """Steps that are facts here, with what they have returned there; they are not done again."""
+
+
+class StartRun(Message):
+    """Starts a run: of a plan, of code, or of a model's turns.
+
+    Example:
+        >>> class Greetings(CodeRun):
+        ...     async def run(self, request: StartRun) -> RunResult:
+        ...         return await self.drive_code(self.steps)
+        ...     async def steps(self, steps: StepMaker) -> None:
+        ...         await steps.ask("Hello?")
+    """
+
+    run_id: str
+    tenant: str
+    user: str
+    """Whom the run acts for."""
+    started_by: str | None = None
+    """Who starts it; ``None``: the user. A child run is started by whoever has its parent."""
+    signature: str | None = None
+    """Compact JWS over ``StartClaims``, by a key of whoever starts it."""
+    plan: Plan
+    parent: Parent | None = None
+    carried: dict[str, Any] | None = None
+    """The state in which the execution before has left it; only Temporal itself continues a run."""
+    continue_after: int | None = Field(default=None, ge=1)
+    """Events of history after which the run continues as new; ``None``: as many as are usual."""
+    linked: Linked | None = None
+    durability: Durability | None = None
+    """When its progress is written to history; ``None``: as the plan says, else ``sync``."""
+    level: int = 0
+    """Of a child run: how many runs it is inside of."""
+    room: int = MOST_STEPS
+    """How many steps it may have, with all runs inside it (``workflows/plan/size.py``)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _readable(cls, value: Any) -> Any:
+        return readable(value)
+
+    def content(self) -> dict[str, Any]:
+        """Return what is signed, in JSON form: all that a person starts, without defaults."""
+        not_signed = {"signature", "parent", "carried"}
+        return self.model_dump(mode="json", exclude=not_signed, exclude_defaults=True)
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the names in it, as one clause, or ``None``."""
+        names = {"user": self.user, "started_by": self.started_by or self.user}
+        for what, name in names.items():
+            if not is_storable(name) or not 0 < len(name) <= LONGEST_NAME:
+                return f"{what} has to be 1 to {LONGEST_NAME} characters of plain text"
+        problem = tenant_problem(self.tenant)
+        if problem is not None:
+            return f"tenant {self.tenant[:80]!r}: {problem}"
+        if tenant_of_run(self.run_id) != self.tenant:
+            return f"run {self.run_id[:200]!r} is not one of tenant {self.tenant!r}"
+        return None
+
+    @property
+    def mode(self) -> Durability:
+        """The durability that holds: the run's own wins over the plan's."""
+        mode = self.durability or self.plan.durability or Durability.SYNC
+        # A batch is known before it begins; what code does next is not.
+        code = self.plan.code is not None
+        return Durability.ASYNC if code and mode.in_batches else mode
+
+
+class RunOpened(Recorded):
+    """A run is recorded."""
+
+    tools: dict[str, ToolSpec] = {}
+    """Of a run that begins: the specs of the tools that its plan names, and what undoes them."""
+    foreign: tuple[ForeignContent, ...] = ()
+    """What has brought it content from outside: from its parent, say, or before a reset."""
+    queued: QuotaWait | None = None
+    """What keeps it from its first step; ``None``: nothing."""
+    weight: float = 1.0
+    """Its tenant's, where tenants take turns."""
+
+
+class OpenRun(Message):
+    """Records a run and its plan before step one."""
+
+    request: StartRun
+    execution: str
+    """Temporal's id of the run's first execution: of one that was reset, or continued, too."""
+    continues: bool = False
+    """Whether another execution has opened the run."""
+    started_at: datetime | None = None
+    """When the server took the start: until then its signature had to count."""
+
+
+class ChildReport(Message):
+    """What a child run shows at its parent. It moves nothing: the child decides for itself."""
+
+    step_id: str
+    """The parent's step."""
+    run_id: str
+    state: RunState
+    waiting: list[Waiting] = []
+    interrupts: list[Interrupt] = []
+
+
+class LookAtChild(Message):
+    """Asks what has become of a child run that an earlier life of its parent has started."""
+
+    tenant: str
+    run_id: str
+    plan: Plan
+    """What it would be started with now."""
+
+
+class ChildFound(Message):
+    """A child run that there is already."""
+
+    open: bool = False
+    same: bool = True
+    """Whether it was started with that plan and input."""
+    result: RunResult | None = None
+    """How it has ended, as far as it says so."""
+    why: str = ""
+
+
+class Forwarded(Message):
+    """Something that a parent has taken and hands on to its child."""
+
+    steering_id: str
+    """Of the parent's delivery: the ledger knows whether it counts."""
+    verb: Verb
+    content: dict[str, JsonValue]
+    """As it was sent to the parent."""

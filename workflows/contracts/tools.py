@@ -1,20 +1,18 @@
-"""Tools and their calls."""
+"""Tools, their calls, and what one activity calls: one tool or several one after another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, JsonValue
 
-from surehand.workflows.contracts.artifacts import Late
 from surehand.workflows.contracts.base import ChainHead, Message, TimelineLine
 from surehand.workflows.contracts.effects import EffectView
-from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.quotas import QuotaWait
-from surehand.workflows.contracts.usage import Usage
+from surehand.workflows.contracts.values import ForeignContent, Late, QuotaWait, Usage
+from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
 
@@ -302,3 +300,131 @@ class ToolReport(Message):
     story: tuple[TimelineLine, ...] = ()
     """How its outcome was found out, where an attempt has died or ended without one."""
     head: ChainHead | None = None
+
+
+#: What a heartbeat begins with while its call waits for a resource; otherwise it names the step.
+WAITS_FOR: Final = "waits: "
+
+
+def batch_name(execution: str, number: int) -> str:
+    """Return the name of a batch that an execution (Temporal's Run Id) has begun."""
+    return f"batch:{execution}:{number}"
+
+
+class NextStep(Message):
+    """A step of a batch, as the plan has it."""
+
+    id: str
+    tool: str
+    params: dict[str, JsonValue] = {}
+    """With its references."""
+    own: dict[str, JsonValue] = {}
+    """Facts of this step only: the item of a list that it is about."""
+    attempts_before: int = 0
+    """Attempts of this step that earlier calls have used up: what they were answered is old."""
+
+
+class Batch(Message):
+    """Calls that one activity makes; mostly one."""
+
+    first: ToolCall
+    number: int | None = None
+    """Counts the run's batches of several steps, from 1; ``None``: the call is alone."""
+    following: list[NextStep] = []
+    tools: dict[str, ToolSpec] = {}
+    """The specs of the following steps' tools, by name."""
+    facts: dict[str, JsonValue] = {}
+    """What earlier steps have returned that these refer to; large outputs as references."""
+    again: bool = False
+    """Whether it may have been run before, unacknowledged: what it read then counts."""
+    follows: int | None = None
+    """The number of the same batch that was stopped unacknowledged: only what it had begun ends."""
+
+
+class StepReport(Message):
+    """How the call of one step ended."""
+
+    step_id: str
+    report: ToolReport
+
+
+class FailedStep(Message):
+    """The step whose call has failed for good: as its own activity would have."""
+
+    step_id: str
+    type: str | None
+    message: str
+    used: AttemptsUsed
+
+
+class BatchReport(Message):
+    """How far a batch has come: it ends early where something else than a success follows."""
+
+    steps: list[StepReport]
+    failed: FailedStep | None = None
+
+
+#: What a step that asks a model is called where others have a tool's name.
+MODEL: Final = "model"
+
+_SHA256: Final = "^[0-9a-f]{64}$"
+
+
+def text_digest(text: str) -> str:
+    """Return the SHA-256 of a text's canonical JSON, as the artifact store has it."""
+    return digest(text).removeprefix("sha256:")
+
+
+class Conversation(Message):
+    """A conversation as it is kept: the first messages of an earlier one, and some more."""
+
+    before: str | None = Field(default=None, pattern=_SHA256)
+    """The digest of the earlier one; ``None``: it begins here."""
+    keep: int = Field(default=0, ge=0)
+    """How many messages of the earlier one it goes on from."""
+    messages: list[str]
+    """Each as the framework writes it, in JSON."""
+
+    @property
+    def sha256(self) -> str:
+        """The digest under which it is kept."""
+        return digest(self.model_dump(mode="json")).removeprefix("sha256:")
+
+
+class ModelTurn(Message):
+    """What a model is asked; the params of its step."""
+
+    framework: str = Field(max_length=40)
+    """Whose models and messages they are, such as ``pydantic-ai``."""
+    model: str = Field(max_length=200)
+    """The model, as the framework names it."""
+    setup: str = Field(pattern=_SHA256)
+    """The digest of settings and tools."""
+    setup_text: str | None = None
+    """They themselves, as the framework writes them in JSON; ``None``: an earlier turn had them."""
+    conversation: Conversation
+    known_by: str = Field(pattern=_SHA256)
+    """The digest of what people and the model have said so far. What tools have returned is not in
+    it: a run that is reset reads anew, and what was decided stays decided."""
+
+    def as_recorded(self) -> dict[str, Any]:
+        """Return what the ledger knows it by."""
+        return {
+            "framework": self.framework,
+            "model": self.model,
+            "setup": self.setup,
+            "known_by": self.known_by,
+        }
+
+
+class ModelSaid(Message):
+    """What a model has said; the output of its step."""
+
+    response: str
+    """As the framework writes it, in JSON."""
+    line: str
+    """The same in a line for people."""
+    setup: str = Field(pattern=_SHA256)
+    """The digest of what it was asked with, as the worker has kept it."""
+    conversation: str = Field(pattern=_SHA256)
+    """The same of the conversation so far."""

@@ -7,9 +7,9 @@ from decimal import Decimal
 
 from temporalio import workflow
 
-from surehand.workflows.contracts.controls import TopUp
+from surehand.workflows.contracts.runs import TopUp
 from surehand.workflows.contracts.steering import Verb
-from surehand.workflows.contracts.usage import Usage
+from surehand.workflows.contracts.values import Usage
 from surehand.workflows.control.inbox import Control
 from surehand.workflows.deliveries import Answer, Delivery
 from surehand.workflows.state.run_state import RunData

@@ -16,20 +16,25 @@ from temporalio.exceptions import ApplicationError, ChildWorkflowError, Workflow
 from surehand.workflows import names, ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.contracts.approvals import Verdict, VerdictCode
-from surehand.workflows.contracts.children import ChildFound, ChildReport, Forwarded, LookAtChild
-from surehand.workflows.contracts.interrupts import AnswerInterrupts, Interrupt
-from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.starting import Parent, StartRun
+from surehand.workflows.contracts.runs import (
+    ChildFound,
+    ChildReport,
+    Forwarded,
+    LookAtChild,
+    Parent,
+    RunResult,
+    StartRun,
+)
 from surehand.workflows.contracts.states import ENDED, ENDED_STEPS, RunState, StepState
-from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.contracts.steering import AnswerInterrupts, Interrupt, Verb
 from surehand.workflows.deliveries import HANDED_ON, Answer, Delivery, Malformed, answer_of, parse
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import child_run_id, run_of_approval
 from surehand.workflows.options import fair, move_timeout
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.size import too_deep
+from surehand.workflows.state.records import StepFailed, StepRefused
 from surehand.workflows.state.run_state import RunData
-from surehand.workflows.state.step_failure import StepFailed, StepRefused
 from surehand.workflows.wait_condition import comes_true
 
 #: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.

@@ -1,32 +1,142 @@
-"""Interrupts of one run: asking, waiting, and giving each answer to whoever has asked."""
+"""What a run asks of people, and what it waits for from outside."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from pydantic import JsonValue
 from temporalio import workflow
 
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
-from surehand.workflows.contracts.interrupts import (
+from surehand.workflows.contracts.approvals import ApprovalState, CloseApproval, VerifyDecision
+from surehand.workflows.contracts.effects import (
+    OpenIntervention,
+    Resolution,
+    ResolutionOutcome,
+    SettleIntervention,
+)
+from surehand.workflows.contracts.runs import OutsideEvent
+from surehand.workflows.contracts.states import ENDED_STEPS, StepState
+from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
     GivenAnswer,
     Interrupt,
     InterruptKind,
     RecordInterrupt,
+    Verb,
     accept_replace_reject,
+    event_question,
 )
-from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.control.child_runs import Children
 from surehand.workflows.control.inbox import Control
-from surehand.workflows.deliveries import Answer, Delivery
+from surehand.workflows.deliveries import Answer, Delivery, answer_of
+from surehand.workflows.plan.plan import Wait
+from surehand.workflows.state.records import StepFailed, leave_if_cancelled
 from surehand.workflows.state.run_state import RunData
-from surehand.workflows.state.step_failure import StepFailed, leave_if_cancelled
+
+
+class Decisions:
+    """Has the decisions that one run is sent judged, and follows what counts."""
+
+    def __init__(self, data: RunData, call: ActivityClient) -> None:
+        self._data = data
+        self._call = call
+
+    async def judge(self, delivery: Delivery) -> Answer:
+        """Return the verdict on a decision; one that comes before its request is held."""
+        data = self._data
+        # One that is quicker than the report of its request is for a request that exists. But a
+        # request may take long to write, and a cancellation does not wait for that.
+        await workflow.wait_condition(
+            lambda: (
+                not data.gate.is_being_asked(delivery)
+                or not all(map(data.gate.is_being_asked, data.inbox.queue))
+            )
+        )
+        unfinished = {view.id for view in data.steps.values() if view.state not in ENDED_STEPS}
+        may_come = data.ended is None and not data.compensating
+        if may_come and data.gate.is_early(delivery, unfinished):
+            return answer_of(data.gate.hold(delivery))
+        asked = self.to_verify(delivery)
+        reached = await self._call(
+            ports.VERIFY_DECISION, asked, "verify a decision", here=not delivery.update
+        )
+        data.keep_head(reached.head)
+        data.gate.settle(delivery, reached.verdict, reached.params)
+        return answer_of(reached.verdict)
+
+    def to_verify(self, delivery: Delivery) -> VerifyDecision:
+        """Return what the ledger is asked about a decision."""
+        return VerifyDecision(
+            tenant=self._data.request.tenant,
+            run_id=self._data.request.run_id,
+            decision_id=delivery.id,
+            decision=delivery.decision,
+            refused=delivery.refused,
+        )
+
+    async def close(self, approval_id: str, *, expired: bool) -> ApprovalState:
+        """Expire or void a request and return its state now: a decision may have been quicker."""
+        request = self._data.request
+        asked = CloseApproval(
+            tenant=request.tenant,
+            run_id=request.run_id,
+            approval_id=approval_id,
+            to="expired" if expired else "void",
+        )
+        closed = await self._call(ports.CLOSE_APPROVAL, asked, f"close {approval_id}")
+        self._data.keep_head(closed.head)
+        self._data.gate.close(approval_id, closed.state)
+        return closed.state
+
+
+class Interventions:
+    """The interventions of one run."""
+
+    def __init__(
+        self, data: RunData, call: ActivityClient, control: Control, changed: Callable[[], None]
+    ) -> None:
+        self._data = data
+        self._call = call
+        self._changed = changed
+        control.take_steering(Verb.RESOLVE, self._settle)
+
+    def show(self, question: OpenIntervention) -> None:
+        """Show an intervention to whoever looks at the run, unless it is settled meanwhile."""
+        id_ = question.intervention_id
+        if id_ in self._data.settled_interventions or id_ in self._data.interventions:
+            return
+        self._data.interventions[id_] = question
+        self._data.add_line(workflow.now(), question.question, question.step_id)
+        self._changed()
+
+    async def settled(self, question: OpenIntervention) -> None:
+        """Wait until a human has settled an intervention, holding no process."""
+        await workflow.wait_condition(
+            lambda: question.intervention_id not in self._data.interventions
+        )
+
+    async def _settle(self, resolution: Resolution, delivery: Delivery) -> Answer:
+        data, id_ = self._data, resolution.intervention_id
+        asked = SettleIntervention(
+            tenant=data.request.tenant,
+            run_id=data.request.run_id,
+            resolution_id=delivery.id,
+            resolution=resolution,
+        )
+        settled = await self._call(ports.SETTLE_INTERVENTION, asked, "settle an intervention")
+        data.keep_head(settled.head)
+        if settled.accepted or settled.settled:
+            # Refused because it is settled already (a reset run asks anew): the row decides.
+            data.settled_interventions.add(id_)
+            data.interventions.pop(id_, None)
+        if settled.accepted and resolution.outcome is ResolutionOutcome.UNDO:
+            data.to_undo[id_] = resolution.actor
+        return Answer(accepted=settled.accepted, message=settled.message)
 
 
 def left(interrupt: Interrupt) -> timedelta | None:
@@ -220,3 +330,93 @@ class Interrupts:
                 self._data.interrupts.pop(one.interrupt.interrupt_id, None)
         text = f"answered {', '.join(one.interrupt.interrupt_id for one in found)}"
         return Answer(accepted=bool(found), message=text)
+
+
+#: Events that wait for a step; more are refused.
+MOST_KEPT: Final = 1000
+#: Ids of events that a run remembers to know them again.
+MOST_IDS: Final = 10_000
+
+
+class ExternalEvents:
+    """The events that arrive for one run."""
+
+    def __init__(
+        self, data: RunData, control: Control, interrupts: Interrupts, changed: Callable[[], None]
+    ) -> None:
+        self._data = data
+        self._interrupts = interrupts
+        self._control = control
+        self._changed = changed
+        control.take_steering(Verb.EVENT, self._arrived)
+
+    async def wait(self, step_id: str, wait: Wait, key: str) -> JsonValue:
+        """Wait for a step's event, which is about a key, and return its payload.
+
+        Raises:
+            StepFailed: It has not come in time, and nothing is taken instead.
+        """
+        events = self._data.events
+        interrupt, expires_in = self._data.progress_of(step_id).interrupt, wait.expires_in
+        if interrupt is not None:
+            expires_in = left(interrupt)
+        else:
+            interrupt = self._interrupts.new(
+                step_id,
+                InterruptKind.EVENT,
+                event_question(wait.event, key),
+                expires_at=None if expires_in is None else workflow.now() + expires_in,
+            )
+            await self._interrupts.record(interrupt, "opened")
+            leave_if_cancelled()
+            self._data.set_progress(step_id, interrupt=interrupt)
+            if not events.has(wait.event, key):
+                text = f"waits for {interrupt.question}"
+                self._data.add_line(workflow.now(), text, step_id)
+        if not events.has(wait.event, key):
+            self._data.set_step(step_id, StepState.WAITING_EVENT)
+            self._changed()
+            # One event wakes all that wait for it, and one of them takes it.
+            while not events.has(wait.event, key):
+                await self._control.wait_until(lambda: events.has(wait.event, key), expires_in)
+                if interrupt.expires_at is not None and workflow.now() >= interrupt.expires_at:
+                    break
+                expires_in = left(interrupt)
+        if events.has(wait.event, key):
+            # What waits can be given up for another plan; the event would be lost with it.
+            self._data.set_step(step_id, StepState.RUNNING)
+            self._changed()
+            payload = events.take(wait.event, key)
+            await self._interrupts.record(interrupt, "delivered", payload)
+            self._data.set_progress(step_id, interrupt=None)
+            return payload
+        await self._interrupts.record(interrupt, "expired", wait.otherwise)
+        self._data.set_progress(step_id, interrupt=None)
+        if wait.otherwise is None:
+            raise StepFailed(f"event {wait.event} {key} has not come in time", called=False)
+        return wait.otherwise
+
+    async def _arrived(self, event: OutsideEvent, _: Delivery) -> Answer:
+        events = self._data.events
+        if event.event_id in events.ids:
+            text = f"event {event.event_id} has come before; nothing changed"
+            return Answer(accepted=True, message=text)
+        if events.count >= MOST_KEPT:
+            return Answer(accepted=False, message=f"{MOST_KEPT} events wait for a step already")
+        events.ids[event.event_id] = None
+        while len(events.ids) > MOST_IDS:
+            del events.ids[next(iter(events.ids))]
+        events.keep(event.name, event.about, event.payload)
+        text = f"event {event.event_id} is taken{self._unawaited(event)}"
+        return Answer(accepted=True, message=text)
+
+    def _unawaited(self, event: OutsideEvent) -> str:
+        """Return that nothing waits for an event, if nothing does; a mistyped one is taken, too."""
+        question = event_question(event.name, event.about)
+        waits = (view.id for view in self._data.in_state(StepState.WAITING_EVENT))
+        awaited = (self._data.progress_of(step_id).interrupt for step_id in waits)
+        if any(one is not None and one.question == question for one in awaited):
+            return ""
+        named = sorted({step.wait.event for step in self._data.request.plan.steps if step.wait})
+        known = f" (the plan's steps wait for: {', '.join(named)})" if named else ""
+        return f", but nothing waits for {question.removeprefix('event ')} now{known}"

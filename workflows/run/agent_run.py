@@ -9,12 +9,11 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from surehand.workflows import names
-    from surehand.workflows.contracts.runs import RunResult
-    from surehand.workflows.contracts.starting import StartRun
+    from surehand.workflows.contracts.runs import RunResult, StartRun
     from surehand.workflows.contracts.states import StepState
     from surehand.workflows.plan.plan import Goto, Step
     from surehand.workflows.run.run import Run, ended
-    from surehand.workflows.state.step_failure import StepFailed
+    from surehand.workflows.state.records import StepFailed
     from surehand.workflows.steps import rules
 
 

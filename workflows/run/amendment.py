@@ -11,18 +11,17 @@ from temporalio import workflow
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.compensation import Compensation
-from surehand.workflows.contracts.controls import Amend, AmendRun
-from surehand.workflows.contracts.runs import StepView
+from surehand.workflows.contracts.runs import Amend, AmendRun, StepView
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.contracts.tools import in_words
 from surehand.workflows.control.child_runs import Children
-from surehand.workflows.control.decisions import Decisions
 from surehand.workflows.control.inbox import Control
+from surehand.workflows.control.interrupts import Decisions
 from surehand.workflows.deliveries import Answer, Delivery
 from surehand.workflows.plan.plan import ITERATION, Plan
 from surehand.workflows.plan.references import INPUT
-from surehand.workflows.state.effects import NO_MORE
+from surehand.workflows.state.records import NO_MORE
 from surehand.workflows.state.run_state import WAITING, RunData, StepViews
 
 #: What stays as it is.

@@ -19,25 +19,25 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
 from surehand.workflows import ports
-from surehand.workflows.contracts.artifacts import ReadArtifact, as_artifact
-from surehand.workflows.contracts.controls import RecordValue
-from surehand.workflows.contracts.model_turns import MODEL, ModelSaid
-from surehand.workflows.contracts.runs import RunResult, StepView
+from surehand.workflows.contracts.runs import RecordValue, RunResult, StepView
 from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import (
+    MODEL,
     DescribeTools,
     Effect,
+    ModelSaid,
     Recovery,
     ToolDefinition,
     ToolSpec,
 )
+from surehand.workflows.contracts.values import ReadArtifact, as_artifact
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import canonical_json
 from surehand.workflows.options import record_call
 from surehand.workflows.plan.plan import RECORDING, STEP_FORM, Plan, Step
-from surehand.workflows.run import recorded_values
+from surehand.workflows.run import views
 from surehand.workflows.run.run import Run
-from surehand.workflows.state.step_failure import StepFailed, reason_of
+from surehand.workflows.state.records import StepFailed, reason_of
 from surehand.workflows.steps.conversations import Conversations
 
 __all__ = ["CodeRun", "StepFailed", "StepMaker"]
@@ -528,7 +528,7 @@ class StepMaker:
 
     async def _record(self, step_id: str, value: Callable[[], Any]) -> JsonValue:
         data, request = self._data, self._data.request
-        with recorded_values.offered(workflow.info().run_id, step_id, value) as key:
+        with views.offered(workflow.info().run_id, step_id, value) as key:
             asked = RecordValue(
                 tenant=request.tenant, run_id=request.run_id, step_id=step_id, key=key
             )

@@ -19,29 +19,26 @@ from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.compensation import Compensation
 from surehand.workflows.contracts.checkpoint import Checkpoint
 from surehand.workflows.contracts.effects import FindInterventions
-from surehand.workflows.contracts.runs import RunResult, RunView
-from surehand.workflows.contracts.starting import OpenRun, StartRun
+from surehand.workflows.contracts.runs import OpenRun, RunResult, RunView, StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun, Verb
 from surehand.workflows.control.budget import Spending
 from surehand.workflows.control.child_runs import Children, Reporter, RunSignals
-from surehand.workflows.control.decisions import Decisions
-from surehand.workflows.control.events import ExternalEvents
-from surehand.workflows.control.inbox import Control
-from surehand.workflows.control.interrupts import Interrupts
-from surehand.workflows.control.interventions import Interventions
-from surehand.workflows.control.pausing import Pausing
+from surehand.workflows.control.inbox import Control, Pausing
+from surehand.workflows.control.interrupts import (
+    Decisions,
+    ExternalEvents,
+    Interrupts,
+    Interventions,
+)
 from surehand.workflows.deliveries import Answer, Delivery
 from surehand.workflows.errors import ErrorType
-from surehand.workflows.run.admission import Admission
 from surehand.workflows.run.amendment import Amendment
-from surehand.workflows.run.completion import Completion
-from surehand.workflows.run.continue_as_new import Continuing, only_continued
-from surehand.workflows.run.details import current_details
-from surehand.workflows.run.views import checkpoint_of, view_of
+from surehand.workflows.run.completion import Admission, Completion, Continuing, only_continued
+from surehand.workflows.run.views import checkpoint_of, current_details, view_of
+from surehand.workflows.state.records import StepFailed
 from surehand.workflows.state.run_state import RunData
-from surehand.workflows.state.step_failure import StepFailed
-from surehand.workflows.steps.freshness import Freshness
+from surehand.workflows.steps.rules import Freshness
 from surehand.workflows.steps.runner import StepRunner
 from surehand.workflows.steps.scheduler import Scheduler
 

@@ -1,11 +1,16 @@
-"""What people see of a run: its result, and the answers of the queries."""
+"""What people see of a run."""
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from surehand.workflows.contracts.artifacts import as_artifact
+from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance, Decision, VerdictCode
+from surehand.workflows.contracts.approvals import DecisionOutcome as Outcome
 from surehand.workflows.contracts.checkpoint import (
     Checkpoint,
     CurrentStep,
@@ -13,10 +18,350 @@ from surehand.workflows.contracts.checkpoint import (
     ResumePolicy,
     SideEffect,
 )
-from surehand.workflows.contracts.runs import RunResult, RunView, cut_to_fit
+from surehand.workflows.contracts.runs import RunResult, RunView, StepView, cut_to_fit, is_cut
 from surehand.workflows.contracts.states import ENDED, RunState, StepState
+from surehand.workflows.contracts.steering import Interrupt, Verb
+from surehand.workflows.contracts.values import as_artifact, foreign_text
+from surehand.workflows.gate import Gate
+from surehand.workflows.identity import DEFAULT_TENANT, run_of_approval, tenant_of_run
+from surehand.workflows.names import YOUR_NAME
+from surehand.workflows.plain_text import markdown, plain
+from surehand.workflows.plan.plan import ITERATION, Plan
+from surehand.workflows.plan.references import INPUT
+from surehand.workflows.plan.validation import ancestors
 from surehand.workflows.state.records import StepRecord
-from surehand.workflows.state.run_state import OPEN, RunData
+from surehand.workflows.state.run_state import OPEN, RunData, StepViews
+
+#: By the execution and the step. This module is not loaded anew in the workflow's sandbox, so the
+#: activity, which runs on the same worker, finds what the workflow has put here.
+_OFFERED: Final[dict[str, Callable[[], Any]]] = {}
+
+
+@contextmanager
+def offered(workflow_run_id: str, step_id: str, function: Callable[[], Any]) -> Iterator[str]:
+    """Offer a function for as long as its value is waited for; yields the key to it."""
+    key = f"{workflow_run_id}/{step_id}"
+    _OFFERED[key] = function
+    try:
+        yield key
+    finally:
+        # The same run may have been taken into memory anew meanwhile, and offer it again.
+        if _OFFERED.get(key) is function:
+            del _OFFERED[key]
+
+
+def find(key: str) -> Callable[[], Any] | None:
+    """Return the function that is offered under a key."""
+    return _OFFERED.get(key)
+
+
+#: Steps of the plan and the newest others (items of lists, steps of earlier plans) that are listed.
+MOST_LISTED: Final = 200
+#: Effects that are listed; the ledger's own list replaces them at the end.
+MOST_EFFECTS: Final = 200
+#: Characters of JSON of outputs that nothing ahead refers to; another plan may.
+MOST_OUTPUTS: Final = 8 * 1024 * 1024
+#: Characters of one line of the story, and of a signal's refusal.
+LONGEST_LINE: Final = 500
+
+V = TypeVar("V")
+
+
+def snapshot(data: RunData) -> dict[str, Any]:
+    """Return a run's state in JSON form, as its next execution takes it over."""
+    needed, listed = _needed(data), _listed(data)
+    views = _views(listed, needed)
+    dropped = [view for view in data.steps.values() if view.id not in views]
+    short = data.model_copy(
+        update={
+            "steps": StepViews(views),
+            "more_steps": data.more_steps + len(dropped),
+            "replays": data.replays or any(view.made_by for view in dropped),
+            "facts": _facts(data, needed, views),
+            "records": _records(data),
+            "effects": dict(list(data.effects.items())[-MOST_EFFECTS:]),
+            "gate": _gate(data),
+            # Child runs that nothing has come to yet are looked at when it does.
+            "children": data.children.model_copy(update={"early": {}}),
+            "timeline": [
+                line.model_copy(update={"text": line.text[:LONGEST_LINE]}) for line in data.timeline
+            ],
+            "refused_signals": [
+                one.model_copy(update={"reason": one.reason[:LONGEST_LINE]})
+                for one in data.refused_signals
+            ],
+        }
+    )
+    return short.model_dump(mode="json")
+
+
+def _views(listed: list[StepView], needed: set[str]) -> dict[str, StepView]:
+    """Return the steps that are listed, with their outputs as far as there is room for them."""
+    shown = [_with_output(view, view.id in needed) for view in listed]
+    shown.sort(key=lambda one: (one.id not in needed, bool(_item(one.id))))
+    views = {view.id: view for view in cut_to_fit(shown, MOST_OUTPUTS, whole=needed)}
+    return {view.id: views[view.id] for view in listed}
+
+
+def _facts(data: RunData, needed: set[str], views: dict[str, StepView]) -> dict[str, Any]:
+    """Return what finished steps have returned, where that is not in their view."""
+    return {
+        name: fact
+        for name, fact in data.facts.items()
+        if name != INPUT
+        and (name in needed or (name in views and _small(fact)))
+        and not _told_by(views.get(name), fact)
+    }
+
+
+def _gate(data: RunData) -> Gate:
+    """Return the gate; of steps that ask for nothing any more it keeps the newest requests only."""
+    done = {view.id for view in data.in_state(StepState.SUCCEEDED, StepState.FAILED)}
+    gate = data.gate
+    kept = {
+        name
+        for name in gate.states
+        if name in gate.settled or (run_of_approval(name) or ("", ""))[1] not in done
+    }
+    return gate.model_copy(
+        update={
+            "states": _of(kept, gate.states),
+            "accepted": _of(kept, gate.accepted),
+            "verified": gate.verified & kept,
+        }
+    )
+
+
+def _records(data: RunData) -> dict[str, StepRecord]:
+    """Return what is known of the steps: of those that have ended what a new beginning needs."""
+    nothing, records = StepRecord(), dict[str, StepRecord]()
+    for step_id, record in data.records.items():
+        view = data.steps.get(step_id)
+        if step_id not in data.progress:
+            ended: dict[str, Any] = {"begun": None, "edited": None, "settles": False}
+            if view is None or view.state is not StepState.PENDING:
+                ended["attempts_used"] = 0
+            record = record.model_copy(update=ended)
+        if record != nothing:
+            records[step_id] = record
+    return records
+
+
+def _of(kept: Container[str], all_: Mapping[str, V]) -> dict[str, V]:
+    return {name: value for name, value in all_.items() if name in kept}
+
+
+def _needed(data: RunData) -> set[str]:
+    """Return whose outputs steps refer to that are not done, and items of lists under way."""
+    plan: Plan = data.request.plan
+    ahead = [step.id for step in plan.steps if step.id not in data.settled]
+    needed = {name for step_id in ahead for name in plan.dependencies[step_id]}
+    if any(
+        one.read_at for one in data.records.values()
+    ):  # what is made again needs what it was made of
+        needed |= ancestors(plan.uses, *needed)
+    items = {id_ for id_ in data.steps if _item(id_) and _item(id_) in data.progress}
+    return needed | items
+
+
+def _item(step_id: str) -> str | None:
+    """Return the step whose item a step is; ``None``: it is a step of its own."""
+    parent = ITERATION.sub("", step_id)
+    return parent if parent != step_id else None
+
+
+def _listed(data: RunData) -> list[StepView]:
+    """Return the steps that are shown from now on: those of the plan, and the newest others."""
+    plan = {step.id for step in data.request.plan.steps}
+    needed = {
+        view.id
+        for view in data.steps.values()
+        if view.id in plan
+        or view.child is not None
+        or view.id in data.progress
+        or view.state in OPEN
+        or _item(view.id) in data.progress
+    }
+    others = [view.id for view in data.steps.values() if view.id not in needed]
+    listed = needed.union(others[-MOST_LISTED:])
+    return [view for view in data.steps.values() if view.id in listed]
+
+
+def _with_output(view: StepView, needed: bool) -> StepView:
+    if needed or view.original is None or _small(view.original):
+        return view
+    return view.model_copy(update={"original": None})
+
+
+def _small(value: Any) -> bool:
+    return len(json.dumps(value)) <= LONGEST_LINE
+
+
+def _told_by(view: StepView | None, fact: Any) -> bool:
+    done = view is not None and view.state is StepState.SUCCEEDED
+    return done and view is not None and view.output == fact and not is_cut(fact)
+
+
+#: Params longer than this are cut in the details; the view has them whole.
+_LONGEST_PARAMS: Final = 2000
+_IN_LINES: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
+
+
+def current_details(data: RunData) -> str:
+    """Return where the run stands, what it waits for, and how to answer."""
+    lines = [f"**{data.state}** · {data.request.plan.name} · for {markdown(data.request.user)}"]
+    if data.last_error:
+        lines.append(f"> {markdown(data.last_error)}")
+    lines += _refused(data)
+    for view in data.in_state(StepState.RUNNING):
+        lines.append(f"- running `{view.id}`: {view.tool}")
+    for view in data.in_state(StepState.WAITING_RATE_LIMIT, StepState.WAITING_QUOTA):
+        lines.append(f"- waiting `{view.id}`: {markdown(view.error or '')}")
+    if data.queued is not None:
+        lines.append(f"- waiting for its tenant's quota, {markdown(data.queued.text)}")
+    if data.paused is not None:
+        reason = f": {markdown(data.paused.reason)}" if data.paused.reason else ""
+        lines.append(f"- paused by {markdown(data.paused.actor)}{reason}; then `resume`")
+    for view in data.in_state(StepState.PAUSED_PERMISSION):
+        lines.append(f"- `{view.id}` {markdown(view.error or '')}; then `resume`")
+    if data.foreign:
+        lines.append(f"- has read content from outside: {markdown(foreign_text(data.foreign))}")
+    for request in data.gate.pending.values():
+        lines += _approval(data.request.run_id, request)
+    for held in data.held_approvals():
+        by, waits = markdown(held.approver), markdown(held.waits_for)
+        what = f"{held.outcome} by {by}, waits for {waits}"
+        lines.append(f"- decided early `{held.approval_id}`: {what}")
+    for interrupt in data.interrupts.values():
+        lines += _question(interrupt)
+    for question in data.interventions.values():
+        lines += [
+            "",
+            f"### Needs a human: `{question.intervention_id}`",
+            markdown(question.question),
+        ]
+    # The Web UI's pane is a little lower than what it shows: let it cut off nothing but this.
+    return "\n".join([*lines, "", "&nbsp;"])
+
+
+def _refused(data: RunData) -> list[str]:
+    """Return what was sent last and did not count; a signal's sender is told nothing."""
+    lines = []
+    verdict = next(reversed(data.inbox.verdicts.values()), None)
+    if verdict is not None and verdict.code not in (VerdictCode.ACCEPTED, VerdictCode.HELD):
+        lines += ["", f"**Last decision refused** ({verdict.code}): {markdown(verdict.message)}"]
+    if data.refused_signals:
+        newest = data.refused_signals[-1]
+        name, reason = markdown(newest.name), markdown(newest.reason)
+        lines += ["", f"**Last signal refused**: {name}: {reason}"]
+    return [*lines, ""]
+
+
+def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
+    params = _indented(request.params)
+    cut = len(params) > _LONGEST_PARAMS
+    return [
+        "",
+        f"### Waiting for approval: `{request.approval_id}`",
+        markdown(request.description),
+        "",
+        f"- tool: `{request.tool}` version {request.version}; {request.undo}",
+        f"- asked by {markdown(request.askers)}, until {request.expires_at.isoformat()}",
+        *_requirements(request),
+        "",
+        "```json",
+        params[:_LONGEST_PARAMS],
+        "```",
+        "",
+        *(["**Cut here**: the query `view` has all params.", ""] if cut else []),
+        "Params hash (of tool, version and params):",
+        "",
+        f"`{request.params_hash}`",  # not in a list: indented, it would run out of the pane
+        "",
+        *how_to_decide(run_id, request),
+    ]
+
+
+def _indented(value: Any) -> str:
+    """Return a JSON value in lines for people, with more characters than are shown at most.
+
+    A run's details are made whenever it has moved, so the rest of a large value is not looked at.
+    """
+    text = ""
+    for part in _IN_LINES.iterencode(value):
+        text += part[: _LONGEST_PARAMS + 1]
+        if len(text) > _LONGEST_PARAMS:
+            break
+    return "\n".join(map(plain, text.split("\n")))
+
+
+def _question(interrupt: Interrupt) -> list[str]:
+    answer = {"actor": YOUR_NAME, "answers": {interrupt.interrupt_id: "..."}}
+    fence = ["```json", json.dumps(answer, indent=2, ensure_ascii=False), "```"]
+    lines = ["", f"### Asks: `{interrupt.interrupt_id}`", markdown(interrupt.question), ""]
+    if interrupt.answer_schema:
+        schema = _indented(interrupt.answer_schema)[:_LONGEST_PARAMS]
+        lines += ["The answer has to fit:", "", "```json", schema, "```", ""]
+    how = f"To answer, choose *More Actions*, *Send a Signal*, `{Verb.ANSWER}`, and paste:"
+    return [*lines, how, "", *fence]
+
+
+def _requirements(request: ApprovalRequest) -> list[str]:
+    lines = [f"- needs {requirement.as_text()}" for requirement in request.requirements]
+    if request.excluded:
+        lines.append(f"- not by: {markdown(', '.join(request.excluded))}")
+    if request.votes:
+        lines.append(f"- so far: {markdown(', '.join(request.votes))}")
+    return lines
+
+
+def how_to_decide(run_id: str, request: ApprovalRequest) -> list[str]:
+    """Return the lines that say how a request is answered from the Web UI."""
+    if request.assurance.by_passkey:
+        return [f"Decisions {request.assurance.as_text()}: not from here, nor by a command."]
+    if request.assurance is Assurance.SIGNED:
+        return [
+            "Only signed decisions count. This prints the JSON for *More Actions*, *Send a Signal*,"
+            f" `{Verb.DECIDE}` (with `--outcome reject` it rejects):",
+            "",
+            "```",
+            _sign_command(run_id, request),
+            "```",
+        ]
+    decision = Decision(
+        approval_id=request.approval_id,
+        params_hash=request.params_hash,
+        outcome=Outcome.APPROVE,
+        approver=YOUR_NAME,
+    ).model_dump(mode="json", exclude_defaults=True)
+    shown = json.dumps(decision, indent=2, ensure_ascii=False)
+    return [
+        f"To decide, choose *More Actions*, *Send a Signal*, `{Verb.DECIDE}`, and paste this with"
+        f" your name (`{Outcome.REJECT}` in place of `{Outcome.APPROVE}` rejects):",
+        "",
+        "```json",
+        shown,
+        "```",
+        "",
+        "Or from a shell:",
+        "",
+        "```",
+        # In short lines: the pane is narrow.
+        "temporal workflow signal \\",
+        f"  --workflow-id {shlex.quote(run_id)} \\",
+        f"  --name {Verb.DECIDE} --input {shlex.quote(shown)}",
+        "```",
+    ]
+
+
+def _sign_command(run_id: str, request: ApprovalRequest) -> str:
+    parts = ["sign", request.approval_id, "--params-hash", request.params_hash]
+    parts += ["--as", YOUR_NAME, "--key", "KEYFILE"]
+    tenant = tenant_of_run(run_id)
+    if tenant != DEFAULT_TENANT:
+        parts += ["--tenant", tenant]
+    return f"{request.program} {shlex.join(parts)}"
+
 
 #: Characters of all outputs together that a view shows: a starter without the workers' artifact
 #: store can read it all the same. The result of a run that has ended has all of them.

@@ -15,28 +15,30 @@ from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_va
 
 from surehand.workflows.contracts.approvals import HeldApproval
 from surehand.workflows.contracts.base import ChainHead, Json, NameSet, Record, TimelineLine
-from surehand.workflows.contracts.batches import FailedStep
-from surehand.workflows.contracts.controls import Amend, TopUp
 from surehand.workflows.contracts.effects import EffectView, OpenIntervention
-from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.interrupts import Interrupt
-from surehand.workflows.contracts.quotas import QuotaWait
-from surehand.workflows.contracts.runs import RefusedSignal, StepView, is_cut
-from surehand.workflows.contracts.starting import StartRun
+from surehand.workflows.contracts.runs import (
+    Amend,
+    RefusedSignal,
+    StartRun,
+    StepView,
+    TopUp,
+    is_cut,
+)
 from surehand.workflows.contracts.states import ENDED_STEPS, RunState, StepState, Waiting
-from surehand.workflows.contracts.steering import CancelRun, IssuedToken, PauseRun
-from surehand.workflows.contracts.tools import Succeeded, ToolReport, ToolSpec
+from surehand.workflows.contracts.steering import CancelRun, Interrupt, IssuedToken, PauseRun
+from surehand.workflows.contracts.tools import FailedStep, Succeeded, ToolReport, ToolSpec
+from surehand.workflows.contracts.values import ForeignContent, QuotaWait
 from surehand.workflows.deliveries import Inbox
 from surehand.workflows.gate import Gate
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Step
 from surehand.workflows.plan.references import INPUT, literal
-from surehand.workflows.state.effects import Saga
 from surehand.workflows.state.records import (
     ChildRuns,
     CodeState,
     KeptEvents,
     Progress,
+    Saga,
     Spent,
     StepRecord,
 )
@@ -129,7 +131,7 @@ def _step_views(found: Any) -> StepViews:
 class RunData(Record):
     """All that a run knows of itself: what people see of it, and what it needs to go on.
 
-    Continue-as-new carries it as a whole (``run/snapshot.py`` says what is cut short). What is not
+    Continue-as-new carries it as a whole (``run/views.py`` says what is cut short). What is not
     in it belongs to one execution only: tasks, and counts of its history.
     """
 

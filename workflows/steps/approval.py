@@ -1,38 +1,74 @@
-"""Asking for approval of a call until it is given, with the params that were approved."""
+"""What a step waits for before its call: an approval, a quota, its time limit."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.contracts.approvals import ApprovalRequest, ApprovalState, RequestApproval
 from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.tools import ToolCall
-from surehand.workflows.control.decisions import Decisions
+from surehand.workflows.contracts.tools import Effect, ToolCall, ToolReport
+from surehand.workflows.contracts.values import LONGEST_LOOK, SHORTEST_LOOK, QuotaWait
+from surehand.workflows.control.interrupts import Decisions
 from surehand.workflows.plan.plan import Step
 from surehand.workflows.plan.policy import Escalate
+from surehand.workflows.state.records import StepFailed, cut_short, leave_if_cancelled
 from surehand.workflows.state.run_state import RunData
-from surehand.workflows.state.step_failure import (
-    StepFailed,
-    cut_short,
-    leave_if_cancelled,
-)
-from surehand.workflows.steps.quota_waiting import QuotaWaits
+from surehand.workflows.steps.tool_calls import ToolCalls
 from surehand.workflows.wait_condition import comes_true
+
+
+class QuotaWaits:
+    """Has the steps of one run wait for quotas."""
+
+    def __init__(self, data: RunData, changed: Callable[[], None]) -> None:
+        self._data = data
+        self._changed = changed
+
+    async def wait(self, step_id: str, found: QuotaWait) -> None:
+        """Wait until a quota may be free, and say so."""
+        data = self._data
+        at = data.progress_of(step_id)
+        until = at.until
+        if until is None:
+            until = workflow.now() + min(found.pause, next_look(at.looks))
+            data.set_progress(step_id, until=until, looks=at.looks + 1)
+            text = f"waiting for its tenant's quota, {found.text}"
+            if at.looks == 0:
+                data.add_line(workflow.now(), text, step_id)
+            data.set_step(step_id, StepState.WAITING_QUOTA, error=text)
+            self._changed()
+        await workflow.sleep(max(until - workflow.now(), timedelta(0)))
+        data.set_progress(step_id, until=None)
+
+    def over(self, step_id: str) -> None:
+        """Note that a step has got what it has waited for."""
+        if self._data.progress_of(step_id).looks:
+            self._data.set_progress(step_id, looks=0, until=None)
+            state = self._data.steps[step_id].state
+            self._data.set_step(step_id, state, error=None)
+
+
+def next_look(looks: int) -> timedelta:
+    """Return how long to wait for the next look, after so many."""
+    # Beyond that it is the longest in any case.
+    return min(SHORTEST_LOOK * (1 << min(looks, 10)), LONGEST_LOOK)
+
 
 #: Requests of one step that nobody has answered before nobody is asked any more. Each adds to the
 #: run's history, and the server ends a run whose history is too long without undoing anything.
 MOST_UNANSWERED: Final = 200
 #: How soon a run looks again at a request whose time is over by its own clock only; each time twice
 #: as long.
-SHORTEST_LOOK: Final = timedelta(seconds=1)
-LONGEST_LOOK: Final = timedelta(minutes=10)
+FIRST_LOOK_AT_DECISIONS: Final = timedelta(seconds=1)
+LONGEST_LOOK_AT_DECISIONS: Final = timedelta(minutes=10)
 
 
 class ApprovalWait:
@@ -172,7 +208,7 @@ class ApprovalWait:
 
     async def _decided(self, approval_id: str, left: timedelta) -> ApprovalState:
         """Wait for a decision or the end of the request; the row says which came first."""
-        states, look = self._data.gate.states, SHORTEST_LOOK
+        states, look = self._data.gate.states, FIRST_LOOK_AT_DECISIONS
         while states[approval_id] is ApprovalState.PENDING:
             if not await comes_true(
                 lambda: states[approval_id] is not ApprovalState.PENDING,
@@ -180,5 +216,100 @@ class ApprovalWait:
             ):
                 # The database's clock may be a little behind: then the row is still pending.
                 await self._decisions.close(approval_id, expired=True)
-                left, look = look, min(2 * look, LONGEST_LOOK)
+                left, look = look, min(2 * look, LONGEST_LOOK_AT_DECISIONS)
         return states[approval_id]
+
+
+T = TypeVar("T")
+
+
+class TimeOver(Exception):
+    """A call was given up before it had ended; what of it has happened is in the ledger."""
+
+
+async def within(left: timedelta, work: Coroutine[Any, Any, T], stopping: Callable[[], bool]) -> T:
+    """Return what a call returns, or have it tried no more when its time is over.
+
+    An attempt that is under way then ends and is recorded, and its end counts.
+
+    Args:
+        left: The time that is left to it.
+        work: The call of an activity that waits for its end when it is cancelled.
+        stopping: Whether the run is ending.
+
+    Raises:
+        TimeOver: It was given up between two attempts, or its last one has failed for a moment.
+        ActivityError: It has failed for good.
+    """
+    running = asyncio.create_task(work)
+    over = False
+    try:
+        over = not await comes_true(running.done, left)
+    except asyncio.CancelledError:
+        running.cancel()
+        if not stopping():
+            # Not the end of the run: this worker drops it from its memory.
+            raise
+    if over:
+        running.cancel()
+    await workflow.wait_condition(running.done)
+    try:
+        return await running
+    except (ActivityError, asyncio.CancelledError) as error:
+        cause = error.__cause__
+        if not over or (isinstance(cause, ApplicationError) and cause.non_retryable):
+            raise
+        raise TimeOver from error
+
+
+class LimitedCalls:
+    """Makes the calls of one run's steps, each within the time limit of its step."""
+
+    def __init__(
+        self, data: RunData, tool_calls: ToolCalls, undo: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._data = data
+        self._tool_calls = tool_calls
+        self._undo = undo
+
+    async def report(self, step: Step, call: ToolCall) -> ToolReport:
+        """Make a call, and have it tried no more when the step's time is over.
+
+        Raises:
+            StepFailed: Its time is over; or the run ends before the call has begun.
+            ActivityError: As the activity ended.
+        """
+        limit, data = step.time_limit, self._data
+        if limit is None or call.joined is not None:  # it waits for people, at another step
+            return await self._tool_calls.execute(step.id, call, alone=limit is not None)
+        began, spent = workflow.now(), data.progress_of(step.id).spent
+        if spent >= limit:
+            raise StepFailed(_over(limit))
+        try:
+            making = self._tool_calls.execute(step.id, call, alone=True)
+            return await within(limit - spent, making, lambda: data.stopping)
+        except TimeOver as error:
+            # Nobody has said whether a write has happened: the plan goes on once it is undone.
+            doubt = call.tool.effect is Effect.WRITE
+            goes_on = data.request.plan.on_failure(step) not in ("compensate", "pause")
+            if doubt and goes_on and not data.stopping:
+                await self._undo(step.id)
+                doubt = False
+            raise StepFailed(_over(limit), unsettled=doubt) from error
+        finally:
+            data.set_progress(step.id, spent=spent + (workflow.now() - began))
+
+    def with_pause(self, step: Step, pause: timedelta, reason: str) -> timedelta:
+        """Return what the step has taken of its time after a pause.
+
+        Raises:
+            StepFailed: The pause is longer than the time that is left.
+        """
+        spent = self._data.progress_of(step.id).spent + pause
+        if step.time_limit is not None and spent >= step.time_limit:
+            raise StepFailed(f"{_over(step.time_limit)}: {reason}")
+        return spent
+
+
+def _over(limit: timedelta) -> str:
+    return f"its time limit ({limit.total_seconds():g} s) is over"

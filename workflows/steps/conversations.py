@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from surehand.workflows.contracts.model_turns import Conversation, ModelSaid, ModelTurn, text_digest
+from surehand.workflows.contracts.tools import Conversation, ModelSaid, ModelTurn, text_digest
 
 #: Conversations that a run goes on from: those of its agents, which hand over to one another.
 _MOST: Final = 16

@@ -13,10 +13,10 @@ from temporalio.exceptions import ActivityError
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
 from surehand.workflows.contracts.effects import OpenIntervention
-from surehand.workflows.contracts.interrupts import InterruptKind
-from surehand.workflows.contracts.model_turns import MODEL
 from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.steering import InterruptKind
 from surehand.workflows.contracts.tools import (
+    MODEL,
     AnsweredNo,
     ApprovalNeeded,
     DescribeTools,
@@ -34,18 +34,19 @@ from surehand.workflows.contracts.tools import (
 )
 from surehand.workflows.control.budget import Spending
 from surehand.workflows.control.child_runs import Children
-from surehand.workflows.control.decisions import Decisions
-from surehand.workflows.control.events import ExternalEvents
-from surehand.workflows.control.interrupts import Interrupts
-from surehand.workflows.control.interventions import Interventions
+from surehand.workflows.control.interrupts import (
+    Decisions,
+    ExternalEvents,
+    Interrupts,
+    Interventions,
+)
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.plan.plan import ITERATION, Ask, Goto, Plan, Step
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.size import room_of_child
-from surehand.workflows.state.records import Progress
-from surehand.workflows.state.run_state import RunData
-from surehand.workflows.state.step_failure import (
+from surehand.workflows.state.records import (
     REFUSED,
+    Progress,
     StepFailed,
     StepRefused,
     cut_short,
@@ -54,10 +55,9 @@ from surehand.workflows.state.step_failure import (
     type_of,
     used_by,
 )
+from surehand.workflows.state.run_state import RunData
 from surehand.workflows.steps import rules
-from surehand.workflows.steps.approval import ApprovalWait
-from surehand.workflows.steps.quota_waiting import QuotaWaits
-from surehand.workflows.steps.time_limits import LimitedCalls
+from surehand.workflows.steps.approval import ApprovalWait, LimitedCalls, QuotaWaits
 from surehand.workflows.steps.tool_calls import ToolCalls
 
 #: Of a call whose tool has changed.

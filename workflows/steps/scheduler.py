@@ -11,17 +11,14 @@ from temporalio import workflow
 
 from surehand.workflows import ports
 from surehand.workflows.activity_client import ActivityClient
-from surehand.workflows.contracts.controls import Evaluate
-from surehand.workflows.contracts.interrupts import InterruptKind
-from surehand.workflows.contracts.runs import StepView
+from surehand.workflows.contracts.runs import Evaluate, StepView
 from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.steering import ResumeRun, Way
+from surehand.workflows.contracts.steering import InterruptKind, ResumeRun, Way
 from surehand.workflows.control.interrupts import Interrupts
 from surehand.workflows.plan.plan import Goto, Step
 from surehand.workflows.plan.references import INPUT, literal
-from surehand.workflows.state.records import Failure, Progress
+from surehand.workflows.state.records import Failure, Progress, StepFailed
 from surehand.workflows.state.run_state import OPEN, RunData
-from surehand.workflows.state.step_failure import StepFailed
 from surehand.workflows.steps import rules
 from surehand.workflows.steps.runner import StepRunner
 

@@ -33,11 +33,11 @@ from surehand.workflows.contracts.approvals import (
     Assurance,
     Decision,
     DecisionOutcome,
+    Scope,
     Verdict,
     VerdictCode,
     VerifyDecision,
 )
-from surehand.workflows.contracts.standing import Scope
 
 #: Entries in these states leave their key free for other params.
 _FREE = ("failed", "compensated")

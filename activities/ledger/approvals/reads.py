@@ -8,7 +8,7 @@ from typing import Any, Final
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals
-from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.identity import approval_id
 
 #: Requests of one step that are looked through: by their ids, which no index of runs is needed for.

@@ -23,9 +23,9 @@ from surehand.activities.ledger.people.proofs import Signed, still_signed
 from surehand.activities.ledger.people.signatures import BadSignature
 from surehand.activities.ledger.steps.entries import Covered, Covers
 from surehand.activities.ledger.steps.foreign import content_of
-from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.standing import (
+from surehand.workflows.contracts.approvals import (
     MOST_USES,
+    Assurance,
     Scope,
     StandingClaims,
     standing_id_of,

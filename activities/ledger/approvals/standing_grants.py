@@ -37,15 +37,13 @@ from surehand.activities.ledger.people.signatures import BadSignature, header_ki
 from surehand.activities.ledger.steps.entries import Covered, Covers
 from surehand.activities.ledger.steps.foreign import content_of
 from surehand.workflows.contracts.approvals import (
+    LONGEST_STANDING,
     ApprovalState,
     Assurance,
     DecisionOutcome,
-    VerdictCode,
-)
-from surehand.workflows.contracts.standing import (
-    LONGEST_STANDING,
     StandingClaims,
     StandingGrant,
+    VerdictCode,
     standing_id_of,
     standing_label,
 )

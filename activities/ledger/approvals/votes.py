@@ -15,8 +15,12 @@ from surehand.activities.ledger.people import principals, starts
 from surehand.activities.ledger.people.planners import planners
 from surehand.activities.ledger.people.proofs import Refusal, unproven
 from surehand.activities.ledger.steps.entries import Covers
-from surehand.workflows.contracts.approvals import Assurance, DecisionOutcome, VerdictCode
-from surehand.workflows.contracts.standing import standing_label
+from surehand.workflows.contracts.approvals import (
+    Assurance,
+    DecisionOutcome,
+    VerdictCode,
+    standing_label,
+)
 from surehand.workflows.plan.policy import Needs, Requirement
 
 #: Characters of all roles together, as long as the ledger's column for them is.

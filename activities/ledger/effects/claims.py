@@ -57,8 +57,8 @@ from surehand.activities.ledger.steps.entries import (
     milliseconds,
 )
 from surehand.activities.ledger.steps.foreign import mark
-from surehand.workflows.contracts.artifacts import as_artifact
 from surehand.workflows.contracts.tools import Recovery
+from surehand.workflows.contracts.values import as_artifact
 
 #: How long to wait for an entry that is being compensated: no lease says when that ends.
 COMPENSATING_WAIT = timedelta(seconds=2)

@@ -18,8 +18,8 @@ from surehand.activities.ledger.effects.undone import (
     tell_replayers,
 )
 from surehand.activities.ledger.steps.entries import UNASKED, Entry, next_commit_no
-from surehand.workflows.contracts.artifacts import ARTIFACT
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from surehand.workflows.contracts.values import ARTIFACT
 
 #: A receipt that a human gives travels in history as it is.
 LARGEST_RECEIPT: Final = 8 * 1024  # bytes

@@ -16,9 +16,8 @@ from surehand.activities.ledger.approvals.votes import folded
 from surehand.activities.ledger.core.approval_expiry import has_expired
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
 from surehand.activities.ledger.effects.epochs import RESTORED, Epoch
-from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.approvals import Assurance, standing_label
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.standing import standing_label
 from surehand.workflows.identity import NotCanonical
 from surehand.workflows.plan.plan import ITERATION
 

@@ -15,7 +15,7 @@ from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.people.starts import marked_starter
 from surehand.activities.ledger.retention.hiding import require_shown
 from surehand.activities.ledger.steps.foreign import content_of
-from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.plan.policy import Needs
 

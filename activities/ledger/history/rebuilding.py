@@ -22,8 +22,8 @@ from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.attempts import NO
 from surehand.workflows.contracts.checkpoint import PendingCall, SideEffect
-from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.interrupts import ACCEPTED, InterruptKind
+from surehand.workflows.contracts.steering import ACCEPTED, InterruptKind
+from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.plan.plan import ITERATION, Plan, Step
 from surehand.workflows.steps import rules
 

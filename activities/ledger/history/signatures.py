@@ -34,9 +34,8 @@ from surehand.activities.ledger.people.signatures import (
     claimed,
     header_kid,
 )
-from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.approvals import Assurance, ExportClaims, Signed, audience
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.signing import ExportClaims, Signed, audience
 from surehand.workflows.identity import tenant_of_run
 
 

@@ -26,8 +26,8 @@ from surehand.activities.ledger.outbox.notification import (
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.ledger.steps.foreign import content_of
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.foreign import foreign_text
-from surehand.workflows.contracts.interrupts import Interrupt
+from surehand.workflows.contracts.steering import Interrupt
+from surehand.workflows.contracts.values import foreign_text
 from surehand.workflows.plain_text import plain_line
 from surehand.workflows.plan.policy import Needs
 

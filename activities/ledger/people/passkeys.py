@@ -27,7 +27,7 @@ from surehand.activities.ledger.people.public_keys import (
     kid_of,
 )
 from surehand.activities.ledger.people.signatures import BadSignature, claims_in, json_object
-from surehand.workflows.contracts.signing import (
+from surehand.workflows.contracts.approvals import (
     MOST_DECISIONS,
     PASSKEY_LIST,
     PASSKEY_TYP,

@@ -24,11 +24,13 @@ from surehand.activities.ledger.people.signatures import (
 )
 from surehand.workflows.contracts.approvals import (
     Assurance,
+    Claims,
     Decision,
+    DecisionClaims,
     DecisionOutcome,
     VerdictCode,
+    audience,
 )
-from surehand.workflows.contracts.signing import Claims, DecisionClaims, audience
 from surehand.workflows.identity import NotCanonical, digest
 
 C = TypeVar("C", bound=Claims)

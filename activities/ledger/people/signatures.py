@@ -25,11 +25,11 @@ from surehand.activities.ledger.people.public_keys import (
     unique_names,
 )
 from surehand.process.ciphers import signature_registry
-from surehand.workflows.contracts.approvals import Decision
-from surehand.workflows.contracts.signing import (
+from surehand.workflows.contracts.approvals import (
     ALGORITHM,
     LONGEST_SIGNATURE,
     Claims,
+    Decision,
     DecisionClaims,
     Signed,
     audience,

@@ -19,9 +19,8 @@ from surehand.activities.ledger.people.proofs import (
     still_signed,
 )
 from surehand.activities.ledger.people.signatures import BadSignature
-from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.signing import StartClaims, audience
-from surehand.workflows.contracts.starting import OpenRun, StartRun
+from surehand.workflows.contracts.approvals import Assurance, StartClaims, audience
+from surehand.workflows.contracts.runs import OpenRun, StartRun
 from surehand.workflows.identity import NotCanonical, digest, is_child_of
 
 _EVIDENCE: Final = ("start_signature", "start_kid")

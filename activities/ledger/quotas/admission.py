@@ -23,7 +23,7 @@ from surehand.activities.ledger.quotas.limits import (
     limits_of,
     take_turn,
 )
-from surehand.workflows.contracts.quotas import (
+from surehand.workflows.contracts.values import (
     LONGEST_LOOK,
     SHORTEST_LOOK,
     Quota,

@@ -11,7 +11,7 @@ from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events, quotas
-from surehand.workflows.contracts.quotas import Quota, QuotaWait
+from surehand.workflows.contracts.values import Quota, QuotaWait
 
 Over = Literal["queue", "reject"]
 

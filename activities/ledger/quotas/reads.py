@@ -10,7 +10,7 @@ from surehand.activities.ledger.quotas.admission import open_runs, queued_runs
 from surehand.activities.ledger.quotas.limits import Limits
 from surehand.activities.ledger.quotas.requests import pending_requests
 from surehand.activities.ledger.quotas.usage import LIMITED, Standing, standing, window_end
-from surehand.workflows.contracts.quotas import Quota
+from surehand.workflows.contracts.values import Quota
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from surehand.activities.ledger.quotas.limits import (
     limits_of,
     take_turn,
 )
-from surehand.workflows.contracts.quotas import LONGEST_LOOK, Quota, QuotaWait
+from surehand.workflows.contracts.values import LONGEST_LOOK, Quota, QuotaWait
 
 _PENDING: Final = rows_of(approvals, func.count(), state="pending")
 

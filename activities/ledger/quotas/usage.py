@@ -27,8 +27,7 @@ from surehand.activities.ledger.quotas.limits import (
     limits_from,
     take_turn,
 )
-from surehand.workflows.contracts.quotas import Quota, QuotaWait
-from surehand.workflows.contracts.usage import Usage
+from surehand.workflows.contracts.values import Quota, QuotaWait, Usage
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS

@@ -10,13 +10,13 @@ from surehand.activities.ledger.core.tables import events
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.attempts import StepAttempt
-from surehand.workflows.contracts.interrupts import (
+from surehand.workflows.contracts.steering import (
     GivenAnswer,
     Interrupt,
     InterruptKind,
     RecordInterrupt,
+    Steer,
 )
-from surehand.workflows.contracts.judging import Steer
 from surehand.workflows.identity import NotCanonical, digest
 from surehand.workflows.plan.plan import ASKING, WAITING
 

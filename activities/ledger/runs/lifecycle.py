@@ -32,12 +32,9 @@ from surehand.activities.ledger.steps import acting, foreign
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.drafts import Written
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.controls import AmendRun
-from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.quotas import QuotaWait
-from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.starting import OpenRun
+from surehand.workflows.contracts.runs import AmendRun, CloseRun, OpenRun
 from surehand.workflows.contracts.tools import ToolSpec
+from surehand.workflows.contracts.values import ForeignContent, QuotaWait
 from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Plan
 

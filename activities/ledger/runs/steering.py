@@ -16,16 +16,20 @@ from surehand.activities.ledger.people.public_keys import BadKey, checked, kid_o
 from surehand.activities.ledger.people.signatures import BadSignature, verify
 from surehand.activities.ledger.runs import interrupts
 from surehand.process.json_schemas import problems
-from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.controls import LARGEST_EVENT
-from surehand.workflows.contracts.interrupts import LARGEST_ANSWER, AnswerInterrupts
-from surehand.workflows.contracts.judging import Steer, SteeringCode
-from surehand.workflows.contracts.signing import (
+from surehand.workflows.contracts.approvals import (
+    Assurance,
     ResumeClaims,
     SteeringClaims,
     audience,
 )
-from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.contracts.runs import LARGEST_EVENT
+from surehand.workflows.contracts.steering import (
+    LARGEST_ANSWER,
+    AnswerInterrupts,
+    Steer,
+    SteeringCode,
+    Verb,
+)
 from surehand.workflows.identity import NotCanonical, digest
 
 #: What whoever a run acts for may do with it; the rest changes what it may spend, or what happened.

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Exists, ScalarSelect
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import bars, runs
-from surehand.workflows.contracts.batches import batch_name
+from surehand.workflows.contracts.tools import batch_name
 
 #: Bars every step of a run, also those that nobody has heard of yet: items, steps made by code.
 EVERY_STEP: Final = "*"

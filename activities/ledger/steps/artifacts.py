@@ -8,7 +8,7 @@ from typing import Any
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import artifacts
-from surehand.workflows.contracts.artifacts import Artifact
+from surehand.workflows.contracts.values import Artifact
 from surehand.workflows.identity import digest, root_run_id
 
 

@@ -14,7 +14,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, steps
 from surehand.activities.ledger.steps.acting import overtaken
 from surehand.workflows.contracts.tools import RecordRefusal
-from surehand.workflows.contracts.usage import Usage
+from surehand.workflows.contracts.values import Usage
 
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"

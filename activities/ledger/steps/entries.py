@@ -18,11 +18,10 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps.attempts import StepAttempt
-from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.approvals import Assurance, Scope
 from surehand.workflows.contracts.effects import EffectView, UndoSpec
-from surehand.workflows.contracts.foreign import ForeignContent
-from surehand.workflows.contracts.standing import Scope
 from surehand.workflows.contracts.tools import Recovery
+from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.identity import provider_key
 from surehand.workflows.plan.policy import Requirement
 

@@ -15,7 +15,7 @@ from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events
-from surehand.workflows.contracts.foreign import ForeignContent
+from surehand.workflows.contracts.values import ForeignContent
 
 #: The event that marks a run.
 MARKED: Final = "run.marked_foreign"
