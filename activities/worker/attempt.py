@@ -234,7 +234,7 @@ class _Around(ActivityInboundInterceptor):
         """Run an activity; each line that it logs has its run, step and attempt."""
         info = activity.info()
         message = input.args[0] if input.args else None
-        call = getattr(message, "call", message)
+        call = getattr(message, "first", getattr(message, "call", message))
         with structlog.contextvars.bound_contextvars(
             run_id=info.workflow_id,
             step_id=getattr(call, "step_id", None),
