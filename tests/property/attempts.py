@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url
 
 from surehand.activities.ledger.core.store import (
     Ledger,
@@ -139,19 +139,19 @@ class ClockedLedger(Ledger):
         # Each attempt stands for a process of its own.
         self.transactional = asyncio.Semaphore(1000)
 
-    async def _transact(
-        self, tenant: str, work: Callable[[Transaction], T], *_: Any, opening: Any = None, **__: Any
-    ) -> T:
+    async def run_transaction(
+        self, tenant: str, work: Callable[[Transaction], T], *_: Any
+    ) -> tuple[T, Transaction]:
         """Make a transaction that takes place when the test's clock says."""
         attempt = _CURRENT.get()
         if attempt is not None and attempt.sleepy:
             attempt.sleepy = False
             await attempt.stands_at("start")
-        with opening(tenant, self._patience) if opening else self.transaction(tenant) as tx:
+        with self.transaction(tenant) as tx:
             result = work(tx)
         if attempt is not None and attempt.loses_this_answer():
             raise LedgerUnavailable("the answer to the commit was lost")
-        return result
+        return result, tx
 
     @contextmanager
     def transaction(self, tenant: str) -> Iterator[Transaction]:
@@ -160,16 +160,6 @@ class ClockedLedger(Ledger):
         self._clock.now_ms += 1
         with super().transaction(tenant) as tx:
             tx.now_ms, tx.began = self._clock.now_ms, self._clock.now()
-            yield tx
-
-    @contextmanager
-    def _begin_call(self, tenant: str, *limits: Any, **more: Any) -> Iterator[Transaction]:
-        """Begin a call of functions that ``take_the_tests_clock`` has made."""
-        self._clock.now_ms += 1
-        with super()._begin_call(tenant, *limits, **more) as tx:
-            tx.began = self._clock.now()
-            set_clock = text("SELECT set_config('surehand_test.now_ms', :now, false)")
-            tx.connection.execute(set_clock, {"now": str(self._clock.now_ms)})
             yield tx
 
 

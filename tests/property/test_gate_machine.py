@@ -596,7 +596,7 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[G
 def test_on_sqlite_nothing_runs_that_was_not_approved_when_it_was_claimed(
     machine: type[GateMachine],
 ) -> None:
-    run_state_machine_as_test(machine, settings=search(60, stateful_step_count=20))
+    run_state_machine_as_test(machine, settings=search(150, stateful_step_count=20))
     assert machine.reached["calls"] > 100, machine.reached
 
 
