@@ -87,7 +87,8 @@ async def test_a_report_goes_on_where_its_worker_has_died(
         await run.in_state(RunState.WAITING_INPUT)
         desk.fault("articles", fail="before", status=503)
         await answered(run, answer="accept")
-        await until(lambda: bytes_written(stage, run), bool)
+        # A draft is begun, with nothing in it, before its first section is written.
+        await until(lambda: bytes_written(stage, run), lambda sizes: any(sizes.values()))
         doomed.kill()
     desk.clear_faults()
     read = desk.requests("tickets")["received"]
