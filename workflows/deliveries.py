@@ -9,8 +9,6 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from pydantic import SerializeAsAny, ValidationError, ValidationInfo, field_validator
-from temporalio import workflow
-from temporalio.common import RawValue
 
 from surehand.workflows.contracts.approvals import Decision, Verdict, VerdictCode
 from surehand.workflows.contracts.base import Message, Record
@@ -26,7 +24,7 @@ from surehand.workflows.contracts.steering import (
     Steering,
     Verb,
 )
-from surehand.workflows.contracts.values import as_pasted, as_unreadable
+from surehand.workflows.contracts.values import as_unreadable
 from surehand.workflows.identity import is_too_deep
 from surehand.workflows.plan.wording import reasons
 
@@ -44,25 +42,6 @@ LARGEST_PLAN: Final = 1024 * 1024
 
 class Malformed(ValueError):
     """A payload is not what it is taken for; the message names what is wrong with it."""
-
-
-def as_sent(signal: str, payload: Any, more: tuple[Any, ...]) -> Any:
-    """Return what a signal carries, also in plain, or before the run had a handler for it.
-
-    The SDK takes such a one for a signal of an unknown name, and then hands that name and the raw
-    values to the handler of the name: it would be lost.
-
-    Raises:
-        Malformed: It cannot be read.
-    """
-    raw = more[0] if payload == signal and more and isinstance(more[0], list) else None
-    if raw is None or not all(isinstance(value, RawValue) for value in raw):
-        return as_pasted(payload)
-    try:
-        sent = workflow.payload_converter().from_payload(raw[0].payload) if raw else None
-        return as_pasted(sent)
-    except Exception as error:  # whatever a converter finds wrong with it
-        raise Malformed(f"{signal}: cannot be read: {error}"[:LONGEST_REASON]) from error
 
 
 def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:

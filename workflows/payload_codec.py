@@ -204,6 +204,20 @@ class SharedPayloadConverter(PydanticPayloadConverter):
     def __init__(self) -> None:
         """Do nothing: it has been made."""
 
+    def from_payloads(
+        self, payloads: Sequence[Payload], type_hints: list[type] | None = None
+    ) -> list[Any]:
+        """Return values; what is of no type and cannot be read is ``Unreadable``.
+
+        Such are signals: the SDK drops one that raises here, and nobody would be told.
+        """
+        try:
+            return super().from_payloads(payloads, type_hints)
+        except Exception as error:  # whatever a converter finds wrong with it
+            if type_hints is not None:
+                raise
+            return [_stand_in(Unreadable(problem=str(error)))] * len(payloads)
+
 
 async def _sha256(data: bytes) -> str:
     """Return a digest, made by a thread: a run may carry 32 MiB, and others have their turn."""
@@ -397,8 +411,7 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
             if self._waits:
                 raise
         uri, size = (reference.uri, reference.bytes) if reference else ("", 0)
-        unreadable = Unreadable(uri=uri, bytes=size, problem=problem, **said)
-        text = json.dumps({UNREADABLE: unreadable.model_dump(mode="json", exclude_defaults=True)})
+        text = json.dumps(_stand_in(Unreadable(uri=uri, bytes=size, problem=problem, **said)))
         return Payload(metadata={ENCODING_KEY: b"json/plain"}, data=text.encode())
 
     async def _decrypted(self, payload: Payload) -> Payload:
@@ -434,6 +447,10 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         if content.metadata.get(ENCODING_KEY) == ENCODING:
             raise NotKept("what is there is a reference again")
         return content
+
+
+def _stand_in(unreadable: Unreadable) -> dict[str, Any]:
+    return {UNREADABLE: unreadable.model_dump(mode="json", exclude_defaults=True)}
 
 
 def _said_in(payload: Payload) -> dict[str, Any]:

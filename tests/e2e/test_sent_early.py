@@ -9,7 +9,7 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from tests.e2e.messages import event, told
 from tests.e2e.plans import plan, refund_step
-from tests.e2e.runs import step
+from tests.e2e.runs import step, until
 from tests.e2e.stage import Stage
 
 
@@ -31,6 +31,9 @@ async def test_what_steers_a_run_before_a_worker_has_it_counts_in_its_order(
         assert [one.name for one in refused] == ["cancel", "cancel", "cancel", "stop_it"]
         assert ["actor" in one.reason for one in refused] == [True, True, False, False]
         assert stage.shop.counts(order_id)["refunds"] == 0
+        # Later, too, it is told what cannot be read at all.
+        await run.handle.signal(Verb.CANCEL, RawValue(Payload(data=b"{}")))
+        await until(run.view, lambda view: len(view.refused_signals) == len(refused) + 1)
         await told(run, Verb.RESUME, ResumeRun(actor="uma"))
         await run.approve()
         result = await run.result()

@@ -27,7 +27,7 @@ from surehand.workflows.contracts.steering import (
     Way,
 )
 from surehand.workflows.contracts.values import as_pasted
-from surehand.workflows.deliveries import Answer, Delivery, Malformed, as_sent
+from surehand.workflows.deliveries import Answer, Delivery, Malformed
 from surehand.workflows.state.records import NO_MORE, reason_of
 from surehand.workflows.state.run_state import RunData
 from surehand.workflows.wait_condition import comes_true
@@ -152,6 +152,7 @@ class _Taken:
 
     judge: Judge
     ready: Callable[[], bool]
+    elsewhere: Callable[[Any], Answer | None]
 
 
 class Control:
@@ -185,7 +186,7 @@ class Control:
         ready: Callable[[], bool] = lambda: True,
         elsewhere: Callable[[Any], Answer | None] = lambda _: None,
     ) -> None:
-        """Have the run take a verb, as a signal and as an update.
+        """Have the run take a verb, which arrives as a signal or as an update.
 
         Args:
             verb: The verb.
@@ -193,30 +194,31 @@ class Control:
             ready: Whether the run knows all that the sender may know.
             elsewhere: Hands a payload on to the run that it is for, if that is another one.
         """
-        self._verbs[verb] = _Taken(judge, ready)
+        self._verbs[verb] = _Taken(judge, ready, elsewhere)
 
-        # Whatever is sent, also with no argument or with several, must not raise here: the run
-        # could not move on any more.
-        def by_signal(payload: Any = None, *more: Any) -> None:
-            try:
-                sent = as_sent(verb, payload, more)
-                if elsewhere(sent) is None:
-                    self._data.inbox.receive(verb, sent)
-            except Malformed as error:
-                self._data.add_line(workflow.now(), f"signal {verb} ignored: {error}")
-                self._refuse(verb, str(error))
-
-        async def by_update(payload: Any = None, *_: Any) -> Any:
+    def receive_signal(self, verb: Verb, payload: Any) -> None:
+        """Take what a signal carries, also if that is nothing that the run understands."""
+        try:
             sent = as_pasted(payload)
-            answer = elsewhere(sent) or await self._answered(verb, sent)
-            if answer.verdict is not None:
-                return answer.verdict
-            if not answer.accepted:
-                raise ApplicationError(answer.message, type="SteeringRefused", non_retryable=True)
-            return Acknowledged(message=answer.message)
+            if self._verbs[verb].elsewhere(sent) is None:
+                self._data.inbox.receive(verb, sent)
+        except Malformed as error:
+            self._data.add_line(workflow.now(), f"signal {verb} ignored: {error}")
+            self._refuse(verb, str(error))
 
-        workflow.set_signal_handler(verb, by_signal)
-        workflow.set_update_handler(verb, by_update)
+    async def answer_update(self, verb: Verb, payload: Any) -> Any:
+        """Take what an update carries, and return what comes of it.
+
+        Raises:
+            ApplicationError: ``SteeringRefused`` or ``Malformed``.
+        """
+        sent = as_pasted(payload)
+        answer = self._verbs[verb].elsewhere(sent) or await self._answered(verb, sent)
+        if answer.verdict is not None:
+            return answer.verdict
+        if not answer.accepted:
+            raise ApplicationError(answer.message, type="SteeringRefused", non_retryable=True)
+        return Acknowledged(message=answer.message)
 
     def take_steering(
         self,

@@ -338,6 +338,29 @@ class Run:
         return checkpoint_of(self._data, workflow.now(), self._spending.shown())
 
 
+def _take_verb(verb: Verb) -> None:
+    """Define a verb's signal and update for all runs: what the SDK finds out of them, it does once.
+
+    Whatever is sent, also with no argument or with several, must not raise in a signal: the run
+    could not move on any more.
+    """
+
+    @workflow.signal(name=verb)
+    def by_signal(run: Run, payload: Any = None, *_: Any) -> None:
+        run._control.receive_signal(verb, payload)
+
+    @workflow.update(name=verb)
+    async def by_update(run: Run, payload: Any = None, *_: Any) -> Any:
+        return await run._control.answer_update(verb, payload)
+
+    setattr(Run, f"signal_{verb}", by_signal)
+    setattr(Run, f"update_{verb}", by_update)
+
+
+for _verb in Verb:
+    _take_verb(_verb)
+
+
 async def ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Wait until all of them have ended, however they end."""
     await workflow.wait_condition(lambda: all(task.done() for task in tasks))
