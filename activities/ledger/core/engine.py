@@ -9,8 +9,12 @@ from __future__ import annotations
 import re
 import secrets
 import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, urlsplit
@@ -31,7 +35,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from surehand.activities.ledger.core.prepared import run_sql
+from surehand.process import clock
 from surehand.process.program import command, migrate_command
+from surehand.workflows.identity import tenant_problem
 
 #: How long a statement may take, and a SQLite writer waits for another process's transaction.
 PATIENCE: Final = timedelta(seconds=10)
@@ -55,7 +61,6 @@ _KEEPALIVE: Final = 30
 #: Names of options in a database URL's query whose values nobody may read.
 _SECRET_OPTION: Final = re.compile("pass|secret|token", re.IGNORECASE)
 
-_SQLITE_CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 #: Commits that were told are kept, whatever the database, or the role, has as its default.
 _POSTGRES_DURABLE: Final = (
@@ -65,12 +70,16 @@ _POSTGRES_DURABLE: Final = (
 #: Where all of the ledger lies. It is said in each transaction, because a session keeps what a tool
 #: has set, and looks for a table among its temporary ones first if these are not named last.
 SCHEMA: Final = "public"
-_POSTGRES_BEGIN: Final = (
-    f"SELECT {_POSTGRES_NOW}, set_config('surehand.tenant', %s, true), {_POSTGRES_DURABLE},"
+#: What is read after waiting for a lock must be what was committed meanwhile: under any other
+#: level, which a database may have as its default, it is not.
+_POSTGRES_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_POSTGRES_ENTER: Final = (
+    f"SELECT {_POSTGRES_NOW}, {_POSTGRES_DURABLE},"
+    " set_config('surehand.tenant', '{tenant}', true),"
     f" set_config('search_path', '{SCHEMA}, pg_temp', true),"
-    " set_config('statement_timeout', %s, true),"
+    " set_config('statement_timeout', '{limit}', true),"
     # Of a worker that is stopped, or whose host is gone, the server learns nothing.
-    " set_config('idle_in_transaction_session_timeout', %s, true)"
+    " set_config('idle_in_transaction_session_timeout', '{idle}', true)"
 )
 _POSTGRES_CLOCK: Final = f"SELECT {_POSTGRES_NOW}"
 _POSTGRES_LOCK: Final = "pg_advisory_xact_lock{}(hashtextextended(%s, 0))"
@@ -178,9 +187,8 @@ def make_engine(database_url: str, patience: timedelta = PATIENCE) -> Engine:
         return engine
     engine = create_engine(
         url,
-        # Said at each BEGIN. What is read after waiting for a lock must be what was committed
-        # meanwhile: under any other level, which a database may have as its default, it is not.
-        isolation_level="READ COMMITTED",
+        # The driver sends no BEGIN of its own; `_begin_postgres` does, and more with it.
+        isolation_level="AUTOCOMMIT",
         pool_size=CONNECTIONS,
         max_overflow=0,
         pool_timeout=30,
@@ -192,6 +200,7 @@ def make_engine(database_url: str, patience: timedelta = PATIENCE) -> Engine:
         },
     )
     event.listen(engine, "do_connect", partial(_connect_patiently, patience))
+    event.listen(engine, "begin", _begin_postgres)
     event.listen(engine, "handle_error", _leave_standby)
     return engine
 
@@ -262,23 +271,59 @@ def forget_log(engine: Engine) -> None:
         connection.close()
 
 
+@dataclass
+class _Entering:
+    """What a transaction is entered with, in one trip with its BEGIN."""
+
+    sql: str
+    now_ms: int = 0
+
+
+def _begin_postgres(connection: Connection) -> None:
+    entering = connection.get_execution_options().get("entering")
+    if entering is None:
+        run_sql(connection, _POSTGRES_BEGIN)
+        return
+    cursor = run_sql(connection, f"{_POSTGRES_BEGIN}; {entering.sql}")
+    cursor.nextset()
+    entering.now_ms = int(cursor.fetchone()[0])
+
+
+@contextmanager
 def enter_transaction(
-    connection: Connection, tenant: str, limit: timedelta, idle: timedelta
-) -> int:
-    """Bind the transaction to a tenant and return the database's clock in milliseconds.
+    engine: Engine, tenant: str, limit: timedelta, idle: timedelta
+) -> Iterator[tuple[Connection, int, float]]:
+    """Open a transaction of a tenant; it commits at the end of the block, or rolls back.
 
     Args:
-        connection: Of the transaction.
-        tenant: Whose.
+        engine: The ledger's.
+        tenant: Whose; its name is one that a tenant can have.
         limit: How long a statement may take; on SQLite nothing but another writer takes time.
         idle: How long it may take between two: then PostgreSQL ends it, and frees its locks.
+
+    Returns:
+        Its connection, the database's clock in milliseconds (SQLite's is this machine's), and this
+        process's own clock before that was read, after all waiting: for a connection, and on SQLite
+        for another writer.
     """
-    if connection.dialect.name == "sqlite":
-        cursor = run_sql(connection, f"SELECT {_SQLITE_CLOCK}")
-    else:
-        limits = (str(one // timedelta(milliseconds=1)) for one in (limit, idle))
-        cursor = run_sql(connection, _POSTGRES_BEGIN, (tenant, *limits))
-    return int(cursor.fetchone()[0])
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            with connection.begin():
+                began = clock.now()
+                yield connection, time.time_ns() // 1_000_000, began
+            return
+        began, entering = clock.now(), _Entering(_enter_sql(tenant, limit, idle))
+        with connection.execution_options(entering=entering).begin():
+            yield connection, entering.now_ms, began
+
+
+@lru_cache(maxsize=1000)
+def _enter_sql(tenant: str, limit: timedelta, idle: timedelta) -> str:
+    # Said in the text: several statements in one trip take no parameters.
+    problem = tenant_problem(tenant)
+    assert problem is None, problem
+    ms = timedelta(milliseconds=1)
+    return _POSTGRES_ENTER.format(tenant=tenant, limit=limit // ms, idle=idle // ms)
 
 
 def read_clock(connection: Connection) -> int:

@@ -41,7 +41,6 @@ from surehand.activities.ledger.core.engine import (
 from surehand.activities.ledger.core.sealed import KeyNeeded, KnownKey
 from surehand.activities.ledger.core.session import LongTransaction
 from surehand.activities.ledger.core.transaction import Observer, RunNotFound, Transaction
-from surehand.process import clock
 from surehand.process.ciphers import RememberedKeys, RunKey
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows.contracts.base import ChainHead
@@ -463,16 +462,12 @@ class Ledger:
         idle: timedelta | None = None,
         held: Mapping[str, RunKey | KeyErased] = _NONE,
     ) -> Iterator[Transaction]:
-        with self.engine.begin() as connection:
-            # After all waiting: for a turn, a connection, and on SQLite for another writer.
-            began = clock.now()
-            now_ms = enter_transaction(connection, tenant, limit, idle or limit)
-            seen = self._heads[tenant]
-            keys = self._known_keys(held)
+        entered = enter_transaction(self.engine, tenant, limit, idle or limit)
+        with entered as (connection, now_ms, began):
             tx = Transaction(
                 *(connection, tenant, now_ms, began, self._channels, self.passkey_origins),
-                last_seen=seen,
-                keys=keys,
+                last_seen=self._heads[tenant],
+                keys=self._known_keys(held),
             )
             yield tx
             tx.write_events()
