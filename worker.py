@@ -107,8 +107,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 #: After a crash of the worker that held a run, another one gets it after this long (default 10 s),
-#: unless that has noticed the death (``activities/worker/takeover.py``).
-STICKY_TIMEOUT: Final = timedelta(seconds=1)
+#: unless that has noticed the death (``activities/worker/takeover.py``). A worker that is only busy
+#: loses a run that it does not take up within this time: it has to be replayed then.
+STICKY_TIMEOUT: Final = timedelta(seconds=5)
+#: Workflow tasks at once. The server gives each for 3 s (``workflows/options.py``), and they share
+#: one interpreter: of a hundred runs at once in ``async`` most tasks took longer with the SDK's 100,
+#: were done twice, and each run took twice the processor time.
+WORKFLOW_TASKS: Final = 25
 #: Heartbeats are sent this often at most; the default (80 % of the time-out) leaves no room for a
 #: busy machine.
 HEARTBEAT_THROTTLE: Final = timedelta(seconds=1)
@@ -255,6 +260,7 @@ def make_worker(
             ],
             workflow_runner=runner,
             unsandboxed_workflow_runner=OwnWorkflowRunner(),
+            max_concurrent_workflow_tasks=WORKFLOW_TASKS,
             max_cached_workflows=settings.max_cached_workflows,
             sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

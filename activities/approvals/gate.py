@@ -164,9 +164,10 @@ class ApprovalActivities:
         )
         return VerdictReached(verdict=judged.verdict, params=judged.params, head=head)
 
-    def _judge_early(self, asked: RequestApproval, tx: Transaction) -> None:
+    def _judge_early(self, asked: RequestApproval, tx: Transaction) -> bool:
         for one in asked.early:
             self._verify(tx, one)
+        return bool(asked.early)
 
     def _verify(self, tx: Transaction, asked: VerifyDecision) -> Judged:
         return decision_rows.verify(

@@ -60,9 +60,10 @@ def ask(
         "covers": lambda _row, scope: call.covers(scope),
     }
 
-    def judge(tx: Transaction) -> None:
+    def judge(tx: Transaction) -> bool:
         for one in asked:
             decision_rows.verify(tx, one, **how)
+        return bool(asked)
 
     return scene.ask_approval(call, requirement=requirement, judge_early=judge)
 

@@ -72,7 +72,7 @@ def request(
     editors: Sequence[str] = (),
     answers: Sequence[Any] = (),
     secret: bool = False,
-    judge_early: Callable[[Transaction], None] = lambda _: None,
+    judge_early: Callable[[Transaction], bool] = lambda _: False,
 ) -> Mapping[str, Any]:
     """Write an approval request, or return the one that is there and asks just this.
 
@@ -91,7 +91,7 @@ def request(
         editors: Who has changed the params.
         answers: What people have answered to the tool's own questions.
         secret: Whether it is on record who is shown the params.
-        judge_early: Judges the decisions that have come before the request.
+        judge_early: Judges the decisions that have come before the request; whether there are any.
 
     Raises:
         QuotaUsedUp: As many requests of the tenant wait as may; nothing of this one is to be left.
@@ -155,14 +155,14 @@ def request(
         assurance=assurance.value,
         quorum=max(requirement.quorum for requirement in needs.requirements),
     )
-    apply(tx, row, call.covers)
-    judge_early(tx)
-    judged = locked(tx, approval_id)
-    assert judged is not None
-    if judged["state"] == "pending":
+    voted = apply(tx, row, call.covers)
+    if judge_early(tx) or voted:
+        row = locked(tx, approval_id)
+        assert row is not None
+    if row["state"] == "pending":
         require_place(tx)
-        write_approval(tx, judged, Kind.APPROVAL)
-    return judged
+        write_approval(tx, row, Kind.APPROVAL)
+    return row
 
 
 @dataclass(frozen=True)

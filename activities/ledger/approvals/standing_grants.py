@@ -53,8 +53,8 @@ from surehand.workflows.identity import digest
 _LONGEST_NAME: Final = 200
 
 
-def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> None:
-    """Let standing approvals vote for a request that was just written.
+def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> bool:
+    """Let standing approvals vote for a request that was just written; return whether any has.
 
     Only those that help, and none once there are votes enough. They are used under one lock for
     all of a tool, taken after the approval's row: workers may not change the rows of standing
@@ -62,12 +62,12 @@ def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> None:
     """
     needs = needs_of(row)
     if not needs.standing or not of_tool(tx, row["tool"]):
-        return
+        return False
     lock_name(tx.connection, f"standing:{tx.tenant}:{row['tool']}")
     tx.tick()
     assurance = Assurance(row["assurance"])
     if unknown_requester(tx, row["run_id"], needs.requirements, assurance) is not None:
-        return
+        return False
     waiting, asked_by = of_tool(tx, row["tool"]), requesters(tx, row, needs.requirements)
     people = principals.find(tx, [one.granter for one in waiting])
     votes: list[Vote] = []
@@ -85,7 +85,8 @@ def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> None:
         votes, verified = [*votes, vote], verified and standing.signed
         if missing(needs.requirements, votes, asked_by) is None:
             _approved(tx, row, standing, verified=verified)
-            return
+            break
+    return bool(votes)
 
 
 @dataclass(frozen=True)
