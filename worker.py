@@ -111,8 +111,8 @@ log = structlog.get_logger()
 #: loses a run that it does not take up within this time: it has to be replayed then.
 STICKY_TIMEOUT: Final = timedelta(seconds=5)
 #: Workflow tasks at once. The server gives each for 3 s (``workflows/options.py``), and they share
-#: one interpreter: of a hundred runs at once in ``async`` most tasks took longer with the SDK's 100,
-#: were done twice, and each run took twice the processor time.
+#: one interpreter. With the SDK's 100, most tasks of a hundred runs in ``async`` took longer, were
+#: done twice, and each run took twice the processor time.
 WORKFLOW_TASKS: Final = 25
 #: Heartbeats are sent this often at most; the default (80 % of the time-out) leaves no room for a
 #: busy machine.
