@@ -84,7 +84,7 @@ JOINED_PAUSE: Final = timedelta(seconds=5)
 
 
 class ToolActivities:
-    """``describe_tools`` and ``execute_tool``."""
+    """``describe_tools`` and ``execute_tools``."""
 
     def __init__(self, worker: WorkerContext) -> None:
         self._worker = worker

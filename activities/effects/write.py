@@ -1,6 +1,6 @@
 """One write, from claim to outcome: intent, effect, outcome (guarantees G1, G2, G3).
 
-``EffectCall`` is what ``execute_tool`` and ``compensate`` share. Its life: claim in one
+``EffectCall`` is what ``execute_tools`` and ``compensate`` share. Its life: claim in one
 transaction; call the tool with no transaction open, the lease renewed beside it; record the
 outcome in another transaction, guarded by the fencing token. What it finds in doubt is settled.
 """
