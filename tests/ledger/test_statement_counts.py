@@ -81,8 +81,9 @@ def counting(engine: Engine) -> Iterator[Counter[str]]:
     """Count by activity what an engine sends, BEGIN and COMMIT with it."""
     sent, one_at_a_time = Counter[str](), threading.Lock()
 
-    def note(*_: Any) -> None:
-        if activity.in_activity():
+    def note(_connection: Any, _cursor: Any = None, sql: str = "", *_: Any) -> None:
+        # It is told of once more when SQLAlchemy does it.
+        if activity.in_activity() and sql != "COMMIT":
             with one_at_a_time:
                 sent[activity.info().activity_type] += 1
 

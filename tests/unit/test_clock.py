@@ -21,10 +21,10 @@ def test_the_clock_of_leases_counts_suspension() -> None:
 
 def test_nothing_that_judges_a_lease_goes_by_another_clock() -> None:
     from surehand.activities.effects import leases, read, reconcile, write
-    from surehand.activities.ledger.core import store
+    from surehand.activities.ledger.core import engine
     from surehand.activities.worker import watchdog
 
-    assert store.clock is clock
+    assert engine.clock is clock
     for module in (write, leases, read, reconcile, watchdog):
         assert module.clock is clock, module.__name__
         assert "time.monotonic" not in inspect.getsource(module), module.__name__

@@ -129,7 +129,7 @@ def request(
         approval_id = approval_id_of(call.run_id, call.step_id, number)
     # What this step has been approved for before and has not used is not used any more.
     give_back(tx, call.run_id, step_id=call.step_id)
-    row = tx.one(
+    row: Mapping[str, Any] | None = tx.one(
         insert_row(
             approvals,
             **asked,
@@ -202,7 +202,7 @@ def consume(
     changed = _changed(call, found)
     if changed is not None:
         return changed
-    tx.execute(
+    tx.send(
         update_rows(approvals, approval_id=call.approval_id, consumed_entry=None).values(
             consumed_entry=entry_id, consumed_generation=generation
         )

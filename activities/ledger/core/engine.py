@@ -130,11 +130,36 @@ def _is_wrong_sql(error: BaseException) -> bool:
     return isinstance(original, sqlite3.OperationalError) and "no such" in str(original)
 
 
+class _OneTrip(psycopg.Pipeline):
+    """A pipeline whose last message is its Sync.
+
+    The driver's own may have a Flush follow it. PostgreSQL waits for what follows that, and ends no
+    transaction that idles meanwhile.
+    """
+
+    def _exit_gen(self) -> Any:
+        self._enqueue_sync()
+        try:
+            yield from self._communicate_gen()
+        finally:
+            yield from self._fetch_gen(flush=False)
+
+
 class _Patient(psycopg.Connection[Any]):
     """A connection that gives up a server which says nothing, and is closed then."""
 
     limit: float
     """Seconds that an answer may take."""
+
+    @contextmanager
+    def pipeline(self) -> Iterator[psycopg.Pipeline]:
+        """Open a pipeline; none is open."""
+        self._pipeline = _OneTrip(self)
+        try:
+            with self._pipeline as opened:
+                yield opened
+        finally:
+            self._pipeline = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         try:
@@ -349,10 +374,14 @@ def lock_name(connection: Connection, *names: str, shared: str | None = None) ->
     """
     if connection.dialect.name == "sqlite":
         return 0
+    return int(run_sql(connection, *lock_statement(*names, shared=shared)).fetchone()[-1])
+
+
+def lock_statement(*names: str, shared: str | None = None) -> tuple[str, tuple[str, ...]]:
+    """Return what ``lock_name`` runs on PostgreSQL, and its parameters; the clock comes last."""
     locks, names = _locks(_POSTGRES_LOCK, names, shared)
-    # What is selected is worked out from left to right: the clock comes last.
-    selected = ", ".join([*locks, _POSTGRES_NOW])
-    return int(run_sql(connection, f"SELECT {selected}", names).fetchone()[-1])
+    # What is selected is worked out from left to right.
+    return f"SELECT {', '.join([*locks, _POSTGRES_NOW])}", names
 
 
 def try_lock_names(connection: Connection, *names: str, shared: str | None = None) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Dialect, Executable
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 
 _Process = Callable[[Any], Any]
@@ -34,6 +35,27 @@ def run_sql(connection: Connection, sql: str, parameters: Any = ()) -> Any:
     if heard:
         connection.dispatch.after_cursor_execute(connection, cursor, *told)
     return cursor
+
+
+def run_together(connection: Connection, statements: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Run statements in the driver, on PostgreSQL in one trip, and return their cursors.
+
+    Raises:
+        DBAPIError: As ``run_sql`` raises it, for the first one that fails.
+    """
+    if len(statements) == 1 or connection.dialect.name != "postgresql":
+        return [run_sql(connection, *one) for one in statements]
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    try:
+        with driver.pipeline():
+            return [run_sql(connection, *one) for one in statements]
+    except DBAPIError:
+        raise
+    except Exception as error:
+        # Said at the end of the pipeline, of any of them.
+        cursor = connection.connection.cursor()
+        connection._handle_dbapi_exception(error, statements[-1][0], None, cursor, None)
 
 
 class PreparedStatement:
@@ -109,20 +131,11 @@ class CompiledStatement:
             for name, process in self._binds
         }
 
-    def run(self, connection: Connection, parameters: Any) -> Any:
-        """Run it, and return the driver's cursor.
-
-        Args:
-            connection: Of the transaction.
-            parameters: As ``parameters`` returns them.
-
-        Raises:
-            DBAPIError: As ``run_sql`` raises it.
-        """
+    def tell(self, connection: Connection) -> None:
+        """Tell whoever listens that it is about to be run."""
         if connection._has_events or connection.engine._has_events:
             for listener in connection.dispatch.before_execute:
                 listener(connection, self._statement, [], {}, {})
-        return run_sql(connection, self.sql, parameters)
 
     def rows(self, cursor: Any) -> list[dict[str, Any]]:
         """Return all rows of a cursor that has run it."""

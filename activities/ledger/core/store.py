@@ -471,6 +471,7 @@ class Ledger:
             )
             yield tx
             tx.write_events()
+            tx.commit_sent()
 
     def _known_keys(self, held: Mapping[str, RunKey | KeyErased]) -> KnownKey | None:
         if self.keys is None:

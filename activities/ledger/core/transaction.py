@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -13,8 +13,13 @@ from sqlalchemy import BindParameter, Connection, Insert, Table, Update, bindpar
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import StatementError
 
-from surehand.activities.ledger.core.engine import lock_name, read_clock, try_lock_names
-from surehand.activities.ledger.core.prepared import PreparedStatement
+from surehand.activities.ledger.core.engine import (
+    lock_name,
+    lock_statement,
+    read_clock,
+    try_lock_names,
+)
+from surehand.activities.ledger.core.prepared import PreparedStatement, run_together
 from surehand.activities.ledger.core.sealed import (
     OF_RUN,
     Cell,
@@ -130,11 +135,20 @@ class PendingEvent:
     """Its place, once it has one."""
 
 
+class _Sent(NamedTuple):
+    """A statement that waits to be run."""
+
+    sql: str
+    parameters: Any = None
+    then: Callable[[Any], None] | None = None
+    """Gets its cursor."""
+
+
 @dataclass
 class Transaction:
     """One transaction of one tenant."""
 
-    connection: Connection
+    _connection: Connection
     tenant: str
     now_ms: int
     """The database's clock at the start of the transaction, or at its newest ``tick``."""
@@ -155,6 +169,28 @@ class Transaction:
     """The keys of runs that are at hand; ``None``: nothing is sealed."""
     _watched: set[str] = field(default_factory=set)
     _locked: dict[str, ChainHead] = field(default_factory=dict)
+    _waiting: list[_Sent] = field(default_factory=list)
+    """What was sent and is run with the next statement: on PostgreSQL, in one trip."""
+
+    @property
+    def connection(self) -> Connection:
+        """Its connection, once all that was sent has been run."""
+        self._flush()
+        return self._connection
+
+    @property
+    def dialect(self) -> str:
+        """Its database: ``sqlite`` or ``postgresql``."""
+        return self._connection.dialect.name
+
+    def _flush(self) -> list[Any]:
+        """Run what waits, and return the cursors."""
+        sent, self._waiting = self._waiting, []
+        cursors = run_together(self._connection, [(one.sql, one.parameters) for one in sent])
+        for one, cursor in zip(sent, cursors, strict=True):
+            if one.then is not None:
+                one.then(cursor)
+        return cursors
 
     def lock_step(self, run_id: str, step_id: str) -> None:
         """Let a step's claim and its undoing never pass each other unseen."""
@@ -173,10 +209,18 @@ class Transaction:
         lock_name(self.connection, shared=self._run_lock(run_id))
 
     def lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> None:
-        """Lock a step, then a business key; the clock is read once both are there."""
+        """Lock a step, then a business key; the clock is read once both are there.
+
+        It is done with the next statement, which sees what is there then.
+        """
+        if self.dialect == "sqlite":
+            return
         names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))
-        now_ms = lock_name(self.connection, *names, shared=self._run_lock(run_id))
-        self.now_ms = max(self.now_ms, now_ms)
+        locked = lock_statement(*names, shared=self._run_lock(run_id))
+        self._waiting.append(_Sent(*locked, self._note_clock))
+
+    def _note_clock(self, cursor: Any) -> None:
+        self.now_ms = max(self.now_ms, int(cursor.fetchone()[-1]))
 
     def try_lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> bool:
         """Lock the same if nobody has any of it; ``False``: somebody has."""
@@ -237,7 +281,7 @@ class Transaction:
 
     def _rows(self, statement: Any, values: Mapping[str, Any]) -> list[dict[str, Any]]:
         if isinstance(statement, PreparedStatement):
-            compiled = statement.compiled(self.connection.dialect)
+            compiled = statement.compiled(self._connection.dialect)
             return compiled.rows(self._run(statement, values))
         return [dict(row) for row in self._run(statement, values).mappings()]
 
@@ -290,11 +334,23 @@ class Transaction:
         """Run a statement and return the number of rows it touched."""
         return int(self._run(*_runnable(statement, values)).rowcount)
 
+    def send(self, statement: Any, **values: Any) -> None:
+        """Run a statement of which nothing is read; it may wait for the next one to be run with it.
+
+        What is wrong with it, that one raises.
+        """
+        statement, given = _runnable(statement, values)
+        if self.dialect == "sqlite" or not isinstance(statement, PreparedStatement):
+            self._run(statement, given)
+        else:
+            self._wait(statement, given)
+
     def _run(self, statement: Any, values: Mapping[str, Any]) -> Any:
         """Run what is a statement of this tenant by this alone, and return its cursor."""
-        given = {**values, OF_TENANT.key: self.tenant}
         if isinstance(statement, PreparedStatement):
-            return self._run_prepared(statement, given)
+            self._wait(statement, values)
+            return self._flush()[-1]
+        given = {**values, OF_TENANT.key: self.tenant}
         if self.keys is None or not isinstance(statement, Insert | Update):
             return self.connection.execute(statement, given)
         try:
@@ -306,18 +362,20 @@ class Transaction:
                 raise error.orig from None
             raise
 
-    def _run_prepared(self, statement: PreparedStatement, given: Mapping[str, Any]) -> Any:
-        compiled = statement.compiled(self.connection.dialect)
+    def _wait(self, statement: PreparedStatement, values: Mapping[str, Any]) -> None:
+        given = {**values, OF_TENANT.key: self.tenant}
+        compiled = statement.compiled(self._connection.dialect)
         if self.keys is None or not compiled.writes:
             parameters = compiled.parameters(given)
         else:
             with sealing(Sealing(self.tenant, self._run_of(statement, given), self.keys)):
                 parameters = compiled.parameters(given)
-        return compiled.run(self.connection, parameters)
+        compiled.tell(self._connection)
+        self._waiting.append(_Sent(compiled.sql, parameters))
 
     def insert_new(self, table: Table, *rows: Mapping[str, Any]) -> int:
         """Insert this tenant's rows that are not there yet, and return how many those are."""
-        dialect = postgresql if self.connection.dialect.name == "postgresql" else sqlite
+        dialect = sqlite if self.dialect == "sqlite" else postgresql
         values = [{"tenant_id": OF_TENANT, **row} for row in rows]
         inserting = dialect.insert(table).values(values).on_conflict_do_nothing()
         inserting = inserting.execution_options(of_run=rows[0].get("run_id"))
@@ -341,6 +399,12 @@ class Transaction:
                 self._write_chain(run_id)
             elif run_id in self._watched:
                 self.heads[run_id] = self._chain(run_id)
+
+    def commit_sent(self) -> None:
+        """Run what waits to be run together with the COMMIT: the driver's own does nothing then."""
+        if self._waiting:
+            self._waiting.append(_Sent("COMMIT"))
+            self._flush()
 
     def _write_chain(self, run_id: str) -> None:
         head = self._locked.get(run_id)
@@ -378,7 +442,7 @@ class Transaction:
         )
         if not moved:
             return False
-        self.execute(insert_rows(events, _EVENT, len(self.pending[run_id])), **values)
+        self.send(insert_rows(events, _EVENT, len(self.pending[run_id])), **values)
         self.heads[run_id] = ChainHead(seq=seq, hash=head)
         return True
 

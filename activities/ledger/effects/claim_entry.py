@@ -71,7 +71,7 @@ _LOOK_AROUND: Final = PreparedStatement(
     )
 )
 _UNSET: Final = dict.fromkeys(one.name for one in effects.c if one.name != "tenant_id")
-_FIRST: Final = PreparedStatement(insert_row(effects).returning(effects), list(_UNSET))
+_FIRST: Final = PreparedStatement(insert_row(effects), list(_UNSET))
 #: What a call of another run has left in an entry is that run's.
 _NOTHING_LEFT: Final = {"error": None, "evidence": None, "receipt": None, "foreign_receipt": False}
 
@@ -141,9 +141,12 @@ def take_first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: i
     if refused is not None:
         return refused
     entry = _new_entry(tx, request, epoch=seen.epoch or 0, generation=generation)
-    row = tx.one(_FIRST, **entry)
-    assert row is not None
-    return _claimed(tx, request, Entry.from_row(row))
+    return _claimed(tx, request, _insert(tx, entry))
+
+
+def _insert(tx: Transaction, entry: dict[str, Any]) -> Entry:
+    tx.send(_FIRST, **entry)
+    return Entry.from_row({**entry, "tenant_id": tx.tenant})
 
 
 def doubt_first(
@@ -153,9 +156,9 @@ def doubt_first(
 
     No approval is used for that: nothing is called.
     """
-    row = tx.one(
-        _FIRST,
-        **{
+    entry = _insert(
+        tx,
+        {
             **_new_entry(tx, request, epoch=seen.epoch or 0, generation=generation),
             "state": "in_doubt",
             "holder": None,
@@ -168,8 +171,6 @@ def doubt_first(
             "recovering_ms": tx.now_ms,
         },
     )
-    assert row is not None
-    entry = Entry.from_row(row)
     _begin_undo(tx, request)
     note_restored(tx, entry, epoch)
     if not request.undoes:

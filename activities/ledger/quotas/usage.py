@@ -193,7 +193,7 @@ def _over(tx: Transaction, stands: Standing, kind: Kind, limit: str) -> OverQuot
 def _count(tx: Transaction, kind: Kind, more: int, *, most: int = _MOST) -> bool:
     start = _start(tx, _length_ms(kind))
     values: dict[str, Any] = {"kind": kind, "window_start_ms": start, "used": more}
-    return tx.one(_ADD[tx.connection.dialect.name], **values, most=most) is not None
+    return tx.one(_ADD[tx.dialect], **values, most=most) is not None
 
 
 def _length_ms(kind: Kind) -> int:

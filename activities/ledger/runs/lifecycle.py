@@ -112,7 +112,7 @@ def open_run(
     # A child run is part of its parent, which holds the place.
     limits = limits_of(tx)
     admitted_ms = tx.now_ms if parent is not None else at_opening(tx, limits)
-    tx.execute(
+    tx.send(
         insert_row(
             runs,
             **start,
@@ -134,7 +134,7 @@ def open_run(
     )
     tx.begin_chain(request.run_id)
     run_tree.watch(tx, request.run_id, taken)
-    tx.execute(
+    tx.send(
         insert_row(
             plans,
             run_id=request.run_id,

@@ -141,18 +141,21 @@ def start(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = False) ->
     Returns:
         Whether it is recorded.
     """
-    started = tx.execute(
-        _START[tx.connection.dialect.name, unanswered],
-        run_id=attempt.run_id,
-        step_id=attempt.step_id,
-        attempt=attempt.attempt,
-        tool=attempt.tool,
-        state="running",
-        input=attempt.params,
-        started_ms=tx.now_ms,
-        holder=attempt.holder,
-    )
-    return started == 1
+    row = {
+        "run_id": attempt.run_id,
+        "step_id": attempt.step_id,
+        "attempt": attempt.attempt,
+        "tool": attempt.tool,
+        "state": "running",
+        "input": attempt.params,
+        "started_ms": tx.now_ms,
+        "holder": attempt.holder,
+    }
+    starting = _START[tx.dialect, unanswered]
+    if unanswered:
+        return tx.execute(starting, **row) == 1
+    tx.send(starting, **row)
+    return True
 
 
 def begin_read(
@@ -230,20 +233,21 @@ def finish(
     Returns:
         Whether it was recorded.
     """
-    own = attempt.holder is not None
-    finished = tx.execute(
-        _FINISH_OWN if own else _FINISH,
-        **({"of_holder": attempt.holder, "of_batch": attempt.batch} if own else {}),
-        of_run=attempt.run_id,
-        of_step=attempt.step_id,
-        of_attempt=attempt.attempt,
-        state=state,
-        output=output,
-        error=error,
-        error_class=error_class,
-        ended_ms=tx.now_ms,
-    )
-    return finished == 1
+    ended = {
+        "of_run": attempt.run_id,
+        "of_step": attempt.step_id,
+        "of_attempt": attempt.attempt,
+        "state": state,
+        "output": output,
+        "error": error,
+        "error_class": error_class,
+        "ended_ms": tx.now_ms,
+    }
+    if attempt.holder is not None:
+        own = {"of_holder": attempt.holder, "of_batch": attempt.batch}
+        return tx.execute(_FINISH_OWN, **own, **ended) == 1
+    tx.send(_FINISH, **ended)
+    return True
 
 
 def tell_ended(tx: Transaction, attempt: StepAttempt, state: str, **body: Any) -> None:
