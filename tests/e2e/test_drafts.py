@@ -12,6 +12,7 @@ from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import drafts
 from surehand.activities.ledger.history.reads import artifacts_of
+from surehand.activities.ledger.history.rebuilding import checkpoint_at
 from surehand.client.outcome import call_progress
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.values import Artifact
@@ -20,6 +21,7 @@ from tests.e2e.runs import Run, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.stopped_runs import reconciled, until_found
 from tests.ledger_databases import DATABASES
+from tests.variants.long import PAGES
 from tests.variants.reports import HEADING, MIDDLE, Report, whole
 
 REPORTS = "tests.variants.reports"
@@ -135,3 +137,59 @@ async def test_what_a_terminated_run_has_written_is_removed_by_a_round_of_reconc
 
     assert not of_drafts(stage)
     assert [row["removed_ms"] is not None for row in rows(stage, run)] == [True, True]
+
+
+# How far a long call has come: told to people, and to the attempt after one that was killed.
+
+
+LONG = "tests.variants.long"
+
+
+async def progress(run: Run) -> dict[str, object]:
+    """Return what the run's calls have told, as the server knows it."""
+    return (await call_progress(await run.handle.describe())).by_step
+
+
+@pytest.mark.parametrize(
+    ("tool", "durability"),
+    [("pages.read", "sync"), ("pages.write", "sync"), ("pages.write", "exit")],
+)
+async def test_the_attempt_after_a_killed_one_hears_how_far_it_has_come(
+    stage: Stage, tool: str, durability: str
+) -> None:
+    plan = Plan.model_validate({"steps": [{"tool": "pages.count"}, {"id": "it", "tool": tool}]})
+    with stage.worker(tool_modules=LONG) as doomed:
+        run = await stage.start(plan, durability=durability)
+        await until(lambda: progress(run), lambda told: told == {"it": PAGES})
+        doomed.kill()
+    with stage.worker(tool_modules=LONG):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert step(result, "it").output == {"went_on_from": PAGES}
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_long_call_leaves_its_progress_in_the_ledger_from_time_to_time(
+    stage: Stage,
+) -> None:
+    plan = Plan.model_validate({"steps": [{"id": "it", "tool": "pages.write"}]})
+    with stage.worker(tool_modules=LONG, checkpoint_every="1s") as doomed:
+        run = await stage.start(plan)
+        await until(lambda: progress(run), lambda told: told == {"it": PAGES})
+        # The second one: it is not only done once.
+        told = await until(
+            lambda: stage.events(run, "step.progress"), lambda events: len(events) >= 2
+        )
+        doomed.kill()
+    then = await stage.ledger.transact(stage.tenant, checkpoint_at, run.run_id, told[0]["seq"])
+    [sha256] = {event["body"]["progress"].removeprefix("sha256:") for event in told}
+    [kept] = await stage.ledger.transact(stage.tenant, artifacts_of, run.run_id)
+    store = ArtifactStore(str(stage.folder), stage.ledger, largest_inline=1024)
+    content = await store.read(stage.tenant, run.run_id, Artifact.model_validate(kept))
+    with stage.worker(tool_modules=LONG):
+        await run.result()
+
+    assert (content, kept["sha256"]) == (PAGES, sha256)
+    assert then.progress == {"it": f"sha256:{sha256}"}
+    assert then.pending_side_effects == ["it"]

@@ -1,6 +1,6 @@
 """Durability ``async`` and ``exit``: fewer rows in the history, and all guarantees hold.
 
-Killed workers are in ``test_crash_pairs.py``, which plays all modes.
+Killed workers are in ``test_crash_points.py``, which plays all modes.
 """
 
 from __future__ import annotations

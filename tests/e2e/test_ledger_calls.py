@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +14,20 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import ExecuteActivityInput
 
 from surehand import Client
+from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.history.reads import knows_run
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.audit import history_heads
+from surehand.workflows.contracts.checkpoint import Checkpoint
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import AnswerInterrupts, CancelRun, Verb
 from tests.e2e.executions import called, inside
-from tests.e2e.interceptors import Between, Execute
+from tests.e2e.interceptors import Between, Execute, Pause
 from tests.e2e.messages import event
 from tests.e2e.plans import child, plan
 from tests.e2e.runs import Run, decision_on, example_plan, step
 from tests.e2e.stage import Stage
+from tests.ledger_databases import migrate
 
 
 class FailsForNow(Between):
@@ -177,3 +183,61 @@ async def test_an_audit_compares_the_heads_that_calls_made_here_have_returned(
 
     assert events[-1]["type"] == "approval.requested"
     assert max(one.head.seq for one in heads) == events[-1]["seq"]
+
+
+# Guarantee G1 when its memory is gone: a run that the ledger does not know calls nothing.
+
+
+@pytest.fixture
+def empty_url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'empty.db'}"
+    migrate(url)
+    return url
+
+
+async def test_a_run_unknown_to_its_ledger_waits_for_a_human_and_goes_on_once_it_is_restored(
+    stage: Stage, empty_url: str, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks()
+    async with open_ledger(empty_url) as empty, replace(stage, ledger=empty).worker_here():
+        await run.approve()
+        view = await run.in_state(RunState.NEEDS_INTERVENTION)
+        checkpoint = await run.handle.query("checkpoint", result_type=Checkpoint)
+        assert stage.shop.counts(order_id)["refunds"] == 0
+    assert f"the ledger does not know run {run.run_id}" in (view.result.error or "")
+    assert checkpoint.last_error == view.result.error
+    assert any("does not know run" in line.text for line in view.timeline)
+
+    async with stage.worker_here():
+        result = await run.result()
+    assert (result.state, result.error) == (RunState.COMPLETED, None)
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_call_whose_run_the_ledger_has_lost_is_never_made(
+    stage: Stage, empty_url: str, order_id: str
+) -> None:
+    before = stage.shop.requests("refunds")["received"]
+    calling = Pause("execute_tools", lambda batch: batch.first.step_id == "refund")
+    async with stage.worker_here(client=calling.client(stage.client)):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await calling.reached()
+        async with open_ledger(empty_url) as empty:
+            kept, stage.ledger.engine = stage.ledger.engine, empty.engine
+            calling.go_on()
+            await run.in_state(RunState.NEEDS_INTERVENTION)
+            assert stage.shop.requests("refunds")["received"] == before
+            stage.ledger.engine = kept
+        assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.requests("refunds")["received"] == before + 1
+
+
+async def test_a_ledger_without_its_tables_knows_no_run(ledger: Ledger, tmp_path: Path) -> None:
+    file = tmp_path / "no-tables.db"
+    file.touch()
+    async with open_ledger(f"sqlite:///{file}") as bare:
+        assert not await bare.transact("default", knows_run, "run-1")
+    assert not await ledger.transact("default", knows_run, "run-1")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Any
 
 import pytest
 
+from surehand.activities.worker.watchdog import EXIT_CODE
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
-from tests.e2e.runs import Run, step
-from tests.e2e.stage import Stage
+from tests.e2e.kinds import one_of_each
+from tests.e2e.runs import Run, example_plan, step
+from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.ledger_databases import DATABASES
 from tests.variants import odd
 
@@ -124,3 +127,59 @@ async def test_params_with_aliases_run_from_the_plan_to_the_receipt(
     assert request.params == {"order_id": "1001"}
     [entry] = await stage.effects(run)
     assert (entry["key"], entry["receipt"]) == ("order-1001", "1001")
+
+
+# A call that cannot be stopped at its deadline takes its worker down, before it does harm (G1).
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("what", ["refund", "read"])
+async def test_a_tool_that_blocks_its_worker_ends_it_and_another_worker_goes_on(
+    stage: Stage, order_id: str, what: str
+) -> None:
+    with stage.worker(tool_modules=f"tests.variants.{what}_blocks") as blocked:
+        blocked.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        if what == "refund":
+            await run.approve()
+        assert blocked.wait_exit() == EXIT_CODE
+    with stage.worker(tool_modules=SHOP_TOOLS):
+        if what == "read":
+            await run.approve()
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+# G1, G2, G5: a worker with a memory limit that a tool meets in the middle of its call.
+
+
+#: What the worker may take beyond what it has when it is ready.
+MORE = 2 * 1024**3  # bytes
+
+
+async def test_memory_that_runs_out_repeats_a_read_and_never_a_refund_that_was_paid(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True)
+    before = stage.shop.requests("refunds")["received"]
+    with stage.worker(tool_modules="tests.variants.hungry") as worker:
+        worker.wait_ready()
+        worker.limit(resource.RLIMIT_AS, worker.memory() + MORE)
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        result = await run.result()
+        assert worker.stop() == 0  # nobody but the tools has suffered
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    await one_of_each(stage, run, order_id)
+    assert step(result, "order").attempts == step(result, "refund").attempts == 2
+    short = [row for row in stage.step_rows(run) if row["error"] is not None]
+    assert {row["step_id"]: (row["attempt"], row["error"].split()[0]) for row in short} == {
+        "order": (1, "MemoryError"),
+        "refund": (1, "MemoryError"),
+    }
+    [found] = await stage.events(run, "recovery.verified")
+    assert found["step_id"] == "refund"

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetActivityRequest
+from temporalio.client import WorkflowExecutionStatus
 
+from surehand.activities.effects import compensation
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.tables import effects
+from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.steps.acting import Holding
+from surehand.activities.runs import stop_child_runs
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.steering import CancelMode
+from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.plan import Plan
-from tests.e2e.executions import reset_before
-from tests.e2e.plans import mail_step
-from tests.e2e.runs import Run, example_plan, step, until
+from tests.e2e.executions import inside, reset_before
+from tests.e2e.messages import answered
+from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told, which
+from tests.e2e.plans import child, mail_step, plan
+from tests.e2e.runs import Run, example_plan, step, timeline, until
 from tests.e2e.stage import Stage
+from tests.e2e.stopped_runs import until_found, unwind
 from tests.ledger_databases import DATABASES
+from tests.variants.papers import LOG
 
 pytestmark = pytest.mark.guarantee("G1")
 
@@ -104,3 +120,402 @@ async def test_a_batch_that_is_reset_while_it_is_tried_again_goes_on(
 
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["mails"] == 2
+
+
+# G4 across a reset: what this life of a run goes on with is wanted, and stands.
+
+
+def either(stage: Stage, meant: Path, first: dict[str, Any], second: dict[str, Any]) -> Any:
+    """Return the steps that do one thing if paper `one` is meant, and the other if `two` is."""
+    read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}
+    one, two = (f"which.name == '{paper(stage, name)}'" for name in ("one", "two"))
+    return plan(read, {**first, "when": one}, {**second, "when": two}, WAITS)
+
+
+async def decided_anew(stage: Stage, meant: Path, run: Run) -> Run:
+    await run.in_state(RunState.WAITING_INPUT)
+    meant.write_text(paper(stage, "two"))
+    again = await reset_before(stage, run, "execute_tools", 1)
+    await again.in_state(RunState.WAITING_INPUT)
+    await answered(again, answer="yes")
+    return again
+
+
+@pytest.mark.parametrize(
+    "whose", ["its own", "of its child run, by itself", "its own, by its child run"]
+)
+async def test_an_effect_that_another_step_of_a_reset_run_goes_on_with_is_not_undone(
+    stage: Stage, tmp_path: Path, whose: str
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "one"))
+    one, two = files(stage, "a"), {**files(stage, "a"), "id": "anew"}
+    if whose == "of its child run, by itself":
+        one = child(files(stage, "a"))
+    elif whose == "its own, by its child run":
+        two = child(files(stage, "a"))
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(either(stage, meant, one, two))
+        again = await decided_anew(stage, meant, run)
+        result = await again.result()
+        if whose != "its own":
+            await inside(stage, run).result()
+
+    assert result.state is RunState.COMPLETED
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], [])
+    assert result.uncompensated == []
+
+
+@pytest.mark.parametrize("whose", ["its own", "of its child run"])
+async def test_a_run_does_not_complete_on_what_it_had_undone_before_it_was_reset(
+    stage: Stage, tmp_path: Path, whose: str
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "one"))
+    first = files(stage, "a") if whose == "its own" else child(files(stage, "a"))
+    read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}
+    fails = {**FAILS, "when": f"which.name == '{paper(stage, 'one')}'"}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(first, read, fails))
+        assert (await run.result()).state is RunState.FAILED
+        assert told(stage, "take out") == ["a"]
+        meant.write_text(paper(stage, "two"))
+        again = await reset_before(stage, run, "execute_tools", 2 if whose == "its own" else 1)
+        result = await again.result()
+        if whose != "its own":
+            await inside(stage, run).result()
+
+    assert result.state is RunState.FAILED
+    assert "has been undone" in (result.error or "")
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])
+
+
+async def test_a_run_does_not_complete_on_what_an_earlier_life_of_it_made_and_a_later_one_undid(
+    stage: Stage, tmp_path: Path
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "one"))
+    steps = either(stage, meant, files(stage, "a"), {**files(stage, "a"), "id": "anew"})
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(steps)
+        await run.in_state(RunState.WAITING_INPUT)
+        meant.write_text(paper(stage, "two"))
+        second = await reset_before(stage, run, "execute_tools", 1)
+        view = await second.in_state(RunState.WAITING_INPUT)
+        assert step(view.result, "anew").replayed
+        meant.write_text(paper(stage, "neither"))
+        third = await reset_before(stage, run, "execute_tools", 1)
+        await third.in_state(RunState.WAITING_INPUT)
+        await answered(third, answer="yes")
+        assert (await third.result()).state is RunState.COMPLETED
+        assert told(stage, "take out") == ["a"]
+        fourth = await reset_before(stage, run, "record_interrupt", 1, second.handle.run_id)
+        await fourth.in_state(RunState.WAITING_INPUT)
+        await answered(fourth, answer="yes")
+        result = await fourth.result()
+
+    assert result.state is RunState.FAILED
+    assert "what anew did has been undone" in (result.error or "")
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])
+
+
+# G4 across Temporal's own reset: what an earlier life has done is taken over, or undone.
+
+
+MODES = ["sync", "async", "exit"]
+GO: dict[str, Any] = {"id": "go", "wait": {"event": "go"}}
+
+
+async def went_on(run: Run) -> None:
+    """Send the event that the run waits for."""
+    await run.in_state(RunState.WAITING_EVENT)
+    event = {"actor": "uma", "event_id": "1", "name": "go", "about": "", "payload": 1}
+    await run.handle.signal("event", event)
+
+
+async def filed(
+    stage: Stage, tmp_path: Path, *more: dict[str, Any], **how: Any
+) -> tuple[Run, Path]:
+    """Return a run that has filed paper `a` and waits, and where it says which paper is meant."""
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "a"))
+    run = await stage.start(plan(*which(meant), *more), **how)
+    return run, meant
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_run_that_is_reset_to_its_first_task_repeats_nothing_and_completes(
+    stage: Stage, tmp_path: Path, mode: str
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run, _ = await filed(stage, tmp_path, GO, durability=mode)
+        await run.in_state(RunState.WAITING_EVENT)
+        again = await reset_before(stage, run, "open_run", 1)
+        await went_on(again)
+        result = await again.result()
+
+    assert result.state is RunState.COMPLETED
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], [])
+    [row] = stage.run_rows(run)
+    assert row["state"] == "completed"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_what_the_first_life_of_a_reset_run_has_done_is_undone_before_it_completes(
+    stage: Stage, tmp_path: Path, mode: str
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run, meant = await filed(stage, tmp_path, GO, durability=mode)
+        await run.in_state(RunState.WAITING_EVENT)
+        meant.write_text(paper(stage, "b"))
+        first = ("execute_tools", 1) if mode == "sync" else ("open_run", 1)
+        again = await reset_before(stage, run, *first)
+        await went_on(again)
+        result = await again.result()
+        view = await again.view()
+
+    assert result.state is RunState.COMPLETED
+    assert (told(stage, "file"), told(stage, "take out")) == (["a", "b"], ["a"])
+    assert "orphaned: papers.file" in timeline(view, "file")
+    [undone] = await stage.events(run, "effect.compensated")
+    assert undone["step_id"] == "file"
+
+
+async def test_a_reset_run_that_has_nothing_to_do_any_more_undoes_what_it_did(
+    stage: Stage, tmp_path: Path
+) -> None:
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "a"))
+    read, write = which(meant)
+    write["when"] = f"which.name != '{paper(stage, 'none')}'"
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(read, write, GO))
+        await run.in_state(RunState.WAITING_EVENT)
+        meant.write_text(paper(stage, "none"))
+        again = await reset_before(stage, run, "execute_tools", 1)
+        await went_on(again)
+        result = await again.result()
+
+    assert (result.state, step(result, "file").state) == (RunState.COMPLETED, "skipped")
+    assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])
+
+
+@pytest.mark.parametrize("end", ["terminated and unwound", "cancelled", "failed"])
+async def test_both_effects_of_a_step_over_two_lives_are_undone(
+    stage: Stage, tmp_path: Path, end: str
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run, meant = await filed(stage, tmp_path, GO, *([FAILS] if end == "failed" else []))
+        await run.in_state(RunState.WAITING_EVENT)
+        meant.write_text(paper(stage, "b"))
+        again = await reset_before(stage, run, "execute_tools", 1)
+        await again.in_state(RunState.WAITING_EVENT)
+        if end == "failed":
+            await went_on(again)
+            left: list[Any] = (await again.result()).uncompensated
+        elif end == "cancelled":
+            await again.cancel()
+            left = (await again.result()).uncompensated
+        else:
+            await again.handle.terminate("by hand")
+            [found] = await until_found(stage, run)
+            assert len(found.remaining) == 2
+            left = list((await unwind(stage, run)).left)
+
+    assert told(stage, "take out") == ["b", "a"]
+    assert left == []
+    assert {row["state"] for row in await stage.effects(run) if row["undoes"] is None} == {
+        "compensated"
+    }
+
+
+@pytest.mark.parametrize("then", ["completes", "fails"])
+@pytest.mark.parametrize("to", ["before its child run", "to its first task"])
+async def test_a_reset_run_takes_over_what_its_completed_child_run_has_done(
+    stage: Stage, then: str, to: str
+) -> None:
+    meant, last = files(stage, "first"), [] if then == "completes" else [FAILS]
+    at = ("execute_tools", 1) if to == "before its child run" else ("open_run", 1)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(meant, child(files(stage, "a")), WAITS, *last))
+        await run.in_state(RunState.WAITING_INPUT)
+        again = await reset_before(stage, run, *at)
+        await again.in_state(RunState.WAITING_INPUT)
+        await answered(again, answer="yes")
+        result = await again.result()
+        inner = await inside(stage, run).result()
+
+    assert inner.state is RunState.COMPLETED
+    assert told(stage, "file") == ["first", "a"]
+    if then == "completes":
+        assert (result.state, told(stage, "take out")) == (RunState.COMPLETED, [])
+        assert step(result, "pay").output == {"file-a": {"filed": paper(stage, "a")}}
+    else:
+        assert (result.state, told(stage, "take out")) == (RunState.FAILED, ["a", "first"])
+        assert result.uncompensated == []
+
+
+@pytest.mark.parametrize("then", ["completes", "is cancelled"])
+async def test_a_reset_run_waits_for_its_child_run_that_is_open(stage: Stage, then: str) -> None:
+    inner_wait = {"id": "inner", "ask": "Inside?"}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(
+            plan(files(stage, "first"), child(files(stage, "a"), inner_wait, files(stage, "b")))
+        )
+        await run.in_state(RunState.WAITING_INPUT)
+        again = await reset_before(stage, run, "execute_tools", 1)
+        view = await again.in_state(RunState.WAITING_INPUT)
+        assert [one.id for one in view.result.waiting_for] == ["pay/inner.1"]
+        if then == "completes":
+            await answered(again, answers={"pay/inner.1": "yes"})
+        else:
+            await again.cancel()
+        result = await again.result()
+        await inside(stage, run).result()
+
+    if then == "completes":
+        assert result.state is RunState.COMPLETED
+        assert (told(stage, "file"), told(stage, "take out")) == (["first", "a", "b"], [])
+    else:
+        assert result.state is RunState.CANCELLED
+        assert told(stage, "take out") == ["a", "first"]
+
+
+@pytest.mark.parametrize(("child_is", "then"), [("done", "b"), ("open", "b"), ("done", "a")])
+async def test_a_child_run_of_another_input_is_undone_before_a_reset_run_begins_anew(
+    stage: Stage, tmp_path: Path, child_is: str, then: str
+) -> None:
+    """Also where it wants the same paper: a new one, and not the one that is to be taken out."""
+    meant = tmp_path / "meant"
+    meant.write_text(paper(stage, "a"))
+    read, _ = which(meant)
+    name = "${input.name}" if then == "b" else paper(stage, then)
+    write = {"id": "file", "tool": "papers.file", "params": {"name": name}}
+    waits = [WAITS] if child_is == "open" else []
+    pay = child(write, *waits, params={"name": "${which.name}"})
+    after = [GO] if child_is == "done" else []
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(read, pay, *after))
+        waiting = RunState.WAITING_EVENT if after else RunState.WAITING_INPUT
+        await run.in_state(waiting)
+        meant.write_text(paper(stage, "b"))
+        again = await reset_before(stage, run, "execute_tools", 1)
+        if after:
+            await went_on(again)
+        else:
+            second = inside(stage, run, "pay.2")
+            await second.in_state(RunState.WAITING_INPUT)
+            # Its parent is told a moment later.
+            asked = "pay/waits.1"
+            await again.until(lambda view: asked in [w.id for w in view.result.waiting_for])
+            await answered(again, answers={asked: "yes"})
+        result = await again.result()
+        await inside(stage, run).result()
+        await inside(stage, run, "pay.2").result()
+
+    assert (result.state, step(result, "pay").child) == (
+        RunState.COMPLETED,
+        f"{run.run_id}~pay.2",
+    )
+    assert [view.id for view in result.steps] == ["which", "pay", *(one["id"] for one in after)]
+    done = [(did, name) for did, name in LOG if name.startswith(f"{stage.task_queue}-")]
+    assert done == [
+        (did, paper(stage, name))
+        for did, name in [("file", "a"), ("take out", "a"), ("file", then)]
+    ]
+
+
+async def test_a_run_that_is_reset_to_behind_its_child_run_undoes_it_all_the_same(
+    stage: Stage,
+) -> None:
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(
+            plan(child(files(stage, "a")), files(stage, "b"), WAITS, files(stage, "c"), FAILS)
+        )
+        await run.in_state(RunState.WAITING_INPUT)
+        again = await reset_before(stage, run, "execute_tools", 1)
+        await again.in_state(RunState.WAITING_INPUT)
+        await answered(again, answer="yes")
+        result = await again.result()
+        await inside(stage, run).result()
+
+    assert (result.state, told(stage, "file")) == (RunState.FAILED, ["a", "b", "c"])
+    assert told(stage, "take out") == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize("end", ["completes", "fails", "is cancelled", "keeps all", "is unwound"])
+async def test_no_child_run_of_an_earlier_life_outlives_the_end_of_its_parent(
+    stage: Stage, tmp_path: Path, end: str
+) -> None:
+    """The server ends those of the newest execution only: the others would wait for ever."""
+    meant = tmp_path / "meant"
+    meant.write_text("child")
+    read, _ = which(meant)
+    waits = {"id": "inner", "ask": "Inside?"}
+    below = {"id": "below", "plan": {"name": "below", "steps": [files(stage, "c"), waits]}}
+    pay = child(files(stage, "b"), below, when="which.name == 'child'")
+    last = [FAILS] if end == "fails" else []
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(files(stage, "a"), read, pay, GO, *last))
+        await run.in_state(RunState.WAITING_INPUT)
+        meant.write_text("no child")
+        again = await reset_before(stage, run, "execute_tools", 2)
+        await again.in_state(RunState.WAITING_EVENT)
+        if end == "is unwound":
+            await again.handle.terminate("by hand")
+            await until_found(stage, run)
+            assert (await unwind(stage, run)).left == []
+        elif end in ("is cancelled", "keeps all"):
+            await again.cancel(mode=CancelMode.KEEP if end == "keeps all" else "compensate")
+            await again.result()
+        else:
+            await went_on(again)
+            await again.result()
+        inner = inside(stage, run)
+        below_it = inside(stage, inner, "below")
+        open_ = [
+            one.run_id
+            for one in (inner, below_it)
+            if (await one.handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        ]
+
+    taken_out = {"completes": ["c", "b"], "keeps all": []}
+    assert open_ == []
+    assert told(stage, "take out") == taken_out.get(end, ["c", "b", "a"])
+    # As soon as one is stopped, the server cancels what it is the parent of: either comes first.
+    for one, ends in ((inner, {"failed"}), (below_it, {"failed", "cancelled"})):
+        [row] = stage.run_rows(one)
+        assert row["state"] in ends
+        assert row["closed_ms"] is not None
+
+
+async def test_child_runs_are_not_stopped_before_all_that_is_kept_is_marked(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled child run undoes what is not marked; here a page has room for one effect."""
+    meant = tmp_path / "meant"
+    meant.write_text("child")
+    read, _ = which(meant)
+    inner = [files(stage, "b"), files(stage, "c"), {"id": "inner", "ask": "Inside?"}]
+    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=1))
+    marked = list[list[str | None]]()
+
+    async def stop(*asked: Any) -> None:
+        with stage.ledger.transaction(DEFAULT_TENANT) as tx:
+            rows = tx.all(rows_of(effects, effects.c.left_because, run_id=f"{run.run_id}~pay"))
+        marked.append([row["left_because"] for row in rows])
+        await stop_child_runs(*asked)
+
+    monkeypatch.setattr(compensation, "stop_child_runs", stop)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(read, child(*inner, when="which.name == 'child'"), GO))
+        await run.in_state(RunState.WAITING_INPUT)
+        meant.write_text("no child")
+        again = await reset_before(stage, run, "execute_tools", 1)
+        await again.in_state(RunState.WAITING_EVENT)
+        await again.cancel(mode=CancelMode.KEEP)
+        await again.result()
+
+    assert [len(one) for one in marked] == [2]
+    assert None not in marked[0]
+    assert told(stage, "take out") == []

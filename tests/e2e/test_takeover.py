@@ -12,12 +12,16 @@ from temporalio.api.enums.v1 import TimeoutType
 from temporalio.api.failure.v1 import Failure
 
 from surehand.activities.worker import watchdog
+from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.connection import every_event
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.errors import ErrorType
+from surehand.workflows.plan.plan import Plan
+from tests import freezing_worker
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS, one_of_each
-from tests.e2e.runs import Run, example_plan
-from tests.e2e.stage import Stage
+from tests.e2e.line import Line
+from tests.e2e.runs import Run, example_plan, step
+from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.ledger_databases import DATABASES
 from tests.postgres_server import PostgresServer
 from tests.worker_process import WorkerProcess
@@ -200,3 +204,114 @@ async def test_a_worker_taken_for_dead_while_it_lives_changes_nothing_afterwards
     assert result.state is RunState.COMPLETED
     assert stage.shop.requests("refunds")["received"] == before + 1
     await one_of_each(stage, run, order_id)
+
+
+# Guarantee G1 against attempts that are late: a worker that was frozen wakes up and goes on.
+
+
+DEDUPES_of_zombies = "tests.variants.refund_dedupes"
+
+
+@pytest.mark.parametrize("tools", [SHOP_TOOLS, DEDUPES_of_zombies], ids=["lookup", "dedupes"])
+async def test_a_worker_frozen_between_claim_and_call_does_not_call_when_it_wakes_up(
+    stage: Stage, order_id: str, tools: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True)
+    before = stage.shop.requests("refunds")["received"]
+    crash_at = f"payments.refund:{CrashPoint.AFTER_CLAIM}"
+    with stage.freezing_worker(tool_modules=tools, crash_at=crash_at) as frozen:
+        frozen.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await asyncio.to_thread(frozen.wait_said, freezing_worker.CALLS)
+        frozen.signal(signal.SIGTERM)  # it takes no more work, which would be lost with it
+        frozen.wait_said("worker.stopping")
+        (stage.folder / freezing_worker.GO_ON).touch()
+        frozen.wait_said(freezing_worker.FREEZES)
+        with stage.worker(tool_modules=tools):
+            result = await run.result(timeout_s=200)
+            frozen.signal(signal.SIGCONT)
+            assert await asyncio.to_thread(frozen.wait_exit) == 0
+
+    assert result.state is RunState.COMPLETED
+    assert step(result, "refund").attempts > 1
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert set((await stage.effect_states(run)).values()) == {"committed"}
+
+
+async def test_a_worker_frozen_in_its_call_changes_nothing_when_it_wakes_up(
+    stage: Stage, order_id: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, hold="after")
+    before = stage.shop.requests("refunds")["received"]
+    with stage.worker() as frozen:
+        frozen.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        stage.shop.wait_requests("refunds", before + 1)
+        frozen.signal(signal.SIGTERM)  # it takes no more work, which would be lost with it
+        frozen.wait_said("worker.stopping")
+        frozen.signal(signal.SIGSTOP)
+        stage.shop.clear_faults()
+        with stage.worker():
+            # Where it froze before its polls had ended, Temporal hands work to it, and each time
+            # gives it out again only three seconds later.
+            result = await run.result(timeout_s=200)
+            frozen.signal(signal.SIGCONT)
+            # It loses its entry and stops; or its watchdog ends it, if it slept past the deadline.
+            assert await asyncio.to_thread(frozen.wait_exit) in (0, watchdog.EXIT_CODE)
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.requests("refunds")["received"] == before + 1
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    entries = {row["tool"]: row for row in await stage.effects(run)}
+    assert entries["payments.refund"]["state"] == "committed"
+    assert entries["payments.refund"]["receipt"] == step(result, "refund").output
+    # Woken up, it may have read the shop's answer: that is kept as evidence.
+    types = [event["type"] for event in await stage.events(run)]
+    assert set(types[types.index("run.completed") + 1 :]) <= {"effect.late_receipt"}
+
+
+# G1, G5: a worker that is cut off from the Temporal server works on, and somebody else does too.
+
+
+@pytest.mark.parametrize(
+    ("tools", "calls"),
+    [
+        # It keeps its lease, so another one waits for the outcome that it records.
+        pytest.param(LOOKUP, 1, id="lookup"),
+        # The shop knows the key, so another one takes over and calls again; the first one is late.
+        pytest.param(DEDUPES, 2, id="dedupes"),
+    ],
+)
+async def test_a_worker_cut_off_in_its_call_changes_nothing_when_it_is_back(
+    stage: Stage, order_id: str, tools: str, calls: int
+) -> None:
+    # Longer than the server waits for a sign of life.
+    stage.shop.fault("refunds", **SHOPS[tools], delay_after_s=4, times=1)
+    before = stage.shop.requests("refunds")["received"]
+    async with Line.to(stage.client.service_client.config.target_host) as line:
+        environment = stage.environment(tool_modules=tools) | {"TEMPORAL_ADDRESS": line.address}
+        with WorkerProcess(environment, stage.folder) as lonely:
+            await asyncio.to_thread(lonely.wait_ready)
+            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+            await run.approve()
+            await asyncio.to_thread(stage.shop.wait_requests, "refunds", before + 1)
+            line.cut()
+            async with stage.worker_here(tool_modules=tools):
+                result = await run.result()
+            line.mend()
+            # It is back when it works; so all that it had to say has been said.
+            look = {"id": "look", "tool": "orders.read", "params": {"order_id": order_id}}
+            another = await stage.start(Plan.model_validate({"steps": [look]}))
+            assert (await another.result()).state is RunState.COMPLETED
+            assert await asyncio.to_thread(lonely.stop) == 0
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.requests("refunds")["received"] == before + calls
+    assert step(result, "refund").attempts > 1
+    await one_of_each(stage, run, order_id)
+    # What it was told by the shop after it had lost its entry is kept as evidence.
+    types = [event["type"] for event in await stage.events(run)]
+    assert set(types[types.index("run.completed") + 1 :]) <= {"effect.late_receipt"}

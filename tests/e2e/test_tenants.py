@@ -11,11 +11,13 @@ from temporalio.common import SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.worker import rounds
 from surehand.activities.worker.rounds import learn
 from surehand.workflows.contracts.maintenance import ReconcileLedger, UnwindRun
 from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import RECONCILE, TENANT, UNWIND, WORKFLOW
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.plans import plan
 from tests.e2e.runs import until
 from tests.e2e.stage import Stage
@@ -91,3 +93,28 @@ async def test_a_worker_learns_of_tenants_beside_runs_of_odd_names(stage: Stage)
         for handle in odd:
             await handle.terminate("done with")
         await run.handle.terminate("done with")
+
+
+# G5: people of every tenant are reminded after a start, however many tenants there are.
+
+
+async def test_a_worker_learns_of_tenants_beyond_those_that_a_query_can_leave_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_MOST", 1)
+    asks = Plan.model_validate([{"id": "a", "ask": "Go on?"}])
+    names = {"t-one", "t-three", "t-two"}
+    async with stage.worker_here():
+        for name in names:
+            run = await stage.start(asks, tenant=name)
+            await run.in_state(RunState.WAITING_INPUT)
+    # It has worked for one that comes first, and has no run.
+    ledger = Ledger(stage.ledger.engine)
+    ledger.tenants.add("a-tenant")
+
+    async def learnt() -> set[str]:
+        await rounds.learn(stage.client, ledger)
+        return names & ledger.tenants
+
+    # The server's list of runs lags a little behind.
+    await until(learnt, names.__eq__)

@@ -13,14 +13,16 @@ from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.runs import Amend
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from surehand.workflows.contracts.steering import AnswerInterrupts, PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.line import Line
 from tests.e2e.messages import told
 from tests.e2e.plans import mail_step
-from tests.e2e.runs import Run, example_plan, states
+from tests.e2e.runs import Run, example_plan, states, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_durability import restocking
 from tests.ledger_databases import migrate
+from tests.worker_process import WorkerProcess
 
 MODES = ["sync", "async", "exit"]
 PRICES = {"tool_modules": "tests.variants.prices"}
@@ -199,3 +201,251 @@ async def test_whoever_sends_something_while_a_plan_waits_to_be_judged_is_heard(
     assert result.state is RunState.CANCELLED
     counts = stage.shop.counts(order_id)
     assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 1, 0)
+
+
+# What a run did before its worker was lost, and a control that meets its second life.
+
+
+TOOLS = {"tool_modules": "tests.variants.gates"}
+
+#: What a worker says that is too late with a read.
+LATE = "has taken this read over"
+ASK: dict[str, Any] = {"id": "sure", "ask": "?"}
+
+
+def mail(order_id: str, kind: str, step_id: str = "mail") -> dict[str, Any]:
+    return mail_step(order_id, kind, id=step_id)
+
+
+def restock(order_id: str, quantity: int = 1) -> dict[str, Any]:
+    params = {"order_id": order_id, "lines": [{"sku": "sku-1", "quantity": quantity}]}
+    return {"id": "restock", "tool": "inventory.restock", "params": params}
+
+
+async def exists(file: Path) -> None:
+    async def look() -> bool:
+        return file.exists()
+
+    await until(look, bool)
+
+
+async def killed(stage: Stage, mode: str, at: str, *steps: dict[str, Any], **more: Any) -> Run:
+    """Return a run whose worker has died, after its question (if it has one) was answered."""
+    with stage.worker(crash_at=at, **TOOLS) as doomed:
+        doomed.wait_ready()
+        run = await stage.start(Plan.model_validate(list(steps)), durability=mode, **more)
+        if any("ask" in step for step in steps):
+            await run.in_state(RunState.WAITING_INPUT)
+            await run.handle.signal(Verb.ANSWER, AnswerInterrupts(actor="bob", answer="y"))
+        doomed.wait_killed()
+    return run
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_paused_run_finishes_what_it_did_before_it_reads_anew(
+    stage: Stage, order_id: str, tmp_path: Path, mode: str
+) -> None:
+    price = tmp_path / "price"
+    price.write_text("1050")
+    read = {"id": "price", "tool": "prices.read", "params": {"file": str(price)}}
+    last = {"id": "end", "ask": "Done?"}
+    steps = [read, ASK, mail(order_id, "price-${price.amount}"), last]
+    run = await killed(stage, mode, "mail.send:after_outcome", *steps)
+    price.write_text("1275")
+    await run.handle.signal(Verb.PAUSE, PauseRun(actor="olga"))
+    async with stage.worker_here(**TOOLS):
+        view = await run.in_state(RunState.PAUSED_USER)
+        await told(run, Verb.RESUME, ResumeRun(actor="olga"))
+        await run.in_state(RunState.WAITING_INPUT)
+        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="y"))
+        result = await run.result()
+
+    assert states(view.result)["mail"] == "succeeded"
+    assert (result.state, stage.shop.counts(order_id)["mails"]) == (RunState.COMPLETED, 1)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("change", "mode"),
+    [
+        *(("another mail", mode) for mode in MODES),
+        ("other lines", "async"),
+        ("another order", "exit"),
+    ],
+)
+async def test_what_a_run_did_is_a_fact_of_its_new_plan_whatever_that_says(
+    stage: Stage, order_id: str, mode: str, change: str
+) -> None:
+    other = stage.shop.new_order()
+    old, new = {
+        "another mail": (mail(order_id, "one"), mail(order_id, "two")),
+        "other lines": (restock(order_id), restock(order_id, quantity=2)),
+        "another order": (restock(order_id), restock(other)),
+    }[change]
+    run = await killed(stage, mode, f"{old['tool']}:after_outcome", ASK, old)
+    amend = Amend(actor="olga", plan=Plan.model_validate([ASK, new]), based_on=1)
+    await run.handle.signal(Verb.AMEND, amend)
+    async with stage.worker_here(**TOOLS):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    made = [stage.shop.counts(one) for one in (order_id, other)]
+    assert sum(counts["mails"] + counts["restocks"] for counts in made) == 1
+
+
+@pytest.mark.crash
+async def test_a_new_plan_waits_until_all_that_a_batch_has_done_had_its_turn(
+    stage: Stage, order_id: str
+) -> None:
+    # Given so many steps of the new plan that the run continues as new meanwhile
+    m0, m1 = mail(order_id, "k0", "m0"), mail(order_id, "k1", "m1")
+    steps = [m0, m1, restock(order_id), mail(order_id, "k2", "m2")]
+    at = "inventory.restock:during_call"
+    run = await killed(stage, "exit", at, *steps, continue_after=60)
+    read = {"tool": "orders.read", "params": {"order_id": order_id}, "when": "1 == 1"}
+    reads = [{**read, "id": f"r{n}"} for n in range(12)]
+    plan = Plan.model_validate([m0, restock(order_id), *reads])
+    amend = Amend(actor="olga", plan=plan, based_on=1, drops=("m1",))
+    await run.handle.signal(Verb.AMEND, amend)
+    async with stage.worker_here(**TOOLS):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["mails"], counts["restocks"]) == (2, 1)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["keep", "cleanup"])
+async def test_a_cancelled_run_shows_what_it_had_done_as_done(
+    stage: Stage, order_id: str, mode: str, how: str
+) -> None:
+    steps = [mail(order_id, "k0", "m0"), mail(order_id, "k1", "m1"), restock(order_id)]
+    run = await killed(stage, mode, "inventory.restock:after_outcome", *steps)
+    await run.handle.signal(Verb.CANCEL, {"actor": "oscar", "mode": how})
+    async with stage.worker_here(**TOOLS):
+        result = await run.result()
+
+    assert result.state is RunState.CANCELLED
+    done = states(result)
+    assert (done["m0"], done["m1"]) == ("succeeded", "succeeded")
+    assert done["restock"] != "skipped"
+    assert {one.step_id for one in result.uncompensated} == {"m0", "m1", "restock"}
+    assert all(one.reason for one in result.uncompensated)
+
+
+@pytest.mark.parametrize("how", ["cancel", "amend", "pause"])
+async def test_a_worker_that_cannot_hear_begins_no_further_step_of_a_batch(
+    stage: Stage, order_id: str, tmp_path: Path, how: str
+) -> None:
+    gate = tmp_path / "gate"
+    reads = {"id": "gate", "tool": "gates.read", "params": {"file": str(gate)}}
+    steps = [mail(order_id, "k"), reads, restock(order_id)]
+    sent: dict[str, tuple[str, Any]] = {
+        "cancel": (Verb.CANCEL, {"actor": "oscar"}),
+        "pause": (Verb.PAUSE, PauseRun(actor="oscar")),
+        "amend": (
+            Verb.AMEND,
+            Amend(actor="oscar", plan=Plan.model_validate(steps[:1]), based_on=1),
+        ),
+    }
+    async with Line.to(stage.client.service_client.config.target_host) as line:
+        environment = stage.environment(**TOOLS) | {"TEMPORAL_ADDRESS": line.address}
+        with WorkerProcess(environment, stage.folder) as lonely:
+            await asyncio.to_thread(lonely.wait_ready)
+            run = await stage.start(Plan.model_validate(steps), durability="exit")
+            await exists(gate.with_suffix(".began"))
+            line.cut()
+            await run.handle.signal(*sent[how])
+            async with stage.worker_here(**TOOLS):
+                if how == "pause":
+                    await run.in_state(RunState.PAUSED_USER)
+                else:
+                    await run.result()
+                gate.with_suffix(".open").touch()
+                await asyncio.to_thread(lonely.wait_said, LATE)
+            line.mend()
+            if how == "pause":
+                async with stage.worker_here(**TOOLS):
+                    await run.cancel()
+                    await run.result()
+
+    assert stage.shop.counts(order_id)["restocks"] == 0
+
+
+@pytest.mark.parametrize("verb", [Verb.AMEND, Verb.PAUSE])
+async def test_a_run_that_is_about_to_fail_takes_no_new_plan_and_no_pause(
+    stage: Stage, order_id: str, tmp_path: Path, verb: Verb
+) -> None:
+    gate = tmp_path / "gate"
+    reads = {"id": "gate", "tool": "gates.read", "params": {"file": str(gate)}, "after": []}
+    none = {"file": str(tmp_path / "none")}
+    bad = {"id": "bad", "tool": "prices.read", "params": none, "after": []}
+    new = Plan.model_validate([reads, mail(order_id, "k")])
+    sent = {Verb.AMEND: Amend(actor="o", plan=new, based_on=1), Verb.PAUSE: PauseRun(actor="o")}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(Plan.model_validate([reads, bad]))
+        await exists(gate.with_suffix(".began"))
+        await run.until(lambda view: states(view.result)["bad"] == "failed")
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await told(run, verb, sent[verb])
+        gate.with_suffix(".open").touch()
+        result = await run.result()
+
+    assert "the run is ending" in str(refused.value.cause)
+    assert result.state is RunState.FAILED
+
+
+@pytest.mark.parametrize("mode", ["sync", "exit"])
+async def test_a_worker_that_another_has_overtaken_does_nothing_with_what_it_has_read(
+    stage: Stage, order_id: str, tmp_path: Path, mode: str
+) -> None:
+    price = tmp_path / "price"
+    price.write_text("1050")
+    reads = {"id": "price", "tool": "gates.price", "params": {"file": str(price)}}
+    # Of another price it is another mail.
+    steps = [mail(order_id, "first", "first"), reads, mail(order_id, "price-${price.amount}")]
+    async with Line.to(stage.client.service_client.config.target_host) as line:
+        environment = stage.environment(**TOOLS) | {"TEMPORAL_ADDRESS": line.address}
+        with WorkerProcess(environment, stage.folder) as lonely:
+            await asyncio.to_thread(lonely.wait_ready)
+            run = await stage.start(Plan.model_validate(steps), durability=mode)
+            await exists(price.with_suffix(".began"))
+            line.cut()
+            price.write_text("1275")
+            async with stage.worker_here(**TOOLS):
+                result = await run.result()
+            price.with_suffix(".open").touch()
+            await asyncio.to_thread(lonely.wait_said, LATE)
+            line.mend()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["mails"] == 2
+
+
+@pytest.mark.crash
+async def test_a_step_that_is_asked_anew_is_not_answered_as_before(
+    stage: Stage, order_id: str, tmp_path: Path
+) -> None:
+    answer = tmp_path / "answer"
+    asks = {"id": "ask", "tool": "gates.answer", "params": {"file": str(answer)}}
+    asks["on_failure"] = "pause"
+    looks = {"id": "look", "tool": "orders.read", "params": {"order_id": order_id}}
+    last = mail(order_id, "price-${ask.amount}")
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(Plan.model_validate([asks, last]), durability="exit")
+        await run.in_state(RunState.PAUSED_FAILURE)
+    answer.write_text("1275")
+    plan = Plan.model_validate([looks, {**asks, "after": ["look"]}, last])
+    with stage.worker(crash_at="orders.read:after_call", **TOOLS) as doomed:
+        await asyncio.to_thread(doomed.wait_ready)
+        await told(run, Verb.AMEND, Amend(actor="olga", plan=plan, based_on=1))
+        await asyncio.to_thread(doomed.wait_killed)
+    async with stage.worker_here(**TOOLS):
+        await run.until(lambda view: states(view.result)["ask"] in ("succeeded", "paused_failure"))
+        state = states((await run.view()).result)["ask"]
+        await run.cancel() if state == "paused_failure" else await run.result()
+
+    assert (state, stage.shop.counts(order_id)["mails"]) == ("succeeded", 1)
