@@ -1,6 +1,5 @@
 """The embedded server: found where it is, built once, back after a kill, gone with its parent."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -22,7 +21,6 @@ from surehand.process.dev_server import (
     DevServerFailed,
     find_cli,
 )
-from surehand.process.exits import OUTPUT_LOST
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,18 +35,6 @@ BROKEN_GO = """#!/bin/sh
 echo "go: downloading" >&2
 echo "go: no space left on device" >&2
 exit 1
-"""
-CLIENT = """
-import asyncio, sys
-from temporalio.client import Client
-from surehand.process.exits import leave
-
-async def main():
-    client = await Client.connect(sys.argv[1])
-    print((await client.count_workflows()).count)
-
-asyncio.run(main())
-leave(int(sys.argv[2]))
 """
 
 
@@ -179,36 +165,6 @@ def server(temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     server.stop()
 
 
-@pytest.mark.slow
-def test_leave_gives_the_right_exit_code_50_times_out_of_50(server: DevServer) -> None:
-    def code_of(wanted: int) -> tuple[int, str]:
-        command = [sys.executable, "-c", CLIENT, server.address, str(wanted)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-        return done.returncode, done.stdout
-
-    wanted = [0, 3] * 25
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        assert list(pool.map(code_of, wanted)) == [(code, "0\n") for code in wanted]
-
-
-def test_leave_reports_output_that_was_lost_but_not_a_reader_that_had_enough(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    command = [
-        sys.executable,
-        "-c",
-        "from surehand.process.exits import leave; print('x'); leave(0)",
-    ]
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as closed_pipe:
-        assert subprocess.run(command, cwd=ROOT, stdout=closed_pipe).returncode == 0
-    if Path("/dev/full").exists():
-        with open("/dev/full", "wb") as full_disk:
-            assert subprocess.run(command, cwd=ROOT, stdout=full_disk).returncode == OUTPUT_LOST
-
-
 @pytest.mark.usefixtures("temporal_cli")
 async def test_a_killed_server_goes_on_with_its_runs_on_the_same_port(tmp_path: Path) -> None:
     # Given a run that nobody works on yet
@@ -283,15 +239,6 @@ def test_waiting_for_a_server_returns_once_it_serves(
             assert subprocess.run(wait, timeout=60).returncode == 0
         finally:
             server.stop()
-
-
-def test_a_server_that_never_serves_is_not_waited_for_for_ever(
-    temporal_cli: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dev_server, "START_TIMEOUT", 0.1)
-
-    with pytest.raises(DevServerFailed, match=r"127\.0\.0\.1:1 did not answer"):
-        dev_server.wait_until_serving(temporal_cli, "127.0.0.1:1")
 
 
 def test_whoever_waits_is_told_what_for_and_that_it_is_the_server_that_was_named(

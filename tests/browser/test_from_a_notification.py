@@ -56,21 +56,18 @@ class Phone:
         await self.who.page.get_by_role("button", name=button, exact=True).click()
 
 
-@pytest.mark.parametrize("signed_in", [True, False])
 async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with_their_key(
     stage: Stage,
     ann: Approver,
     served: Served,
     receiver: Receiver,
     order_id: str,
-    signed_in: bool,
 ) -> None:
     person(stage, "ann")
     umas = key_of(stage, person(stage, "uma"))
     await ann.gets_ready()
-    if not signed_in:
-        await ann.page.get_by_role("button", name="Sign out").click()
-        await expect(ann.page.get_by_role("heading", name="Sign in")).to_be_visible()
+    await ann.page.get_by_role("button", name="Sign out").click()
+    await expect(ann.page.get_by_role("heading", name="Sign in")).to_be_visible()
     await ann.page.goto("about:blank")
     to_pages = {"approvals_url": served.url, "decisions": "signed"}
     with stage.worker(notify="webhook", **to_pages, **receiver.settings()) as worker:
@@ -81,10 +78,9 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
 
         phone = Phone(ann)
         await phone.opens("the message's link", message["page"])
-        if not signed_in:
-            await expect(ann.page.get_by_text("approvals link --as NAME")).to_be_visible()
-            await phone.opens("a link to sign in", served.link("ann"))
-            await phone.presses("Sign in")
+        await expect(ann.page.get_by_text("approvals link --as NAME")).to_be_visible()
+        await phone.opens("a link to sign in", served.link("ann"))
+        await phone.presses("Sign in")
         await expect(ann.page.get_by_role("heading", level=1)).to_have_text(message["what"])
         await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
         [request] = stage.approval_rows(run)
@@ -99,8 +95,7 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
         assert (await run.result()).state is RunState.COMPLETED
 
     signs_in = ["opens a link to sign in", "presses Sign in"]
-    wanted = ["opens the message's link", *([] if signed_in else signs_in), "presses Approve"]
-    assert phone.steps == wanted
+    assert phone.steps == ["opens the message's link", *signs_in, "presses Approve"]
     assert stage.shop.counts(order_id)["refunds"] == 1
     [decision] = stage.decision_rows(run)
     assert (decision["approver"], decision["outcome"]) == ("ann", "approve")

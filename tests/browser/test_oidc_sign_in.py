@@ -95,18 +95,6 @@ async def test_whoever_comes_by_the_provider_approves_with_their_key_and_a_sessi
     assert (decision["verified"], decision["kid"]) == (True, json.loads(public)["kid"])
 
 
-async def test_whoever_signs_out_stays_signed_out_until_they_sign_in_again(
-    stage: Stage, ann: Approver, served: Served
-) -> None:
-    person(stage, "ann")
-    await ann.page.goto(f"{served.url}/")
-    await signs_in(ann, "s-ann")
-    await ann.page.get_by_role("button", name="Sign out").click()
-    await expect(ann.page.get_by_role("heading", name="Sign in")).to_be_visible()
-    await ann.page.goto(f"{served.url}/")
-    await expect(ann.page.get_by_role("link", name="Sign in with")).to_be_visible()
-
-
 async def test_whoever_is_no_principal_here_gets_one_page_that_all_can_read_and_no_session(
     stage: Stage, ann: Approver, served: Served
 ) -> None:

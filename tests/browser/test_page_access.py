@@ -247,34 +247,6 @@ async def test_a_call_and_its_buttons_are_on_a_phone_s_first_screen_where_all_of
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_an_answer_and_a_list_of_approvals_give_the_focus_to_what_is_said_of_them(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
-    asks = plan({"id": "why", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
-    async with stage.worker_here():
-        asking = await stage.start(asks)
-        await asking.in_state(RunState.WAITING_INPUT)
-        runs = [
-            await stage.start(example_plan("refund.yaml", order_id=one))
-            for one in (order_id, stage.shop.new_order())
-        ]
-        ids = [quote((await run.asks()).approval_id) for run in runs]
-        await ann.signs_in()
-        await ann.page.goto(f"{ann.served.url}/run?id={asking.run_id}")
-        await ann.page.locator("#waits input").fill("7")
-        await ann.page.get_by_role("button", name="Answer").press("Enter")
-        await ann.says("Your answer counts")
-        await expect(ann.page.locator("#said")).to_be_focused()
-
-        await ann.page.goto(f"{ann.served.url}/several?id={ids[0]}&id={ids[1]}")
-        await expect(ann.page.get_by_role("button", name="Approve all")).to_be_enabled()
-        await ann.page.get_by_role("button", name="Approve all").press("Enter")
-        await ann.says("Decisions that count: 2 / 2")
-        await expect(ann.page.locator("#said")).to_be_focused()
-        for run in runs:
-            assert (await run.result()).state is RunState.COMPLETED
-
-
 async def test_no_button_can_be_pressed_before_its_page_listens(
     stage: Stage, ann: Approver, order_id: str
 ) -> None:

@@ -295,14 +295,7 @@ def test_an_unreachable_server_is_one_line_with_its_address_and_code_4(
 ) -> None:
     assert app.run(arguments) == ExitCode.NOT_REACHABLE
     assert "no Temporal server answers at 127.0.0.1:1 (TEMPORAL_ADDRESS)" in complaint(capsys)
-
-
-@pytest.mark.parametrize("arguments", REMOTE, ids=lambda a: a[0])
-def test_an_error_is_a_json_document_where_json_was_asked_for(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
     app.run([*arguments, "--json"])
-
     assert json.loads(capsys.readouterr().out)["exit_code"] == 4
 
 

@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -105,9 +106,10 @@ def test_a_pause_prints_a_token_that_resumes_once_and_for_its_user_only(
     assert "waiting_approval" in shown(verbs, run.name)
 
 
-@pytest.mark.parametrize("token", ["", "shr1.", "shr1.AAAA", "x" * 5000, "shr1." + "A" * 5000])
-def test_what_is_no_token_is_one_clear_line(verbs: Verbs, new_run: NewRun, token: str) -> None:
-    assert "this is no resume token" in verbs("resume", new_run().name, "--token", token).line()
+def test_what_is_no_token_is_one_clear_line(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run().name
+    for token in ("", "shr1.", "shr1.AAAA", "x" * 5000, "shr1." + "A" * 5000):
+        assert "this is no resume token" in verbs("resume", run, "--token", token).line()
 
 
 def test_a_token_of_another_run_is_named(verbs: Verbs, new_run: NewRun) -> None:
@@ -120,35 +122,34 @@ def test_a_token_of_another_run_is_named(verbs: Verbs, new_run: NewRun) -> None:
     assert f"it is for run {first.name}, not for {second.name}" in said.line()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["answer", "RUN", "a=1", "b=2"], "does not begin with the id of a question"),
-        (["answer", "RUN", "1"], "nothing is asked"),
-        (["event", "RUN", "x", "--id", ""], "event_id: must have at least 1 character"),
-        (["top-up", "RUN", "--money", "lots"], "money: "),
-        (["top-up", "RUN"], "nothing was added"),
-        (["pause", "RUN", "--lasts", "3d"], "at most 1 d"),
-        (["resume", "RUN", "--set", "a=1"], "name one step that has failed"),
-        (["fork", "RUN", "--from", "nowhere"], "the plan's steps are order"),
-        (["fork", "RUN", "--from", "mail"], "has not succeeded"),
-        (["retry", "RUN"], "it goes on by itself"),
-        (
-            ["fork", "RUN", "--from", "order", "--set", "steps.mail.after=[nowhere]"],
-            "steps.4 (mail).after: there is no step 'nowhere'",
-        ),
-    ],
-)
-def test_bad_input_is_one_line_and_changes_nothing(
-    verbs: Verbs, new_run: NewRun, arguments: list[str], says: str
-) -> None:
-    run = new_run()
+#: What is typed of a run, and what is said of it.
+BAD: Final = [
+    (["answer", "RUN", "a=1", "b=2"], "does not begin with the id of a question"),
+    (["answer", "RUN", "1"], "nothing is asked"),
+    (["event", "RUN", "x", "--id", ""], "event_id: must have at least 1 character"),
+    (["top-up", "RUN", "--money", "lots"], "money: "),
+    (["top-up", "RUN"], "nothing was added"),
+    (["pause", "RUN", "--lasts", "3d"], "at most 1 d"),
+    (["resume", "RUN", "--set", "a=1"], "name one step that has failed"),
+    (["fork", "RUN", "--from", "nowhere"], "the plan's steps are order"),
+    (["fork", "RUN", "--from", "mail"], "has not succeeded"),
+    (["retry", "RUN"], "it goes on by itself"),
+    (
+        ["fork", "RUN", "--from", "order", "--set", "steps.mail.after=[nowhere]"],
+        "steps.4 (mail).after: there is no step 'nowhere'",
+    ),
+]
 
-    said = verbs(*(run.name if one == "RUN" else one for one in arguments))
 
-    assert said.code == ExitCode.WRONG_USE
-    assert says in said.line()
-    assert "waiting_approval" in shown(verbs, run.name)
+def test_bad_input_is_one_line_and_changes_nothing(verbs: Verbs, new_run: NewRun) -> None:
+    run = new_run().name
+
+    for arguments, says in BAD:
+        said = verbs(*(run if one == "RUN" else one for one in arguments))
+
+        assert said.code == ExitCode.WRONG_USE, arguments
+        assert says in said.line()
+    assert "waiting_approval" in shown(verbs, run)
 
 
 def test_an_amendment_shows_what_changes(verbs: Verbs, new_run: NewRun, tmp_path: Path) -> None:

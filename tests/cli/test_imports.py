@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from surehand.client.messages import new_key
 from tests.cli.starter import REFUND, ROOT
 
 #: The other room, and what it would bring along.
@@ -26,10 +28,10 @@ leave(0)
 """
 
 
-def loaded_by(*lines: list[str]) -> set[str]:
+def loaded_by(*lines: list[str], warnings: str = "default") -> set[str]:
     """Return the modules that command lines load, one after the other."""
     ended = subprocess.run(
-        [sys.executable, "-c", _LOADED, json.dumps(lines)],
+        [sys.executable, "-W", warnings, "-c", _LOADED, json.dumps(lines)],
         env={**os.environ, "TEMPORAL_ADDRESS": "127.0.0.1:1"},
         cwd=ROOT,
         capture_output=True,
@@ -71,4 +73,13 @@ def test_starting_and_steering_runs_imports_nothing_of_the_other_room() -> None:
     )
 
     assert "surehand.workflows" in loaded
+    assert not loaded.intersection({*HEAVY, "joserfc", "cryptography"})
+
+
+def test_signing_imports_nothing_of_the_other_room_and_warns_of_nothing(tmp_path: Path) -> None:
+    new_key(key := tmp_path / "ana.pem")
+    about = ["r/s/1", "--params-hash", f"sha256:{'0' * 64}"]
+    loaded = loaded_by(["sign", *about, "--key", str(key)], warnings="error")
+
+    assert "joserfc" in loaded
     assert not loaded.intersection(HEAVY)

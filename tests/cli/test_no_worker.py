@@ -19,7 +19,7 @@ from surehand.cli.approvals import PendingList
 from surehand.cli.doctor import DoctorReport
 from surehand.cli.shapes import Steered
 from surehand.cli.show import ShownRun, UnansweredRun
-from surehand.client import client, connection
+from surehand.client import client, connection, launch
 from surehand.process.dev_server import DevServer
 from surehand.workflows.contracts.runs import RunView
 from tests.cli.starter import Run, Verbs
@@ -158,19 +158,16 @@ def test_nothing_is_left_with_the_server_that_changes_params_nobody_can_show(
     assert "--leave" in refused.line()
 
 
-@pytest.mark.parametrize("verb", ["show", "approve", "pending"])
 def test_whoever_waits_for_a_worker_is_told_so_once_on_stderr(
-    deserted: Deserted, verb: str, monkeypatch: pytest.MonkeyPatch
+    deserted: Deserted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "SAID_AFTER", timedelta(milliseconds=100))
-    what = {"show": [deserted.run.name], "approve": deserted.decision, "pending": []}[verb]
+    for line in (["show", deserted.run.name], ["approve", *deserted.decision], ["pending"]):
+        ended = deserted.verbs(*line)
 
-    ended = deserted.verbs(verb, *what)
-
-    waits = [line for line in ended.err.splitlines() if "waiting for a worker" in line]
-    assert len(waits) == 1, ended.err
-    assert deserted.run.name in waits[0]
-    assert "waiting for a worker" not in ended.out
+        [waits] = [said for said in ended.err.splitlines() if "waiting for a worker" in said]
+        assert deserted.run.name in waits
+        assert "waiting for a worker" not in ended.out
 
 
 def test_a_decision_that_waits_for_the_ledger_is_not_said_to_wait_for_a_worker(
@@ -307,8 +304,9 @@ def test_if_nobody_polls_a_run_s_task_queue_no_verb_waits_for_an_answer(
     lonely: Verbs, verb: str, shop: ShopProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(hours=1))
+    monkeypatch.setattr(launch, "TAKEN_UP_WITHIN", timedelta(seconds=0.2))
     run = Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
-    lonely(*run.start)
+    assert "no worker has taken it up yet (task queue " in lonely(*run.start).out.splitlines()[0]
 
     ended = lonely(verb, run.name, "--json")
 
@@ -359,6 +357,9 @@ def test_a_terminated_run_is_shown_as_that_with_what_to_do(
     bare = deserted.verbs("show", deserted.run.name, "--json", SUREHAND_DATABASE_URL="")
     known = UnansweredRun.model_validate(bare.document())
     assert (known.state, known.last_known_state) == ("terminated", "waiting_approval")
+    assert deserted.verbs(*deserted.run.start, "--wait").code == 20
+    [listed] = deserted.verbs("list", "--state", "terminated", "--json").document()["runs"]
+    assert listed["open_items"] == 0
     for arguments in (["approve", *deserted.decision], ["cancel", deserted.run.name]):
         refused = deserted.verbs(*arguments)
         assert refused.code == 2

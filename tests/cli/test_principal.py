@@ -24,7 +24,7 @@ from surehand.activities.ledger.core.people_tables import (
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.people.public_keys import kid_of, public_key
-from surehand.cli.principals import NewKey, PrincipalChanged, PrincipalHistory, PrincipalList
+from surehand.cli.principals import PrincipalChanged, PrincipalHistory, PrincipalList
 from surehand.client.messages import new_key
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
@@ -438,20 +438,6 @@ def test_a_new_key_needs_no_database_and_its_last_line_registers_it(
     _, starter, *arguments = shlex.split(made.out.splitlines()[-1])
     assert starter.endswith("starter.py")
     assert office.verbs(*arguments).out == f"ana lopez: key {kid} registered\n"
-
-
-def test_a_key_file_is_never_overwritten(approver: Starter) -> None:
-    made = approver("principal", "keygen", "ana.pem", "--json").document()
-    before = [(approver.folder / name).read_bytes() for name in ("ana.pem", "ana.pem.pub")]
-
-    again = approver("principal", "keygen", "ana.pem", "--json")
-
-    assert NewKey.model_validate(made).private_key == "ana.pem"
-    assert json.loads(before[1])["kid"] == made["kid"]
-    assert (again.code, again.document()["exit_code"]) == (2, 2)
-    assert "not overwritten" in again.line()
-    after = [(approver.folder / name).read_bytes() for name in ("ana.pem", "ana.pem.pub")]
-    assert after == before
 
 
 def test_no_key_is_made_for_a_name_that_cannot_be_registered(approver: Starter) -> None:

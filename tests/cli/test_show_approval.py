@@ -9,10 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from surehand.cli.approvals import ShownApproval, approval_lines
-from surehand.client import connection
 from surehand.process.settings import ClientSettings
 from surehand.workflows.plan.policy import Escalate, Requirement
-from tests.cli.starter import REFUND, Run, Verbs
+from tests.cli.starter import Run, Verbs
 
 NewRun = Callable[..., Run]
 
@@ -110,16 +109,6 @@ def test_an_id_that_leads_nowhere_is_one_clear_line(verbs: Verbs, typed: str, sa
 
     assert ended.code == 2
     assert said in ended.line()
-
-
-def test_without_a_worker_nobody_can_tell(lonely: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=1))
-    lonely("start", REFUND, "--run-id", "nobodys")
-
-    ended = lonely("show", "nobodys/refund/1")
-
-    assert ended.code == 4
-    assert "python worker.py" in ended.line()
 
 
 def lines_of(**changes: object) -> str:

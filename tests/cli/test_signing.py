@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -32,7 +30,6 @@ from surehand.activities.ledger.people.signatures import (
 from surehand.client.messages import claims_for, new_key, read_key, sign
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
-from tests.cli.starter import ROOT
 
 NOW = 1_800_000_000
 DECISION = Decision(
@@ -263,33 +260,3 @@ def test_the_longest_ids_fit_into_a_signature(key_file: Path) -> None:
     assert header_kid(
         sign(read_key(key_file), claims_for(longest, "t" * 39, run_id, NOW)), DecisionClaims.typ
     )
-
-
-def test_verbs_that_sign_nothing_do_not_wait_for_the_libraries_that_do() -> None:
-    program = (
-        "import json, sys, surehand.cli.app, surehand.client.messages;"
-        " print(json.dumps(list(sys.modules)))"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    loaded = set(json.loads(ended.stdout))
-    assert "surehand.workflows" in loaded
-    assert not loaded & {"joserfc", "cryptography", "surehand.activities"}
-
-
-def test_signing_imports_nothing_of_the_other_room_and_warns_of_nothing(key_file: Path) -> None:
-    program = (
-        "import json, sys; from pathlib import Path; from surehand.client.messages import *;"
-        "from surehand.workflows.contracts.approvals import Decision;"
-        "decision = Decision.model_validate_json(sys.argv[2]);"
-        "sign(read_key(Path(sys.argv[1])), claims_for(decision, 'acme', 'acme/refund-1', 1));"
-        "print(json.dumps(list(sys.modules)))"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-W", "always", "-c", program, key_file, DECISION.model_dump_json()],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert ended.stderr == ""
-    loaded = set(json.loads(ended.stdout))
-    assert "joserfc" in loaded and "surehand.activities" not in loaded

@@ -28,18 +28,6 @@ def run(shop: ShopProcess) -> Run:
     return Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
 
 
-def test_a_run_that_waits_for_a_human_ends_the_wait_with_10_and_says_what_to_do(
-    starter: Starter, run: Run
-) -> None:
-    waiting = starter(*run.start, "--wait")
-
-    assert waiting.code == 10
-    assert (
-        f"python {ROOT}/starter.py approve {run.name}/refund/1 --params-hash sha256:" in waiting.out
-    )
-    assert "temporal workflow signal" in waiting.out
-
-
 def test_wait_attaches_to_the_same_run_and_ends_with_its_result(
     starter: Starter, verbs: Verbs, new_run: NewRun, shop: ShopProcess
 ) -> None:
@@ -87,22 +75,22 @@ def test_the_same_run_twice_starts_nothing_and_says_where_it_stands(
     assert "waiting_approval" in again.out
 
 
-def test_the_same_run_id_with_another_input_is_refused(verbs: Verbs, new_run: NewRun) -> None:
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (("--set", "input.order_id=order-1003"), "with another plan or input"),
+        (("--for", "bob"), "with another user"),
+    ],
+)
+def test_the_same_run_id_with_another_input_or_user_is_refused(
+    verbs: Verbs, new_run: NewRun, other: tuple[str, str], says: str
+) -> None:
     run = new_run()
 
-    other = verbs(*run.start, "--set", "input.order_id=order-1003")
+    refused = verbs(*run.start, *other)
 
-    assert other.code == 2
-    assert "exists already, with another plan or input" in other.line()
-
-
-def test_the_same_run_id_for_another_user_is_refused(verbs: Verbs, new_run: NewRun) -> None:
-    run = new_run()
-
-    other = verbs(*run.start, "--for", "bob")
-
-    assert other.code == 2
-    assert "exists already, with another user" in other.line()
+    assert refused.code == 2
+    assert f"exists already, {says}" in refused.line()
 
 
 @pytest.mark.parametrize("wait", [(), ("--wait",)])
@@ -121,17 +109,8 @@ def test_a_plan_that_does_not_fit_the_tools_is_refused_with_file_and_path(
     assert len(elsewhere) == (modules == "not.there")
     assert unknown.startswith(f"surehand: {file}: steps.0 (step1).tool: unknown tool 'no.tool'")
     assert wrong.startswith(f"surehand: {file}: steps.1 (step2).params.order_id: ")
-
-
-def test_a_plan_that_does_not_fit_the_tools_named_here_starts_nothing(
-    verbs: Verbs, run: Run, tmp_path: Path
-) -> None:
-    file = tmp_path / "plan.yaml"
-    file.write_text("- {tool: no.tool}\n")
-
-    assert verbs("start", str(file), "--run-id", run.name).code == 2
-
-    assert verbs("show", run.name).line() == f"surehand: run not found: {run.name}"
+    if modules.startswith("surehand"):  # looked at before anything is started
+        assert verbs("show", run.name).line() == f"surehand: run not found: {run.name}"
 
 
 def test_a_run_that_is_there_is_found_again_whatever_tools_are_named_here(

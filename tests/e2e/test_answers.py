@@ -9,7 +9,7 @@ import pytest
 
 from surehand.workflows.contracts.states import RunState
 from tests.e2e.plans import mail_step, plan
-from tests.e2e.runs import decision_on, example_plan, states, step
+from tests.e2e.runs import example_plan, states, step
 from tests.e2e.stage import Stage
 
 
@@ -159,30 +159,6 @@ async def test_a_run_that_fails_does_not_wait_for_the_approval_of_a_parallel_ste
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
-async def test_parallel_steps_are_undone_in_the_reverse_order_of_their_commits(
-    stage: Stage, order_id: str
-) -> None:
-    restock = {
-        "id": "restock",
-        "tool": "inventory.restock",
-        "params": {"order_id": order_id, "lines": [{"sku": "desk-lamp", "quantity": 1}]},
-        "after": [],
-    }
-    # Started together; the restock is committed when the refund has been waiting for its approval.
-    close = {"id": "close", "tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
-    async with stage.worker_here():
-        run = await stage.start(
-            plan(refund_step(order_id), restock, {**close, "after": ["refund", "restock"]})
-        )
-        await run.in_state(RunState.WAITING_APPROVAL)
-        await run.decide(decision_on(await run.asks()))
-        result = await run.result()
-    assert result.state is RunState.FAILED
-    undone = await stage.events(run, "effect.compensated")
-    assert [event["step_id"] for event in undone] == ["refund", "restock"]
-    assert result.uncompensated == []
-
-
 @pytest.mark.parametrize(
     ("fault", "attempts"),
     [
@@ -277,21 +253,3 @@ async def test_a_refund_that_is_made_in_part_is_taken_back_if_a_human_wishes(
     assert (await stage.effect_states(run))["payments.refund"] == "compensated"
     counts = stage.shop.counts(order_id)
     assert (counts["refunds"], counts["refund_cancellations"], counts["mails"]) == (1, 1, 2)
-
-
-async def test_a_refund_that_is_made_in_part_is_a_humans_business(
-    stage: Stage, order_id: str
-) -> None:
-    stage.shop.fault("refunds", half=True, times=1)
-    async with stage.worker_here():
-        run = await stage.start(plan(refund_step(order_id)))
-        await run.approve()
-        view = await run.in_state(RunState.NEEDS_INTERVENTION)
-        [question] = view.result.waiting_for
-        assert "in part" in question.question
-        assert (await stage.effect_states(run)) == {"payments.refund": "partial"}
-        await run.resolve(intervention_id=question.id, outcome="give_up")
-        result = await run.result()
-    assert result.state is RunState.FAILED
-    assert [view.state for view in result.uncompensated] == ["partial"]
-    assert stage.shop.counts(order_id)["refunds"] == 1

@@ -13,16 +13,12 @@ from typing import Any
 import pytest
 import temporalio.client
 
-from surehand import Client, Run, SeenRequest
-from surehand.client import connection
+from surehand import Client, Run
 from surehand.process.exits import (
     CutOff,
     DecisionRefused,
-    Left,
     NotFound,
-    NoWorker,
     PlanRefused,
-    Refused,
     WrongUse,
 )
 from surehand.workflows.contracts.approvals import (
@@ -31,12 +27,10 @@ from surehand.workflows.contracts.approvals import (
     Verdict,
     VerdictCode,
 )
-from surehand.workflows.contracts.effects import ResolutionOutcome
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e import plugins, runs
-from tests.e2e.plans import NEITHER
-from tests.e2e.runs import EXAMPLES, example_plan, states, until
+from tests.e2e.runs import EXAMPLES, example_plan, until
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 
@@ -120,42 +114,6 @@ async def test_a_plan_may_be_a_file_a_document_or_a_plan(
     assert document["input"] == {"order_id": "nobody's"}
 
 
-async def test_an_approval_of_other_params_than_were_seen_is_refused_and_nothing_is_done(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
-    ann = await connect("ann")
-    async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
-        request = await asked(ann, run)
-        with pytest.raises(DecisionRefused) as refused:
-            await ann.approve(SeenRequest(request.approval_id, "sha256:" + "0" * 64))
-        assert refused.value.verdict.code is VerdictCode.WRONG_HASH
-        assert stage.shop.counts(order_id)["refunds"] == 0
-
-        await run.approve(request)
-        assert (await run.wait()).state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["refunds"] == 1
-
-
-async def test_what_was_seen_before_an_edit_approves_nothing(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
-    ann, olga = await connect("ann"), await connect("olga")
-    async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
-        seen = await asked(ann, run)
-        await olga.edit(seen, {**seen.params, "amount": "50.00"}, reason="one item")
-        with pytest.raises(DecisionRefused):
-            await ann.approve(seen)
-        edited = (await until(run.view, lambda view: bool(view.pending))).pending[0]
-        assert edited.params_hash != seen.params_hash
-        assert stage.shop.counts(order_id)["refunds"] == 0
-        await ann.approve(edited)
-        await run.wait()
-    [refund] = stage.shop.world(order_id)["refunds"]
-    assert refund["amount"] == "50.00"
-
-
 @pytest.mark.parametrize("database", DATABASES)
 async def test_two_clients_that_approve_at_once_have_one_effect(
     stage: Stage, connect: Connect, order_id: str
@@ -176,20 +134,6 @@ async def test_two_clients_that_approve_at_once_have_one_effect(
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert len(await stage.events(audited(stage, run), "approval.consumed")) == 1
-
-
-async def test_a_rejected_run_has_a_result_that_says_so(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
-    ann = await connect("ann")
-    async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
-        await ann.reject(await asked(ann, run), reason="wrong amount")
-        result = await run.wait()
-    assert result.state is RunState.FAILED
-    assert states(result)["refund"] == "failed"
-    assert "wrong amount" in (result.error or "")
-    assert stage.shop.counts(order_id)["refunds"] == 0
 
 
 async def test_a_run_that_was_terminated_has_no_result_and_waiting_for_it_says_so(
@@ -251,96 +195,6 @@ async def test_the_time_of_waiting_is_over_and_the_run_goes_on(
         assert [item.id for item in waiting.waiting_for] == [request.approval_id]
         await run.approve(request)
         assert (await run.wait()).state is RunState.COMPLETED
-
-
-async def test_a_paused_run_goes_on_with_its_token_and_a_cancelled_one_has_a_result(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
-    ann = await connect("ann")
-    async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id})
-        await asked(ann, run)
-        paused = await run.pause(reason="waiting for legal")
-        view = await until(run.view, lambda view: view.result.state is RunState.PAUSED_USER)
-        assert "pause" in [item.kind for item in view.result.waiting_for]
-        await run.resume(token=paused.resume_token)
-        with pytest.raises(Refused):
-            await run.resume(token=paused.resume_token)
-        await run.cancel(reason="ordered again")
-        result = await run.wait()
-    assert result.state is RunState.CANCELLED
-    assert stage.shop.counts(order_id)["refunds"] == 0
-
-
-async def test_a_question_is_found_and_answered(stage: Stage, connect: Connect) -> None:
-    ann = await connect("ann")
-    async with stage.worker_here():
-        run = await ann.start({"steps": [{"id": "whom", "ask": "Refund whom?"}]})
-
-        async def look() -> list[str]:
-            questions = (await ann.pending()).questions
-            return [one.interrupt_id for one in questions if one.run_id == run.run_id]
-
-        [question] = await until(look, bool)
-        with pytest.raises(Refused):
-            await run.answer_all({"nobody.1": "Ada"})
-        await run.answer_all({question: "Ada"})
-        result = await run.wait()
-    audited(stage, run)
-    assert result.steps[0].output == "Ada"
-
-
-async def test_a_message_that_is_sent_again_with_its_id_counts_once(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
-    ann = await connect("ann")
-    async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id})
-        await asked(ann, run)
-        first = await run.top_up(steps=5, id="ticket-7")
-        again = await run.top_up(steps=5, id="ticket-7")
-        known = audited(stage, run)
-        assert again.message == first.message
-        assert len(await stage.events(known, "steering.accepted")) == 1
-
-
-async def test_what_is_in_doubt_is_not_called_done_without_the_receipt_that_a_later_step_takes(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
-    ann = await connect("ann")
-    stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
-    async with stage.worker_here(tool_modules=NEITHER):
-        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
-        await run.approve(await asked(ann, run))
-        waiting = await run.wait(or_human=True)
-        [doubt] = waiting.waiting_for
-        with pytest.raises(WrongUse, match="step mail takes"):
-            await run.resolve(doubt.id, ResolutionOutcome.HAPPENED, evidence="bank statement")
-        receipt = {"refund_id": "refund-7", "amount": "120.00", "currency": "EUR"}
-        await run.resolve(
-            doubt.id, ResolutionOutcome.HAPPENED, evidence="bank statement", receipt=receipt
-        )
-        assert (await run.wait()).state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["refunds"] == 1
-
-
-async def test_without_a_worker_nothing_is_sent_and_what_is_left_counts_once_one_is_there(
-    stage: Stage, connect: Connect, order_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ann = await connect("ann")
-    async with stage.worker_here():
-        run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
-        request = await asked(ann, run)
-    with monkeypatch.context() as patch:
-        patch.setattr(connection, "ANSWER_TIME", timedelta(milliseconds=500))
-        with pytest.raises(NoWorker, match="nothing was sent"):
-            await run.approve(request)
-        with pytest.raises(Left, match="counts as soon as a worker"):
-            await run.approve(request, leave=True)
-    async with stage.worker_here():
-        assert (await run.wait()).state is RunState.COMPLETED
-    assert len(stage.decision_rows(audited(stage, run))) == 1
-    assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 async def test_runs_and_requests_of_other_tenants_are_not_found(

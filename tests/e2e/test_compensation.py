@@ -108,20 +108,6 @@ async def test_an_undo_that_fails_for_good_is_put_in_front_of_a_human(
     assert (counts["restock_undos"], counts["refund_cancellations"]) == (0, 1)
 
 
-async def test_a_human_who_has_undone_it_by_hand_ends_the_question(
-    stage: Stage, order_id: str
-) -> None:
-    stage.shop.fault("restock_undos", fail="before", status=422)
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
-        await run.approve()
-        [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
-        await run.resolve(intervention_id=question.id, outcome="compensated", evidence="by hand")
-        result = await run.result()
-    assert result.uncompensated == []
-    assert (await stage.effect_states(run))["inventory.restock"] == "compensated"
-
-
 async def test_an_undo_that_fails_for_a_moment_is_tried_again(stage: Stage, order_id: str) -> None:
     stage.shop.fault("restock_undos", fail="before", status=503, times=1)
     stage.shop.fault("refund_cancellations", retry_after=1, times=1)

@@ -3,7 +3,6 @@ is read says otherwise."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import Linked
 from surehand.workflows.contracts.states import RunState
-from tests.cli.starter import Starter
 from tests.e2e.executions import executions, inside, reset_before
 from tests.e2e.interceptors import Pause
 from tests.e2e.messages import answered
@@ -260,37 +258,6 @@ async def test_a_standing_approval_covers_a_marked_run_only_where_it_says_so(
         covered = await stage.start(plan(reads(folder), forwards))
         assert (await covered.result()).state is RunState.COMPLETED
     assert mailbox.sent(folder) == ["alone", HOSTILE, HOSTILE]
-
-
-async def test_a_run_that_has_read_foreign_content_uses_only_what_was_granted_with_foreign(
-    stage: Stage, folder: Path
-) -> None:
-    starter = Starter(stage.environment(tool_modules=TOOLS, user="ann"), stage.folder)
-
-    async def grants(*more: str) -> str:
-        given = ("standing", "grant", "--tool", "mail.forward", "--until", "1d", "--json", *more)
-        ended = await asyncio.to_thread(starter, *given)
-        assert ended.code == 0, ended
-        return str(ended.document()["standing"]["standing_id"])
-
-    plain = await grants()
-    forwards = plan(reads(folder), sends(folder, "${read.text}", "mail.forward"))
-    async with stage.worker_here(tool_modules=TOOLS):
-        alone = await stage.start(plan(sends(folder, "alone", "mail.forward")))
-        assert (await alone.result()).state is RunState.COMPLETED
-        asked = await stage.start(forwards)
-        request = await asked_because_of(asked, "mail.read")
-        assert (request.votes, mailbox.sent(folder)) == ((), ["alone"])
-        assert (await asked.decide(decision_on(request, outcome="reject"))).state == "rejected"
-        await asked.result()
-
-        foreign = await grants("--foreign")
-        covered = await stage.start(forwards)
-        assert (await covered.result()).state is RunState.COMPLETED
-    assert mailbox.sent(folder) == ["alone", HOSTILE]
-    used = [await stage.events(run, "approval.standing_used") for run in (alone, asked, covered)]
-    ids = [[one["body"]["standing_id"] for one in events] for events in used]
-    assert ids == [[plain], [], [foreign]]
 
 
 @pytest.mark.parametrize("database", DATABASES)

@@ -201,19 +201,6 @@ async def test_traces_that_a_worker_is_set_to_send_are_not_sent_from_a_run(
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
 
 
-async def test_a_run_that_continues_as_new_asks_no_turn_again(
-    stage: Stage, order_id: str, count: Path
-) -> None:
-    async with stage.worker_here(**AGENTS):
-        run = await stage.start(planned("refunds", order_id, count), continue_after=10)
-        await run.decide(decision_on(await run.asks("turn-2.1")))
-        result = await run.result()
-        histories = await executions(stage, run)
-    assert result.state is RunState.COMPLETED, result.error
-    assert len(histories) > 1
-    assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
-
-
 async def test_what_a_model_has_written_out_of_canonical_json_is_carried_on(
     stage: Stage, order_id: str, count: Path
 ) -> None:

@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from surehand.activities.ledger.history.stats import Scope, stats
 from surehand.activities.ledger.retention import rounds
 from surehand.process.children import clean_environment
@@ -135,36 +137,41 @@ async def test_a_receiver_gets_the_metrics_that_an_endpoint_would_show(
         assert detail.encode() not in receiver.raw
 
 
-def test_a_receiver_and_an_endpoint_are_refused_in_one_line(tmp_path: Path) -> None:
-    environment = {
-        "SUREHAND_DATABASE_URL": "sqlite:///none.db",
-        "SUREHAND_METRICS": "127.0.0.1:9464",
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:4318/v1/metrics",
-    }
-    with WorkerProcess(environment, tmp_path) as worker:
-        code = worker.wait_exit()
-
-    assert code == 2
-    assert worker.output().strip() == (
-        "surehand: SUREHAND_METRICS and OTEL_EXPORTER_OTLP_METRICS_ENDPOINT are both set, and"
-        " metrics go one way: unset one of them"
-    )
-
-
-def test_an_address_that_is_taken_is_named_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:4318/v1/metrics"},
+            "SUREHAND_METRICS and OTEL_EXPORTER_OTLP_METRICS_ENDPOINT are both set, and"
+            " metrics go one way: unset one of them",
+        ),
+        (
+            {
+                "SUREHAND_METRICS": "",
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317",
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+            },
+            "OTEL_EXPORTER_OTLP_PROTOCOL is grpc: traces are sent by http/protobuf only;"
+            " set it so, or OTEL_TRACES_EXPORTER=none",
+        ),
+        (
+            {},
+            "metrics cannot be served at ADDRESS (SUREHAND_METRICS): Address already in use"
+            " (os error 98)",
+        ),
+    ],
+    ids=["two ways", "another protocol", "taken"],
+)
+def test_what_cannot_be_sent_or_served_is_refused_in_one_line(
+    tmp_path: Path, settings: dict[str, str], said: str
+) -> None:
     with listening() as taken:
-        environment = {
-            "SUREHAND_DATABASE_URL": "sqlite:///none.db",
-            "SUREHAND_METRICS": address_of(taken),
-        }
-        with WorkerProcess(environment, tmp_path) as worker:
+        own = {"SUREHAND_DATABASE_URL": "sqlite:///none.db", "SUREHAND_METRICS": address_of(taken)}
+        with WorkerProcess(own | settings, tmp_path) as worker:
             code = worker.wait_exit()
+        expected = f"surehand: {said}".replace("ADDRESS", address_of(taken))
 
-    assert code == 2
-    assert worker.output().strip() == (
-        f"surehand: metrics cannot be served at {environment['SUREHAND_METRICS']}"
-        " (SUREHAND_METRICS): Address already in use (os error 98)"
-    )
+    assert (code, worker.output().strip()) == (2, expected)
 
 
 def test_a_check_beside_a_worker_leaves_the_address_alone(tmp_path: Path) -> None:

@@ -229,22 +229,6 @@ async def test_a_worker_without_opentelemetry_says_so_and_works(
     assert receiver.spans == []
 
 
-def test_a_receiver_of_another_protocol_is_refused_in_one_line(tmp_path: Path) -> None:
-    environment = {
-        "SUREHAND_DATABASE_URL": "sqlite:///none.db",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-    }
-    with WorkerProcess(environment, tmp_path) as worker:
-        code = worker.wait_exit()
-
-    assert code == 2
-    assert worker.output().strip() == (
-        "surehand: OTEL_EXPORTER_OTLP_PROTOCOL is grpc: traces are sent by http/protobuf only;"
-        " set it so, or OTEL_TRACES_EXPORTER=none"
-    )
-
-
 async def test_workers_with_and_without_traces_go_on_with_each_others_runs(
     stage: Stage, order_id: str, count: Path, receiver: Receiver
 ) -> None:
