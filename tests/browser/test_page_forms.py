@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from surehand.activities.tools.toolbox import load_toolbox
 from tests.browser.accessibility import violations
 from tests.browser.static_files import Modules
-from tests.browser.test_page_hashes import value as any_value
+from tests.browser.test_page_texts import value as any_value
 from tests.unit.values import same_json
 
 TOOLBOX: Final = load_toolbox(["surehand.examples.shop.tools"])

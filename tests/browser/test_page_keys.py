@@ -9,12 +9,13 @@ from typing import Any, Final
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from playwright.async_api import Browser
+from playwright.async_api import Browser, CDPSession
 
-from surehand.activities.ledger.people.public_keys import kid_of, public_key
+from surehand.activities.ledger.people.passkeys import authentic, is_gesture, read
+from surehand.activities.ledger.people.public_keys import PublicKey, kid_of, public_key, registered
 from surehand.activities.ledger.people.signatures import BadSignature, verify
 from surehand.client.messages import sign
-from surehand.workflows.contracts.approvals import DecisionClaims, SteeringClaims
+from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims, SteeringClaims
 from tests.browser.static_files import ELSEWHERE, Modules, StaticFiles
 
 NOW: Final = int(time.time())
@@ -187,3 +188,192 @@ async def test_a_browser_without_ed25519_says_so_in_one_line_and_keeps_nothing(
     )
     assert told.startswith("This browser cannot make Ed25519 keys: use Chrome 137,")
     assert await modules.run("keys", "ownKey", "return ownKey('acme', 'ann')") is None
+
+
+# Passkeys in a real browser: the worker takes what they sign, and for nothing else.
+
+
+REGISTERED: Final = """
+const said = await register({rpId: "localhost", rpName: "Test", principal: "ann", ...given});
+return JSON.stringify(said);
+"""
+SIGNED: Final = "return await signByPasskey({rpId: 'localhost', ...given})"
+
+
+def claims(number: int = 1, **other: Any) -> dict[str, Any]:
+    return {
+        "aud": "surehand:acme",
+        "sub": "ann",
+        "approval_id": f"acme/refund-{number}/refund/1",
+        "run_id": f"acme/refund-{number}",
+        "params_hash": "sha256:" + "0" * 64,
+        "outcome": "approve",
+        "iat": NOW,
+        "exp": NOW + 300,
+        "jti": f"a-nonce-of-some-thirty-characters-{number}",
+        **other,
+    }
+
+
+class Device:
+    """An authenticator of the browser's own, with a person who is there and recognised."""
+
+    def __init__(self, session: CDPSession, id_: str) -> None:
+        self._session = session
+        self._id = id_
+
+    @classmethod
+    async def at(cls, modules: Modules, **options: Any) -> Device:
+        session = await modules.page.context.new_cdp_session(modules.page)
+        await session.send("WebAuthn.enable")
+        given = {
+            "protocol": "ctap2",
+            "transport": "internal",
+            "hasResidentKey": True,
+            "hasUserVerification": True,
+            "isUserVerified": True,
+            "automaticPresenceSimulation": True,
+            **options,
+        }
+        made = await session.send("WebAuthn.addVirtualAuthenticator", {"options": given})
+        return cls(session, made["authenticatorId"])
+
+    async def knows_its_person(self, knows: bool) -> None:
+        await self._session.send(
+            "WebAuthn.setUserVerified", {"authenticatorId": self._id, "isUserVerified": knows}
+        )
+
+
+async def passkey(modules: Modules, **given: Any) -> tuple[dict[str, Any], PublicKey]:
+    """Return what the page offers for download, and what an administrator makes of it."""
+    text = await modules.run("keys", "register", REGISTERED, given)
+    return json.loads(text), registered(text)
+
+
+def believed(proof: str, key: PublicKey, modules: Modules) -> DecisionClaims:
+    assert key.passkey is not None and is_gesture(proof)
+    origin = modules.page.url.rstrip("/")
+    return authentic(read(proof), key.jwk, key.passkey, DecisionClaims, origins={origin})
+
+
+@pytest.mark.parametrize(("algorithm", "kty"), [(-7, "EC"), (-8, "OKP")])
+async def test_a_decision_that_a_passkey_signs_counts_with_each_claim(
+    modules: Modules, algorithm: int, kty: str
+) -> None:
+    await Device.at(modules)
+    file, key = await passkey(modules, algorithms=[algorithm])
+    assert (key.jwk["kty"], key.passkey and key.passkey.rp_id) == (kty, "localhost")
+    edit = claims(outcome="edit", edited="sha256:" + "1" * 64, sub="ann \u00c4\U0001f600")
+    [proof] = await modules.run(
+        "keys", "signByPasskey", SIGNED, {"claimsList": [edit], "keys": [file]}
+    )
+    assert believed(proof, key, modules).model_dump(mode="json", exclude_none=True) == edit
+    assert read(proof).digests is None
+
+
+@pytest.mark.parametrize("count", [2, MOST_DECISIONS])
+async def test_one_gesture_signs_a_list_and_each_proof_is_for_its_own_decision(
+    modules: Modules, count: int
+) -> None:
+    await Device.at(modules)
+    file, key = await passkey(modules)
+    asked = [claims(number) for number in range(count)]
+    proofs = await modules.run(
+        "keys", "signByPasskey", SIGNED, {"claimsList": asked, "keys": [file]}
+    )
+    found = [believed(proof, key, modules) for proof in proofs]
+    assert [one.model_dump(mode="json", exclude_none=True) for one in found] == asked
+    assert len({read(proof).signature for proof in proofs}) == 1
+
+    header, _, signature = proofs[0].split(".")
+    [other] = await modules.run(
+        "keys", "signByPasskey", SIGNED, {"claimsList": [claims(99)], "keys": [file]}
+    )
+    with pytest.raises(BadSignature, match="a list without this decision"):
+        believed(".".join((header, other.split(".")[1], signature)), key, modules)
+
+
+@pytest.mark.parametrize("changed", [{"outcome": "reject"}, {"params_hash": "sha256:" + "f" * 64}])
+async def test_a_proof_does_not_serve_for_other_claims(
+    modules: Modules, changed: dict[str, str]
+) -> None:
+    await Device.at(modules)
+    file, key = await passkey(modules)
+    one, other = [
+        (
+            await modules.run(
+                "keys", "signByPasskey", SIGNED, {"claimsList": [asked], "keys": [file]}
+            )
+        )[0].split(".")
+        for asked in (claims(), claims(**changed))
+    ]
+    with pytest.raises(BadSignature, match="another challenge"):
+        believed(".".join((one[0], other[1], one[2])), key, modules)
+
+
+@pytest.mark.parametrize("eligible", [False, True])
+async def test_the_file_says_whether_the_passkey_is_bound_to_its_device_and_proofs_agree(
+    modules: Modules, eligible: bool
+) -> None:
+    await Device.at(modules, defaultBackupEligibility=eligible, defaultBackupState=eligible)
+    file, key = await passkey(modules)
+    assert file["device_bound"] is not eligible
+    [proof] = await modules.run(
+        "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [file]}
+    )
+    assert believed(proof, key, modules).sub == "ann"
+
+
+async def test_of_several_passkeys_the_one_that_signs_is_named(modules: Modules) -> None:
+    await Device.at(modules)
+    mine, key = await passkey(modules)
+    elsewhere = {**mine, "credential_id": "AAAA"}
+    [proof] = await modules.run(
+        "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [elsewhere, mine]}
+    )
+    assert read(proof).kid == key.kid
+    assert believed(proof, key, modules).sub == "ann"
+
+
+async def test_a_second_passkey_is_not_made_beside_one_that_is_known(modules: Modules) -> None:
+    await Device.at(modules)
+    file, _ = await passkey(modules)
+    told = await modules.refused("keys", "register", REGISTERED, {"known": [file["credential_id"]]})
+    assert "already registered" in told
+
+
+async def test_who_is_not_recognised_signs_nothing(modules: Modules) -> None:
+    device = await Device.at(modules)
+    file, _ = await passkey(modules)
+    await device.knows_its_person(False)
+    told = await modules.refused(
+        "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [file]}
+    )
+    assert "not allowed" in told
+
+
+@pytest.mark.parametrize("numbers", [[], [1, 2, 1], [*range(MOST_DECISIONS + 1)]])
+async def test_a_gesture_is_over_1_to_50_decisions_each_once(
+    modules: Modules, numbers: list[int]
+) -> None:
+    asked = {"claimsList": [claims(number) for number in numbers], "keys": []}
+    told = await modules.refused("keys", "signByPasskey", SIGNED, asked)
+    assert told == "One gesture signs 1 to 50 decisions, each of them once."
+
+
+async def test_who_has_no_passkey_on_record_is_told_so_and_asked_for_no_gesture(
+    modules: Modules,
+) -> None:
+    await Device.at(modules)
+    await passkey(modules)
+    given = {"claimsList": [claims()], "keys": []}
+    told = await modules.refused("keys", "signByPasskey", SIGNED, given)
+    assert told == "No passkey of yours is registered."
+
+
+async def test_a_passkey_makes_no_proof_for_another_site(modules: Modules) -> None:
+    await Device.at(modules)
+    file, _ = await passkey(modules)
+    given = {"claimsList": [claims()], "keys": [file], "rpId": ELSEWHERE}
+    told = await modules.refused("keys", "signByPasskey", SIGNED, given)
+    assert "relying party" in told.lower()

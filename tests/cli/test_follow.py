@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import signal
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from surehand.cli.printer import Printer
+from surehand.cli.render import step_rows
 from surehand.cli.show import TimelineWatch
-from surehand.workflows.contracts.runs import RunView, TimelineLine
+from surehand.workflows.contracts.runs import RunView, StepView, TimelineLine
+from surehand.workflows.contracts.states import StepState
 from tests.cli.starter import Run, Starter, Verbs
+from tests.shop_process import ShopProcess
+from tests.worker_process import WorkerProcess
 
 NewRun = Callable[..., Run]
 
@@ -81,3 +88,95 @@ def test_a_timeline_that_has_lost_its_oldest_lines_goes_on_where_it_was(
     told = [json.loads(text)["text"] for text in captured.out.splitlines()]
     assert told == [f"line {number}" for number in (1, 2, 3, 4, 7, 8, 9)]
     assert captured.err.count("Lines are missing here") == 1
+
+
+# A worker dies in a call, and the next one finds out what became of it: `show` tells the story.
+
+
+DIED = "the worker died during {}, or was cut off: nobody knew whether it had happened"
+ASKED = "the outside system was asked: payments.refund had"
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("crash_at", "told"),
+    [
+        (
+            "payments.refund:after_call",
+            [DIED.format("payments.refund"), f"{ASKED} happened; it was not called again"],
+        ),
+        (
+            "payments.refund:after_claim",
+            [DIED.format("payments.refund"), f"{ASKED} not happened; it was called again"],
+        ),
+        (
+            "mail.send:after_call",
+            [
+                "mail.send had no recorded outcome; it was called again with the same key, which"
+                " its provider recognises"
+            ],
+        ),
+    ],
+    ids=["found", "not found", "repeated"],
+)
+def test_show_tells_that_a_worker_died_in_a_call_and_how_its_outcome_was_found_out(
+    crash_at: str,
+    told: list[str],
+    settings: dict[str, str],
+    shop: ShopProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unique = uuid.uuid4().hex[:8]
+    own = {**settings, "SUREHAND_TASK_QUEUE": f"killed-{unique}", "SUREHAND_TENANT": f"t{unique}"}
+    verbs, run = Verbs(own, tmp_path, monkeypatch), Run(f"run-{unique}", shop.new_order())
+    armed = {**own, "SUREHAND_CRASH_AT": crash_at}
+    with WorkerProcess(armed, tmp_path / "first") as first:
+        first.wait_ready()
+        assert verbs(*run.start, "--wait").code == 10
+        [asked] = verbs("show", run.name, "--json").document()["pending"]
+        verbs("approve", asked["approval_id"], "--params-hash", asked["params_hash"], "--leave")
+        first.wait_killed()
+    with WorkerProcess(own, tmp_path / "second") as second:
+        second.wait_ready()
+        assert verbs(*run.start, "--wait").code == 0
+        story = verbs("show", run.name, "--json").document()["timeline"]
+
+    assert shop.counts(run.order)["refunds"] == 1
+    step = "mail" if crash_at.startswith("mail") else "refund"
+    found = [line["text"] for line in story if line["step_id"] == step]
+    assert found[-len(told) - 1 :] == [*told, "done"]
+
+
+# What a step's row says of its outcome.
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"output": {"refund_id": "r-1"}}, '{"refund_id": "r-1"}'),
+        (
+            {"output": {"refund_id": "r-1"}, "undone": "by payments.cancel"},
+            "undone by payments.cancel",
+        ),
+        ({"output": 1, "replayed": True}, "recorded before: 1"),
+        ({"state": StepState.SKIPPED, "error": "not called: cancelled"}, "not called: cancelled"),
+        ({"state": StepState.SKIPPED}, ""),
+    ],
+)
+def test_what_was_undone_or_never_called_does_not_look_like_what_stands(
+    changes: dict[str, Any], outcome: str
+) -> None:
+    view = StepView(id="refund", tool="payments.refund", state=StepState.SUCCEEDED)
+
+    assert step_rows([view.model_copy(update=changes)])[0][-1] == outcome
+
+
+def test_a_long_error_keeps_its_end_which_names_the_line_of_the_users_code() -> None:
+    error = f"payments.refund: ValueError: {'x' * 200} (acme/billing.py:12)"
+    view = StepView(id="refund", tool="payments.refund", state=StepState.FAILED, error=error)
+
+    outcome = step_rows([view])[0][-1]
+
+    assert outcome.startswith("payments.refund: ValueError: ")
+    assert outcome.endswith(" (acme/billing.py:12)")

@@ -17,10 +17,11 @@ from surehand.cli.dev import tell_new
 from surehand.cli.printer import Printer
 from surehand.cli.render import commands_of, open_lines, request_lines, waiting_lines
 from surehand.cli.show import LiveWatch
+from surehand.cli.steering import given
 from surehand.client.client import Looked, SilentRun
 from surehand.client.connection import Connection
 from surehand.process.connect import Target
-from surehand.process.exits import ExitCode, SurehandError
+from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.contracts.runs import RunResult, RunView
@@ -211,3 +212,31 @@ def test_a_servers_trouble_is_no_mistake_of_ours(status: RPCStatusCode) -> None:
         raise RPCError("namespace rate limit exceeded", status, b"")
 
     assert refused.value.code is ExitCode.NOT_REACHABLE
+
+
+# What is typed after ``answer``: ids with values, or one value.
+
+
+ASKED = {"why.1", "pay/why.1"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        (["sent twice"], {"answer": "sent twice"}),
+        (["a=b"], {"answer": "a=b"}),
+        (["7"], {"answer": 7}),
+        (["why.1=yes"], {"answers": {"why.1": "yes"}}),
+        (["pay/why.1=because", "why.1=[1]"], {"answers": {"pay/why.1": "because", "why.1": [1]}}),
+    ],
+)
+def test_an_answer_is_for_the_question_that_it_names_or_the_only_one(
+    typed: list[str], sent: dict[str, object]
+) -> None:
+    assert given(typed, ASKED) == sent
+
+
+@pytest.mark.parametrize("typed", ["whi.1=yes", "why.2=yes", "pay/whi.1=yes", "ship[0].1=yes"])
+def test_an_id_of_no_question_is_no_value_of_another_one(typed: str) -> None:
+    with pytest.raises(WrongUse, match="does not begin with the id of a question"):
+        given([typed], ASKED)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.cli.starter import Run, Verbs
-from tests.cli.test_checkpoint_at import approve
+from tests.cli.test_checkpoints import approve
 from tests.shop_process import ShopProcess
 
 NewRun = Callable[..., Run]

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.common import RawValue
 
-from surehand.workflows.contracts.approvals import ApprovalRequest, VerdictCode
+from surehand.client.messages import claims_for, sign
+from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict, VerdictCode
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.identity import approval_id, params_hash
+from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from surehand.workflows.identity import DEFAULT_TENANT, approval_id, params_hash
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.state.run_state import (
     LONGEST_SIGNAL_NAME,
     MOST_REFUSED_SIGNALS,
 )
+from surehand.workflows.steps import approval
+from tests.e2e.executions import reset_before
 from tests.e2e.interceptors import Failing, Pause
-from tests.e2e.runs import PATIENCE_S, Run, decision_on, example_plan, states
+from tests.e2e.messages import event, told
+from tests.e2e.plans import plan, refund_step
+from tests.e2e.runs import PATIENCE_S, Run, decision_on, example_plan, states, step, until
 from tests.e2e.stage import Stage
+from tests.ledger.people import key_of, person
 from tests.ledger_databases import DATABASES
 
 WRONG_HASH = "sha256:" + "0" * 64
@@ -353,3 +364,119 @@ async def test_signals_of_a_wrong_name_are_noted_and_change_nothing(
     assert view.refused_signals[0].name == "wrong-2"
     assert view.refused_signals[-2].name == "x" * LONGEST_SIGNAL_NAME
     assert await refusals(stage, run) == []
+
+
+# Guarantee G3 against whoever can send to a run but may not decide: it goes on as before.
+
+
+#: As many levels as the JSON reader of a signal takes, and one too many for that of an activity.
+DEEPEST = 198
+#: No integer of canonical JSON.
+UNSAFE = 2**60
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return {"amount": value}
+
+
+async def failed_tasks(run: Run) -> int:
+    """Return how often the run could not be moved on."""
+    failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+    return sum(
+        [1 async for event in run.handle.fetch_history_events() if event.event_type == failed]
+    )
+
+
+async def test_no_payload_blocks_the_gate_for_those_who_may_decide(
+    stage: Stage, order_id: str
+) -> None:
+    person(stage, "ann")
+    key = key_of(stage, "ann")
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        edit = decision_on(request, outcome="edit")
+        huge = edit.model_copy(update={"params": {"amount": UNSAFE}})
+        claims = claims_for(huge, DEFAULT_TENANT, run.run_id, int(time.time()), edited="sha256:0")
+
+        for name in ("decide", "cancel", "resume", "resolve"):
+            await run.handle.signal(name)
+            await run.handle.signal(name, args=[None, "and more"])
+        assert (await run.decide(None)).code == "malformed"
+        assert (await run.handle.execute_update("decide", result_type=Verdict)).code == "malformed"
+        await run.send({**edit.model_dump(mode="json"), "params": nested(DEEPEST)})
+        await run.send(huge.model_copy(update={"signature": sign(key, claims)}))
+        await run.decide(decision_on(request))
+
+        assert (await run.result()).state is RunState.COMPLETED
+        assert stage.shop.counts(order_id)["refunds"] == 1
+        assert await failed_tasks(run) == 0
+
+
+# Before the first request of the two, and long before it.
+@pytest.mark.parametrize("activity", ["request_approval", "execute_tools"])
+async def test_a_run_that_is_reset_after_an_edit_keeps_the_edit_and_asks_nobody_again(
+    stage: Stage, order_id: str, activity: str
+) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        first = await run.asks()
+        params = {**first.params, "amount": "15.00"}
+        await run.decide(decision_on(first, outcome="edit", approver="bob", params=params))
+        await run.decide(decision_on(await run.asks(), approver="carl"))
+        await run.result()
+        again = await reset_before(stage, run, activity, 1)
+        result = await again.result()
+
+        assert result.state is RunState.COMPLETED
+        assert step(result, "refund").replayed
+        assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_request_that_ends_at_once_and_is_asked_again_does_not_fill_the_history(
+    stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval, "MOST_UNANSWERED", 3)
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["defaults"]["approval"] = {"expires_in": "1ms", "on_expiry": "ask_again"}
+    async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
+        run = await stage.start(Plan.model_validate({**plan, "steps": plan["steps"][:1]}))
+        result = await run.result()
+
+        assert result.state is RunState.FAILED
+        assert len(stage.approval_rows(run)) == 3
+
+
+# What is sent before any worker has taken a run up counts like everything else.
+
+
+async def test_what_steers_a_run_before_a_worker_has_it_counts_in_its_order(
+    stage: Stage, order_id: str
+) -> None:
+    wait = {"id": "back", "wait": {"event": "returned", "about": "order-7"}, "after": []}
+    run = await stage.start(plan(refund_step(order_id, after=[]), wait))
+    await run.handle.signal(Verb.EVENT, event("e1", {"at": 1}))
+    await run.handle.signal(Verb.RESUME, ResumeRun(actor="uma"))
+    await run.handle.signal(Verb.PAUSE, PauseRun(actor="uma"))
+    await run.handle.signal(Verb.CANCEL, {"actor": 7})
+    await run.handle.signal(Verb.CANCEL)
+    await run.handle.signal(Verb.CANCEL, RawValue(Payload(data=b"{}")))
+    await run.handle.signal("stop_it", "now")
+    async with stage.worker_here():
+        view = await run.in_state(RunState.PAUSED_USER)
+        refused = view.refused_signals
+        assert [one.name for one in refused] == ["cancel", "cancel", "cancel", "stop_it"]
+        assert ["actor" in one.reason for one in refused] == [True, True, False, False]
+        assert stage.shop.counts(order_id)["refunds"] == 0
+        # Later, too, it is told what cannot be read at all.
+        await run.handle.signal(Verb.CANCEL, RawValue(Payload(data=b"{}")))
+        await until(run.view, lambda view: len(view.refused_signals) == len(refused) + 1)
+        await told(run, Verb.RESUME, ResumeRun(actor="uma"))
+        await run.approve()
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert step(result, "back").output == {"at": 1}

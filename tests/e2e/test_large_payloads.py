@@ -22,7 +22,6 @@ from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.contracts.values import Artifact, as_artifact
 from surehand.workflows.identity import canonical_json
 from surehand.workflows.payload_codec import ENCODING, data_converter, payloads_of
-from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run import completion
 from tests.e2e.executions import executions
 from tests.e2e.messages import event, told
@@ -337,10 +336,6 @@ def fresh() -> None:
     big.TEXTS.clear()
 
 
-def plan_of_artifacts(*steps: dict[str, Any]) -> Plan:
-    return Plan.model_validate({"steps": list(steps)})
-
-
 def page(number: int, tool: str = "pages.write", **more: Any) -> dict[str, Any]:
     return {"id": f"page{number}", "tool": tool, "params": {"page": number}, **more}
 
@@ -360,7 +355,7 @@ async def test_100_results_of_a_megabyte_leave_a_history_under_5_mb(stage: Stage
     reads = [page(n, "pages.read", after=[]) for n in range(50)]
     writes = [page(n, "pages.write", after=[]) for n in range(50, 100)]
     async with stage.worker_here(tool_modules=BIG):
-        run = await stage.start(plan_of_artifacts(*reads, *writes))
+        run = await stage.start(plan(*reads, *writes))
         result = await run.result()
 
     assert result.state is RunState.COMPLETED
@@ -378,7 +373,7 @@ async def test_later_params_reach_into_a_large_output(stage: Stage) -> None:
     text = "${page1.lines.0.sku} of page ${page1.page}"
     send = {"id": "send", "tool": "pages.send", "params": {"text": text}}
     async with stage.worker_here(tool_modules=BIG):
-        run = await stage.start(plan_of_artifacts(page(1, "pages.read"), send))
+        run = await stage.start(plan(page(1, "pages.read"), send))
         result = await run.result()
 
     assert result.state is RunState.COMPLETED
@@ -391,7 +386,7 @@ async def test_large_params_are_approved_by_their_hash_and_shown_by_reference(
     params = {"text": "${page1.report}"}
     send = {"id": "send", "tool": "pages.send", "params": params, "approval": "required"}
     async with stage.worker_here(tool_modules=BIG):
-        run = await stage.start(plan_of_artifacts(page(1, "pages.read"), send))
+        run = await stage.start(plan(page(1, "pages.read"), send))
         request = await run.approve()
         result = await run.result()
 
@@ -407,7 +402,7 @@ async def test_large_params_are_approved_by_their_hash_and_shown_by_reference(
 async def test_an_undo_is_given_the_whole_receipt(stage: Stage) -> None:
     refuse = {"id": "refuse", "tool": "pages.refuse", "params": {"text": "x"}}
     async with stage.worker_here(tool_modules=BIG):
-        run = await stage.start(plan_of_artifacts(page(7), refuse))
+        run = await stage.start(plan(page(7), refuse))
         result = await run.result()
 
     assert result.state is RunState.FAILED
@@ -418,7 +413,7 @@ async def test_an_undo_is_given_the_whole_receipt(stage: Stage) -> None:
 async def test_a_field_that_a_large_output_does_not_have_fails_the_step(stage: Stage) -> None:
     send = {"id": "send", "tool": "pages.send", "params": {"text": "${page1.nothing}"}}
     async with stage.worker_here(tool_modules=BIG):
-        run = await stage.start(plan_of_artifacts(page(1, "pages.read"), send))
+        run = await stage.start(plan(page(1, "pages.read"), send))
         result = await run.result()
 
     assert result.state is RunState.FAILED
@@ -436,7 +431,7 @@ async def test_a_step_whose_params_are_in_the_store_waits_for_it(
     send = {"id": "send", "tool": "pages.send", "params": {"text": "${page1.lines.0.sku}"}}
     send |= {"after": ["ask"]} | ({"approval": approval} if approval else {})
     async with stage.worker_here(tool_modules=BIG):
-        run = await stage.start(plan_of_artifacts(page(1, "pages.read"), ask, send))
+        run = await stage.start(plan(page(1, "pages.read"), ask, send))
         await run.in_state(RunState.WAITING_INPUT)
         folder.rename(away)
         await run.handle.execute_update("answer", {"actor": "ann", "answer": True})

@@ -209,10 +209,7 @@ async def test_a_worker_taken_for_dead_while_it_lives_changes_nothing_afterwards
 # Guarantee G1 against attempts that are late: a worker that was frozen wakes up and goes on.
 
 
-DEDUPES_of_zombies = "tests.variants.refund_dedupes"
-
-
-@pytest.mark.parametrize("tools", [SHOP_TOOLS, DEDUPES_of_zombies], ids=["lookup", "dedupes"])
+@pytest.mark.parametrize("tools", [SHOP_TOOLS, DEDUPES], ids=["lookup", "dedupes"])
 async def test_a_worker_frozen_between_claim_and_call_does_not_call_when_it_wakes_up(
     stage: Stage, order_id: str, tools: str
 ) -> None:
