@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,21 +18,25 @@ ROOT = Path(__file__).parent.parent
 SELDOM = pytest.mark.exhaustive
 
 
+def measured(name: str, folder: Path, options: str) -> tuple[subprocess.CompletedProcess[str], Any]:
+    """Run a benchmark; return how it has ended, and the figures that it has written down."""
+    file = folder / f"{name}.json"
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *options.split(), "--json", file],
+        cwd=ROOT, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    # A target that is missed on a busy machine is no broken benchmark.
+    assert done.returncode in (ExitCode.DONE, ExitCode.BROKEN), done.stderr
+    return done, json.loads(file.read_text())
+
+
 @pytest.mark.crash
 def test_the_recovery_benchmark_kills_a_worker_and_writes_down_what_it_measured(
     temporal_cli: Path, tmp_path: Path
 ) -> None:
-    found = tmp_path / "recovery.json"
-    one_pair = ["--rounds", "1", "--database", "sqlite", "--kind", "approval"]
+    done, found = measured("recovery", tmp_path, "--rounds 1 --database sqlite --kind approval")
 
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.recovery", *one_pair, "--json", found],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-
-    # A target that is missed on a busy machine is no broken benchmark.
-    assert done.returncode in (ExitCode.DONE, ExitCode.BROKEN), done.stderr
-    [row] = json.loads(found.read_text())
+    [row] = found
     assert (row["database"], row["kind"], row["point"]) == ("sqlite", "approval", "waiting")
     assert row["n"] == 1
     assert min(row["next_effect_p50_s"], row["next_step_max_s"]) > 0
@@ -42,16 +47,9 @@ def test_the_recovery_benchmark_kills_a_worker_and_writes_down_what_it_measured(
 def test_the_waiting_benchmark_approves_what_waits_and_writes_down_what_it_cost(
     temporal_cli: Path, tmp_path: Path
 ) -> None:
-    found = tmp_path / "waiting.json"
-    few = ["--runs", "4", "--parked", "0.1", "--database", "sqlite"]
+    done, found = measured("waiting", tmp_path, "--runs 4 --parked 0.1 --database sqlite")
 
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.waiting", *few, "--json", found],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-
-    assert done.returncode in (ExitCode.DONE, ExitCode.BROKEN), done.stderr
-    row, single, together = json.loads(found.read_text())
+    row, single, together = found
     assert (row["database"], row["runs"]) == ("sqlite", 4)
     assert 0 < row["ready_mb"] < row["parked_mb"]
     assert (single["n"], together["n"]) == (2, 2)
@@ -61,18 +59,12 @@ def test_the_waiting_benchmark_approves_what_waits_and_writes_down_what_it_cost(
 def test_the_steps_benchmark_compares_each_mode_with_temporal_alone(
     temporal_cli: Path, tmp_path: Path
 ) -> None:
-    found = tmp_path / "steps.json"
-    small = ["--rounds", "1", "--steps", "4", "--database", "sqlite", "--probe", "alone"]
-
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.steps", *small, "--effect", "write", "--json", found],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    few = "--rounds 1 --steps 4 --database sqlite --probe alone --effect write"
+    done, found = measured("steps", tmp_path, few)
 
     assert done.returncode == ExitCode.DONE, done.stderr
-    rows = json.loads(found.read_text())
-    assert [row["mode"] for row in rows] == ["sync", "async", "exit"]
-    for row in rows:
+    assert [row["mode"] for row in found] == ["sync", "async", "exit"]
+    for row in found:
         assert (row["store"], row["effect"], row["runs"]) == ("sqlite", "write", 1)
         assert min(row["ms_per_step"], row["plain_ms_per_step"], row["steps_per_s"]) > 0
     assert "| exit | sqlite | write | 1 |" in done.stdout
@@ -82,17 +74,10 @@ def test_the_steps_benchmark_compares_each_mode_with_temporal_alone(
 def test_the_runs_benchmark_compares_whole_runs_with_those_of_temporal_alone(
     temporal_cli: Path, tmp_path: Path
 ) -> None:
-    found = tmp_path / "runs.json"
-    few = ["--rounds", "1", "--runs", "2", "--mode", "exit", "--database", "sqlite"]
-
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.runs", *few, "--json", found],
-        cwd=ROOT, capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+    done, found = measured("runs", tmp_path, "--rounds 1 --runs 2 --mode exit --database sqlite")
 
     assert done.returncode == ExitCode.DONE, done.stderr
-    rows = json.loads(found.read_text())
-    costs, left = rows[0:2] + rows[4:6], rows[2:4] + rows[6:8]
+    costs, left = found[0:2] + found[4:6], found[2:4] + found[6:8]
     for part in (costs, left):
         assert [(row["mode"], row["at_once"]) for row in part] == [
             *(("plain", 1), ("exit", 1)),
@@ -111,18 +96,12 @@ def test_the_runs_benchmark_compares_whole_runs_with_those_of_temporal_alone(
 def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
     temporal_cli: Path, tmp_path: Path
 ) -> None:
-    found = tmp_path / "peers.json"
     # Of Temporal alone: the others' packages would have to be installed.
-    few = ["--rounds", "1", "--steps", "2", "--runs", "2", "--peer", "temporal"]
-
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.peers", *few, "--database", "sqlite", "--json", found],
-        cwd=ROOT, capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+    few = "--rounds 1 --steps 2 --runs 2 --peer temporal --database sqlite"
+    done, found = measured("peers", tmp_path, few)
 
     assert done.returncode == ExitCode.DONE, done.stderr
-    rows = json.loads(found.read_text())
-    costs, kills = rows[:8], rows[8:]
+    costs, kills = found[:8], found[8:]
     for row in costs:
         assert min(row["ms_per_step"], row["exit"], row["async"], row["sync"]) > 0
     left = [(row["call"], row["calls"], row["effects"]) for row in kills]
@@ -138,16 +117,9 @@ def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
 def test_the_profile_counts_the_round_trips_of_a_write_in_a_new_ledger_and_a_grown_one(
     tmp_path: Path,
 ) -> None:
-    found = tmp_path / "profile.json"
-    few = ["--writes", "3", "--events", "2000"]
+    done, found = measured("profile", tmp_path, "--writes 3 --events 2000")
 
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.profile", *few, "--json", found],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-
-    assert done.returncode in (ExitCode.DONE, ExitCode.BROKEN), done.stderr
-    made = [row for row in json.loads(found.read_text()) if "transaction" in row]
+    made = [row for row in found if "transaction" in row]
     trips = {(row["store"], row["ledger"], row["transaction"]): row["trips"] for row in made}
     for store in ("sqlite", "postgresql"):
         for ledger in ("new", "grown"):

@@ -53,11 +53,15 @@ def end_of(dev: Child) -> int | None:
     return dev.returncode
 
 
-def test_a_worker_that_is_killed_is_said_and_starts_again(dev: Child) -> None:
+def test_a_worker_that_is_killed_starts_again_and_ctrl_c_ends_all_of_it(dev: Child) -> None:
     os.kill(pid_of(dev, "surehand.worker"), signal.SIGKILL)
 
     dev.wait_for(lambda: dev.output().count("worker.ready") == 2)
     assert "surehand: the worker ended by itself with -9: it starts again\n" in dev.output()
+
+    os.kill(dev.pid, signal.SIGINT)
+    assert end_of(dev) == ExitCode.DONE
+    assert running(str(dev.log.parent)) == []
 
 
 def test_tools_that_cannot_be_loaded_are_said_and_looked_at_again_when_they_change(
@@ -82,13 +86,6 @@ def test_a_server_that_dies_is_said_and_ends_all_of_it(dev: Child) -> None:
     assert "surehand: the Temporal server ended by itself; see .surehand/temporal.log\n" in (
         dev.output()
     )
-    assert running(str(dev.log.parent)) == []
-
-
-def test_ctrl_c_ends_all_of_it(dev: Child) -> None:
-    os.kill(dev.pid, signal.SIGINT)
-
-    assert end_of(dev) == ExitCode.DONE
     assert running(str(dev.log.parent)) == []
 
 

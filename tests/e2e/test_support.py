@@ -146,31 +146,6 @@ async def test_killed_at_any_point_of_any_step_it_ends_with_one_mail_and_one_clo
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(
-    ("point", "asked_again"),
-    [
-        # Said and not recorded: nobody knows of it.
-        ("after_call", 1),
-        ("before_report", 0),
-    ],
-)
-async def test_a_turn_that_is_recorded_is_not_asked_again_and_none_leads_to_a_second_mail(
-    stage: Stage, desk: SupportProcess, count: Path, point: str, asked_again: int
-) -> None:
-    ticket_id = desk.open_ticket()
-    with stage.worker(**COUNTING, crash_at=f"model:{point}@turn-5") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(counting(ticket_id, count))
-        await run.approve()
-        doomed.wait_killed()
-    async with stage.worker_here(**COUNTING):
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
-    assert desk.effects(ticket_id) == ANSWERED
-    assert count.stat().st_size == TURNS + asked_again
-
-
-@pytest.mark.crash
 async def test_a_worker_killed_while_its_mail_is_on_the_wire_leaves_one_mail(
     stage: Stage, desk: SupportProcess
 ) -> None:
