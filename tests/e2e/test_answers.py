@@ -163,7 +163,6 @@ async def test_a_run_that_fails_does_not_wait_for_the_approval_of_a_parallel_ste
     ("fault", "attempts"),
     [
         pytest.param({"fail": "before", "status": 503, "times": 1}, 2, id="unavailable"),
-        pytest.param({"retry_after": 1, "times": 1}, 2, id="rate limited"),
         pytest.param({"fail": "after", "times": 1}, 2, id="failed after applying"),
     ],
 )

@@ -12,7 +12,6 @@ from surehand.workflows.contracts.checkpoint import Checkpoint
 from surehand.workflows.contracts.runs import Amend, Linked, RunView, TopUp
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
-from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Pause
 from tests.e2e.messages import answered, event, refusal, told
 from tests.e2e.plans import UNGATED, plan, read, refund_step
@@ -237,20 +236,6 @@ class TestEvents:
 
 
 class TestFailures:
-    async def test_a_failed_step_is_retried_with_other_params(
-        self, stage: Stage, order_id: str
-    ) -> None:
-        wrong = read("order-404", on_no="fail", on_failure="pause")
-        async with stage.worker_here():
-            run = await stage.start(plan(wrong))
-            view = await run.in_state(RunState.PAUSED_FAILURE)
-            assert "order-404" in view.result.waiting_for[0].question
-            right = ResumeRun(actor="olga", params={"order_id": order_id})
-            await told(run, Verb.RESUME, right)
-            result = await run.result()
-
-        assert step(result, "order").output["order_id"] == order_id  # type: ignore[index,call-overload]
-
     async def test_of_two_steps_that_have_failed_one_is_named_and_gets_other_params(
         self, stage: Stage, order_id: str
     ) -> None:
@@ -391,17 +376,6 @@ class TestConditionsAndLists:
         assert result.state is RunState.COMPLETED
         assert [text for text in told if "there is no 'limit' in input" in text]
 
-    async def test_each_item_of_a_list_is_a_call_with_a_key_of_its_own(self, stage: Stage) -> None:
-        orders = [stage.shop.new_order() for _ in range(3)]
-        pay = refund_step("${one}", for_each="${input.orders}", item="one", parallel=2)
-        async with stage.worker_here(tool_modules=UNGATED):
-            run = await stage.start(plan(pay, input={"orders": orders}))
-            result = await run.result()
-
-        assert [stage.shop.counts(order)["refunds"] for order in orders] == [1, 1, 1]
-        assert {effect.step_id for effect in result.effects} == {f"refund[{n}]" for n in range(3)}
-        assert len(step(result, "refund").output) == 3  # type: ignore[arg-type]
-
 
 class TestAmending:
     async def test_what_waits_is_void_and_the_new_plan_goes_on_from_the_facts(
@@ -448,11 +422,6 @@ class TestAmending:
         assert stage.shop.counts(order_id)["refund_cancellations"] == 1
 
 
-def test_a_plan_says_of_each_step_what_it_does_once() -> None:
-    with pytest.raises(ValueError, match="needs one of"):
-        Plan.model_validate([{"id": "a", "ask": "?", "wait": {"event": "e"}}])
-
-
 async def test_a_run_that_takes_outputs_over_does_not_do_those_steps_again(
     stage: Stage, order_id: str
 ) -> None:
@@ -488,19 +457,6 @@ async def test_an_output_that_is_too_large_to_be_shown_is_not_taken_over(stage: 
 
     with pytest.raises(WrongUse, match=r"output of a is too large to be shown.*--from a"):
         outputs_before(shown, "b")
-
-
-async def test_a_step_cannot_be_forked_at_whose_past_has_not_happened(stage: Stage) -> None:
-    async with stage.worker_here():
-        run = await stage.start(plan({"id": "a", "ask": "?"}, {"id": "b", "ask": "?"}))
-        view = await run.in_state(RunState.WAITING_INPUT)
-        with pytest.raises(WrongUse, match="a has not succeeded"):
-            outputs_before(view, "b")
-        with pytest.raises(WrongUse, match="steps are a, b"):
-            outputs_before(view, "c")
-        assert outputs_before(view, "a") == {}
-        await run.cancel()
-        await run.result()
 
 
 async def test_a_rejection_that_asks_for_another_plan_waits_for_it_and_says_why(

@@ -20,7 +20,6 @@ from surehand.process.connect import find_target
 from surehand.process.dev_server import DevServer
 from surehand.process.settings import client_settings
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.encryption import ENCODING_KEY, ENCRYPTED
 from surehand.workflows.names import WORKFLOW
 from tests.conftest import KEYS
 from tests.e2e.runs import Run, decision_on, example_plan, until
@@ -150,27 +149,6 @@ async def test_what_only_runs_send_to_runs_is_refused_in_plain(
         result = await run.result()
 
     assert result.state is RunState.COMPLETED
-
-
-async def test_a_run_that_is_started_in_plain_does_nothing_and_says_why(
-    stage: Stage, client: Client, order_id: str
-) -> None:
-    encrypted = await stage.start(example_plan("refund.yaml", order_id=order_id))
-    payload = await started_with(encrypted)
-    assert payload.metadata[ENCODING_KEY] == ENCRYPTED
-    [request] = await stage.client.data_converter.decode([payload])
-    name = f"plain-{uuid.uuid4().hex[:8]}"
-    handle = await client.start_workflow(
-        WORKFLOW, {**request, "run_id": name}, id=name, task_queue=stage.task_queue
-    )
-    async with stage.worker_here():
-        why = await until(lambda: task_failure(stage, name), bool)
-        await encrypted.approve()
-        await encrypted.result()
-    await handle.terminate()
-
-    assert "it is in plain, and here only what is encrypted counts" in why
-    assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 async def test_the_input_of_another_run_starts_nothing(

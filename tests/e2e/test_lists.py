@@ -165,19 +165,6 @@ async def test_another_plan_waits_for_the_list_that_is_under_way(stage: Stage, m
     assert "look" not in states(result)
 
 
-async def test_a_run_whose_item_waits_for_a_human_says_so(stage: Stage) -> None:
-    orders = new_orders(stage, 2)
-    async with stage.worker_here():
-        run = await stage.start(refunds(orders))
-        await run.approve()
-        await run.until(lambda view: [one.step_id for one in view.pending] == ["refund[1]"])
-        view = await run.in_state(RunState.WAITING_APPROVAL)
-        await run.cancel()
-        await run.result()
-
-    assert states(view.result)["refund"] == "running"
-
-
 @pytest.mark.parametrize(("mode", "continue_after"), [("sync", SOON), ("exit", None)])
 async def test_a_list_goes_on_with_its_items_though_they_are_read_again(
     stage: Stage, tmp_path: Path, mode: str, continue_after: int | None

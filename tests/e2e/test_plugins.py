@@ -74,9 +74,10 @@ async def test_a_worker_says_which_module_its_sandbox_does_not_load_and_which_se
         ({"worker_plugins": f"{PLUGINS}:other_codec"}, "brings the payload codec Secret"),
         ({"worker_plugins": f"{PLUGINS}:other_converter"}, "brings the payload converter Default"),
         ({"worker_plugins": f"{PLUGINS}:other_sandbox"}, "puts another sandbox"),
+        ({"crash_at": "a.b:after_call", "decisions": "signed"}, "SUREHAND_DECISIONS=signed"),
     ],
 )
-async def test_what_cannot_be_loaded_or_kept_beside_ours_is_refused_in_one_line(
+async def test_what_cannot_be_loaded_or_kept_beside_another_setting_is_refused_in_one_line(
     stage: Stage, given: dict[str, str], says: str
 ) -> None:
     assert says in refusal(stage, **given)

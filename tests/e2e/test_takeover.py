@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from temporalio.api.enums.v1 import TimeoutType
 from temporalio.api.failure.v1 import Failure
 
 from surehand.activities.worker import watchdog
@@ -40,11 +39,6 @@ async def failures(run: Run) -> list[Failure]:
 
 def is_noticed(failure: Failure) -> bool:
     return failure.application_failure_info.type == ErrorType.WORKER_DIED
-
-
-def is_timeout(failure: Failure) -> bool:
-    heartbeat = TimeoutType.TIMEOUT_TYPE_HEARTBEAT
-    return failure.timeout_failure_info.timeout_type == heartbeat
 
 
 @contextmanager

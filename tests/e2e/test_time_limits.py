@@ -117,19 +117,6 @@ async def test_a_read_whose_time_is_over_has_failed_and_waits_for_people_are_non
     assert stage.shop.requests("orders")["received"] == before + 1
 
 
-async def test_a_pause_that_a_provider_asks_for_is_not_waited_for_beyond_the_limit(
-    stage: Stage, order_id: str
-) -> None:
-    stage.shop.fault("refunds", retry_after=240, times=1)
-    async with stage.worker_here():
-        run = await refunding(stage, order_id, on_failure="continue")
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED
-    assert OVER in (step(result, "refund").error or "")
-    assert refunds(stage, order_id) == (0, 0)
-
-
 async def test_a_run_that_is_cancelled_within_the_limit_ends_its_call_and_undoes_it(
     stage: Stage, order_id: str
 ) -> None:
