@@ -20,7 +20,7 @@ from surehand.activities.ledger.core.store import (
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
-from surehand.activities.ledger.runs import terminated as stopped_rows
+from surehand.activities.ledger.runs import lifecycle as stopped_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.worker.attempt import stop
 from surehand.activities.worker.context import WorkerContext

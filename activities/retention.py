@@ -17,7 +17,7 @@ from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.engine import forget_log
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.activities.ledger.retention import deletion, hiding, rounds
+from surehand.activities.ledger.retention import deletion, hiding, policy
 from surehand.activities.ledger.retention.content import (
     CHECKPOINTS,
     Content,
@@ -127,10 +127,10 @@ class Retention:
             # A role that may not delete may not record it, either.
             refused = hiding.NotPermitted, hiding.DatabaseRefuses
             with suppress(LedgerUnavailable, *refused), hiding.permitted(self.ledger):
-                await self.ledger.transact(self.tenant, rounds.record, failed=True)
+                await self.ledger.transact(self.tenant, policy.record_round, failed=True)
             raise
         failed = any(one.failed is not None for one in done.kept)
-        await self.ledger.transact(self.tenant, rounds.record, failed=failed)
+        await self.ledger.transact(self.tenant, policy.record_round, failed=failed)
         return done
 
     async def _go_on(self, done: Round) -> None:

@@ -22,9 +22,9 @@ from surehand.activities.ledger.effects import resolve as intervention_rows
 from surehand.activities.ledger.effects.run_tree import TakesOverUndone
 from surehand.activities.ledger.effects.undone import undone_under
 from surehand.activities.ledger.people.starts import StartRefused
-from surehand.activities.ledger.quotas import admission
+from surehand.activities.ledger.quotas import limits as admission
 from surehand.activities.ledger.quotas.limits import QuotaUsedUp
-from surehand.activities.ledger.runs import interrupts, steering, terminated
+from surehand.activities.ledger.runs import interrupts, steering
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.runs.lifecycle import Opened, plan_of
 from surehand.activities.ledger.steps import acting
@@ -162,7 +162,7 @@ async def stop_child_runs(
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
         # Afterwards: as long as the ledger has it as open, somebody comes to it again.
-        await ledger.transact(tenant, terminated.close, run_id)
+        await ledger.transact(tenant, run_rows.close_terminated, run_id)
 
 
 def _plain(recorded: Any) -> Any:

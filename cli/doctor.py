@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.engine import LedgerUnfit, without_passwords
-from surehand.activities.ledger.core.guards import weak_guards
+from surehand.activities.ledger.core.migrate import weak_guards
 from surehand.activities.ledger.core.standbys import standbys_of
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import MEANING, current

@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.quotas import limits
-from surehand.activities.ledger.quotas.reads import Use, overview
+from surehand.activities.ledger.quotas.usage import Use, overview
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant, knows_tenant
 from surehand.activities.run_keys import unwrap, wrap

@@ -27,7 +27,7 @@ from surehand.activities.ledger.effects.compensations import (
     NothingToUndo,
     ToUndo,
 )
-from surehand.activities.ledger.history.timeline import recovery_of
+from surehand.activities.ledger.history.recorded_view import recovery_of
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.quotas.limits import OverQuota

@@ -29,7 +29,7 @@ from surehand.activities.effects.recorder import Ahead, Begun, Done, SaidNo, Wan
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
-from surehand.activities.ledger.history.timeline import recovery_of
+from surehand.activities.ledger.history.recorded_view import recovery_of
 from surehand.activities.ledger.quotas import usage as quota_usage
 from surehand.activities.ledger.quotas.limits import OverQuota
 from surehand.activities.ledger.steps import acting

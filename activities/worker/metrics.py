@@ -13,7 +13,7 @@ from typing import Any, Final
 from temporalio.common import MetricCounter, MetricGauge, MetricHistogramFloat, MetricMeter
 
 from surehand.activities.ledger.core.standbys import Standbys
-from surehand.activities.ledger.retention.rounds import LastRound
+from surehand.activities.ledger.retention.policy import LastRound
 
 #: Seconds; a claim or an outcome takes 2 ms, and a transaction that hangs is given up after 10 s.
 TRANSACTION_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)

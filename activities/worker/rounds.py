@@ -22,7 +22,7 @@ from temporalio.service import RPCError
 from surehand.activities.ledger.core.standbys import standbys_of
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import current
-from surehand.activities.ledger.retention.rounds import last
+from surehand.activities.ledger.retention.policy import last_round
 from surehand.activities.worker.metrics import Metrics
 from surehand.workflows.identity import (
     DEFAULT_TENANT,
@@ -63,7 +63,7 @@ async def measure(ledger: Ledger, metrics: Metrics) -> None:
     epoch = await ledger.transact(DEFAULT_TENANT, current)
     metrics.epoch(0 if epoch is None else epoch.number)
     metrics.standbys(await asyncio.to_thread(standbys_of, ledger.engine))
-    rounds = [await ledger.transact(one, last) for one in {DEFAULT_TENANT, *ledger.tenants}]
+    rounds = [await ledger.transact(one, last_round) for one in {DEFAULT_TENANT, *ledger.tenants}]
     metrics.retention([one for one in rounds if one is not None])
 
 

@@ -19,14 +19,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from surehand.activities.ledger.approvals.own_decisions import Moment, own_decisions
-from surehand.activities.ledger.approvals.reads import (
+from surehand.activities.ledger.approvals.votes import folded, needs_of
+from surehand.activities.ledger.approvals.waiting import (
+    DECIMAL,
+    Place,
+    Search,
+    Waiting,
+    has_expired,
     record_question_read,
     record_read,
     secret_requests,
+    waiting,
 )
-from surehand.activities.ledger.approvals.votes import folded, needs_of
-from surehand.activities.ledger.approvals.waiting import DECIMAL, Place, Search, Waiting, waiting
-from surehand.activities.ledger.core.approval_expiry import has_expired
 from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.one_approval import OneApproval

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import make_url
 
 from surehand.activities.ledger.core.engine import make_engine
-from surehand.activities.ledger.core.guards import weak_guards
+from surehand.activities.ledger.core.migrate import weak_guards
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import effects
 from tests.docs.pages import DOCS, blocks

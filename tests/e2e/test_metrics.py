@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from surehand.activities.ledger.history.stats import Scope, stats
-from surehand.activities.ledger.retention import rounds
+from surehand.activities.ledger.retention import policy
 from surehand.process.children import clean_environment
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
@@ -67,8 +67,8 @@ async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger
         await run.approve()
         doomed.wait_killed()
     with stage.ledger.transaction(DEFAULT_TENANT) as tx:
-        rounds.record(tx, failed=True)
-        rounds.record(tx, failed=False)
+        policy.record_round(tx, failed=True)
+        policy.record_round(tx, failed=False)
     with stage.worker(metrics=address) as worker:
         result = await run.result()
         worker.wait_ready()

@@ -20,7 +20,8 @@ from temporalio.worker import Worker
 from surehand import Client
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import quota_usage
-from surehand.activities.ledger.quotas import admission, usage
+from surehand.activities.ledger.quotas import limits as admission
+from surehand.activities.ledger.quotas import usage
 from surehand.client.connection import every_event
 from surehand.process.exits import StartNotTaken
 from surehand.worker import workflow_runner

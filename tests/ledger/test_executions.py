@@ -14,10 +14,10 @@ from surehand.activities.ledger.core.tables import runs as run_rows
 from surehand.activities.ledger.effects import claims, outcomes, reconcile, run_tree
 from surehand.activities.ledger.history.open_items import open_items
 from surehand.activities.ledger.runs import lifecycle
-from surehand.activities.ledger.runs.terminated import (
+from surehand.activities.ledger.runs.lifecycle import (
     EndedByItself,
-    bar,
-    close,
+    bar_terminated,
+    close_terminated,
     not_closed,
 )
 from surehand.activities.ledger.steps import acting
@@ -242,8 +242,8 @@ def test_a_completed_run_that_is_reset_is_open_again(scene: Scene) -> None:
     assert reopened["body"] == {"was": "completed", "rule": "reset"}
     with scene.tx() as tx:
         assert not_closed(tx, [RUN]) == [RUN]
-        bar(tx, RUN)
-        assert close(tx, RUN)
+        bar_terminated(tx, RUN)
+        assert close_terminated(tx, RUN)
 
 
 def test_a_second_life_that_fails_is_on_record_as_failed(scene: Scene) -> None:
@@ -275,4 +275,4 @@ def test_a_run_whose_late_attempts_are_refused_stays_as_it_has_ended(
     assert (scene.row(run_rows))["state"] == state
     assert scene.events(type_="run.reopened") == []
     with pytest.raises(EndedByItself), scene.tx() as tx:
-        bar(tx, RUN)
+        bar_terminated(tx, RUN)

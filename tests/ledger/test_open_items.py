@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from surehand.activities.ledger.effects import compensations
 from surehand.activities.ledger.history.open_items import OpenItems, open_items
-from surehand.activities.ledger.runs import lifecycle, terminated
+from surehand.activities.ledger.runs import lifecycle
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
@@ -99,7 +99,7 @@ def test_what_a_run_that_was_stopped_from_outside_has_done_is_told_as_not_undone
     entry = scene.committed(scene.call())
 
     with scene.tx() as tx:
-        assert terminated.close(tx, RUN)
+        assert lifecycle.close_terminated(tx, RUN)
 
     named = f"payments.refund (step refund, entry {entry.entry_id})"
     assert (left_by(scene, None)).uncompensated == [named]

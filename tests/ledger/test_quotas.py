@@ -9,15 +9,14 @@ import pytest
 
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.core.tables import approvals, quota_usage, runs
-from surehand.activities.ledger.quotas import admission
+from surehand.activities.ledger.quotas import limits as admission
 from surehand.activities.ledger.quotas.limits import (
     Limits,
     QuotaUsedUp,
     change_limits,
     limits_of,
 )
-from surehand.activities.ledger.quotas.reads import overview
-from surehand.activities.ledger.quotas.usage import DAY_MS, add_spent, require_unspent
+from surehand.activities.ledger.quotas.usage import DAY_MS, add_spent, overview, require_unspent
 from surehand.activities.ledger.runs import lifecycle
 from surehand.workflows.contracts.runs import CloseRun, Parent
 from surehand.workflows.contracts.states import RunState

@@ -8,8 +8,7 @@ import pytest
 
 from surehand.activities.ledger.core.store import RunNotFound
 from surehand.activities.ledger.effects import reconcile
-from surehand.activities.ledger.history.recorded_view import recorded_view
-from surehand.activities.ledger.history.timeline import _RECOVERY, recovery_of
+from surehand.activities.ledger.history.recorded_view import _RECOVERY, recorded_view, recovery_of
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import Claimed, Doubtful
 from surehand.workflows.contracts.runs import CloseRun

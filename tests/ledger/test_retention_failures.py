@@ -24,10 +24,9 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.activities.ledger.retention import deletion, hiding, rounds
+from surehand.activities.ledger.retention import deletion, hiding, policy
 from surehand.activities.ledger.retention.content import Content, Exported
-from surehand.activities.ledger.retention.policy import Policy, parse
-from surehand.activities.ledger.retention.rounds import LastRound
+from surehand.activities.ledger.retention.policy import LastRound, Policy, parse
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts
 from surehand.activities.retention import Files, Kept, Round
@@ -91,11 +90,11 @@ async def test_a_run_that_cannot_be_exported_is_named_and_the_others_go(
     first, second = await failing.round(), await failing.round()
 
     assert gone(first) == [OTHER_RUN] and first.files.aside == 1
-    ended = await office.retention.ledger.transact(office.scene.tenant, rounds.last)
+    ended = await office.retention.ledger.transact(office.scene.tenant, policy.last_round)
     assert ended == LastRound(age=None, failed=True)
     assert first.kept == second.kept == [Kept(RUN, str(error), error.code)]
     assert gone(await office.round()) == [RUN]
-    ended = await office.retention.ledger.transact(office.scene.tenant, rounds.last)
+    ended = await office.retention.ledger.transact(office.scene.tenant, policy.last_round)
     assert ended is not None and ended.age is not None and not ended.failed
 
 
@@ -152,7 +151,7 @@ async def test_what_concerns_all_runs_ends_the_round(office: Office, error: Sure
     with pytest.raises(type(error)):
         await replace(office, retention=replace(office.retention, export=fails)).round()
 
-    ended = await office.retention.ledger.transact(office.scene.tenant, rounds.last)
+    ended = await office.retention.ledger.transact(office.scene.tenant, policy.last_round)
     assert ended == LastRound(age=None, failed=True)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from surehand.activities.ledger.core.tables import approvals, notifications
 from surehand.activities.ledger.core.tables import runs as run_rows
-from surehand.activities.ledger.runs import lifecycle, terminated
+from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps.acting import ActsElsewhere
 from surehand.activities.ledger.steps.entries import Barred
@@ -19,8 +19,8 @@ from tests.ledger.scene import RUN, Scene
 def unwinding(scene: Scene) -> list[str]:
     """Begin to unwind, as `begin_unwind` does, and return the keys of what is to be undone."""
     with scene.tx() as tx:
-        terminated.bar(tx, RUN)
-        terminated.close(tx, RUN)
+        lifecycle.bar_terminated(tx, RUN)
+        lifecycle.close_terminated(tx, RUN)
     return scene.remaining()
 
 
@@ -51,7 +51,7 @@ def test_a_run_that_has_ended_by_itself_is_not_unwound(scene: Scene, state: RunS
     scene.committed(scene.call())
     ended(scene, state)
 
-    with pytest.raises(terminated.EndedByItself, match=state):
+    with pytest.raises(lifecycle.EndedByItself, match=state):
         unwinding(scene)
 
     assert scene.events(type_="run.barred") == []
@@ -62,7 +62,7 @@ def test_what_the_reaper_has_closed_is_unwound_as_often_as_it_is_asked_for(
 ) -> None:
     scene.committed(scene.call())
     with scene.tx() as tx:
-        assert terminated.close(tx, RUN)
+        assert lifecycle.close_terminated(tx, RUN)
 
     assert unwinding(scene) == ["refund:order-1001"]
     assert unwinding(scene) == ["refund:order-1001"]

@@ -14,7 +14,7 @@ from sqlalchemy import Table, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import make_engine
-from surehand.activities.ledger.core.guards import weak_guards
+from surehand.activities.ledger.core.migrate import weak_guards
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import (
     decisions,

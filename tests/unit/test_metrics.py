@@ -9,7 +9,7 @@ import pytest
 from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 
 from surehand.activities.ledger.core.standbys import Standbys
-from surehand.activities.ledger.retention.rounds import LastRound
+from surehand.activities.ledger.retention.policy import LastRound
 from surehand.activities.worker.metrics import BUCKETS, Metrics
 
 TOOL = {"tool": "payments.refund"}

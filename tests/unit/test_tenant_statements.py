@@ -32,7 +32,7 @@ BY_HAND: Final = {
     "core/standbys.py": "text",  # what a server says of its standbys
     "core/tables.py": "text",  # conditions of indexes
     "core/people_tables.py": "text",
-    "core/retention_tables.py": "text",
+    "core/tenant_tables.py": "text",
     # ON CONFLICT is a dialect's own; the tenant is a value of each row.
     "core/transaction.py": "dialect.insert(table)",
     "steps/attempts.py": ".insert(steps)",

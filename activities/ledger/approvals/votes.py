@@ -12,8 +12,8 @@ from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.people import principals, starts
-from surehand.activities.ledger.people.planners import planners
 from surehand.activities.ledger.people.proofs import Refusal, unproven
+from surehand.activities.ledger.people.starts import planners
 from surehand.activities.ledger.steps.entries import Covers
 from surehand.workflows.contracts.approvals import (
     Assurance,

@@ -30,11 +30,8 @@ from sqlalchemy import (
 )
 
 from surehand.activities.ledger.core import (
-    cell_tables,
-    epoch_table,
     people_tables,
-    quota_tables,
-    retention_tables,
+    tenant_tables,
 )
 from surehand.activities.ledger.core.schema import (
     Json,
@@ -573,13 +570,13 @@ steerings: Final = people_tables.steerings
 interventions: Final = people_tables.interventions
 #: The state of an intervention that waits; written out, so that the index of those alone serves.
 OPEN: Final[ColumnElement[str]] = literal_column("'open'")
-epochs: Final = epoch_table.epochs
-quotas: Final = quota_tables.quotas
-quota_usage: Final = quota_tables.quota_usage
-retentions: Final = retention_tables.retentions
-retention_rounds: Final = retention_tables.retention_rounds
-holds: Final = retention_tables.holds
-tenants: Final = cell_tables.tenants
+epochs: Final = tenant_tables.epochs
+quotas: Final = tenant_tables.quotas
+quota_usage: Final = tenant_tables.quota_usage
+retentions: Final = tenant_tables.retentions
+retention_rounds: Final = tenant_tables.retention_rounds
+holds: Final = tenant_tables.holds
+tenants: Final = tenant_tables.tenants
 #: Tables whose rows are written once and never changed; triggers refuse UPDATE, and DELETE but for
 #: retention.
 APPEND_ONLY: Final = ("decisions", "events", "steerings", "principal_changes")

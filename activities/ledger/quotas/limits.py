@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from sqlalchemy import ScalarSelect, case, literal, or_
+from sqlalchemy import ScalarSelect, and_, case, func, literal, or_
 
 from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
-from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import events, quotas
-from surehand.workflows.contracts.values import Quota, QuotaWait
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import approvals, events, quotas, runs
+from surehand.workflows.contracts.values import (
+    LONGEST_LOOK,
+    SHORTEST_LOOK,
+    Quota,
+    QuotaWait,
+)
 
 Over = Literal["queue", "reject"]
 
@@ -121,3 +126,114 @@ def take_turn(tx: Transaction, quota: Quota) -> None:
     """
     now_ms = lock_name(tx.connection, f"quota:{tx.tenant}:{quota}")
     tx.now_ms = max(tx.now_ms, now_ms)
+
+
+_PENDING: Final = rows_of(approvals, func.count(), state="pending")
+
+
+def pending_requests(tx: Transaction) -> int:
+    """Return how many requests of the tenant wait."""
+    return tx.count(_PENDING)
+
+
+def require_place(tx: Transaction) -> None:
+    """Make sure that a request which was just written may wait beside the others.
+
+    Of several at once the last one to get the tenant's turn sees all others.
+
+    Raises:
+        QuotaUsedUp: It may not; nothing of the request is to be left.
+    """
+    limits = limits_of(tx)
+    limit = limits.pending_approvals
+    if limit is None:
+        return
+    take_turn(tx, Quota.APPROVALS)
+    others = pending_requests(tx) - 1
+    if others < limit:
+        return
+    wait = QuotaWait(quota=Quota.APPROVALS, used=str(others), limit=str(limit), pause=LONGEST_LOOK)
+    raise QuotaUsedUp(OverQuota(wait, limits.over))
+
+
+_OPEN: Final = rows_of(runs, func.count(), closed_ms=None, parent_run_id=None)
+_ADMITTED: Final = _OPEN.where(runs.c.admitted_ms.is_not(None))
+_QUEUED: Final = _OPEN.where(runs.c.admitted_ms.is_(None))
+
+
+def open_runs(tx: Transaction) -> int:
+    """Return how many runs of the tenant are open and admitted, without child runs."""
+    return tx.count(_ADMITTED)
+
+
+def queued_runs(tx: Transaction) -> int:
+    """Return how many wait."""
+    return tx.count(_QUEUED)
+
+
+def at_opening(tx: Transaction, limits: Limits) -> int | None:
+    """Return since when a run that is opened now is admitted; ``None``: it waits.
+
+    Args:
+        tx: The transaction.
+        limits: What the tenant may use.
+
+    Raises:
+        QuotaUsedUp: There is no place, and what is over the quota does not wait.
+    """
+    if limits.open_runs is None:
+        return tx.now_ms
+    take_turn(tx, Quota.OPEN_RUNS)
+    used, ahead = open_runs(tx), queued_runs(tx)
+    if used + ahead < limits.open_runs:
+        return tx.now_ms
+    if limits.over == "reject":
+        raise QuotaUsedUp(OverQuota(_wait(used, limits.open_runs, ahead), limits.over))
+    return None
+
+
+def admit(tx: Transaction, run_id: str) -> QuotaWait | None:
+    """Admit a run if it is its turn; returns what it waits for, if it is not.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    limits = limits_of(tx)
+    if limits.open_runs is not None:
+        take_turn(tx, Quota.OPEN_RUNS)
+    row = tx.one(rows_of(runs, runs.c.opened_ms, runs.c.admitted_ms, run_id=run_id))
+    if row is None:
+        raise RunNotFound(run_id)
+    if row["admitted_ms"] is not None:
+        return None
+    if limits.open_runs is not None:
+        used, ahead = open_runs(tx), _ahead(tx, run_id, row["opened_ms"])
+        if used + ahead >= limits.open_runs:
+            return _wait(used, limits.open_runs, ahead)
+    tx.execute(update_rows(runs, run_id=run_id, admitted_ms=None).values(admitted_ms=tx.now_ms))
+    tx.event(run_id, "run.admitted", waited_ms=tx.now_ms - row["opened_ms"])
+    return None
+
+
+def queued(tx: Transaction, run_id: str) -> QuotaWait | None:
+    """Return what a run waits for; ``None``: it is admitted."""
+    row = tx.one(rows_of(runs, runs.c.opened_ms, runs.c.admitted_ms, run_id=run_id))
+    if row is None or row["admitted_ms"] is not None:
+        return None
+    limit = limits_of(tx).open_runs or 0
+    return _wait(open_runs(tx), limit, _ahead(tx, run_id, row["opened_ms"]))
+
+
+def _ahead(tx: Transaction, run_id: str, opened_ms: int) -> int:
+    before = or_(
+        runs.c.opened_ms < opened_ms, and_(runs.c.opened_ms == opened_ms, runs.c.run_id < run_id)
+    )
+    return tx.count(_QUEUED.where(before))
+
+
+def _wait(used: int, limit: int, ahead: int) -> QuotaWait:
+    # As if the runs that are open now, and those ahead, took no longer than a look each.
+    pause = min(SHORTEST_LOOK * (1 + ahead // max(limit, 1)), LONGEST_LOOK)
+    return QuotaWait(
+        quota=Quota.OPEN_RUNS, used=str(used), limit=str(limit), ahead=ahead, pause=pause
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, FromClause, bindparam
+from sqlalchemy import ColumnElement, FromClause, bindparam, func
 
+from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.approvals.requests import void_all
 from surehand.activities.ledger.approvals.standing_grants import give_back
 from surehand.activities.ledger.core.people_tables import standing_uses
@@ -16,6 +17,7 @@ from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
     approvals,
     drafts,
+    events,
     plans,
     runs,
     steerings,
@@ -25,8 +27,7 @@ from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.effects.run_tree import TreeEffects
 from surehand.activities.ledger.people.starts import StartRefused, start_of
-from surehand.activities.ledger.quotas.admission import at_opening, queued
-from surehand.activities.ledger.quotas.limits import limits_of
+from surehand.activities.ledger.quotas.limits import at_opening, limits_of, queued
 from surehand.activities.ledger.retention.hiding import hidden
 from surehand.activities.ledger.steps import acting, foreign
 from surehand.activities.ledger.steps import drafts as draft_rows
@@ -313,3 +314,63 @@ def plan_of(tx: Transaction, run_id: str) -> dict[str, object] | None:
     """Return the plan that a run was opened with; ``None``: no such run is recorded."""
     row = tx.one(rows_of(plans, plans.c.plan, run_id=run_id, plan_version=1))
     return None if row is None else dict(row["plan"])
+
+
+_STOPPED: Final = "stopped from outside"
+
+
+class EndedByItself(Exception):
+    """A run was not stopped: it has ended, and has undone what was to be undone."""
+
+
+def bar_terminated(tx: Transaction, run_id: str) -> None:
+    """Bar a run and its child runs: an attempt that outlives it must not make what nobody undoes.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+        EndedByItself: There is nothing to unwind from outside.
+    """
+    row = tx.one(rows_of(runs, runs.c.state, runs.c.error, runs.c.closed_ms, run_id=run_id))
+    if row is None:
+        raise RunNotFound(run_id)
+    if row["closed_ms"] is not None and row["error"] != _STOPPED:
+        raise EndedByItself(
+            f"run {run_id} was not stopped from outside, it is {row['state']}:"
+            " what it has left is meant to stay"
+        )
+    run_tree.bar(tx, run_id)
+
+
+def close_terminated(tx: Transaction, run_id: str) -> bool:
+    """Record that a run was stopped, and void what it still asks; ``False`` if it is closed.
+
+    Raises:
+        RunNotFound: No such run in this tenant.
+    """
+    row = tx.one(rows_of(runs, runs.c.closed_ms, run_id=run_id))
+    if row is None:
+        raise RunNotFound(run_id)
+    if row["closed_ms"] is not None:
+        return False
+    approval_rows.void_all(tx, run_id, approved=True)
+    touched = tx.execute(
+        update_rows(runs, run_id=run_id, closed_ms=None).values(
+            state="failed", error=_STOPPED, closed_ms=tx.now_ms
+        )
+    )
+    if not touched:
+        return False
+    tx.event(run_id, "run.stopped", rule="closed_at_the_server", action="offer_compensation")
+    return True
+
+
+def times_stopped(tx: Transaction, run_id: str) -> int:
+    """Return how often it is on record that a run was stopped."""
+    return tx.count(rows_of(events, func.count(), run_id=run_id, type="run.stopped"))
+
+
+def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:
+    """Return those of the runs that the ledger has as open, in the order in which they came."""
+    rows = tx.all(rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(run_ids)))
+    found = {row["run_id"] for row in rows}
+    return [run_id for run_id in dict.fromkeys(run_ids) if run_id in found]
