@@ -67,8 +67,8 @@ class MaintenanceActivities:
 
         def begin(tx: Transaction) -> None:
             # First: a claim that a late attempt is making is waited for, a later one refused.
-            stopped_rows.bar(tx, asked.run_id)
-            stopped_rows.close(tx, asked.run_id)
+            stopped_rows.bar_terminated(tx, asked.run_id)
+            stopped_rows.close_terminated(tx, asked.run_id)
             tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
 
         try:
@@ -139,7 +139,7 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
 
     def close(tx: Transaction) -> StoppedRun | None:
         before = stopped_rows.times_stopped(tx, run_id)
-        if not stopped_rows.close(tx, run_id):
+        if not stopped_rows.close_terminated(tx, run_id):
             return None
         page = run_tree.remaining(tx, run_id, limit=_MOST_LISTED)
         remain = run_tree.how_many_remain(tx, run_id)

@@ -25,12 +25,12 @@ from surehand.activities.ledger.approvals.waiting import (
     Place,
     Search,
     Waiting,
-    has_expired,
     record_question_read,
     record_read,
     secret_requests,
     waiting,
 )
+from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.one_approval import OneApproval

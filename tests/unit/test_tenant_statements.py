@@ -28,7 +28,7 @@ MAKERS: Final = {"rows_of", "update_rows", "insert_row", "ours"}
 #: What stays by hand, and why.
 BY_HAND: Final = {
     "core/engine.py": "text",  # locks and what a server says of itself: of no table
-    "core/guards.py": "text",  # what a server says of its roles and functions
+    "core/migrate.py": "text",  # what a server says of its roles and functions
     "core/standbys.py": "text",  # what a server says of its standbys
     "core/tables.py": "text",  # conditions of indexes
     "core/people_tables.py": "text",

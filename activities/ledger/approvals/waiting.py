@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, literal_column, tuple_
 
+from surehand.activities.ledger.core.people_tables import soonest_open
 from surehand.activities.ledger.core.sealed import Cell, Erased
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
@@ -280,16 +281,6 @@ def _stretch(
         .limit(most)
     )
     return [Place(row["expires_ms"], row["approval_id"]) for row in tx.all(query)]
-
-
-def has_expired(request: Any, now_ms: int) -> Any:
-    """Return whether a request's time is over; of the table's columns, the condition for that."""
-    return request["expires_ms"] <= now_ms
-
-
-def soonest_open(now_ms: int) -> int:
-    """Return the first ``expires_ms`` that has not expired: where an index of them is read from."""
-    return now_ms + 1
 
 
 #: Requests of one step that are looked through: by their ids, which no index of runs is needed for.

@@ -9,7 +9,7 @@ triggers let nothing of it change but its revocation, once.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -373,3 +373,13 @@ standing_uses = Table(
     ),
     run_reference(),
 )
+
+
+def has_expired(request: Any, now_ms: int) -> Any:
+    """Return whether a request's time is over; of the table's columns, the condition for that."""
+    return request["expires_ms"] <= now_ms
+
+
+def soonest_open(now_ms: int) -> int:
+    """Return the first ``expires_ms`` that has not expired: where an index of them is read from."""
+    return now_ms + 1

@@ -1,4 +1,4 @@
-"""Tables of tenants: quotas, cells, what is hidden and deleted, and when the ledger was restored."""
+"""Tables of tenants: quotas, cells, what is hidden and deleted; and when a ledger was restored."""
 
 from __future__ import annotations
 

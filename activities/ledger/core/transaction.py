@@ -370,7 +370,7 @@ class Transaction:
         else:
             with sealing(Sealing(self.tenant, self._run_of(statement, given), self.keys)):
                 parameters = compiled.parameters(given)
-        compiled.tell(self._connection)
+        compiled.announce(self._connection)
         self._waiting.append(_Sent(compiled.sql, parameters))
 
     def insert_new(self, table: Table, *rows: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from surehand.activities.ledger.approvals.votes import folded
-from surehand.activities.ledger.approvals.waiting import has_expired
+from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
 from surehand.activities.ledger.effects.epochs import RESTORED, Epoch
 from surehand.workflows.contracts.approvals import Assurance, standing_label

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import and_
 
-from surehand.activities.ledger.approvals.waiting import has_expired
+from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, interventions, notifications, runs
