@@ -108,8 +108,10 @@ log = structlog.get_logger()
 
 #: After a crash of the worker that held a run, another one gets it after this long (default 10 s),
 #: unless that has noticed the death (``activities/worker/takeover.py``). A worker that is only busy
-#: loses a run that it does not take up within this time: it has to be replayed then.
-STICKY_TIMEOUT: Final = timedelta(seconds=5)
+#: loses a run that it does not take up within this time: it has to be replayed then. It is shorter
+#: than the heartbeat timeout, so that a cancel which a dead worker has missed is heard before its
+#: call is made again.
+STICKY_TIMEOUT: Final = timedelta(seconds=2)
 #: Workflow tasks at once. The server gives each for 3 s (``workflows/options.py``), and they share
 #: one interpreter. With the SDK's 100, most tasks of a hundred runs in ``async`` took longer, were
 #: done twice, and each run took twice the processor time.
