@@ -27,9 +27,8 @@ from surehand.activities.ledger.effects import epochs
 from surehand.activities.ledger.effects.epochs import Epoch, EpochError, close, open_at
 from surehand.activities.ledger.history.audit import without_forgotten
 from surehand.activities.ledger.history.reads import chain_of, knows_run, open_interventions
-from surehand.activities.ledger.history.stats import Scope
+from surehand.activities.ledger.history.stats import Scope, Spread, Stats
 from surehand.activities.ledger.history.stats import stats as figures
-from surehand.activities.ledger.history.stats_shapes import Spread, Stats
 from surehand.activities.maintenance import reconcile_round
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash

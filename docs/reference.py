@@ -44,7 +44,7 @@ _CONTRACTS: Final = "surehand.workflows.contracts"
 _SHAPE_MODULES: Final = (
     "surehand.drill.report",
     "surehand.activities.ledger.history.rebuilding",
-    "surehand.activities.ledger.history.stats_shapes",
+    "surehand.activities.ledger.history.stats",
 )
 
 

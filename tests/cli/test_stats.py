@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from surehand.activities.ledger.core.store import open_ledger
-from surehand.activities.ledger.history.stats_shapes import Stats
+from surehand.activities.ledger.history.stats import Stats
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.starter import Verbs
 from tests.ledger.scene import RUN, Scene

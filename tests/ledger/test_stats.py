@@ -11,8 +11,7 @@ import pytest
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.store import RunNotFound, open_ledger
 from surehand.activities.ledger.core.tables import effects, events, runs
-from surehand.activities.ledger.history.stats import Scope, stats
-from surehand.activities.ledger.history.stats_shapes import Spread, Stats
+from surehand.activities.ledger.history.stats import Scope, Spread, Stats, stats
 from surehand.activities.tools.failures import Transient
 from surehand.activities.tools.tool import Dedupes
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
