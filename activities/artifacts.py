@@ -23,7 +23,7 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.drafts import Written
+from surehand.activities.ledger.steps.drafts import WrittenDraft
 from surehand.process.blobs import Blobs, read_kept
 from surehand.process.ciphers import RunKey
 from surehand.process.off_loop import call_off_loop, load_json
@@ -176,7 +176,7 @@ class ArtifactStore:
                 await asyncio.sleep(KEY_PAUSE)
         return None
 
-    async def remove_drafts(self, tenant: str, drafts: Sequence[Written]) -> None:
+    async def remove_drafts(self, tenant: str, drafts: Sequence[WrittenDraft]) -> None:
         """Remove what drafts have kept that are over; what the store does not do now is left."""
         for draft in drafts:
             try:
@@ -249,7 +249,7 @@ class ArtifactStore:
         return {name: await self.read(tenant, run_id, one) for name, one in wanted.items()}
 
 
-def folder_of(tenant: str, draft: Written) -> str:
+def folder_of(tenant: str, draft: WrittenDraft) -> str:
     """Return where in the store the parts of a draft are: of no other one."""
     of_step = digest([draft.run_id, draft.step_id]).removeprefix("sha256:")
     return f"{tenant}/drafts/{of_step}-{draft.number}"

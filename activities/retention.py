@@ -56,7 +56,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Part:
+class RetentionPart:
     """Some kinds of data of a run and its child runs."""
 
     run_id: str
@@ -68,8 +68,8 @@ class Part:
 class Round:
     """What a round has done, or would do."""
 
-    hidden: list[Part] = field(default_factory=list)
-    deleted: list[Part] = field(default_factory=list)
+    hidden: list[RetentionPart] = field(default_factory=list)
+    deleted: list[RetentionPart] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
     files: Collected = field(default_factory=Collected)
     lost: int = 0
@@ -96,20 +96,20 @@ class Retention:
         for root, kind in await self._over():
             why = await self.ledger.transact(self.tenant, hiding.why_kept, root)
             if why is None:
-                found.deleted.append(Part(root, (kind,)))
+                found.deleted.append(RetentionPart(root, (kind,)))
             else:
                 found.kept.append(Kept(root, why))
         async for candidate in self._due(found):
             why = await self.ledger.transact(self.tenant, hiding.why_kept, candidate.run_id)
             if why is None:
-                found.hidden.append(Part(candidate.run_id, candidate.kinds))
+                found.hidden.append(RetentionPart(candidate.run_id, candidate.kinds))
             else:
                 found.kept.append(Kept(candidate.run_id, why))
         grace = self.policy.grace
         for run_id in await self.ledger.transact(self.tenant, deletion.over_checkpoints, grace):
-            found.deleted.append(Part(run_id, (CHECKPOINTS,)))
+            found.deleted.append(RetentionPart(run_id, (CHECKPOINTS,)))
         for run_id in await self.ledger.transact(self.tenant, hiding.due_checkpoints):
-            found.hidden.append(Part(run_id, (CHECKPOINTS,)))
+            found.hidden.append(RetentionPart(run_id, (CHECKPOINTS,)))
         return found
 
     async def round(self) -> Round:
@@ -142,7 +142,7 @@ class Retention:
             async with self._apart(done, candidate.run_id):
                 why = await self.ledger.transact(self.tenant, hide)
                 if why is None:
-                    done.hidden.append(Part(candidate.run_id, candidate.kinds))
+                    done.hidden.append(RetentionPart(candidate.run_id, candidate.kinds))
                 else:
                     done.kept.append(Kept(candidate.run_id, why))
         for root, kind in await self._over():
@@ -159,7 +159,7 @@ class Retention:
                 await self.ledger.transact(
                     self.tenant, hiding.hide_checkpoints, run_id, grace=grace
                 )
-                done.hidden.append(Part(run_id, (CHECKPOINTS,)))
+                done.hidden.append(RetentionPart(run_id, (CHECKPOINTS,)))
         for run_id in await self.ledger.transact(self.tenant, deletion.over_checkpoints, grace):
             async with self._apart(done, run_id):
                 await self._delete_checkpoints(done, run_id)
@@ -249,7 +249,7 @@ class Retention:
             return deletion.delete(tx, going, by=self.by, exports=exports)
 
         files = tuple(file for one in exports.values() for file in one.files)
-        async with self._unmoved(done, Part(root, (kind,), files)):
+        async with self._unmoved(done, RetentionPart(root, (kind,), files)):
             # What the next export is to have, too, is not removed.
             await self.ledger.transact(self.tenant, look)
             await self._remove_files(going)
@@ -264,11 +264,11 @@ class Retention:
             return deletion.delete_checkpoints(tx, run_id, exported, self.policy.grace)
 
         files = () if exported is None else exported.files
-        async with self._unmoved(done, Part(run_id, (CHECKPOINTS,), files)):
+        async with self._unmoved(done, RetentionPart(run_id, (CHECKPOINTS,), files)):
             await self.ledger.transact(self.tenant, delete)
 
     @asynccontextmanager
-    async def _unmoved(self, done: Round, part: Part) -> AsyncIterator[None]:
+    async def _unmoved(self, done: Round, part: RetentionPart) -> AsyncIterator[None]:
         """Have a part deleted, or kept if it has changed since it was exported."""
         try:
             yield

@@ -105,7 +105,7 @@ def served(
 
 
 @dataclass(frozen=True)
-class Environment:
+class DemoEnvironment:
     """Everything that runs, and the variables by which a worker finds it."""
 
     folder: Path
@@ -134,7 +134,7 @@ class Environment:
 
 
 @contextmanager
-def set_up(say: Callable[[str], None]) -> Iterator[Environment]:
+def set_up(say: Callable[[str], None]) -> Iterator[DemoEnvironment]:
     """Start server, ledger and shop; stop them all and remove the folder on every way out.
 
     The folder stays when the block fails: its logs say why.
@@ -153,7 +153,7 @@ def set_up(say: Callable[[str], None]) -> Iterator[Environment]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> Environment:
+def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> DemoEnvironment:
     try:
         cli = find_cli(log=say)
         database_url = f"sqlite:///{folder / 'ledger.db'}"
@@ -174,7 +174,7 @@ def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> En
         raise NotReachable(str(error)) from error
     [shop_url] = shop.wait_for(lambda: re.findall(r"listening on (http://\S+)\n", shop.output()))
     migration.wait_done()
-    return Environment(
+    return DemoEnvironment(
         folder=folder,
         database_url=database_url,
         shop_url=shop_url,
@@ -207,7 +207,7 @@ class DemoScript:
     def __init__(
         self,
         printer: Printer,
-        environment: Environment,
+        environment: DemoEnvironment,
         *,
         approver: str | None,
         page: DemoPage | None = None,

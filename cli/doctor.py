@@ -19,7 +19,7 @@ from surehand.activities.ledger.core.migrate import weak_guards
 from surehand.activities.ledger.core.standbys import standbys_of
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import MEANING, current
-from surehand.activities.mcp.calls import Seen
+from surehand.activities.mcp.calls import SeenTool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import (
     Settings,
@@ -429,7 +429,7 @@ async def _mcp_servers(settings: Settings, tools: Check) -> list[Check]:
     return found
 
 
-def _mcp_server(settings: Settings, name: str, silent: str | None, tools: list[Seen]) -> Check:
+def _mcp_server(settings: Settings, name: str, silent: str | None, tools: list[SeenTool]) -> Check:
     what = f"MCP server {name}"
     if silent is not None:
         fix = f"start it, or mend servers.{name} in {settings.mcp}; its tools fail until then"

@@ -113,7 +113,7 @@ _SIGNATURE: Final = b'{"signature": '
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundInFile:
     """What a file has."""
 
     rows: int
@@ -189,7 +189,7 @@ class Exports:
         same = found.digest_of_rows == content.digest
         return same and self._why_unproven(found, content) is None
 
-    def _why_unproven(self, found: Found, content: Content) -> str | None:
+    def _why_unproven(self, found: FoundInFile, content: Content) -> str | None:
         return why_unproven(found, content.run_id, content.kind, public_jwk(self._key))
 
     async def _write_content(self, file: Path, content: Content, files: Files) -> Path:
@@ -259,7 +259,7 @@ def has_content(file: Path) -> bool:
         return read.read(len(_FILE)).startswith((_ROW, _FILE))
 
 
-def read_content(file: Path) -> Found:
+def read_content(file: Path) -> FoundInFile:
     """Return what an export of content has, whatever it is worth."""
     rows = files = 0
     all_, of_rows, token = hashlib.sha256(), hashlib.sha256(), None
@@ -275,7 +275,7 @@ def read_content(file: Path) -> Found:
                 rows += 1
                 of_rows.update(line)
     digest, digest_of_rows = (f"sha256:{one.hexdigest()}" for one in (all_, of_rows))
-    return Found(rows, files, digest, digest_of_rows, token)
+    return FoundInFile(rows, files, digest, digest_of_rows, token)
 
 
 def _without_signature(read: BinaryIO) -> Iterator[bytes | str]:
@@ -295,7 +295,7 @@ def _without_signature(read: BinaryIO) -> Iterator[bytes | str]:
 
 
 def why_unproven(
-    found: Found, run_id: str | None, kind: str | None, jwk: Mapping[str, Any] | None
+    found: FoundInFile, run_id: str | None, kind: str | None, jwk: Mapping[str, Any] | None
 ) -> str | None:
     """Return why a file is not what was signed; ``None``: it is.
 

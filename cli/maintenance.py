@@ -27,7 +27,7 @@ from surehand.activities.ledger.effects import epochs
 from surehand.activities.ledger.effects.epochs import Epoch, EpochError, close, open_at
 from surehand.activities.ledger.history.audit import without_forgotten
 from surehand.activities.ledger.history.reads import chain_of, knows_run, open_interventions
-from surehand.activities.ledger.history.stats import Scope, Spread, Stats
+from surehand.activities.ledger.history.stats import Spread, Stats, StatsScope
 from surehand.activities.ledger.history.stats import stats as figures
 from surehand.activities.maintenance import reconcile_round
 from surehand.activities.worker.context import WorkerContext
@@ -429,7 +429,7 @@ async def stats(
     Example: python starter.py stats --since 7d --probe 100
     """
     run_id = caller.run_id(run) if run else None
-    scope = Scope(caller.tenant, datetime.now(UTC) - since, run_id)
+    scope = StatsScope(caller.tenant, datetime.now(UTC) - since, run_id)
     async with ledger_of(read_settings()) as ledger:
         found = figures(ledger, scope, probes=probe)
     holds = not found.invariants.broken and not found.duplicates.keys

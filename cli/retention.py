@@ -22,7 +22,7 @@ from surehand.activities.ledger.retention import hiding, policy
 from surehand.activities.ledger.retention.hiding import NotPermitted, permitted
 from surehand.activities.ledger.retention.policy import Policy
 from surehand.activities.ledger.runs import erasure
-from surehand.activities.retention import Kept, Part, Retention, Round
+from surehand.activities.retention import Kept, Retention, RetentionPart, Round
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.exports import Exports
@@ -44,8 +44,8 @@ class RetentionReport(Shape):
     """``retention``: what a round has done, or would do."""
 
     applied: bool
-    hidden: list[Part]
-    deleted: list[Part]
+    hidden: list[RetentionPart]
+    deleted: list[RetentionPart]
     kept: list[Kept]
     files_set_aside: int
     """Artifacts to which nothing refers: a day later they are removed."""
@@ -200,7 +200,7 @@ async def _switch(
             found = await ledger.transact(caller.tenant, hiding.keep, run_id, by=by, reason=reason)
         else:
             found = await ledger.transact(caller.tenant, hiding.release, run_id, by=by)
-    except hiding.NotKept as error:
+    except hiding.CannotKeep as error:
         raise WrongUse(str(error)) from error
     told = "held: it is shown, and stays until it is released" if keep else "held no more"
     more = f" and {counted(len(found) - 1, 'child run')}" if len(found) > 1 else ""

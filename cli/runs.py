@@ -19,7 +19,7 @@ from surehand.cli.tools import refuse_unfit
 from surehand.client.connection import Connection
 from surehand.client.messages import chosen_run_id, new_run_name
 from surehand.client.outcome import CUT_OFF_BY_SERVER, code_of, state_of
-from surehand.client.plan_file import Draft, load_plan
+from surehand.client.plan_file import PlanDraft, load_plan
 from surehand.client.run import Run
 from surehand.process.exits import NotFound, PlanRefused, WrongUse
 from surehand.process.program import command
@@ -176,7 +176,7 @@ async def retry(
         )
     if view.result.state is RunState.COMPLETED:
         raise WrongUse(f"run {source} has completed: `fork` begins from one of its steps")
-    plan = Draft.of(view.plan).amending(view.plan, changes or [])
+    plan = PlanDraft.of(view.plan).amending(view.plan, changes or [])
     return await _start_linked(caller, plan, run_id, Linked(run_id=source), for_user, wait, timeout)
 
 
@@ -197,7 +197,7 @@ async def fork(
     options.refuse_lone_timeout(wait, timeout)
     source, view = await _look(caller, run)
     linked = Linked(run_id=source, outputs=outputs_before(view, step))
-    plan = Draft.of(view.plan).amending(view.plan, changes or [])
+    plan = PlanDraft.of(view.plan).amending(view.plan, changes or [])
     return await _start_linked(caller, plan, run_id, linked, for_user, wait, timeout)
 
 

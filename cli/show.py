@@ -42,7 +42,7 @@ from surehand.client.messages import find_approval
 from surehand.client.outcome import (
     CUT_OFF_BY_SERVER,
     LOOK_LIMIT,
-    Tokens,
+    StreamedText,
     Watch,
     call_progress,
     code_of,
@@ -207,7 +207,7 @@ class TokenWatch(TimelineWatch):
         self._heard: dict[str, tuple[int, int]] = {}
         """By turn: the attempt that was heard last, and how many of its characters are shown."""
 
-    def hear(self, tokens: Mapping[str, Tokens]) -> None:
+    def hear(self, tokens: Mapping[str, StreamedText]) -> None:
         """Print what models have said since the last time."""
         for step_id, now in tokens.items():
             attempt, shown = self._heard.get(step_id, (now.attempt, 0))

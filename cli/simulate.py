@@ -30,7 +30,7 @@ from surehand.cli.simulation import (
     simulate,
 )
 from surehand.cli.tools import named_tools, problems_of
-from surehand.client.plan_file import Draft
+from surehand.client.plan_file import PlanDraft
 from surehand.process.exits import WrongUse
 from surehand.workflows.plan.plan import Plan
 
@@ -86,7 +86,7 @@ def plan_to_simulate(
         )
     if not changes:
         return recording.plan
-    plan = Draft.of(recording.plan).amending(recording.plan, changes)
+    plan = PlanDraft.of(recording.plan).amending(recording.plan, changes)
     problems = problems_of(toolbox, plan)
     if problems:
         text = "; ".join(f"{one.where}: {one.reason}" for one in problems)

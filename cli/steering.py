@@ -23,10 +23,10 @@ from surehand.cli.show import follow
 from surehand.client.client import look_at
 from surehand.client.connection import LEFT, Connection
 from surehand.client.messages import composed, read_token
-from surehand.client.plan_file import Draft
+from surehand.client.plan_file import PlanDraft
 from surehand.client.run import TOKEN_LASTS, Paused, Run
 from surehand.process.exits import ExitCode, Left, NotFound, NoWorker, Refused, WrongUse
-from surehand.process.files import Unreadable, parse_json
+from surehand.process.files import BadDocument, parse_json
 from surehand.workflows.contracts.base import Acknowledged
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.states import RunState
@@ -237,7 +237,7 @@ def json_of(text: str, wrong: str) -> Any:
     """Return JSON as its value."""
     try:
         return parse_json(text)
-    except Unreadable as error:
+    except BadDocument as error:
         raise WrongUse(f"{wrong}: {error.where}: {error.reason}") from error
 
 
@@ -245,7 +245,7 @@ def value_of(text: str) -> Any:
     """Return JSON as its value, and anything else as the text that it is."""
     try:
         return parse_json(text)
-    except Unreadable:
+    except BadDocument:
         return text
 
 
@@ -320,7 +320,7 @@ async def amend(
 
     Example: python starter.py amend refund-1 refund-v2.yaml --reason 'other way'
     """
-    draft = Draft.of(plan)
+    draft = PlanDraft.of(plan)
     found = await caller.run(run)
     view = await found.view()
     document = draft.amending(view.plan, changes or [])
@@ -362,7 +362,7 @@ def _changes(old: Plan, new: Plan) -> Iterator[str]:
 _SEARCHED = 200
 
 
-class Answer(StrEnum):
+class DoubtAnswer(StrEnum):
     """What a human says about an effect in doubt."""
 
     HAPPENED = "happened"
@@ -382,7 +382,8 @@ async def resolve(
         ),
     ],
     outcome: Annotated[
-        Answer, typer.Argument(metavar="OUTCOME", help=f"What happened: {', '.join(Answer)}.")
+        DoubtAnswer,
+        typer.Argument(metavar="OUTCOME", help=f"What happened: {', '.join(DoubtAnswer)}."),
     ],
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Its run; looked for if not given.")

@@ -24,7 +24,7 @@ from surehand.workflows.plain_text import plain_line
 from surehand.workflows.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from surehand.activities.mcp.calls import Offered, Seen
+    from surehand.activities.mcp.calls import Offered, SeenTool
     from surehand.activities.mcp.server_file import Reviewed
     from surehand.activities.tools.toolbox import Toolbox
 
@@ -355,7 +355,7 @@ async def _offered(caller: Caller) -> tuple[Reviewed, Offered]:
         return reviewed, await ask_servers(reviewed)
 
 
-def _shown(one: Seen) -> McpToolSeen:
+def _shown(one: SeenTool) -> McpToolSeen:
     description = "" if one.problem else str((one.offered or {}).get("description", ""))
     return McpToolSeen(
         tool=one.full,

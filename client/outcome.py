@@ -66,7 +66,7 @@ def last_own_state(run: WorkflowExecution) -> str:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class StreamedText:
     """The newest of what a model says in one attempt of a turn."""
 
     attempt: int
@@ -86,14 +86,14 @@ class CallProgress:
     """How far calls have come, by step, in their tools' own words."""
     bytes_written: dict[str, int]
     """How much of an artifact calls have written, by step."""
-    tokens: dict[str, Tokens]
+    tokens: dict[str, StreamedText]
     """What models say, by step."""
 
 
 async def call_progress(run: WorkflowExecutionDescription) -> CallProgress:
     """Return what the calls of a run have told."""
     under_way, by_step, written = None, dict[str, JsonValue](), dict[str, int]()
-    tokens = dict[str, Tokens]()
+    tokens = dict[str, StreamedText]()
     for pending in run.raw_description.pending_activities:
         # The converter is one of the workflow's own payloads, and these are an activity's.
         converter = run.data_converter.with_context(
@@ -119,7 +119,7 @@ async def call_progress(run: WorkflowExecutionDescription) -> CallProgress:
                 if isinstance(part.get("bytes_written"), int):
                     written[step_id] = part["bytes_written"]
                 if "tokens" in part:
-                    tokens[step_id] = Tokens(**part["tokens"])
+                    tokens[step_id] = StreamedText(**part["tokens"])
     return CallProgress(under_way, by_step, written, tokens)
 
 

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from surehand.process.exits import PlanRefused
-from surehand.process.files import NUMBER, Unreadable, parse_closed, parse_yaml, read_document
+from surehand.process.files import NUMBER, BadDocument, parse_closed, parse_yaml, read_document
 from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.plan.plan import Defaults, Goto, Plan, Step, input_paths_in, names_in
 from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule, Escalate
@@ -67,7 +67,7 @@ def load_plan(
 def _read(file: str) -> Any:
     try:
         document = read_document(Path(file))
-    except Unreadable as error:
+    except BadDocument as error:
         raise PlanRefused(file, [PlanError(where=error.where, reason=error.reason)]) from error
     if document is None:
         raise PlanRefused(file, [PlanError(where="file", reason="is empty")])
@@ -117,7 +117,7 @@ def plan_from(source: PlanSource, given: Mapping[str, Any] | None = None) -> Pla
 
 
 @dataclass(frozen=True)
-class Draft:
+class PlanDraft:
     """A plan for a run that goes on, read and checked as far as that can be without the run."""
 
     document: Any
@@ -390,7 +390,7 @@ def _value(path: str, written: str) -> Any:
         if written.startswith(("'", '"', "[", "{")):
             return parse_closed(written)
         return parse_yaml(written) if written in _WORDS or NUMBER.fullmatch(written) else written
-    except Unreadable as error:
+    except BadDocument as error:
         raise OverrideError(path, f"the value is not YAML: {error.reason}") from error
 
 

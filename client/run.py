@@ -24,7 +24,7 @@ from surehand.client.messages import (
     signed,
 )
 from surehand.client.outcome import Watch, state_of, until_ended, until_settled
-from surehand.client.plan_file import Draft, PlanSource
+from surehand.client.plan_file import PlanDraft, PlanSource
 from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
 from surehand.workflows.contracts.approvals import (
     Decision,
@@ -562,7 +562,7 @@ class Run:
             >>> plan = view.plan.model_copy(update={"goal": "Refund it, and say so"})
             >>> said = await run.amend(plan, based_on=view.plan_version)
         """
-        draft = Draft.of(plan)
+        draft = PlanDraft.of(plan)
         return await self._steer(
             Verb.AMEND,
             Amend,

@@ -73,7 +73,7 @@ async def decoded(client: Client, payloads: Any, model: type[T]) -> T:
 
 
 @dataclass
-class Observer:
+class RunObserver:
     """What has been seen of one run; all times are this process's monotonic clock."""
 
     connection: Connection
@@ -312,7 +312,7 @@ class Case:
         settings = connection.settings.model_copy(update={"task_queue": name})
         self._connection = Connection(connection.client, connection.target, settings)
         self.run_id = run_id_for(settings.tenant, name)
-        self._observer = Observer(self._connection, self.run_id)
+        self._observer = RunObserver(self._connection, self.run_id)
         self._played = Played(self.run_id, no_end=f"not ended after {request.limit}")
 
     async def play(self) -> Played:

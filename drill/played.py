@@ -13,14 +13,14 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.printer import counted
 from surehand.drill.report import (
     Beforehand,
-    Cell,
     CellOutcome,
+    DrillCell,
     DrilledApproval,
+    DrillTarget,
     FaultFree,
     ModelTurns,
     Operation,
     Tally,
-    Target,
 )
 from surehand.drill.request import Disturbance
 from surehand.drill.world import differences
@@ -35,7 +35,7 @@ class Baseline(BaseModel):
     """The fault-free run, and what every other one is compared with."""
 
     fingerprint: str
-    targets: list[Target]
+    targets: list[DrillTarget]
     fault_free: FaultFree
     compared: dict[str, Any]
     remaining: list[str]
@@ -47,7 +47,7 @@ class DrillState:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def read(self, fingerprint: str) -> tuple[Baseline, list[Cell]] | None:
+    def read(self, fingerprint: str) -> tuple[Baseline, list[DrillCell]] | None:
         """Return what an earlier drill has left; ``None`` if there was none.
 
         A line that was cut off when the drill was killed is left out.
@@ -63,7 +63,7 @@ class DrillState:
             return None
         try:
             baseline = Baseline.model_validate_json(whole[0])
-            cells = [Cell.model_validate_json(line) for line in whole[1:]]
+            cells = [DrillCell.model_validate_json(line) for line in whole[1:]]
         except ValidationError as error:
             raise WrongUse(f"--resume: {self.file} is not the state of a drill") from error
         if baseline.fingerprint != fingerprint:
@@ -73,13 +73,13 @@ class DrillState:
             )
         return baseline, cells
 
-    def begin(self, baseline: Baseline, cells: Iterable[Cell] = ()) -> None:
+    def begin(self, baseline: Baseline, cells: Iterable[DrillCell] = ()) -> None:
         """Write the file anew."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         lines = [baseline.model_dump_json(), *(cell.model_dump_json() for cell in cells)]
         self.file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
-    def add(self, cell: Cell) -> None:
+    def add(self, cell: DrillCell) -> None:
         """Add a cell that is done."""
         with self.file.open("a", encoding="utf-8") as file:
             file.write(f"{cell.model_dump_json()}\n")
@@ -162,14 +162,14 @@ def skipped(events: Sequence[Mapping[str, Any]], done: Disturbance | None) -> It
 
 
 def judged(
-    cell: Cell,
+    cell: DrillCell,
     baseline: Baseline,
     played: Played,
     *,
     world: bool,
     halted: Sequence[Mapping[str, Any]] | None = None,
     in_doubt: str | None = None,
-) -> Cell:
+) -> DrillCell:
     """Return a cell with what its case has shown."""
     beforehand = cell.point in list(Beforehand)
     lost = int(cell.tool == MODEL and cell.point in _UNRECORDED)
@@ -207,7 +207,7 @@ def judged(
     )
 
 
-def _differences(cell: Cell, baseline: Baseline, played: Played) -> Iterator[str]:
+def _differences(cell: DrillCell, baseline: Baseline, played: Played) -> Iterator[str]:
     """Yield what is otherwise than it would be, had nothing been done to the run."""
     if cell.point == Operation.TERMINATE:
         yield from uncounted(played)
@@ -229,7 +229,7 @@ def _differences(cell: Cell, baseline: Baseline, played: Played) -> Iterator[str
 
 
 def _differences_in_doubt(
-    cell: Cell,
+    cell: DrillCell,
     step: str,
     baseline: Baseline,
     played: Played,

@@ -68,7 +68,7 @@ class Drill:
         from surehand.cli.printer import Printer
         from surehand.client.plan_file import load_plan
         from surehand.drill.request import DrillRequest
-        from surehand.drill.suite import Progress, Suite
+        from surehand.drill.suite import DrillProgress, Suite
         from surehand.drill.world import Function
         from surehand.process.settings import client_settings, read_environment
 
@@ -87,7 +87,7 @@ class Drill:
             parallel=parallel,
             limit=limit,
         )
-        progress = Progress(Printer(json_output=False))
+        progress = DrillProgress(Printer(json_output=False))
         suite = Suite(request, self._environment, client_settings(own), own, progress)
         with translated():
             report = asyncio.run(suite.run())

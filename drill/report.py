@@ -107,7 +107,7 @@ GOOD: Final = frozenset(CellOutcome) - {CellOutcome.DIFFERS, CellOutcome.NOT_REA
 ALIKE: Final = GOOD - {CellOutcome.NEEDS_HUMAN}
 
 
-class Target(Shape):
+class DrillTarget(Shape):
     """A row of the matrix: a step's tool call or child run, or the call that undoes it."""
 
     step: str
@@ -201,7 +201,7 @@ class ModelTurns(Shape):
         return ModelTurns(**{name: mine[name] + theirs[name] for name in mine})
 
 
-class Cell(Shape):
+class DrillCell(Shape):
     """One run that was disturbed at one point of one step."""
 
     mode: str
@@ -292,8 +292,8 @@ class DrillReport(Shape):
     seconds: float
     fault_free: FaultFree
     points: list[str]
-    targets: list[Target]
-    cells: list[Cell]
+    targets: list[DrillTarget]
+    cells: list[DrillCell]
     counts: dict[CellOutcome, int]
     recovery: list[RecoveryTimes]
     approval_consistency: ApprovalConsistency = ApprovalConsistency(
@@ -303,7 +303,7 @@ class DrillReport(Shape):
     model_turns: ModelTurns | None = None
     """Of all cells and the fault-free run; ``None``: the world does not say."""
 
-    def cell(self, target: Target, point: str, mode: str) -> Cell | None:
+    def cell(self, target: DrillTarget, point: str, mode: str) -> DrillCell | None:
         """Return a cell of the matrix; ``None`` where the call has no such point."""
         for cell in self.cells:
             place = (cell.step, cell.undo, cell.point, cell.mode)
@@ -339,7 +339,7 @@ def nearest_rank(times: Sequence[float], percent: int) -> float:
     return times[max(math.ceil(len(times) * percent / 100), 1) - 1]
 
 
-def recovery_of(points: Iterable[str], cells: Sequence[Cell]) -> list[RecoveryTimes]:
+def recovery_of(points: Iterable[str], cells: Sequence[DrillCell]) -> list[RecoveryTimes]:
     """Return the recovery times at each point, and at all of them last."""
     groups = [(point, [cell for cell in cells if cell.point == point]) for point in points]
     groups.append(("all", list(cells)))
@@ -364,7 +364,7 @@ def parts(report: DrillReport) -> list[list[str]]:
     return [points for points in found if points]
 
 
-def rows_of(report: DrillReport, points: Sequence[str]) -> list[Target]:
+def rows_of(report: DrillReport, points: Sequence[str]) -> list[DrillTarget]:
     """Return the steps that a matrix has a row for."""
     if points[0] in list(Operation):
         drilled = {(cell.step, cell.undo) for cell in report.cells if cell.point in points}
@@ -398,12 +398,12 @@ def tables(report: DrillReport) -> Iterator[tuple[list[str], list[list[str]]]]:
         yield [STEP, *points], [*rows(report, points), *recovery_rows(report, points)]
 
 
-def label(report: DrillReport, target: Target, mode: str) -> str:
+def label(report: DrillReport, target: DrillTarget, mode: str) -> str:
     """Return a row's name; the mode is part of it where there are several."""
     return target.label if len(report.modes) == 1 else f"{target.label}, {mode}"
 
 
-def cell_text(cell: Cell | None) -> str:
+def cell_text(cell: DrillCell | None) -> str:
     """Return a cell: its outcome and, of a run that was played to the point, its effects."""
     if cell is None:
         return NONE
@@ -478,14 +478,14 @@ def approval_lines(report: DrillReport) -> Iterator[str]:
         )
 
 
-def findings(report: DrillReport) -> Iterator[tuple[Cell, list[str]]]:
+def findings(report: DrillReport) -> Iterator[tuple[DrillCell, list[str]]]:
     """Yield every cell that is not the same world, with what there is to say about it."""
     for cell in report.cells:
         if cell.outcome not in ALIKE:
             yield cell, cell.reasons
 
 
-def place(cell: Cell) -> str:
+def place(cell: DrillCell) -> str:
     """Return where a cell stands, in one line."""
     run = f", run {cell.run_id}" if cell.run_id else ""
     return f"{cell.outcome}: {cell.label} {cell.tool}:{cell.point}{run}"

@@ -13,11 +13,11 @@ from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.drill.report import (
     POINTS,
     Beforehand,
+    DrillTarget,
     ForcedWait,
     Halt,
     Operation,
     Point,
-    Target,
 )
 from surehand.drill.world import Function
 from surehand.process.exits import WrongUse
@@ -102,7 +102,7 @@ class DrillRequest:
             already=already,
         )
 
-    def chosen(self, targets: Sequence[Target]) -> list[Target]:
+    def chosen(self, targets: Sequence[DrillTarget]) -> list[DrillTarget]:
         """Return the calls of the chosen steps."""
         if self.plan.code is not None:
             made = list(dict.fromkeys(target.step for target in targets))
@@ -110,11 +110,11 @@ class DrillRequest:
             return [target for target in targets if target.step in (self.steps or made)]
         return [target for target in targets if ITERATION.sub("", target.step) in self.steps]
 
-    def points_of(self, target: Target) -> list[Point]:
+    def points_of(self, target: DrillTarget) -> list[Point]:
         """Return the chosen points that a call has."""
         return [point for point in self.points if _has(target, point)]
 
-    def refuse_nothing(self, targets: Sequence[Target]) -> None:
+    def refuse_nothing(self, targets: Sequence[DrillTarget]) -> None:
         """Refuse a choice of steps and points in which there is nothing to drill."""
         if not any(self.points_of(target) for target in targets):
             raise WrongUse(
@@ -136,7 +136,7 @@ class DrillRequest:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _has(target: Target, point: Point) -> bool:
+def _has(target: DrillTarget, point: Point) -> bool:
     match point:
         case Operation():
             return _may_operate(target, point)
@@ -152,7 +152,7 @@ def _has(target: Target, point: Point) -> bool:
             return target.effect is not Effect.READ or point in READ_POINTS
 
 
-def _may_operate(target: Target, what: Operation) -> bool:
+def _may_operate(target: DrillTarget, what: Operation) -> bool:
     if target.undo or target.asks:
         return False
     if what is Operation.FREEZE and target.recovery is Recovery.TRANSACTIONAL:
@@ -164,7 +164,7 @@ def _may_operate(target: Target, what: Operation) -> bool:
     return target.succeeded
 
 
-def _may_wait(target: Target, how: ForcedWait) -> bool:
+def _may_wait(target: DrillTarget, how: ForcedWait) -> bool:
     if target.undo:
         # It was shown and approved with the step that it undoes, and waits for nobody.
         return False
@@ -195,7 +195,7 @@ HELD: Final = "drill-held"
 class Disturbance:
     """What a case does to its run, and where."""
 
-    target: Target
+    target: DrillTarget
     point: Point
     mode: Durability = Durability.SYNC
     """How durable its run is."""
@@ -203,7 +203,7 @@ class Disturbance:
     """Steps behind which the run waits for an operator; none: behind the target."""
     by_code: bool = False
     """Whether code or an agent makes the steps: no step can be added to them."""
-    following: Target | None = None
+    following: DrillTarget | None = None
     """The call after the target's, if there is one."""
 
     @property

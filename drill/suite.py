@@ -18,15 +18,15 @@ from surehand.drill.people import APPROVER
 from surehand.drill.played import Baseline, DrillState, Played, asked_again, judged, uncounted
 from surehand.drill.report import (
     GOOD,
-    Cell,
     CellOutcome,
+    DrillCell,
     DrillReport,
+    DrillTarget,
     FaultFree,
     Halt,
     Operation,
     PermissionDrift,
     Point,
-    Target,
     added_up,
     all_turns,
     consistency_of,
@@ -44,7 +44,7 @@ from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ASKING
 
 
-class Progress:
+class DrillProgress:
     """Tells how far a drill is: a line for each case."""
 
     def __init__(self, printer: Printer) -> None:
@@ -56,19 +56,19 @@ class Progress:
         """Say what goes on beside the cases."""
         self._printer.say(text)
 
-    def begin(self, total: int, kept: Sequence[Cell]) -> None:
+    def begin(self, total: int, kept: Sequence[DrillCell]) -> None:
         """Say how many cells there are; some may be done."""
         self._total, self._done = total, len(kept)
         if kept:
             self._printer.say(f"Done before: {len(kept)} of {counted(total, 'case')}")
 
-    def done(self, cell: Cell) -> None:
+    def done(self, cell: DrillCell) -> None:
         """A case is done."""
         self._done += 1
         self._printer.say(f"{self._done}/{self._total}  {line_of(cell)}")
 
 
-def line_of(cell: Cell) -> str:
+def line_of(cell: DrillCell) -> str:
     """Return one line about a cell that is done."""
     recovered = f", recovered in {cell.recovery_s:.1f} s" if cell.recovery_s is not None else ""
     why = next(iter(cell.reasons), "")
@@ -88,7 +88,7 @@ class Suite:
         environment: Environment,
         settings: ClientSettings,
         variables: Mapping[str, str],
-        progress: Progress,
+        progress: DrillProgress,
         *,
         state: DrillState | None = None,
         resume: bool = False,
@@ -154,7 +154,7 @@ class Suite:
             model_turns=all_turns([baseline.fault_free.turns, *(cell.turns for cell in cells)]),
         )
 
-    def _finished(self, baseline: Baseline, done: Sequence[Cell]) -> bool:
+    def _finished(self, baseline: Baseline, done: Sequence[DrillCell]) -> bool:
         """Say whether nothing is left to go on with: then all is played anew."""
         targets = self._request.chosen(baseline.targets)
         return {_key(cell) for cell in self.wanted(targets)} <= {_key(cell) for cell in done}
@@ -216,7 +216,7 @@ class Suite:
             )
         return played
 
-    def _targets(self, played: Played) -> list[Target]:
+    def _targets(self, played: Played) -> list[DrillTarget]:
         """Return the calls of the plan, and those that undid some of them, in their order."""
         assert played.result is not None
         if self._request.plan.code is not None:
@@ -234,7 +234,7 @@ class Suite:
             name = first if first in children | played.tools.keys() else step.id
             spec = played.tools.get(name)
             targets.append(
-                Target(
+                DrillTarget(
                     step=name,
                     tool=step.does,
                     asks=step.ask is not None,
@@ -245,12 +245,12 @@ class Suite:
             )
         return [*targets, *_undone(played)]
 
-    def wanted(self, targets: list[Target]) -> Iterator[Cell]:
+    def wanted(self, targets: list[DrillTarget]) -> Iterator[DrillCell]:
         """Yield the cells of the matrix, with nothing found yet."""
         for mode in self._request.modes:
             for target in targets:
                 for point in self._request.points_of(target):
-                    yield Cell(
+                    yield DrillCell(
                         mode=mode,
                         step=target.step,
                         undo=target.undo,
@@ -263,7 +263,7 @@ class Suite:
                     )
 
     def _disturbance(
-        self, baseline: Baseline, target: Target, point: Point, mode: str
+        self, baseline: Baseline, target: DrillTarget, point: Point, mode: str
     ) -> Disturbance:
         """Return what is done to a run; one that goes back to a step has come as far as it can."""
         states, plan = baseline.compared["steps"], self._request.plan
@@ -301,17 +301,17 @@ class Suite:
         return [self._compared_halted[target.step, halt] for halt in halts]
 
     async def _side_by_side(
-        self, connection: Connection, baseline: Baseline, cells: list[Cell]
-    ) -> list[Cell]:
+        self, connection: Connection, baseline: Baseline, cells: list[DrillCell]
+    ) -> list[DrillCell]:
         targets = {(target.step, target.undo): target for target in baseline.targets}
         allowed = {one.permission for one in baseline.targets if one.permission is not None}
         points = {point.value: point for point in self._request.points}
         left, made = iter(cells), []
         # Without fresh ones, the world is another run's by then.
         again = self._request.world is not None and self._request.fresh is not None
-        killed: list[tuple[float, Case, Callable[[], Cell]]] = []
+        killed: list[tuple[float, Case, Callable[[], DrillCell]]] = []
 
-        def done(cell: Cell) -> None:
+        def done(cell: DrillCell) -> None:
             if self._state:
                 self._state.add(cell)
             self._progress.done(cell)
@@ -362,14 +362,14 @@ class Suite:
         return made
 
 
-def _called(target: Target) -> bool:
+def _called(target: DrillTarget) -> bool:
     """Say whether the fault-free run has come to a step."""
     return target.effect is not None or target.asks or target.child
 
 
-def _made_by_code(view: StepView, played: Played) -> Target:
+def _made_by_code(view: StepView, played: Played) -> DrillTarget:
     """Return a step that code or an agent has made."""
-    return Target(
+    return DrillTarget(
         step=view.id,
         tool=view.tool,
         asks=view.tool == ASKING,
@@ -379,13 +379,13 @@ def _made_by_code(view: StepView, played: Played) -> Target:
     )
 
 
-def _undone(played: Played) -> Iterator[Target]:
+def _undone(played: Played) -> Iterator[DrillTarget]:
     """Yield the calls that have undone others."""
     for entry in played.entries:
         if entry["undoes"] is not None:
             step, tool = entry["step_id"], entry["tool"]
             how = _recovery(played.recorded.get(tool))
-            yield Target(step=step, tool=tool, effect=Effect.WRITE, undo=True, **how)
+            yield DrillTarget(step=step, tool=tool, effect=Effect.WRITE, undo=True, **how)
 
 
 def _promised(spec: ToolSpec | None) -> dict[str, Any]:
@@ -418,5 +418,5 @@ async def _together(*parts: Coroutine[Any, Any, T]) -> list[T]:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def _key(cell: Cell) -> tuple[str, str, bool, str]:
+def _key(cell: DrillCell) -> tuple[str, str, bool, str]:
     return cell.mode, cell.step, cell.undo, cell.point

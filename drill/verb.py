@@ -23,8 +23,8 @@ from surehand.client.plan_file import load_plan
 from surehand.drill.report import (
     NONE,
     STEP,
-    Cell,
     CellOutcome,
+    DrillCell,
     DrillReport,
     approval_lines,
     cell_text,
@@ -122,7 +122,7 @@ def _html_matrix(report: DrillReport, points: Sequence[str]) -> Iterator[str]:
     yield "</tbody>\n</table>\n</div>"
 
 
-def _html_cell(cell: Cell | None) -> str:
+def _html_cell(cell: DrillCell | None) -> str:
     if cell is None:
         return f'<td class="none">{NONE}</td>'
     kind = cell.outcome.value.split()[0]
@@ -307,7 +307,7 @@ def _drilled(
     from surehand.cli.ledger_door import translated
     from surehand.drill.environment import prepared, require_tools
     from surehand.drill.people import APPROVER
-    from surehand.drill.suite import Progress, Suite
+    from surehand.drill.suite import DrillProgress, Suite
 
     printer = caller.printer
     require_tools(caller.environment)
@@ -327,7 +327,7 @@ def _drilled(
             environment,
             caller.settings,
             caller.environment,
-            Progress(printer),
+            DrillProgress(printer),
             state=state,
             resume=resume,
         )

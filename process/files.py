@@ -111,7 +111,7 @@ _PLAIN: Final = {
 }
 
 
-class Unreadable(Exception):
+class BadDocument(Exception):
     """A document cannot be read; ``where`` is the place in it."""
 
     def __init__(self, where: str, reason: str) -> None:
@@ -181,9 +181,9 @@ def read_document(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise Unreadable("file", error.strerror or "cannot be read") from error
+        raise BadDocument("file", error.strerror or "cannot be read") from error
     except UnicodeDecodeError as error:
-        raise Unreadable(f"byte {error.start}", "the file is not UTF-8 text") from error
+        raise BadDocument(f"byte {error.start}", "the file is not UTF-8 text") from error
     return parse_json(text) if path.suffix.lower() == ".json" else parse_yaml(text)
 
 
@@ -198,7 +198,7 @@ def parse_closed(text: str) -> Any:
     node = yaml.compose(text, Loader=_Loader)
     block = isinstance(node, yaml.CollectionNode) and not node.flow_style
     if node is None or block or text[node.end_mark.index :].strip():
-        raise Unreadable("file", "more follows its closing quote or bracket")
+        raise BadDocument("file", "more follows its closing quote or bracket")
     return value
 
 
@@ -208,13 +208,13 @@ def _load_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
-        raise Unreadable(where, error.problem or "is not YAML") from error
+        raise BadDocument(where, error.problem or "is not YAML") from error
     except yaml.reader.ReaderError as error:
-        raise Unreadable(f"character {error.position}", "is not allowed in YAML") from error
+        raise BadDocument(f"character {error.position}", "is not allowed in YAML") from error
     except RecursionError as error:
-        raise Unreadable("file", "is nested too deeply") from error
+        raise BadDocument("file", "is nested too deeply") from error
     except ValueError as error:  # a number of thousands of digits
-        raise Unreadable("file", str(error)) from error
+        raise BadDocument("file", str(error)) from error
 
 
 def parse_json(text: str) -> Any:
@@ -222,18 +222,18 @@ def parse_json(text: str) -> Any:
     try:
         return _require_portable(json.loads(text, object_pairs_hook=_unique_keys))
     except json.JSONDecodeError as error:
-        raise Unreadable(f"line {error.lineno}, column {error.colno}", error.msg) from error
+        raise BadDocument(f"line {error.lineno}, column {error.colno}", error.msg) from error
     except RecursionError as error:
-        raise Unreadable("file", "is nested too deeply") from error
+        raise BadDocument("file", "is nested too deeply") from error
     except ValueError as error:  # a number of thousands of digits
-        raise Unreadable("file", str(error)) from error
+        raise BadDocument("file", str(error)) from error
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
-            raise Unreadable("file", f"the key {key!r} is written twice")
+            raise BadDocument("file", f"the key {key!r} is written twice")
         result[key] = value
     return result
 
@@ -246,7 +246,7 @@ def _require_portable(document: Any) -> Any:
         value, where, depth = waiting.pop()
         count += 1
         if count > MAX_VALUES or depth > MAX_DEPTH:
-            raise Unreadable("file", "is too large, nested too deeply, or contains itself")
+            raise BadDocument("file", "is too large, nested too deeply, or contains itself")
         prefix = f"{where}." if where else ""
         if isinstance(value, dict):
             waiting.extend((key, where, depth) for key in value)
@@ -254,7 +254,7 @@ def _require_portable(document: Any) -> Any:
         elif isinstance(value, list):
             waiting.extend((item, f"{prefix}{i}", depth + 1) for i, item in enumerate(value))
         elif reason := _why_not_portable(value):
-            raise Unreadable(where or "file", reason)
+            raise BadDocument(where or "file", reason)
     return document
 
 

@@ -28,7 +28,7 @@ from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict
 
 from surehand.process.exits import WrongUse
-from surehand.process.files import Unreadable, read_document
+from surehand.process.files import BadDocument, read_document
 from surehand.process.program import command
 from surehand.workflows.contracts.base import LONGEST_NAME
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
@@ -149,7 +149,7 @@ def read_cells(file: Path) -> Cells:
     """Read a file of cells."""
     try:
         return _check_cells(file, read_document(file))
-    except Unreadable as error:
+    except BadDocument as error:
         raise CellsError(f"{file} (SUREHAND_CELLS): {error}") from error
 
 

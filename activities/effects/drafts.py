@@ -21,7 +21,7 @@ from surehand.activities.effects.recorder import DATABASE_PAUSE, written
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
-from surehand.activities.ledger.steps.drafts import Part, Written
+from surehand.activities.ledger.steps.drafts import DraftPart, WrittenDraft
 from surehand.activities.tools.call_reports import Draft, note_written
 from surehand.activities.tools.failures import OutcomeUnknown, Permanent
 from surehand.activities.worker.context import WorkerContext
@@ -57,7 +57,7 @@ class KeptDraft(Draft):
         super().__init__()
         self._worker = worker
         self._writer = writer
-        self._written: Written | None = None
+        self._written: WrittenDraft | None = None
         self._sure = True
         """Whether that is what stands: a tool may cancel what it writes in the middle."""
         # A write may have had its effect already: what it raises must not say that it had none.
@@ -98,7 +98,7 @@ class KeptDraft(Draft):
         sealed = await self._worker.artifacts.seal_part(*self._of(before), tail)
         after = replace(before, size=before.size + len(data), tail=sealed)
         if len(tail) > LARGEST_TAIL:
-            part = Part(uuid.uuid4().hex, hashlib.sha256(sealed).hexdigest(), len(tail))
+            part = DraftPart(uuid.uuid4().hex, hashlib.sha256(sealed).hexdigest(), len(tail))
             path = f"{folder_of(self._writer.tenant, before)}/{part.name}"
             await _once_it_answers(lambda: self._worker.artifacts.blobs.put(path, sealed))
             after = replace(after, parts=(*before.parts, part), tail=b"")
@@ -118,7 +118,7 @@ class KeptDraft(Draft):
         self._stands(after)
         self._sure = True
 
-    async def _begun(self) -> Written:
+    async def _begun(self) -> WrittenDraft:
         writer = self._writer
         begin = (writer.run_id, writer.step_id, writer.params_hash)
         return await self._fenced(lambda tx: draft_rows.begin(tx, *begin))
@@ -149,7 +149,7 @@ class KeptDraft(Draft):
         await self._fenced(lambda tx: artifact_rows.record(tx, *step, kept))
         return kept.digest.removeprefix("sha256:")
 
-    def _stands(self, now: Written) -> None:
+    def _stands(self, now: WrittenDraft) -> None:
         self._written, self._size = now, now.size
         note_written(now.size)
 
@@ -167,7 +167,7 @@ class KeptDraft(Draft):
     def _overtaken(self) -> LeaseLost:
         return LeaseLost("another attempt has taken this call over: it writes no more")
 
-    async def _part(self, part: Part) -> bytes:
+    async def _part(self, part: DraftPart) -> bytes:
         assert self._written is not None
         path = f"{folder_of(self._writer.tenant, self._written)}/{part.name}"
         blobs = self._worker.artifacts.blobs
@@ -179,12 +179,12 @@ class KeptDraft(Draft):
             raise ArtifactUnavailable(f"a part of the draft is not what was written: {path}")
         return await self._worker.artifacts.open_part(*self._of(self._written), content)
 
-    async def _tail(self, of: Written) -> bytes:
+    async def _tail(self, of: WrittenDraft) -> bytes:
         if not of.tail:
             return b""
         return await self._worker.artifacts.open_part(*self._of(of), of.tail)
 
-    def _of(self, draft: Written) -> tuple[str, bytes]:
+    def _of(self, draft: WrittenDraft) -> tuple[str, bytes]:
         """Return the run whose key seals a draft, and what its parts are bound to."""
         folder = folder_of(self._writer.tenant, draft)
         return self._writer.run_id, canonical_json(["draft", folder])

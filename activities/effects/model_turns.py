@@ -57,7 +57,7 @@ LONGEST_LINE: Final = 500
 
 
 @dataclass(frozen=True)
-class Asked:
+class TurnAsked:
     """What a model is asked, whole."""
 
     model: str
@@ -87,7 +87,7 @@ Tell = Callable[[str], None]
 #: Asks a model, and tells meanwhile what it says, if there is somebody to tell and the model can;
 #: raises as a tool does (``tools/failures.py``). There is somebody only where
 #: ``stream_turns`` is set: some models answer otherwise, or not at all, when asked to stream.
-AskModel = Callable[[Asked, Tell | None], Awaitable[Said]]
+AskModel = Callable[[TurnAsked, Tell | None], Awaitable[Said]]
 
 
 class ModelActivities:
@@ -106,7 +106,7 @@ class ModelActivities:
         self._worker = worker
         self._tools = tools
         self._frameworks = frameworks
-        self._conversations = Conversations(worker.artifacts)
+        self._conversations = KeptConversations(worker.artifacts)
 
     @activity.defn(name="take_turn")
     async def take_turn(self, call: ToolCall) -> ToolReport:
@@ -178,14 +178,14 @@ def _prepared(hashes: Hashes, call: ToolCall, turn: ModelTurn, say: Any) -> Prep
     return PreparedCall(tool, turn, plain, hashed.hash, hashed.salt, key, ())
 
 
-class Conversations:
+class KeptConversations:
     """What models have been told, of any run: the newest ones at hand, all of them kept."""
 
     def __init__(self, artifacts: ArtifactStore) -> None:
         self._artifacts = artifacts
         self._at_hand: OrderedDict[tuple[str, str], tuple[str, ...]] = OrderedDict()
 
-    async def opened(self, of: ToolCall, turn: ModelTurn) -> tuple[Asked, tuple[Kept, ...]]:
+    async def opened(self, of: ToolCall, turn: ModelTurn) -> tuple[TurnAsked, tuple[Kept, ...]]:
         """Return what a turn asks, and what its step is to keep of it.
 
         Raises:
@@ -198,7 +198,7 @@ class Conversations:
         else:
             kept.append(await self._kept(of, setup))
         messages = await self._messages(of, turn.conversation)
-        return Asked(turn.model, str(setup), messages), tuple(kept)
+        return TurnAsked(turn.model, str(setup), messages), tuple(kept)
 
     async def _messages(self, of: ToolCall, conversation: Conversation) -> tuple[str, ...]:
         name = (root_run_id(of.run_id), conversation.sha256)

@@ -41,7 +41,7 @@ from surehand.activities.tools.failures import (
     Transient,
 )
 from surehand.activities.tools.tool import ToolContext
-from surehand.process.files import Unreadable, parse_yaml, replace_whole
+from surehand.process.files import BadDocument, parse_yaml, replace_whole
 from surehand.process.settings import NotLoaded, load_extra
 from surehand.workflows.identity import NotCanonical, digest
 from surehand.workflows.plain_text import plain
@@ -49,7 +49,7 @@ from surehand.workflows.plain_text import plain
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult
 
-    from surehand.activities.mcp.connection import Connection
+    from surehand.activities.mcp.connection import McpConnection
 
 
 #: Our idempotency key in `_meta`, for servers that know it.
@@ -148,7 +148,7 @@ class McpCall:
         return self._output(said)
 
     async def _sent(
-        self, connection: Connection, params: dict[str, Any], ctx: ToolContext
+        self, connection: McpConnection, params: dict[str, Any], ctx: ToolContext
     ) -> CallToolResult | NeedsAnswer:
         """Send the request, and again with what humans have answered to the server's questions.
 
@@ -312,7 +312,7 @@ State = Literal["pinned", "not pinned", "changed", "gone", "refused", "unusable"
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenTool:
     """One tool, as the file and its server have it."""
 
     server: str
@@ -357,7 +357,7 @@ class Seen:
 class Offered:
     """What all servers offer, and which of them cannot be asked."""
 
-    tools: tuple[Seen, ...]
+    tools: tuple[SeenTool, ...]
     silent: Mapping[str, str]
     """Servers that do not answer, with the reason."""
 
@@ -377,7 +377,7 @@ async def ask_servers(reviewed: Reviewed, *, at_start: bool = False) -> Offered:
             return plain(f"{type(first).__name__}: {first}".rstrip(": "), 300)
 
     answers = await asyncio.gather(*(ask(name) for name in reviewed.servers))
-    tools, silent = list[Seen](), dict[str, str]()
+    tools, silent = list[SeenTool](), dict[str, str]()
     for (name, server), offered in zip(reviewed.servers.items(), answers, strict=True):
         if isinstance(offered, str):
             silent[name] = offered
@@ -385,11 +385,11 @@ async def ask_servers(reviewed: Reviewed, *, at_start: bool = False) -> Offered:
         for one in dict.fromkeys([*server.tools, *sorted(offered)]):
             said = server.tools.get(one)
             before = reviewed.definitions.get(said.pin or "") if said else None
-            tools.append(Seen(name, one, said, before, offered.get(one)))
+            tools.append(SeenTool(name, one, said, before, offered.get(one)))
     return Offered(tuple(tools), silent)
 
 
-def write_pins(reviewed: Reviewed, chosen: list[Seen]) -> None:
+def write_pins(reviewed: Reviewed, chosen: list[SeenTool]) -> None:
     """Write the digests of tools into the file, and their definitions beside it."""
     path = reviewed.path
     text = path.read_text(encoding="utf-8-sig")
@@ -402,7 +402,7 @@ def write_pins(reviewed: Reviewed, chosen: list[Seen]) -> None:
         edited = edited[:start] + new + edited[end:]
     try:
         done = parse_yaml(edited) == wanted
-    except Unreadable:
+    except BadDocument:
         done = False
     if not done:
         lines = "; ".join(f"{one.full}: pin: {one.digest}" for one in chosen)
@@ -421,7 +421,7 @@ def write_pins(reviewed: Reviewed, chosen: list[Seen]) -> None:
     replace_whole(path, edited)
 
 
-def _edit(text: str, one: Seen) -> tuple[int, int, str]:
+def _edit(text: str, one: SeenTool) -> tuple[int, int, str]:
     """Return from where to where the text is replaced, and by what."""
     node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     for key in ("servers", one.server, "tools", one.name):

@@ -177,7 +177,7 @@ class NotAnswered(Exception):
 
 
 @dataclass(frozen=True)
-class Connection:
+class McpConnection:
     """An open one."""
 
     session: ClientSession
@@ -224,7 +224,7 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(name: str, server: McpServer) -> AsyncIterator[Connection]:
+async def connected(name: str, server: McpServer) -> AsyncIterator[McpConnection]:
     """Connect to a server. Raises ``McpFileError``."""
     async with AsyncExitStack() as stack:
         if server.url is not None:
@@ -248,7 +248,7 @@ async def connected(name: str, server: McpServer) -> AsyncIterator[Connection]:
             elicitation_callback=_not_in_the_middle,
             client_info=mcp_types.Implementation(name="surehand", version=VERSION),
         )
-        yield Connection((await stack.enter_async_context(client)).session)
+        yield McpConnection((await stack.enter_async_context(client)).session)
 
 
 def _program(name: str, server: McpServer) -> AbstractAsyncContextManager[Any]:

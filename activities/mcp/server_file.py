@@ -18,10 +18,10 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_v
 
 from surehand.activities.expressions import condition_problem
 from surehand.activities.tools.toolbox import ToolboxError
-from surehand.process.files import Unreadable, read_document
+from surehand.process.files import BadDocument, read_document
 from surehand.process.json_schemas import schema_problem
 from surehand.workflows.identity import NotCanonical, canonical_json, digest
-from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy, Duration, Written
+from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy, Duration, WrittenByPeople
 from surehand.workflows.plan.references import references, unclosed
 from surehand.workflows.plan.wording import reason_of
 
@@ -70,7 +70,7 @@ UndoParams = Annotated[dict[str, JsonValue], _template("params", "receipt")]
 ToolName = Annotated[str, Field(pattern=_TOOL)]
 
 
-class McpDedupes(Written):
+class McpDedupes(WrittenByPeople):
     """The server makes one effect of calls with the same key."""
 
     window: Duration
@@ -79,7 +79,7 @@ class McpDedupes(Written):
     """Which argument carries the key; without one it is only in ``_meta``."""
 
 
-class McpLookup(Written):
+class McpLookup(WrittenByPeople):
     """Another tool of the same server, a read, that tells whether the effect happened."""
 
     tool: ToolName
@@ -95,7 +95,7 @@ class McpLookup(Written):
     """How long after a call's deadline, or the error it reports, its effect may still appear."""
 
 
-class McpUndo(Written):
+class McpUndo(WrittenByPeople):
     """Another tool of the same server that undoes the effect."""
 
     tool: ToolName
@@ -103,7 +103,7 @@ class McpUndo(Written):
     """Its params, with ``${params.x}`` of the call and ``${receipt.x}`` of its output."""
 
 
-class McpTool(Written):
+class McpTool(WrittenByPeople):
     """One tool; what is left out is taken for the worst."""
 
     effect: Literal["read", "write"] = "write"
@@ -126,7 +126,7 @@ class McpTool(Written):
     timeout: Duration | None = None
 
 
-class McpServer(Written):
+class McpServer(WrittenByPeople):
     """One server, and those of its tools that may be called; all others are refused."""
 
     url: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
@@ -153,7 +153,7 @@ class McpServer(Written):
         return self
 
 
-class McpFile(Written):
+class McpFile(WrittenByPeople):
     """``surehand.mcp.yaml``."""
 
     servers: dict[Annotated[str, Field(pattern=_SERVER)], McpServer]
@@ -181,7 +181,7 @@ def read_file(path: Path) -> Reviewed:
     """Read the file, and the definitions beside it. Raises ``McpFileError``."""
     try:
         parsed = McpFile.model_validate(read_document(path))
-    except Unreadable as error:
+    except BadDocument as error:
         raise McpFileError(f"{path}: {error}") from error
     except OSError as error:
         raise McpFileError(f"{path} (SUREHAND_MCP): {error.strerror}") from error

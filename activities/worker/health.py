@@ -34,7 +34,7 @@ _LONGEST_REQUEST: Final = 8192
 
 
 @dataclass(frozen=True)
-class Answer:
+class HealthAnswer:
     """What is answered."""
 
     status: HTTPStatus
@@ -42,13 +42,13 @@ class Answer:
     kind: str = "application/json"
 
     @classmethod
-    def document(cls, status: HTTPStatus, document: Mapping[str, object]) -> Answer:
+    def document(cls, status: HTTPStatus, document: Mapping[str, object]) -> HealthAnswer:
         """Return a JSON document as an answer."""
         return cls(status, json.dumps(document).encode() + b"\n")
 
 
 #: What answers at a path.
-Answering = Callable[[], Awaitable[Answer]]
+Answering = Callable[[], Awaitable[HealthAnswer]]
 
 
 @asynccontextmanager
@@ -96,12 +96,12 @@ async def _answer(
         writer.close()
 
 
-async def _judge(paths: Mapping[str, Answering], method: str, path: str) -> Answer:
+async def _judge(paths: Mapping[str, Answering], method: str, path: str) -> HealthAnswer:
     if method not in ("GET", "HEAD"):
-        return Answer.document(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD"})
+        return HealthAnswer.document(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD"})
     if path not in paths:
         error = f"only {' and '.join(paths)}"
-        return Answer.document(HTTPStatus.NOT_FOUND, {"error": error})
+        return HealthAnswer.document(HTTPStatus.NOT_FOUND, {"error": error})
     return await paths[path]()
 
 
@@ -227,13 +227,13 @@ async def _partitions(client: Client, task_queue: str, kind: TaskQueueType.Value
 def health_paths(readiness: Readiness) -> dict[str, Answering]:
     """Return what answers whoever watches the worker's process."""
 
-    async def live() -> Answer:
-        return Answer.document(HTTPStatus.OK, {"live": True})
+    async def live() -> HealthAnswer:
+        return HealthAnswer.document(HTTPStatus.OK, {"live": True})
 
-    async def ready() -> Answer:
+    async def ready() -> HealthAnswer:
         found = await readiness.look()
         well = all(said == OK for said in found.values())
         status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-        return Answer.document(status, {"ready": well, **found})
+        return HealthAnswer.document(status, {"ready": well, **found})
 
     return {LIVE: live, READY: ready}

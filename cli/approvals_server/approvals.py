@@ -22,16 +22,16 @@ from surehand.activities.ledger.approvals.own_decisions import Moment, own_decis
 from surehand.activities.ledger.approvals.votes import folded, needs_of
 from surehand.activities.ledger.approvals.waiting import (
     DECIMAL,
-    Place,
+    ListPlace,
     Search,
-    Waiting,
+    WaitingPage,
     record_question_read,
     record_read,
     secret_requests,
     waiting,
 )
 from surehand.activities.ledger.core.people_tables import has_expired
-from surehand.activities.ledger.core.sealed import Cell, Erased
+from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.one_approval import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
@@ -69,7 +69,7 @@ _SEALED: Final = "This call is encrypted, and this server has no keys."
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """The part of the list that a page's address asks for."""
 
     tool: str | None
@@ -77,10 +77,10 @@ class Part:
     says: str | None
     least: str | None
     most: str | None
-    after: Place | None
+    after: ListPlace | None
 
     @classmethod
-    def of(cls, request: Request) -> Part:
+    def of(cls, request: Request) -> PagePart:
         """Return what a request asks for; WrongUse: there is no such part of the list."""
         query = request.query_params
         return cls(
@@ -92,7 +92,7 @@ class Part:
             after=_place(query.get("after")),
         )
 
-    def unsearched(self) -> Part:
+    def unsearched(self) -> PagePart:
         """Return the same part without its search."""
         return replace(self, says=None, least=None, most=None)
 
@@ -110,7 +110,7 @@ class Part:
         amounts = {"least": self.least or "", "most": self.most or ""}
         return {"tool": self.tool or "", "of": of, "says": self.says or "", **amounts}
 
-    def look(self, tx: Transaction, person: Principal) -> Waiting:
+    def look(self, tx: Transaction, person: Principal) -> WaitingPage:
         """Return that part, as the person sees it."""
         return waiting(
             tx,
@@ -130,7 +130,7 @@ def _amount(text: str) -> str | None:
     return text.strip()
 
 
-def _place(text: str | None) -> Place | None:
+def _place(text: str | None) -> ListPlace | None:
     """Return where a page of the list begins."""
     if text is None:
         return None
@@ -138,7 +138,7 @@ def _place(text: str | None) -> Place | None:
     known = 0 < len(approval_id) <= LONGEST_APPROVAL_ID and approval_id.isprintable()
     if not (_is_time(number) and known):
         raise WrongUse("there is no such part of the list")
-    return Place(int(number), approval_id)
+    return ListPlace(int(number), approval_id)
 
 
 def _is_time(text: str) -> bool:
@@ -147,7 +147,7 @@ def _is_time(text: str) -> bool:
 
 def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]:
     """Return one line of the list."""
-    sealed = isinstance(row["description"], Cell | Erased)
+    sealed = isinstance(row["description"], SealedValue | Erased)
     mine, assurance = folded(me.name), Assurance(row["assurance"])
     open_ = assurance is Assurance.OPEN
     return {

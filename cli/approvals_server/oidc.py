@@ -51,7 +51,7 @@ from surehand.cli.principals import checked_name
 from surehand.cli.serving import is_loopback
 from surehand.process import clock
 from surehand.process.exits import WrongUse
-from surehand.process.files import Unreadable, read_document
+from surehand.process.files import BadDocument, read_document
 from surehand.process.settings import PREFIX
 from surehand.workflows.plain_text import plain
 
@@ -291,7 +291,7 @@ class IdentityProvider:
         return found
 
 
-class Begun(NamedTuple):
+class SignIn(NamedTuple):
     """A sign-in on its way."""
 
     browser: str
@@ -308,19 +308,19 @@ class BegunSignIns:
     def __init__(self, now: Callable[[], float] = clock.now) -> None:
         """Make it; ``now``: this process's own clock, in seconds."""
         self._now = now
-        self._by_state = OrderedDict[str, Begun]()
+        self._by_state = OrderedDict[str, SignIn]()
 
-    def begin(self, browser: str, then: str) -> tuple[str, Begun]:
+    def begin(self, browser: str, then: str) -> tuple[str, SignIn]:
         """Return a new sign-in and its state."""
         state, nonce, verifier = (secrets.token_urlsafe(_BYTES) for _ in range(3))
         until = self._now() + MAY_TAKE.total_seconds()
-        begun = Begun(digest_of(browser), nonce, verifier, then, until)
+        begun = SignIn(digest_of(browser), nonce, verifier, then, until)
         self._by_state[digest_of(state)] = begun
         while len(self._by_state) > MOST:
             self._by_state.popitem(last=False)
         return state, begun
 
-    def end(self, state: str, browser: str) -> Begun | None:
+    def end(self, state: str, browser: str) -> SignIn | None:
         """Return a sign-in that this browser has begun, once; ``None``: it has begun none."""
         begun = self._by_state.get(digest_of(state))
         if begun is None or not hmac.compare_digest(begun.browser, digest_of(browser)):
@@ -446,7 +446,7 @@ class Subjects:
     def _read(self) -> Mapping[str, Mapping[str, str]]:
         try:
             document = read_document(self._file)
-        except Unreadable as error:
+        except BadDocument as error:
             raise WrongUse(f"{self._file} cannot be read: {error}") from error
         found: dict[str, dict[str, str]] = {}
         for tenant, issuers in self._level(document):

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from surehand.activities.ledger.approvals.waiting import LOOKED_AT, Waiting, groups
+from surehand.activities.ledger.approvals.waiting import LOOKED_AT, WaitingPage, groups
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.doubts import Doubt, doubts
 from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
@@ -31,7 +31,7 @@ from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.activities.run_keys import Hashes
 from surehand.cli.approvals_server.approvals import (
     ON_A_PAGE,
-    Part,
+    PagePart,
     SecretReads,
     Viewed,
     listed,
@@ -244,10 +244,10 @@ class ApprovalsServer:
     # Requests
 
     async def _list(self, request: Request, me: str) -> Response:
-        part = Part.of(request)
+        part = PagePart.of(request)
         tool = part.tool
 
-        def look(tx: Transaction) -> tuple[Waiting, Principal, list[str], int]:
+        def look(tx: Transaction) -> tuple[WaitingPage, Principal, list[str], int]:
             person = principals.find(tx, [me])[me]
             tools = sorted({group.tool for group in groups(tx)})
             return part.look(tx, person), person, tools, tx.now_ms
@@ -277,7 +277,7 @@ class ApprovalsServer:
 
     async def _follow_list(self, request: Request, me: str) -> Response:
         # Whoever has searched is told of changes to the list: a search each second costs too much.
-        part = Part.of(request).unsearched()
+        part = PagePart.of(request).unsearched()
 
         def look(tx: Transaction) -> list[Any]:
             rows = part.look(tx, principals.find(tx, [me])[me]).rows

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from surehand.cli import options
 from surehand.cli.approvals_server.sign_in import DEFAULT_FOLDER, LINK_LASTS, Links, Server
-from surehand.cli.codec_server.tokens import Tokens
+from surehand.cli.codec_server.tokens import TokenFile
 from surehand.cli.codec_server.verbs import codec_app, codec_origin, told_at
 from surehand.cli.ledger_door import (
     ledger_of,
@@ -135,7 +135,7 @@ class _Codec:
     def served(self, caller: Caller, settings: Settings, ledger: Ledger) -> list[Served]:
         """Return it, or nothing where there is nothing to decrypt with."""
         # Whoever has the first token made need not start the pages anew.
-        tokens = Tokens(self.tokens, may_be_missing=True)
+        tokens = TokenFile(self.tokens, may_be_missing=True)
         app = codec_app(caller, settings, ledger, tokens=tokens, origins=self.origins)
         if app is None:
             caller.printer.warn(f"no codec server: there is nothing to decrypt with: set {KEYS}")

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from temporalio.api.common.v1 import Payload, Payloads
 
-from surehand.cli.codec_server.tokens import Holder, Tokens
+from surehand.cli.codec_server.tokens import Holder, TokenFile
 from surehand.process.ciphers import RunEncryption, RunKey, RunKeys
 from surehand.process.exits import WrongUse
 from surehand.process.off_loop import ValueCounter
@@ -51,7 +51,7 @@ _SIGNED_IN_S: Final = 8 * 60 * 60
 OpenStore = Callable[[], Store]
 
 
-class Refused(Exception):
+class BadRequest(Exception):
     """A request is not answered; with its status and one line."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -74,7 +74,7 @@ class CodecServer:
     """Answers ``/encode`` and ``/decode``, and lets people sign in by a browser."""
 
     def __init__(
-        self, *, tokens: Tokens, keys: RunKeys, open_store: OpenStore, namespace: str
+        self, *, tokens: TokenFile, keys: RunKeys, open_store: OpenStore, namespace: str
     ) -> None:
         """Make it.
 
@@ -120,7 +120,7 @@ class CodecServer:
                 holder = self._holder_of(request)
                 payloads = await _payloads_in(request)
                 done = await work(holder, payloads)
-            except Refused as refused:
+            except BadRequest as refused:
                 return _error(refused.status, str(refused))
             except NotDecrypted as error:
                 return _error(400, str(error))
@@ -134,31 +134,35 @@ class CodecServer:
         """Return what whoever asks may do."""
         origin = request.headers.get("origin")
         if origin is not None and origin not in self._origins:
-            raise Refused(403, "this origin is not among those of --origin")
+            raise BadRequest(403, "this origin is not among those of --origin")
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             # What a browser sends without asking first is not taken.
-            raise Refused(415, "send application/json")
+            raise BadRequest(415, "send application/json")
         # Temporal's command line says none.
         namespace = request.headers.get("x-namespace") or self._namespace
         if namespace != self._namespace:
-            raise Refused(403, f"this server is for namespace {self._namespace}, not {namespace}")
+            raise BadRequest(
+                403, f"this server is for namespace {self._namespace}, not {namespace}"
+            )
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
             token = request.cookies.get(_COOKIE, "")
         holder = self._holder(token.strip())
         if holder is None:
-            raise Refused(401, "a bearer token is needed, or sign in at this server's first page")
+            raise BadRequest(
+                401, "a bearer token is needed, or sign in at this server's first page"
+            )
         return holder
 
     def _holder(self, token: str) -> Holder | None:
         try:
             return self._tokens.holder(token)
         except WrongUse as error:
-            raise Refused(503, "the tokens cannot be read") from error
+            raise BadRequest(503, "the tokens cannot be read") from error
 
     async def _encode(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
         if not holder.may_encrypt:
-            raise Refused(403, "this token may read, and write nothing")
+            raise BadRequest(403, "this token may read, and write nothing")
         encryption = RunEncryption(_KeysOf(self._keys, holder))
         return [
             await encryption.encrypt(payload, _take_place(payload, holder), kept=False)
@@ -187,7 +191,7 @@ class CodecServer:
         token = body.partition("token=")[2].strip()
         try:
             holder = self._holder(token)
-        except Refused as refused:
+        except BadRequest as refused:
             return _page(str(refused), refused.status)
         if holder is None:
             return _page("That is no token.", 401)
@@ -208,7 +212,7 @@ class CodecServer:
 
 def _require_tenant(holder: Holder, run_id: str) -> None:
     if tenant_of_run(run_id) not in holder.tenants:
-        raise Refused(403, "this token is for other tenants")
+        raise BadRequest(403, "this token is for other tenants")
 
 
 def _is_ours(payload: Payload, holder: Holder) -> bool:
@@ -226,7 +230,7 @@ def _is_ours(payload: Payload, holder: Holder) -> bool:
             except ValueError:
                 return True
             if uri.partition("/")[0] not in holder.tenants:
-                raise Refused(403, "this token is for other tenants")
+                raise BadRequest(403, "this token is for other tenants")
             return True
     return False
 
@@ -238,16 +242,16 @@ def _take_place(payload: Payload, holder: Holder) -> Place:
     if not named:
         # Temporal's command line: of what it sends, a run takes what people send.
         if len(holder.tenants) != 1:
-            raise Refused(400, "name the run, or use a token of one tenant")
+            raise BadRequest(400, "name the run, or use a token of one tenant")
         return Place(run_id_for(holder.tenants[0], ""), Part.ANY)
     try:
         place = Place(workflow_id.decode(), Part(part.decode()))
     except ValueError as error:
-        raise Refused(400, "there is no such place") from error
+        raise BadRequest(400, "there is no such place") from error
     _require_tenant(holder, place.root)
     if place.part is not Part.WORKFLOW:
         # Starters send to runs; what an activity returns is a worker's to say.
-        raise Refused(403, "a token encrypts what is sent to a run, and nothing else")
+        raise BadRequest(403, "a token encrypts what is sent to a run, and nothing else")
     return place
 
 
@@ -256,16 +260,16 @@ async def _payloads_in(request: Request) -> list[Payload]:
     async for chunk in request.stream():
         body += chunk
         if len(body) > LARGEST_BODY:
-            raise Refused(413, f"{LARGEST_BODY} bytes are taken at most")
+            raise BadRequest(413, f"{LARGEST_BODY} bytes are taken at most")
         if not counter.takes(chunk):
-            raise Refused(413, f"{MOST_PAYLOADS} payloads are taken at most")
+            raise BadRequest(413, f"{MOST_PAYLOADS} payloads are taken at most")
     try:
         found = await asyncio.to_thread(json_format.Parse, bytes(body), Payloads())
         payloads = list(found.payloads)
     except (json_format.ParseError, ValueError, RecursionError) as error:
-        raise Refused(400, "that is no JSON of Payloads") from error
+        raise BadRequest(400, "that is no JSON of Payloads") from error
     if len(payloads) > MOST_PAYLOADS:
-        raise Refused(413, f"{MOST_PAYLOADS} payloads are taken at most")
+        raise BadRequest(413, f"{MOST_PAYLOADS} payloads are taken at most")
     return payloads
 
 

@@ -35,7 +35,7 @@ class Holder:
         return self.right == "write"
 
 
-class Tokens:
+class TokenFile:
     """The tokens of a file, by their digests; read again when the file has changed."""
 
     def __init__(self, file: Path, *, may_be_missing: bool = False) -> None:

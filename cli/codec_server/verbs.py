@@ -13,7 +13,7 @@ import typer
 from surehand.cli import options
 from surehand.cli.codec_server.tokens import (
     Holder,
-    Tokens,
+    TokenFile,
     checked_holder,
     line_of,
     new_token,
@@ -57,7 +57,7 @@ async def serve(
     """
     address = parse_address("--http", http)
     origins = [codec_origin("--origin", text) for text in origin or [caller.settings.ui_url]]
-    known = Tokens(tokens)
+    known = TokenFile(tokens)
     settings = read_settings()
     _server()
     async with ledger_of(settings) as ledger:
@@ -69,7 +69,7 @@ async def serve(
 
 
 def codec_app(
-    caller: Caller, settings: Settings, ledger: Ledger, *, tokens: Tokens, origins: Sequence[str]
+    caller: Caller, settings: Settings, ledger: Ledger, *, tokens: TokenFile, origins: Sequence[str]
 ) -> Any | None:
     """Return the codec server as an application; ``None``: there is nothing to decrypt with."""
     keys = keys_of(settings, lambda: ledger)

@@ -24,10 +24,10 @@ from surehand.cli.tools import named_tools
 from surehand.client.client import Client
 from surehand.client.connection import Connection
 from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
-from surehand.client.plan_file import Draft, plan_from
+from surehand.client.plan_file import PlanDraft, plan_from
 from surehand.client.run import Run
 from surehand.process.exits import NoSuchRun, PlanRefused, SurehandError, WrongUse
-from surehand.process.files import Unreadable, parse_json, parse_yaml
+from surehand.process.files import BadDocument, parse_json, parse_yaml
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import ENDED_STEPS, Waiting
 from surehand.workflows.contracts.steering import CancelMode, InterruptKind
@@ -71,7 +71,7 @@ class ServedPlans:
     They are read once: an assistant that may write into the folder adds none while it is served.
     """
 
-    drafts: Mapping[str, Draft] = field(default_factory=dict)
+    drafts: Mapping[str, PlanDraft] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Files that are no plans, and why."""
     inline: bool = False
@@ -84,7 +84,7 @@ class ServedPlans:
         Raises:
             WrongUse: The folder cannot be read, or two files have one name.
         """
-        drafts, left_out = dict[str, Draft](), dict[str, str]()
+        drafts, left_out = dict[str, PlanDraft](), dict[str, str]()
         try:
             files = [] if folder is None else sorted(folder.iterdir())
         except OSError as error:
@@ -95,7 +95,7 @@ class ServedPlans:
             if file.stem in drafts:
                 raise WrongUse(f"--plans {folder}: two plans are called {file.stem!r}")
             try:
-                drafts[file.stem] = Draft.of(file)
+                drafts[file.stem] = PlanDraft.of(file)
             except PlanRefused as error:
                 left_out[file.name] = error.lines[0]
         return cls(drafts, left_out, inline)
@@ -122,7 +122,7 @@ class ServedPlans:
     def _sent(self, text: str, given: Mapping[str, JsonValue]) -> Plan:
         try:
             document = parse_yaml(text)
-        except Unreadable as error:
+        except BadDocument as error:
             raise PlanRefused(
                 _INLINE, [PlanError(where=error.where, reason=error.reason)]
             ) from error
@@ -332,7 +332,7 @@ def _portable(value: Any) -> Any:
     """Return a value if it is what it looks like wherever it goes: as plans have it."""
     try:
         return parse_json(json.dumps(value))
-    except Unreadable as error:
+    except BadDocument as error:
         raise WrongUse(f"{error.where}: {error.reason}") from error
 
 

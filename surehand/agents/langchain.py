@@ -42,7 +42,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from surehand.activities.effects.model_turns import Asked, Said, Tell
+from surehand.activities.effects.model_turns import Said, Tell, TurnAsked
 from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
 from surehand.agents.calls import (
     HUMAN_TOOLS,
@@ -80,7 +80,7 @@ class Setup(BaseModel):
 
 
 @dataclass(frozen=True)
-class Turn:
+class GraphTurn:
     """What a model has said inside a node."""
 
     known_by: str
@@ -102,16 +102,16 @@ class Graph:
     """What is told of calls, by step or task: a node that was interrupted makes them again."""
     unasked: dict[str, tuple[str, Any]] = field(default_factory=dict)
     """Calls that no model has asked for, by task: their tools and arguments."""
-    turns: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
+    turns: defaultdict[str, list[GraphTurn]] = field(default_factory=lambda: defaultdict(list))
     """What models have said, by the graph's own task."""
-    again: dict[str, list[Turn]] = field(default_factory=dict)
+    again: dict[str, list[GraphTurn]] = field(default_factory=dict)
     """Of a task that was interrupted: what it has yet to hear again."""
 
     def begin_again(self) -> None:
         """Let each task hear what it has heard already: one that was interrupted runs again."""
         self.again = {task: [*turns] for task, turns in self.turns.items()}
 
-    def said_before(self, task: str, known_by: str) -> Turn | None:
+    def said_before(self, task: str, known_by: str) -> GraphTurn | None:
         """Return what a model has said to a task that runs again; ``None``: nothing yet."""
         left = self.again.get(task)
         if not left:
@@ -422,7 +422,7 @@ class RecordedModel(BaseChatModel):
             for (_, name, _), given, one in zip(calls, args, placed, strict=True)
         ]
         response = response.model_copy(update={"tool_calls": every, "invalid_tool_calls": []})
-        graph.turns[task].append(Turn(known_by, response))
+        graph.turns[task].append(GraphTurn(known_by, response))
         return response.model_copy()
 
     def astream(self, *args: Any, **kwargs: Any) -> Any:
@@ -522,7 +522,7 @@ _TIMEOUTS: Final = {"TimeoutException", "APITimeoutError", "ModelTimeoutError"}
 _UNREACHED: Final = {"APIConnectionError", "ModelConnectionError"}
 
 
-async def ask(asked: Asked, tell: Tell | None) -> Said:
+async def ask(asked: TurnAsked, tell: Tell | None) -> Said:
     """Ask a model. Raises ``ToolFault``."""
     setup = Setup.model_validate_json(asked.setup)
     messages = [MESSAGE.validate_json(message) for message in asked.messages]

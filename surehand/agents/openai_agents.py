@@ -54,7 +54,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json, to_json, to_jsonable_python
 from temporalio.exceptions import FailureError
 
-from surehand.activities.effects.model_turns import Asked, Said, Tell
+from surehand.activities.effects.model_turns import Said, Tell, TurnAsked
 from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
 from surehand.agents.calls import (
     HUMAN_TOOLS,
@@ -90,7 +90,7 @@ HOSTED: Final[dict[str, type[Any]]] = {
 _PROVIDER: Final = MultiProvider()
 
 
-class Offered(BaseModel):
+class OfferedTool(BaseModel):
     """A tool that the model may call, as its provider has to know of it."""
 
     kind: str
@@ -120,7 +120,7 @@ class Setup(BaseModel):
 
     instructions: str | None
     settings: dict[str, Any]
-    tools: list[Offered]
+    tools: list[OfferedTool]
     handoffs: list[OfferedHandoff]
     output: Wanted | None
     prompt: dict[str, Any] | None
@@ -447,7 +447,7 @@ class _RecordedModel(Model):
             raise UserError("inside a run use Runner.run(); a turn is not streamed")
         return model_named(self._name).stream_response(*args, **kwargs)
 
-    def _offered(self, tool: Tool) -> Offered:
+    def _offered(self, tool: Tool) -> OfferedTool:
         if not isinstance(tool, RunTool | _HumanTool) and tool.name not in self._own:
             if isinstance(tool, FunctionTool):
                 raise UserError(own_tool(tool.name, "model(own=[...])"))
@@ -459,13 +459,13 @@ class _RecordedModel(Model):
                 "params_json_schema": tool.params_json_schema,
                 "strict_json_schema": tool.strict_json_schema,
             }
-            return Offered(kind=FunctionTool.__name__, fields=given)
+            return OfferedTool(kind=FunctionTool.__name__, fields=given)
         kind = type(tool).__name__
         if kind not in HOSTED:
             raise UserError(f"tool {tool.name!r}: a {kind} cannot be called inside a run")
         values = {one.name: getattr(tool, one.name) for one in fields(tool)}
         given = {name: v for name, v in values.items() if v is not None and not callable(v)}
-        return Offered(kind=kind, fields=to_jsonable_python(given))
+        return OfferedTool(kind=kind, fields=to_jsonable_python(given))
 
 
 def _handoff(handoff: Handoff[Any, Any]) -> OfferedHandoff:
@@ -508,7 +508,7 @@ def _steps() -> StepMaker:
 _SETTINGS = TypeAdapter(ModelSettings)
 
 
-async def ask(asked: Asked, tell: Tell | None) -> Said:
+async def ask(asked: TurnAsked, tell: Tell | None) -> Said:
     """Ask a model. Raises ``ToolFault``."""
     setup = Setup.model_validate_json(asked.setup)
     prompt: Any = setup.prompt
@@ -577,7 +577,7 @@ def _cost(model: str, used: Usage) -> Decimal:
     return cost("litellm" if "/" in model else "openai", model, usage)
 
 
-def _tool_of(offered: Offered) -> Tool:
+def _tool_of(offered: OfferedTool) -> Tool:
     if offered.kind == FunctionTool.__name__:
         return FunctionTool(on_invoke_tool=_uncalled, **offered.fields)
     tool: Tool = HOSTED[offered.kind](**offered.fields)

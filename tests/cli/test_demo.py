@@ -15,7 +15,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from surehand.cli.demo import DemoScript, Environment
+from surehand.cli.demo import DemoEnvironment, DemoScript
 from surehand.cli.printer import Printer
 from surehand.examples.bank import Bank
 from tests.cli.starter import ROOT, Starter, Verbs
@@ -142,7 +142,7 @@ async def test_ctrl_d_at_the_question_is_told_to_be_no_approval(
     os.close(writing)
     with os.fdopen(reading) as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
-        script = DemoScript(Printer(json_output=False), cast(Environment, None), approver="ana")
+        script = DemoScript(Printer(json_output=False), cast(DemoEnvironment, None), approver="ana")
 
         assert not await script._asked()
 

@@ -15,7 +15,7 @@ import pytest
 from surehand.cli.printer import Printer
 from surehand.cli.render import step_rows
 from surehand.cli.show import TimelineWatch, TokenWatch
-from surehand.client.outcome import Tokens
+from surehand.client.outcome import StreamedText
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView, TimelineLine
 from surehand.workflows.contracts.states import StepState
 from tests.cli.starter import Run, Starter, Verbs
@@ -195,8 +195,8 @@ def view(state: StepState, attempts: int = 1) -> RunView:
     return RunView.model_construct(result=RunResult.model_construct(steps=[turn]), timeline=[])
 
 
-def said(text: str, *, attempt: int = 1, before: int = 0) -> dict[str, Tokens]:
-    return {"turn-1": Tokens(attempt, before, text)}
+def said(text: str, *, attempt: int = 1, before: int = 0) -> dict[str, StreamedText]:
+    return {"turn-1": StreamedText(attempt, before, text)}
 
 
 def watch(*, json_output: bool = True) -> TokenWatch:

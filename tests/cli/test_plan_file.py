@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode, PlanRefused
 from surehand.process.files import (
-    Unreadable,
+    BadDocument,
     parse_json,
     parse_yaml,
     read_document,
@@ -381,7 +381,7 @@ def test_a_value_is_what_it_looks_like(written: str, value: object) -> None:
 def test_a_document_that_cannot_be_carried_is_refused_with_its_place(
     text: str, where: str, reason: str
 ) -> None:
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(BadDocument) as refused:
         parse_yaml(text)
 
     assert refused.value.where == where
@@ -392,7 +392,7 @@ def test_aliases_cannot_blow_up() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
 
-    with pytest.raises(Unreadable, match="too large"):
+    with pytest.raises(BadDocument, match="too large"):
         parse_yaml("\n".join(lines))
 
 
@@ -401,7 +401,7 @@ def test_merges_cannot_blow_up_before_they_are_counted(copies: int) -> None:
     merged = [f"x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * copies)}]}}" for n in range(1, 30)]
     tracemalloc.start()
     try:
-        with pytest.raises(Unreadable, match=r"merges .* more than 100,000 values") as refused:
+        with pytest.raises(BadDocument, match=r"merges .* more than 100,000 values") as refused:
             parse_yaml("\n".join(["x0: &x0 {k: 1}", *merged]))
         assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
     finally:
@@ -414,7 +414,7 @@ def test_a_json_document_has_no_number_that_may_be_another_one_by_now(tmp_path: 
     file = tmp_path / "plan.json"
     file.write_text('{"input": {"amount": 9007199254740993.0}}')
 
-    with pytest.raises(Unreadable, match=r"input.amount: .*2\^53"):
+    with pytest.raises(BadDocument, match=r"input.amount: .*2\^53"):
         read_document(file)
 
 
@@ -436,7 +436,7 @@ def test_json_is_read_as_strictly(tmp_path: Path, text: str, where: str, reason:
     file = tmp_path / "plan.json"
     file.write_text(text)
 
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(BadDocument) as refused:
         read_document(file)
 
     assert refused.value.where == where
@@ -446,11 +446,11 @@ def test_json_is_read_as_strictly(tmp_path: Path, text: str, where: str, reason:
 def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
 
-    with pytest.raises(Unreadable, match="No such file"):
+    with pytest.raises(BadDocument, match="No such file"):
         read_document(tmp_path / "none.yaml")
-    with pytest.raises(Unreadable, match="directory"):
+    with pytest.raises(BadDocument, match="directory"):
         read_document(tmp_path)
-    with pytest.raises(Unreadable, match="UTF-8"):
+    with pytest.raises(BadDocument, match="UTF-8"):
         read_document(tmp_path / "latin.yaml")
 
 
@@ -458,5 +458,5 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None
 def test_a_number_of_thousands_of_digits_is_refused(
     read: Callable[[str], object],
 ) -> None:
-    with pytest.raises(Unreadable, match="digits"):
+    with pytest.raises(BadDocument, match="digits"):
         read("1" * 5000)

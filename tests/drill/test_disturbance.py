@@ -8,7 +8,7 @@ import pytest
 
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.drill.people import answer_to
-from surehand.drill.report import Beforehand, ForcedWait, Halt, Operation, Point, Target
+from surehand.drill.report import Beforehand, DrillTarget, ForcedWait, Halt, Operation, Point
 from surehand.drill.request import EXPIRES_IN, HELD, Disturbance, changed
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.steering import Interrupt, InterruptKind
@@ -17,7 +17,7 @@ from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import combine
 
-PAY = Target(step="pay", tool="bank.pay", effect=Effect.WRITE)
+PAY = DrillTarget(step="pay", tool="bank.pay", effect=Effect.WRITE)
 WAIVED = {"roles": ["finance"], "rules": [{"when": "amount < 5", "required": False}]}
 
 
@@ -133,7 +133,7 @@ def asked(kind: InterruptKind, schema: dict[str, Any]) -> Interrupt:
 def test_a_human_is_asked_where_the_tool_says_so_and_the_call_is_in_doubt(
     promise: dict[str, Any], point: Point, doubt: tuple[Halt, ...]
 ) -> None:
-    target = Target(step="pay", tool="bank.pay", effect=Effect.WRITE, **promise)
+    target = DrillTarget(step="pay", tool="bank.pay", effect=Effect.WRITE, **promise)
 
     assert Disturbance(target, point).doubt == doubt
 
@@ -153,7 +153,7 @@ def test_behind_an_outcome_it_is_the_next_call_that_is_in_doubt_where_they_are_r
     refused = {"step": "close", "recovery": Recovery.DEDUPES, "succeeded": False}
     close = PAY.model_copy(update=refused)
 
-    def in_doubt(mode: Durability, point: Point, following: Target | None) -> tuple[str, Any]:
+    def in_doubt(mode: Durability, point: Point, following: DrillTarget | None) -> tuple[str, Any]:
         found = Disturbance(PAY, point, mode, following=following).in_doubt
         return found.target.step, found.doubt
 
@@ -168,7 +168,7 @@ def test_behind_an_outcome_it_is_the_next_call_that_is_in_doubt_where_they_are_r
 
 def by_code(point: Point, behind: tuple[str, ...] = ()) -> Plan:
     """The plan of an agent whose first call is disturbed."""
-    target = Target(step="turn-1.1", tool="bank.pay", effect=Effect.WRITE)
+    target = DrillTarget(step="turn-1.1", tool="bank.pay", effect=Effect.WRITE)
     given = Plan.model_validate({"agent": "bank:clerk", "goal": "Pay"})
     found = changed(given, Disturbance(target, point, behind=behind, by_code=True))
     return Plan.model_validate(found.model_dump(mode="json"))

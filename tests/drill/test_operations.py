@@ -19,9 +19,9 @@ import pytest
 from surehand.cli.printer import Printer
 from surehand.client.plan_file import load_plan
 from surehand.drill.environment import prepared
-from surehand.drill.report import Cell, Operation, Target
+from surehand.drill.report import DrillCell, DrillTarget, Operation
 from surehand.drill.request import DrillRequest
-from surehand.drill.suite import Progress, Suite
+from surehand.drill.suite import DrillProgress, Suite
 from surehand.drill.world import Function
 from surehand.process.settings import client_settings
 from surehand.workflows.plan.durability import Durability
@@ -88,7 +88,7 @@ class Sample(Suite):
 
     chosen: set[tuple[str, str, str]]
 
-    def wanted(self, targets: list[Target]) -> Iterator[Cell]:
+    def wanted(self, targets: list[DrillTarget]) -> Iterator[DrillCell]:
         """Yield the cells that are chosen."""
         for cell in super().wanted(targets):
             if (cell.step, cell.point, cell.mode) in self.chosen:
@@ -128,7 +128,7 @@ async def test_runs_that_operators_reset_stop_and_deploy_under_leave_the_world_t
         limit=timedelta(minutes=2),
     )
     with prepared(variables, database=None, say=print) as environment:
-        progress = Progress(Printer(json_output=False))
+        progress = DrillProgress(Printer(json_output=False))
         suite = Sample(request, environment, client_settings(variables), variables, progress)
         suite.chosen = CELLS[plan]
         report = await suite.run()

@@ -14,15 +14,15 @@ from rich.console import Console
 from surehand.cli.printer import Printer
 from surehand.drill.played import Baseline, DrillState, Played, judged
 from surehand.drill.report import (
-    Cell,
     CellOutcome,
+    DrillCell,
     DrillReport,
+    DrillTarget,
     FaultFree,
     ModelTurns,
     PermissionDrift,
     RecoveryTimes,
     Tally,
-    Target,
     added_up,
     all_turns,
     consistency_of,
@@ -32,13 +32,13 @@ from surehand.drill.report import (
     rows,
     tables,
 )
-from surehand.drill.suite import Progress
+from surehand.drill.suite import DrillProgress
 from surehand.drill.verb import html, markdown
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.tools import MODEL, Effect
 
-READ = Target(step="order", tool="orders.read", effect=Effect.READ)
-WRITE = Target(step="refund", tool="payments.refund", effect=Effect.WRITE)
+READ = DrillTarget(step="order", tool="orders.read", effect=Effect.READ)
+WRITE = DrillTarget(step="refund", tool="payments.refund", effect=Effect.WRITE)
 FAULT_FREE = FaultFree(
     run_id="drill-0",
     state="completed",
@@ -56,9 +56,9 @@ BASELINE = Baseline(
 )
 
 
-def cell(point: str = "after_call", **facts: Any) -> Cell:
+def cell(point: str = "after_call", **facts: Any) -> DrillCell:
     given = {"outcome": CellOutcome.NOT_REACHED, "undo": False, "mode": "sync", **facts}
-    return Cell(step="refund", tool="payments.refund", point=point, **given)
+    return DrillCell(step="refund", tool="payments.refund", point=point, **given)
 
 
 def played(**facts: Any) -> Played:
@@ -204,7 +204,7 @@ def test_one_call_of_thousands_that_was_not_approved_is_no_hundred_percent() -> 
     assert not Tally(losses=1, drifted=1).holds
 
 
-def report(*cells: Cell, points: Sequence[str] = ("after_claim", "after_call")) -> DrillReport:
+def report(*cells: DrillCell, points: Sequence[str] = ("after_claim", "after_call")) -> DrillReport:
     tally = added_up(one.tally for one in cells)
     return DrillReport(
         ok=False,
@@ -275,7 +275,7 @@ def test_each_case_that_is_done_gets_a_line_with_its_number() -> None:
     screen = io.StringIO()
     printer = Printer(json_output=False)
     printer.console = Console(file=screen, width=120)
-    progress = Progress(printer)
+    progress = DrillProgress(printer)
     progress.begin(3, [cell("before_claim")])
     progress.done(cell(outcome=CellOutcome.SAME))
     progress.done(FOUND.cells[0])

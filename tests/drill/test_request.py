@@ -11,7 +11,7 @@ import pytest
 
 from surehand.cli import app
 from surehand.client.plan_file import load_plan
-from surehand.drill.report import ForcedWait, Operation, Target
+from surehand.drill.report import DrillTarget, ForcedWait, Operation
 from surehand.drill.request import DrillRequest
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.tools import MODEL, Effect
@@ -84,7 +84,7 @@ def request_of(points: Sequence[str], **more: Any) -> DrillRequest:
 def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
     facts: dict[str, Any], there: set[str]
 ) -> None:
-    target = Target(**{"step": "order", "tool": "orders.read", **facts})
+    target = DrillTarget(**{"step": "order", "tool": "orders.read", **facts})
 
     assert set(request_of(list(ForcedWait)).points_of(target)) == there
     shared = request_of([], own_ledger=False)
@@ -107,7 +107,7 @@ def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
 def test_operators_do_what_can_be_done_behind_a_step_or_in_its_call(
     facts: dict[str, Any], there: set[str]
 ) -> None:
-    target = Target(step="order", tool="orders.read", **facts)
+    target = DrillTarget(step="order", tool="orders.read", **facts)
 
     assert set(request_of(list(Operation)).points_of(target)) == there
 
@@ -116,12 +116,12 @@ def test_a_choice_that_proves_nothing_is_refused() -> None:
     request = request_of(["after_claim"])
 
     with pytest.raises(WrongUse, match="a read has before_claim, during_call"):
-        request.refuse_nothing([Target(step="order", tool="orders.read", effect=Effect.READ)])
+        request.refuse_nothing([DrillTarget(step="order", tool="orders.read", effect=Effect.READ)])
 
 
 def test_the_steps_of_an_agent_are_known_once_it_has_made_them(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text("agent: bank:clerk")
-    made = [Target(step=step, tool=MODEL, effect=Effect.READ) for step in ("turn-1", "turn-2")]
+    made = [DrillTarget(step=step, tool=MODEL, effect=Effect.READ) for step in ("turn-1", "turn-2")]
 
     def chosen(*steps: str) -> list[str]:
         own: dict[str, Any] = {"world": None, "fresh": None, "limit": timedelta(minutes=2)}

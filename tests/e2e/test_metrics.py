@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from surehand.activities.ledger.history.stats import Scope, stats
+from surehand.activities.ledger.history.stats import StatsScope, stats
 from surehand.activities.ledger.retention import policy
 from surehand.process.children import clean_environment
 from surehand.workflows.contracts.states import RunState
@@ -92,7 +92,7 @@ async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger
     assert {one for one in metrics_asked_for() if one.startswith("temporal_")} - shown == set()
     for detail in (run.run_id, order_id, "ef-"):
         assert detail not in text
-    scope = Scope(DEFAULT_TENANT, datetime.now(UTC) - timedelta(hours=1))
+    scope = StatsScope(DEFAULT_TENANT, datetime.now(UTC) - timedelta(hours=1))
     found = stats(stage.ledger, scope)
     assert (found.recoveries.ended, found.recoveries.success_rate) == (1, 1.0)
     assert found.leases.lost == 1

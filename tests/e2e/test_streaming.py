@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from surehand.client.outcome import Tokens, call_progress
+from surehand.client.outcome import StreamedText, call_progress
 from surehand.workflows.contracts.states import RunState
 from tests.cli.starter import Starter
 from tests.e2e.runs import Run, step, until
@@ -19,7 +19,7 @@ from tests.e2e.test_agents import EACH, driven, settings, turns
 STORY = "Once upon a time."
 
 
-async def tokens(run: Run) -> dict[str, Tokens]:
+async def tokens(run: Run) -> dict[str, StreamedText]:
     return (await call_progress(await run.handle.describe())).tokens
 
 
@@ -36,7 +36,7 @@ async def test_a_turn_that_a_kill_has_cut_short_is_asked_again_and_recorded_whol
     with stage.worker(**streams):
         result = await run.result()
 
-    assert said == {"turn-1": Tokens(attempt=1, before=0, text="Once upon ")}
+    assert said == {"turn-1": StreamedText(attempt=1, before=0, text="Once upon ")}
     assert result.state is RunState.COMPLETED, result.error
     assert (result.output, step(result, "turn-1").output["line"]) == (STORY, STORY)
     assert (step(result, "turn-1").attempts, turns(count)) == (2, 2)

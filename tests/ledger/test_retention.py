@@ -43,13 +43,13 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.history.reads import artifacts_of, effects_of
-from surehand.activities.ledger.history.stats import Scope, stats
+from surehand.activities.ledger.history.stats import StatsScope, stats
 from surehand.activities.ledger.outbox import notification_rows as outbox
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.retention import deletion, hiding
 from surehand.activities.ledger.retention.content import Content, Exported
-from surehand.activities.ledger.retention.hiding import NotKept, RunHidden
+from surehand.activities.ledger.retention.hiding import CannotKeep, RunHidden
 from surehand.activities.ledger.retention.policy import Policy, parse
 from surehand.activities.ledger.runs import checkpoints as saved_checkpoints
 from surehand.activities.ledger.runs import lifecycle, steering
@@ -57,7 +57,7 @@ from surehand.activities.ledger.runs.lifecycle import RunIdTaken
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Claimed, Committed, Mismatch
-from surehand.activities.retention import Files, Part, Retention, Round
+from surehand.activities.retention import Files, Retention, RetentionPart, Round
 from surehand.cli.exports import Exports, read_content, why_unproven
 from surehand.client.messages import new_key
 from surehand.process.blobs import Collected, collect_unreferred
@@ -314,7 +314,9 @@ async def test_statistics_pass_over_a_deleted_run(office: Office) -> None:
     await lived(office)
     await office.round()
 
-    found = stats(office.scene.ledger, Scope(office.scene.tenant, datetime.fromtimestamp(0, UTC)))
+    found = stats(
+        office.scene.ledger, StatsScope(office.scene.tenant, datetime.fromtimestamp(0, UTC))
+    )
 
     assert found.invariants.broken == []
 
@@ -486,7 +488,7 @@ async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) 
         )
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
         deletion.go(tx, RUN, "runs", by="rita")
-        with pytest.raises(NotKept, match="run run-1 is being deleted since"):
+        with pytest.raises(CannotKeep, match="run run-1 is being deleted since"):
             hiding.keep(tx, RUN, by="rita", reason="")
     assert {row["run_id"] for row in office.scene.rows(bars)} == {RUN, CHILD}
 
@@ -560,7 +562,7 @@ async def test_a_checkpoint_whose_time_is_over_is_hidden_exported_and_deleted_af
 ) -> None:
     scene, kept = office.scene, await checkpoints_of(office)
     assert kept.artifact is not None
-    gone = [Part(RUN, ("checkpoints",))]
+    gone = [RetentionPart(RUN, ("checkpoints",))]
 
     first = await office.round(Policy(grace=DAY))
     assert (first.hidden, first.deleted, names(office)) == (gone, [], ["still-there"])

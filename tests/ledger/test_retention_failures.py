@@ -235,7 +235,7 @@ async def test_a_deleted_run_is_neither_held_nor_released_and_its_chain_stays_as
     with scene.tx() as tx:
         _, _, before = chain_of(tx, RUN)
 
-    with pytest.raises(hiding.NotKept, match=f"run {RUN} was deleted by rita on "):
+    with pytest.raises(hiding.CannotKeep, match=f"run {RUN} was deleted by rita on "):
         switched(office, hold=hold)
 
     with scene.tx() as tx:
@@ -271,7 +271,7 @@ async def test_a_kind_that_is_going_cannot_be_held_and_is_named(
     monkeypatch.setattr(office.retention.artifacts.blobs, "remove", fails)
     await office.round(policy)
 
-    with pytest.raises(hiding.NotKept, match=f"messages of run {RUN} are being deleted since"):
+    with pytest.raises(hiding.CannotKeep, match=f"messages of run {RUN} are being deleted since"):
         switched(office, hold=True)
 
     assert scene.rows(holds) == []

@@ -11,7 +11,7 @@ import pytest
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.store import RunNotFound, open_ledger
 from surehand.activities.ledger.core.tables import effects, events, runs
-from surehand.activities.ledger.history.stats import Scope, Spread, Stats, stats
+from surehand.activities.ledger.history.stats import Spread, Stats, StatsScope, stats
 from surehand.activities.tools.failures import Transient
 from surehand.activities.tools.tool import Dedupes
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
@@ -23,7 +23,7 @@ AN_HOUR = timedelta(hours=1)
 
 
 def figures(scene: Scene, run_id: str | None = None, *, probes: int = 0) -> Stats:
-    scope = Scope(scene.tenant, datetime.now(UTC) - AN_HOUR, run_id)
+    scope = StatsScope(scene.tenant, datetime.now(UTC) - AN_HOUR, run_id)
     return stats(scene.ledger, scope, probes=probes)
 
 
@@ -143,7 +143,7 @@ def test_what_lies_further_back_does_not_count(scene: Scene) -> None:
     scene.committed(scene.call())
     later = datetime.now(UTC) + AN_HOUR
 
-    found = stats(scene.ledger, Scope(scene.tenant, later))
+    found = stats(scene.ledger, StatsScope(scene.tenant, later))
 
     assert found.leases.claims == 0
 

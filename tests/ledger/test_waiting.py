@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from surehand.activities.ledger.approvals.waiting import Group, Place, Search, groups, waiting
+from surehand.activities.ledger.approvals.waiting import Group, ListPlace, Search, groups, waiting
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.steps import foreign
 from surehand.workflows.contracts.values import ForeignContent
@@ -226,7 +226,7 @@ def test_each_look_reads_a_stretch_of_an_index_and_sorts_nothing(
     with administration(scene) as tx:  # which may have the statistics made
         listening = (tx.connection, "before_cursor_execute", note)
         event.listen(*listening)
-        waiting(tx, most=5, after=Place(tx.now_ms, "a"), **filters)
+        waiting(tx, most=5, after=ListPlace(tx.now_ms, "a"), **filters)
         event.remove(*listening)
         postgresql = tx.connection.dialect.name == "postgresql"
         if postgresql:  # which takes any index for a table of two rows, or none

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from surehand.activities.mcp.calls import Seen, ask_servers, write_pins
+from surehand.activities.mcp.calls import SeenTool, ask_servers, write_pins
 from surehand.activities.mcp.server_file import read_file
 from surehand.process.children import Child, clean_environment
 from tests.e2e.conftest import stage as stage
@@ -48,7 +48,7 @@ class McpShop:
         for name, value in how.items():
             (self.folder / name).write_text(value, encoding="utf-8")
 
-    async def seen(self) -> dict[str, Seen]:
+    async def seen(self) -> dict[str, SeenTool]:
         """Return what the server offers, beside what the file says."""
         offered = await ask_servers(read_file(self.file))
         assert not offered.silent

@@ -53,9 +53,9 @@ from surehand.workflows.state.records import (
     ChildRuns,
     CodeState,
     KeptEvents,
-    Progress,
     Saga,
     Spent,
+    StepProgress,
     StepRecord,
 )
 from surehand.workflows.state.run_state import RunData
@@ -179,7 +179,7 @@ def filled() -> RunData:
         "replays": True,
         "settled": {"s0"},
         "facts": {"input": {}, "s0": {"a": 2}},
-        "progress": {"s1": Progress(interrupt=asked, asks=True)},
+        "progress": {"s1": StepProgress(interrupt=asked, asks=True)},
         "code": CodeState(
             handed_on=[1], ids={"a", "b"}, numbers={"a": 2}, turns=3, offered={"a.*": {"a.b"}}
         ),

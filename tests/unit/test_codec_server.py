@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.run_keys import LedgerKeys
 from surehand.cli.codec_server.server import LARGEST_BODY, MOST_PAYLOADS, CodecServer
-from surehand.cli.codec_server.tokens import Tokens, checked_holder, line_of
+from surehand.cli.codec_server.tokens import TokenFile, checked_holder, line_of
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import KeyRing, RemoteEncryption, RunEncryption, new_key
 from surehand.process.exits import WrongUse
@@ -78,7 +78,7 @@ def convert(ledger: Ledger, ring: KeyRing, tmp_path: Path) -> Convert:
 @pytest.fixture
 def transport(ledger: Ledger, ring: KeyRing, tokens: Path, tmp_path: Path) -> httpx.ASGITransport:
     server = CodecServer(
-        tokens=Tokens(tokens),
+        tokens=TokenFile(tokens),
         keys=LedgerKeys(lambda: ledger, ring),
         open_store=lambda: Blobs(str(tmp_path / "artifacts")),
         namespace="default",
@@ -337,7 +337,7 @@ def test_a_wrong_line_of_the_tokens_is_named(tmp_path: Path, line: str) -> None:
     file.write_text(f"\n{line}\n")
 
     with pytest.raises(WrongUse, match="line 2"):
-        Tokens(file)
+        TokenFile(file)
 
 
 @pytest.fixture

@@ -55,11 +55,11 @@ PARTICIPLES: Final = [
 ]
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
-    "modules": 246,
+    "modules": 245,
     "lines": 70300,
     "one-word functions, per mille": 574,
     "participles, per mille": 114,
-    "class names defined twice": 39,
+    "class names defined twice": 9,
     "file names that repeat": 27,
     "classes with the same fields": 2,
     "modules with one importer": 28,

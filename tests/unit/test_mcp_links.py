@@ -8,7 +8,7 @@ import mcp_types
 import pytest
 
 from surehand.activities.mcp.calls import McpCall
-from surehand.activities.mcp.connection import Connection
+from surehand.activities.mcp.connection import McpConnection
 from surehand.activities.mcp.server_file import McpServer, McpTool
 from surehand.activities.tools.call_reports import Answers, NeedsAnswer
 from surehand.activities.tools.failures import Permanent
@@ -47,7 +47,7 @@ async def asked(server: Asking, *given: tuple[str, Any]) -> Any:
         idempotency_key="k",
         answers=Answers(given),
     )
-    return await CALL._sent(cast(Connection, server), {}, context)
+    return await CALL._sent(cast(McpConnection, server), {}, context)
 
 
 @pytest.mark.parametrize("answer", ["accept", "decline"])

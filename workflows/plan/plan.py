@@ -29,7 +29,7 @@ from surehand.workflows.plan.policy import (
     Approval,
     ApprovalPolicy,
     Duration,
-    Written,
+    WrittenByPeople,
     some_time,
 )
 from surehand.workflows.plan.references import PATH, REFERENCE
@@ -59,13 +59,13 @@ TimeLimit = Annotated[Duration, AfterValidator(some_time)]
 Time = Annotated[Duration, Field(ge=timedelta(0), le=LONGEST_APPROVAL)]
 
 
-class Goto(Written):
+class Goto(WrittenByPeople):
     """Go on at a later step; what lies between is skipped."""
 
     goto: str
 
 
-class Ask(Written):
+class Ask(WrittenByPeople):
     """A question to a human; the answer is the step's output."""
 
     question: str = Field(min_length=1, max_length=2000)
@@ -79,7 +79,7 @@ class Ask(Written):
     """What is taken when nobody answers in time; ``None``: the step fails then."""
 
 
-class Wait(Written):
+class Wait(WrittenByPeople):
     """A step that waits for an event from outside; its payload is the step's output."""
 
     event: str = Field(min_length=1, max_length=100)
@@ -90,14 +90,14 @@ class Wait(Written):
     """What is taken when it does not come in time; ``None``: the step fails then."""
 
 
-class Fallback(Written):
+class Fallback(WrittenByPeople):
     """Another tool to ask, when a read has failed."""
 
     tool: str = Field(min_length=1, max_length=120)
     params: dict[str, JsonValue] = {}
 
 
-class Budget(Written):
+class Budget(WrittenByPeople):
     """What a run may use; where it is used up, the run waits for more."""
 
     steps: int | None = Field(default=None, ge=0)
@@ -153,7 +153,7 @@ RECORDING: Final = "record"
 ITERATION: Final = re.compile(r"\[[0-9]+\]$")
 
 
-class Defaults(Written):
+class Defaults(WrittenByPeople):
     """What every step of the plan takes unless it says otherwise."""
 
     approval: Approval = None
@@ -163,7 +163,7 @@ class Defaults(Written):
     interrupt: Places = ()
 
 
-class Step(Written):
+class Step(WrittenByPeople):
     """One step: a tool with params, or a question."""
 
     id: str = Field(pattern=STEP_FORM)
@@ -243,14 +243,14 @@ def _some(steps: tuple[Step, ...], found: ValidationInfo) -> tuple[Step, ...]:
 ToolPattern = Annotated[str, Field(min_length=1, max_length=120)]
 
 
-class Interrupts(Written):
+class Interrupts(WrittenByPeople):
     """Steps, by id or tool with ``*`` and ``?``, that a human looks at."""
 
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
 
-class Plan(Written):
+class Plan(WrittenByPeople):
     """Steps with references between them. A bare list of steps is a plan, too.
 
     Example:

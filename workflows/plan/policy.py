@@ -58,13 +58,13 @@ ASKED_PROOFS: Final = ("open", "signed", "passkey", "device_passkey")
 AskedProof = Literal["open", "signed", "passkey", "device_passkey"]
 
 
-class Written(BaseModel):
+class WrittenByPeople(BaseModel):
     """Base of what people write: unknown fields are mistakes, not extensions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Escalate(Written):
+class Escalate(WrittenByPeople):
     """Ask again, and let only this role decide for the policy that says so."""
 
     escalate: Role
@@ -73,7 +73,7 @@ class Escalate(Written):
 OnExpiry = Literal["deny", "ask_again"] | Escalate
 
 
-class ApprovalRule(Written):
+class ApprovalRule(WrittenByPeople):
     """What holds instead for some params; the first rule that fits decides.
 
     Example:
@@ -93,7 +93,7 @@ class ApprovalRule(Written):
     """What has to prove each decision on such a call, at least."""
 
 
-class ApprovalPolicy(Written):
+class ApprovalPolicy(WrittenByPeople):
     """Who is asked before a call, and for how long an answer counts.
 
     Example:

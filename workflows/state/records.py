@@ -23,7 +23,7 @@ from surehand.workflows.identity import standing_digest
 from surehand.workflows.plan.plan import Step
 
 
-class Failure(Message):
+class ShownFailure(Message):
     """How a step has failed that a human is looking at."""
 
     reason: str
@@ -35,7 +35,7 @@ class Failure(Message):
     unreviewed: bool = False
 
 
-class Progress(Message):
+class StepProgress(Message):
     """How far a step under way has come: all it needs to go on waiting where it waits."""
 
     step: Step | None = None
@@ -63,7 +63,7 @@ class Progress(Message):
     """What its calls have taken of its time limit."""
     interrupt: Interrupt | None = None
     """The question, or the event, that it waits for."""
-    failed: Failure | None = None
+    failed: ShownFailure | None = None
     items: list[JsonValue] | None = None
     """What a list is made for: what it was read from may be read again meanwhile."""
 

@@ -37,9 +37,9 @@ from surehand.workflows.state.records import (
     ChildRuns,
     CodeState,
     KeptEvents,
-    Progress,
     Saga,
     Spent,
+    StepProgress,
     StepRecord,
 )
 
@@ -97,7 +97,7 @@ OPEN: Final = frozenset(StepState) - ENDED_STEPS - {StepState.PENDING}
 #: Of these, those in which no call is under way or in doubt: what waits there can be given up.
 WAITING: Final = OPEN - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
 
-_BEGINNING: Final = Progress()
+_BEGINNING: Final = StepProgress()
 #: What a run shows whose steps wait: the first of these that one of them waits for.
 _WAITS: Final = (
     StepState.PAUSED_FAILURE,
@@ -166,7 +166,7 @@ class RunData(Record):
     """The steps of the plan that are done."""
     facts: dict[str, Any] = {}
     """The input, and what finished steps have returned."""
-    progress: dict[str, Progress] = {}
+    progress: dict[str, StepProgress] = {}
     """How far the steps under way have come, by step id."""
     code: CodeState = CodeState()
 
@@ -301,7 +301,7 @@ class RunData(Record):
         """Return the spec of the tool that a step calls."""
         return self.of_step(step.id).spec or self.tools[step.tool]
 
-    def progress_of(self, step_id: str) -> Progress:
+    def progress_of(self, step_id: str) -> StepProgress:
         """Return how far a step under way has come."""
         return self.progress.get(step_id, _BEGINNING)
 

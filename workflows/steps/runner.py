@@ -46,8 +46,8 @@ from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.size import room_of_child
 from surehand.workflows.state.records import (
     REFUSED,
-    Progress,
     StepFailed,
+    StepProgress,
     StepRefused,
     cut_short,
     leave_if_cancelled,
@@ -108,7 +108,7 @@ class StepRunner:
             StepFailed: It failed for good.
         """
         data = self._data
-        if data.progress_of(step.id) == Progress(
+        if data.progress_of(step.id) == StepProgress(
             step=data.progress_of(step.id).step
         ):  # or it goes on waiting
             data.of_step(step.id).begun = workflow.now()

@@ -17,7 +17,7 @@ from surehand.workflows.contracts.steering import InterruptKind, ResumeRun, Way
 from surehand.workflows.control.interrupts import Interrupts
 from surehand.workflows.plan.plan import Goto, Step
 from surehand.workflows.plan.references import INPUT, literal
-from surehand.workflows.state.records import Failure, Progress, StepFailed
+from surehand.workflows.state.records import ShownFailure, StepFailed, StepProgress
 from surehand.workflows.state.run_state import OPEN, RunData
 from surehand.workflows.steps import rules
 from surehand.workflows.steps.runner import StepRunner
@@ -133,7 +133,7 @@ class Scheduler:
             self._data.progress.pop(step.id, None)
 
     def _begin_anew(self, step: Step) -> None:
-        self._data.progress[step.id] = Progress(step=step)
+        self._data.progress[step.id] = StepProgress(step=step)
 
     async def _way_out(self, step: Step, failed: StepFailed) -> ResumeRun | None:
         """Where the plan says so, show a failure and wait until somebody says how to go on."""
@@ -141,7 +141,7 @@ class Scheduler:
         if not rules.waits_for_a_way_out(plan, step, failed) or data.stopping:
             return None
         if data.progress_of(step.id).failed is None:
-            data.set_progress(step.id, step=step, failed=Failure(**vars(failed)))
+            data.set_progress(step.id, step=step, failed=ShownFailure(**vars(failed)))
             self._set(step, StepState.PAUSED_FAILURE, error=failed.reason)
             data.add_line(workflow.now(), f"paused after a failure: {failed.reason}", step.id)
             data.of_step(step.id).way = None
@@ -201,7 +201,7 @@ class Scheduler:
                     await self.one(one, rules.item_facts(step, item, data.facts))
                 except StepFailed as error:
                     failed.append(error)
-                    data.set_progress(step.id, failed=Failure(**vars(failed[0])))
+                    data.set_progress(step.id, failed=ShownFailure(**vars(failed[0])))
 
         # What is under way comes first: it had its place in the execution before.
         open_ = [b for b in zip(each, items, strict=True) if data.steps[b[0].id].state in _TO_DO]

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import tuple_
 
 from surehand.activities.ledger.approvals.waiting import readable
-from surehand.activities.ledger.core.sealed import Cell, Erased
+from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, retentions
@@ -89,7 +89,7 @@ def _with_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> list[dict
         told = {**row, "tool": call["tool"], "description": call["description"]}
         closed = ("tool", "description", "reason", "message") if row["run_id"] in hidden else ()
         for name, value in told.items():
-            if name in closed or isinstance(value, Cell | Erased):
+            if name in closed or isinstance(value, SealedValue | Erased):
                 told[name] = None
         found.append({**told, "hidden": row["run_id"] in hidden})
     return found

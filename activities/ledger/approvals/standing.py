@@ -19,7 +19,7 @@ from surehand.activities.ledger.core.people_tables import (
 from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.people.proofs import Signed, still_signed
+from surehand.activities.ledger.people.proofs import StoredSignature, still_signed
 from surehand.activities.ledger.people.signatures import BadSignature
 from surehand.activities.ledger.steps.entries import Covered, Covers
 from surehand.activities.ledger.steps.foreign import content_of
@@ -137,7 +137,7 @@ def unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> s
         standing: What was granted.
         in_force: Whether its key has to count now, or had to when it was granted.
     """
-    kept = Signed(
+    kept = StoredSignature(
         *(standing.signature, standing.granter, standing.kid, standing.nonce, standing.granted_ms)
     )
     try:

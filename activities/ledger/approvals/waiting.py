@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import ColumnElement, Select, literal_column, tuple_
 
 from surehand.activities.ledger.core.people_tables import soonest_open
-from surehand.activities.ledger.core.sealed import Cell, Erased
+from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions
@@ -62,7 +62,7 @@ _SHOWN: Final = (
 )
 
 
-class Place(NamedTuple):
+class ListPlace(NamedTuple):
     """Where in the list something is."""
 
     expires_ms: int
@@ -105,7 +105,7 @@ class Search:
         if self.amounts and row["secret"]:
             return None
         looked_at = (row[name] for name in self.columns)
-        if any(isinstance(one, Cell | Erased) for one in looked_at):
+        if any(isinstance(one, SealedValue | Erased) for one in looked_at):
             return None
         if self.says is not None and self.says.casefold() not in row["description"].casefold():
             return False
@@ -125,13 +125,13 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingPage:
     """A page of the list."""
 
     rows: Sequence[Mapping[str, Any]]
     """Of ``approvals``, each with ``voters``: who has said yes in person; and ``foreign``: whether
     its run has read content from outside."""
-    more: Place | None
+    more: ListPlace | None
     """Where the next page begins; ``None``: this is the last one."""
     unread: int = 0
     """Requests that a search could not read: they are sealed, and the keys are not here; or it is
@@ -157,8 +157,8 @@ def waiting(
     tool: str | None = None,
     roles: Collection[str] | None = None,
     search: Search | None = None,
-    after: Place | None = None,
-) -> Waiting:
+    after: ListPlace | None = None,
+) -> WaitingPage:
     """Return requests that wait, those first that expire first; none that has expired.
 
     Args:
@@ -185,7 +185,7 @@ def waiting(
         {**row, "voters": voters[row["approval_id"]], "foreign": row["run_id"] in foreign}
         for row in rows
     ]
-    return Waiting(told, more, unread)
+    return WaitingPage(told, more, unread)
 
 
 def readable(tx: Transaction, query: Select[Any]) -> Select[Any]:
@@ -195,7 +195,7 @@ def readable(tx: Transaction, query: Select[Any]) -> Select[Any]:
 
 def without_sealed(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with nothing in the place of what this process cannot read."""
-    return {k: None if isinstance(v, Cell | Erased) else v for k, v in row.items()}
+    return {k: None if isinstance(v, SealedValue | Erased) else v for k, v in row.items()}
 
 
 def _chosen(
@@ -203,9 +203,9 @@ def _chosen(
     tool: str | None,
     roles: Collection[str] | None,
     search: Search | None,
-    after: Place | None,
+    after: ListPlace | None,
     most: int,
-) -> tuple[list[Place], Place | None, int]:
+) -> tuple[list[ListPlace], ListPlace | None, int]:
     """Return what a page shows, where the next one begins, and how much could not be read."""
     reads = most if search is None else LOOKED_AT
     found = sorted(_places(tx, tool, roles, after, reads + 1))[: reads + 1]
@@ -213,7 +213,7 @@ def _chosen(
     if search is None:
         return found[:most], more, 0
     columns = [approvals.c[name] for name in ("approval_id", "run_id", "secret", *search.columns)]
-    chosen, unread = list[Place](), 0
+    chosen, unread = list[ListPlace](), 0
     for start in range(0, min(len(found), reads), _AT_A_TIME):
         places = found[start : min(start + _AT_A_TIME, reads)]
         ids = [place.approval_id for place in places]
@@ -247,9 +247,9 @@ def _places(
     tx: Transaction,
     tool: str | None,
     roles: Collection[str] | None,
-    after: Place | None,
+    after: ListPlace | None,
     most: int,
-) -> Iterator[Place]:
+) -> Iterator[ListPlace]:
     if tool is None and roles is None:
         yield from _stretch(tx, after, most)
         return
@@ -268,11 +268,11 @@ def _places(
 
 
 def _stretch(
-    tx: Transaction, after: Place | None, most: int, *of_group: ColumnElement[bool]
-) -> list[Place]:
+    tx: Transaction, after: ListPlace | None, most: int, *of_group: ColumnElement[bool]
+) -> list[ListPlace]:
     """Return the first places of an index, or of one group's part of it."""
     # What has expired is decided no more, whatever its row says until its run has looked.
-    first = Place(soonest_open(tx.now_ms), "")
+    first = ListPlace(soonest_open(tx.now_ms), "")
     start = first if after is None else max(after, first)
     query = (
         rows_of(approvals, *_ORDER)
@@ -280,7 +280,7 @@ def _stretch(
         .order_by(*_ORDER)
         .limit(most)
     )
-    return [Place(row["expires_ms"], row["approval_id"]) for row in tx.all(query)]
+    return [ListPlace(row["expires_ms"], row["approval_id"]) for row in tx.all(query)]
 
 
 #: Requests of one step that are looked through: by their ids, which no index of runs is needed for.

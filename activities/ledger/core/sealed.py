@@ -100,7 +100,7 @@ def sealing(current: Sealing) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SealedValue:
     """A sealed value, as it was read."""
 
     column: str
@@ -141,7 +141,7 @@ class Members:
     column: str
     stored: dict[str, Any]
 
-    def _cells(self) -> dict[str, Cell]:
+    def _cells(self) -> dict[str, SealedValue]:
         found = {name: _cell(self.column, value) for name, value in self.stored.items()}
         return {name: cell for name, cell in found.items() if cell is not None}
 
@@ -152,7 +152,7 @@ class Members:
     def opened(
         self, tenant: str, run_id: str | None, known: KnownKey, *, shown: bool
     ) -> dict[str, Any]:
-        """Return the document, as ``Cell`` does."""
+        """Return the document, as ``SealedValue`` does."""
         cells = {
             name: cell.opened(tenant, run_id, known, shown=shown)
             for name, cell in self._cells().items()
@@ -287,12 +287,12 @@ def _written(column: str, value: Any) -> Any:
     return {_PLAIN: value} if _is_marked(value) else value
 
 
-def _cell(column: str, value: Any) -> Cell | None:
+def _cell(column: str, value: Any) -> SealedValue | None:
     if not (isinstance(value, dict) and value.keys() == {SEALED}):
         return None
     match value[SEALED]:
         case [str(root), str(data)]:
-            return Cell(column, root, data)
+            return SealedValue(column, root, data)
     raise NotDecrypted(f"{column} has nothing that was sealed")
 
 

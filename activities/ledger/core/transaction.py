@@ -22,10 +22,10 @@ from surehand.activities.ledger.core.engine import (
 from surehand.activities.ledger.core.prepared import PreparedStatement, run_together
 from surehand.activities.ledger.core.sealed import (
     OF_RUN,
-    Cell,
     KeyNeeded,
     KnownKey,
     Members,
+    SealedValue,
     Sealing,
     sealed_body,
     sealing,
@@ -86,7 +86,7 @@ class Observer(Protocol):
         """Take note of an event that is committed."""
 
 
-_CLOSED: Final = (Cell, Members)
+_CLOSED: Final = (SealedValue, Members)
 #: An answer that is the same in all runs: that somebody has given another one, who has no key sees.
 _TELLS_NOTHING: Final = frozenset((digest("accept"),))
 

@@ -77,7 +77,7 @@ _NOTHING_LEFT: Final = {"error": None, "evidence": None, "receipt": None, "forei
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenAround:
     """What stands around a call, asked in one go: hardly ever is there anything."""
 
     barred: bool
@@ -108,7 +108,7 @@ class Seen:
             raise ActsElsewhere(request.tenant, request.acting_run, mine, self.acting_instead)
 
 
-def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
+def look_around(tx: Transaction, request: ClaimRequest) -> SeenAround:
     """Return what stands around a call whose step and key are locked."""
     found = tx.one(
         _LOOK_AROUND,
@@ -121,7 +121,7 @@ def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
         of_key=request.key,
     )
     assert found is not None
-    return Seen(
+    return SeenAround(
         barred=found["barred"],
         overtaken=found["overtaken"],
         acting_instead=found["acting_instead"],
@@ -133,7 +133,9 @@ def look_around(tx: Transaction, request: ClaimRequest) -> Seen:
     )
 
 
-def take_first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: int) -> ClaimResult:
+def take_first(
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, generation: int
+) -> ClaimResult:
     """Insert the entry of a new generation."""
     entry_id = entry_id_for(request.tenant, request.tool, request.key, generation)
     # The entry's first call; whatever is tried again afterwards is the same effect.
@@ -150,7 +152,7 @@ def _insert(tx: Transaction, entry: dict[str, Any]) -> Entry:
 
 
 def doubt_first(
-    tx: Transaction, request: ClaimRequest, seen: Seen, generation: int, epoch: Epoch
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, generation: int, epoch: Epoch
 ) -> Entry:
     """Insert the entry of a new generation in doubt: it may be there already, and forgotten.
 
@@ -253,7 +255,12 @@ def _new_entry(
 
 
 def take(
-    tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry, *, rule: str | None = None
+    tx: Transaction,
+    request: ClaimRequest,
+    seen: SeenAround,
+    entry: Entry,
+    *,
+    rule: str | None = None,
 ) -> ClaimResult:
     """Claim an existing entry again, with the next fencing token."""
     # What a restore has forgotten is counted once it is called, as far as anybody knows first.
@@ -319,7 +326,9 @@ def keep_observed(
     return Entry.from_row(row)
 
 
-def find_again(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> ClaimResult:
+def find_again(
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry
+) -> ClaimResult:
     """Return the claim whose answer was lost, its lease and deadline counted from now.
 
     The call starts only now: what others hold against it must not have run out before, and its
@@ -440,7 +449,7 @@ def _begin_undo(tx: Transaction, request: ClaimRequest) -> None:
         )
 
 
-def stopped(tx: Transaction, request: ClaimRequest, seen: Seen) -> ClaimResult | None:
+def stopped(tx: Transaction, request: ClaimRequest, seen: SeenAround) -> ClaimResult | None:
     """Return why this call may not begin at all, whoever has allowed it, or ``None``."""
     if seen.barred and not request.undoes:
         return Barred("this step has been undone; a late attempt must not apply it")
@@ -461,7 +470,7 @@ def stopped(tx: Transaction, request: ClaimRequest, seen: Seen) -> ClaimResult |
 def _authorise(
     tx: Transaction,
     request: ClaimRequest,
-    seen: Seen,
+    seen: SeenAround,
     entry_id: str,
     generation: int,
     *,

@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, retentions
 from surehand.activities.ledger.effects.claim_entry import (
-    Seen,
+    SeenAround,
     doubt_again,
     doubt_first,
     find_again,
@@ -115,7 +115,9 @@ def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | None:
     return result if isinstance(result, Claimed) else None
 
 
-def _first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: int) -> ClaimResult:
+def _first(
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, generation: int
+) -> ClaimResult:
     """Claim a generation that has no entry; where that may be forgotten, it is in doubt first."""
     epoch = may_be_forgotten(tx, request, seen.epoch)
     if epoch is None:
@@ -127,13 +129,15 @@ def _first(tx: Transaction, request: ClaimRequest, seen: Seen, generation: int) 
     return _look_at_doubtful(tx, request, seen, entry)
 
 
-def _forgotten(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> Epoch | None:
+def _forgotten(
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry
+) -> Epoch | None:
     """Return the open epoch if nobody has touched the entry in it: it may have been called."""
     epoch = may_be_forgotten(tx, request, seen.epoch)
     return epoch if epoch is not None and epoch.doubts(entry) else None
 
 
-def _look(tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry) -> ClaimResult:
+def _look(tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry) -> ClaimResult:
     same = request.is_same(entry.identity_hash)
     mine = entry.owned_by(request.run_id, request.step_id)
     if entry.undoes != request.undoes:
@@ -210,7 +214,7 @@ def _goes(tx: Transaction, run_id: str) -> bool:
 
 
 def _look_at_claimed(
-    tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry
 ) -> ClaimResult:
     epoch = _forgotten(tx, request, seen, entry)
     if entry.holder == request.holder and epoch is None:
@@ -233,7 +237,7 @@ def _look_at_claimed(
 
 
 def _look_at_doubtful(
-    tx: Transaction, request: ClaimRequest, seen: Seen, entry: Entry
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry
 ) -> ClaimResult:
     question = newest_intervention(tx, entry.entry_id)
     if question is not None and question["state"] == "open":

@@ -27,7 +27,7 @@ _MOST: Final = 10
 
 
 @dataclass(frozen=True)
-class Told:
+class EntryTold:
     """What an event has told of an entry."""
 
     type: str
@@ -59,7 +59,7 @@ class Doubt:
     """What the newest call has failed with."""
     part: Any
     """What is recorded of an effect that happened in part; ``None``: nothing, or it is sealed."""
-    told: tuple[Told, ...]
+    told: tuple[EntryTold, ...]
     """Events of the entry, oldest first."""
     outcomes: tuple[str, ...]
     """The answers that may be given; none: it is settled, or its own run settles it."""
@@ -107,7 +107,7 @@ def _doubt(
     run_id: str,
     asked: Mapping[str, Any],
     row: Mapping[str, Any],
-    told: list[Told],
+    told: list[EntryTold],
     tools: Mapping[str, Mapping[str, Any]],
 ) -> Doubt:
     entry = Entry.from_row(row)
@@ -138,7 +138,7 @@ def _doubt(
     )
 
 
-def _told(tx: Transaction, entries: Collection[Mapping[str, Any]]) -> dict[str, list[Told]]:
+def _told(tx: Transaction, entries: Collection[Mapping[str, Any]]) -> dict[str, list[EntryTold]]:
     """Return what the events of their runs tell of entries."""
     query = rows_of(events, events.c.run_id, events.c.type, events.c.body, events.c.at_ms)
     of_these = query.where(
@@ -146,13 +146,15 @@ def _told(tx: Transaction, entries: Collection[Mapping[str, Any]]) -> dict[str, 
         events.c.step_id.in_({one["step_id"] for one in entries}),
         events.c.type.in_(_TELL),
     )
-    told: dict[str, list[Told]] = {one["entry_id"]: [] for one in entries}
+    told: dict[str, list[EntryTold]] = {one["entry_id"]: [] for one in entries}
     for row in tx.all(readable(tx, of_these.order_by(events.c.run_id, events.c.seq))):
         body = row["body"]
         if body.get("entry_id") in told:
             said = body.get("evidence")
             evidence = said if isinstance(said, str) and not isinstance(said, Erased) else None
-            one = Told(row["type"], row["at_ms"], body.get("rule"), evidence, body.get("action"))
+            one = EntryTold(
+                row["type"], row["at_ms"], body.get("rule"), evidence, body.get("action")
+            )
             told[body["entry_id"]].append(one)
     return told
 

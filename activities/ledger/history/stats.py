@@ -126,7 +126,7 @@ class Compensations(Figures):
     """Put in front of a human."""
 
 
-class Interventions(Figures):
+class InterventionFigures(Figures):
     """Questions that only a human can settle."""
 
     opened: dict[str, int]
@@ -171,7 +171,7 @@ class Stats(Figures):
     retries: list[Retried]
     leases: Leases
     compensations: Compensations
-    interventions: Interventions
+    interventions: InterventionFigures
     epoch: int | None
     """The epoch that is open: the ledger was restored."""
     checkpoint: Probe | None
@@ -187,7 +187,7 @@ def rate(part: int, whole: int) -> float | None:
 
 
 @dataclass(frozen=True)
-class Scope:
+class StatsScope:
     """Whose figures, and since when."""
 
     tenant: str
@@ -227,7 +227,7 @@ def number_of(name: str) -> Any:
 _COMMITTED: Final = ("committed", "compensating", "compensated")
 
 
-def retries_of(tx: Transaction, scope: Scope) -> list[Retried]:
+def retries_of(tx: Transaction, scope: StatsScope) -> list[Retried]:
     """Return what became of failed calls, by failure class."""
     class_, retry_ms = text_of("failure_class"), number_of("retry_ms")
     rows = tx.all(
@@ -261,7 +261,7 @@ def retries_of(tx: Transaction, scope: Scope) -> list[Retried]:
     ]
 
 
-def _tried_again(scope: Scope, type_: str, *columns: Any) -> Subquery:
+def _tried_again(scope: StatsScope, type_: str, *columns: Any) -> Subquery:
     """Return the failures of a kind after which it is called again."""
     class_, retry_ms = text_of("failure_class"), number_of("retry_ms")
     return (
@@ -272,7 +272,7 @@ def _tried_again(scope: Scope, type_: str, *columns: Any) -> Subquery:
     )
 
 
-def _effects_again(scope: Scope) -> Select[Any]:
+def _effects_again(scope: StatsScope) -> Select[Any]:
     tried = _tried_again(scope, "effect.failed", text_of("entry_id").label("entry_id"))
     happened = case((effects.c.state.in_(_COMMITTED), 1), else_=0)
     return (
@@ -287,7 +287,7 @@ def _effects_again(scope: Scope) -> Select[Any]:
     )
 
 
-def _reads_again(scope: Scope) -> Select[Any]:
+def _reads_again(scope: StatsScope) -> Select[Any]:
     tried = _tried_again(scope, "step.failed", events.c.run_id, events.c.step_id)
     its = {"run_id": tried.c.run_id, "step_id": tried.c.step_id}
     answered = rows_of(steps, **its, state="succeeded").exists()
@@ -309,7 +309,7 @@ ONLY_IN_METRICS: Final = (
 _CLAIM_LOST: Final = ("lease_over", "stale")
 
 
-def stats(ledger: Ledger, scope: Scope, *, probes: int = 0) -> Stats:
+def stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
     """Return the figures of one tenant, or of one of its runs.
 
     Args:
@@ -343,7 +343,7 @@ def stats(ledger: Ledger, scope: Scope, *, probes: int = 0) -> Stats:
             uncompensated=told.of("effect.uncompensated"),
             failed=told.of("intervention.opened", rule="compensation_failed"),
         ),
-        interventions=Interventions(
+        interventions=InterventionFigures(
             opened=told.by_rule("intervention.opened"),
             settled=told.of("intervention.settled"),
             open=open_now,
@@ -391,7 +391,7 @@ class _Told:
         return doubted + again
 
 
-def _told(tx: Transaction, scope: Scope) -> _Told:
+def _told(tx: Transaction, scope: StatsScope) -> _Told:
     said = [text_of(name) for name in ("rule", "action", "found")]
     rows = tx.all(
         scope.events(
@@ -408,7 +408,7 @@ def _told(tx: Transaction, scope: Scope) -> _Told:
     return _Told(counts)
 
 
-def _recoveries(tx: Transaction, scope: Scope, told: _Told) -> Recoveries:
+def _recoveries(tx: Transaction, scope: StatsScope, told: _Told) -> Recoveries:
     ended = tx.all(
         scope.events(
             text_of("action").label("action"), number_of("took_ms").label("took_ms")
@@ -439,7 +439,7 @@ def _recoveries(tx: Transaction, scope: Scope, told: _Told) -> Recoveries:
     )
 
 
-def _duplicates(tx: Transaction, scope: Scope, told: _Told) -> Duplicates:
+def _duplicates(tx: Transaction, scope: StatsScope, told: _Told) -> Duplicates:
     twice = (
         scope.rows(effects, effects.c.key)
         .where(effects.c.state.in_(("committed", "compensating")))
@@ -453,7 +453,7 @@ def _duplicates(tx: Transaction, scope: Scope, told: _Told) -> Duplicates:
     )
 
 
-def _audit(ledger: Ledger, scope: Scope) -> Invariants:
+def _audit(ledger: Ledger, scope: StatsScope) -> Invariants:
     """Audit the runs that were open since then, one after the other."""
     # Of deleted ones there is no chain any more: `audit RUN --file` proves their exports.
     there = scope.rows(runs, runs.c.run_id).where(~is_deleted())
@@ -474,7 +474,7 @@ def _audit(ledger: Ledger, scope: Scope) -> Invariants:
     return Invariants(runs=len(found), ok=len(found) - len(broken), broken=broken)
 
 
-def _probe(ledger: Ledger, scope: Scope, count: int) -> Probe | None:
+def _probe(ledger: Ledger, scope: StatsScope, count: int) -> Probe | None:
     """Measure write transactions that write one run's row as it is: no event, nothing changed.
 
     ``None`` if there is no run yet.

@@ -190,7 +190,7 @@ def _key(tx: Transaction, kid: str, signer: str, arrived_ms: int, *, in_force: b
 
 
 @dataclass(frozen=True)
-class Signed:
+class StoredSignature:
     """A signature as it is on record, with what its row says of it."""
 
     signature: str | None
@@ -201,7 +201,9 @@ class Signed:
     taken_ms: int
 
 
-def still_signed(tx: Transaction, kept: Signed, claims_of: type[C], *, in_force: bool = True) -> C:
+def still_signed(
+    tx: Transaction, kept: StoredSignature, claims_of: type[C], *, in_force: bool = True
+) -> C:
     """Return the claims of a signature on record, verified with its key, all of it again.
 
     Args:
@@ -222,7 +224,7 @@ def still_signed(tx: Transaction, kept: Signed, claims_of: type[C], *, in_force:
     return claims
 
 
-def _require_kept(tx: Transaction, kept: Signed, kid: str | None, claims: Claims) -> None:
+def _require_kept(tx: Transaction, kept: StoredSignature, kid: str | None, claims: Claims) -> None:
     nonce = claims.jti if kept.nonce is None else kept.nonce
     if (claims.aud, claims.sub, claims.jti, kid) != (
         audience(tx.tenant), kept.signer, nonce, kept.kid
@@ -243,7 +245,9 @@ def unproven(
         asked: What has to prove it, at least.
         in_force: Whether its key has to count now, or had to when it was taken.
     """
-    kept = Signed(row["signature"], row["approver"], row["kid"], row["nonce"], row["at_ms"])
+    kept = StoredSignature(
+        row["signature"], row["approver"], row["kid"], row["nonce"], row["at_ms"]
+    )
     if kept.signature is None or kept.nonce is None:  # The nonce is what is on record once.
         return "it is not signed"
     try:

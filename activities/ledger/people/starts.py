@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import (
-    Signed,
+    StoredSignature,
     signed_by,
     still_signed,
 )
@@ -87,7 +87,7 @@ def unproven(tx: Transaction, run_id: str) -> str | None:
     nothing: the run was started.
     """
     row = _row(tx, run_id)
-    kept = Signed(
+    kept = StoredSignature(
         *(row["start_signature"], row["started_by"], row["start_kid"], row["start_nonce"]),
         taken_ms=row["start_ms"],
     )

@@ -83,7 +83,7 @@ _ADD: Final = {
 
 
 @dataclass(frozen=True)
-class Standing:
+class TenantUsage:
     """What a tenant may use, and what it has used in this hour and day."""
 
     limits: Limits
@@ -99,12 +99,12 @@ class Standing:
         return format((Decimal(self.money) / BILLIONTHS).normalize(), "f")
 
 
-def standing(tx: Transaction) -> Standing | None:
+def standing(tx: Transaction) -> TenantUsage | None:
     """Return how the tenant's quotas stand; ``None``: it has none."""
     row = tx.one(_STANDS, of_hour=_start(tx, HOUR_MS), of_day=_start(tx, DAY_MS))
     if row is None:
         return None
-    return Standing(limits_from(row), row["effects"] or 0, row["tokens"] or 0, row["money"] or 0)
+    return TenantUsage(limits_from(row), row["effects"] or 0, row["tokens"] or 0, row["money"] or 0)
 
 
 def window_end(now_ms: int, kind: Kind) -> datetime:
@@ -171,7 +171,7 @@ def add_spent(tx: Transaction, usage: Usage) -> None:
         _count(tx, "money", min(int(money), _MOST))
 
 
-def _spent(tx: Transaction, stands: Standing) -> OverQuota | None:
+def _spent(tx: Transaction, stands: TenantUsage) -> OverQuota | None:
     limits = stands.limits
     if limits.tokens_per_day is not None and stands.tokens >= limits.tokens_per_day:
         return _over(tx, stands, "tokens", str(limits.tokens_per_day))
@@ -181,7 +181,7 @@ def _spent(tx: Transaction, stands: Standing) -> OverQuota | None:
     return None
 
 
-def _over(tx: Transaction, stands: Standing, kind: Kind, limit: str) -> OverQuota:
+def _over(tx: Transaction, stands: TenantUsage, kind: Kind, limit: str) -> OverQuota:
     until = window_end(tx.now_ms, kind)
     wait = QuotaWait(
         quota=LIMITED[kind],
@@ -230,7 +230,7 @@ class Overview:
 
 def overview(tx: Transaction) -> Overview:
     """Return how a tenant's quotas stand."""
-    stands = standing(tx) or Standing(Limits(), 0, 0, 0)
+    stands = standing(tx) or TenantUsage(Limits(), 0, 0, 0)
     limits = stands.limits
     now = {Quota.OPEN_RUNS: str(open_runs(tx)), Quota.APPROVALS: str(pending_requests(tx))}
     found = {quota: Use(quota, _limit(limits, quota), used, None) for quota, used in now.items()}

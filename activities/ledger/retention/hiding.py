@@ -57,7 +57,7 @@ class RunHidden(RunNotFound):
         self.args = (message,)
 
 
-class NotKept(Exception):
+class CannotKeep(Exception):
     """What is to be kept is being deleted already, or is gone; or nobody keeps it."""
 
 
@@ -397,7 +397,7 @@ def _require_whole(tx: Transaction, found: Collection[str]) -> None:
         .limit(1)
     )
     if row is not None:
-        raise NotKept(_hidden(row).told())
+        raise CannotKeep(_hidden(row).told())
 
 
 def release(tx: Transaction, run_id: str, *, by: str) -> Sequence[str]:
@@ -412,7 +412,7 @@ def release(tx: Transaction, run_id: str, *, by: str) -> Sequence[str]:
     found = tree(tx, root)
     _require_whole(tx, found)
     if not tx.execute(delete_rows(holds).where(holds.c.run_id.in_(found))):
-        raise NotKept(f"nobody holds run {root}")
+        raise CannotKeep(f"nobody holds run {root}")
     for one in found:
         tx.event(one, "run.released", actor=by)
     return found

@@ -31,7 +31,7 @@ from surehand.activities.ledger.quotas.limits import at_opening, limits_of, queu
 from surehand.activities.ledger.retention.hiding import hidden
 from surehand.activities.ledger.steps import acting, foreign
 from surehand.activities.ledger.steps import drafts as draft_rows
-from surehand.activities.ledger.steps.drafts import Written
+from surehand.activities.ledger.steps.drafts import WrittenDraft
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.runs import AmendRun, CloseRun, OpenRun
 from surehand.workflows.contracts.tools import ToolSpec
@@ -239,7 +239,7 @@ class Closed:
     """What a run leaves."""
 
     made: TreeEffects
-    drafts: list[Written]
+    drafts: list[WrittenDraft]
     """Those whose content nobody needs any more."""
 
 

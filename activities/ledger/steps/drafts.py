@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.tables import drafts, runs
 
 
 @dataclass(frozen=True)
-class Part:
+class DraftPart:
     """A part of a draft in the artifact store."""
 
     name: str
@@ -28,7 +28,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenDraft:
     """What stands of a draft."""
 
     run_id: str
@@ -36,19 +36,19 @@ class Written:
     number: int
     size: int = 0
     """In bytes."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DraftPart, ...] = ()
     tail: bytes = b""
     """What comes after the parts."""
 
 
-def standing(tx: Transaction, run_id: str, step_id: str, params_hash: str) -> Written | None:
+def standing(tx: Transaction, run_id: str, step_id: str, params_hash: str) -> WrittenDraft | None:
     """Return what a call goes on with, if earlier attempts of it have written something."""
     under_way = {"run_id": run_id, "step_id": step_id, "ended_ms": None}
     row = tx.one(rows_of(drafts, **under_way, params_hash=params_hash))
     return None if row is None else _written(row)
 
 
-def begin(tx: Transaction, run_id: str, step_id: str, params_hash: str) -> Written:
+def begin(tx: Transaction, run_id: str, step_id: str, params_hash: str) -> WrittenDraft:
     """Begin a draft anew; what stood of the step's earlier one stands no more."""
     step = {"run_id": run_id, "step_id": step_id}
     _end(tx, **step)
@@ -56,10 +56,10 @@ def begin(tx: Transaction, run_id: str, step_id: str, params_hash: str) -> Writt
     number = 1 + ((last or {}).get("number") or 0)
     values = {"params_hash": params_hash, "bytes": 0, "parts": [], "tail": b""}
     tx.execute(insert_row(drafts, **step, number=number, **values, begun_ms=tx.now_ms))
-    return Written(run_id, step_id, number)
+    return WrittenDraft(run_id, step_id, number)
 
 
-def write(tx: Transaction, before: Written, after: Written) -> bool:
+def write(tx: Transaction, before: WrittenDraft, after: WrittenDraft) -> bool:
     """Record what stands now; ``False``: somebody else has begun anew, or ended it.
 
     The same again changes nothing: the answer to the first may have been lost.
@@ -76,18 +76,18 @@ def write(tx: Transaction, before: Written, after: Written) -> bool:
     return found is not None and _written(found) == after
 
 
-def end(tx: Transaction, draft: Written) -> None:
+def end(tx: Transaction, draft: WrittenDraft) -> None:
     """Record that nothing more is written: its call has its outcome."""
     _end(tx, **_key(draft))
 
 
-def is_over(tx: Transaction, draft: Written) -> bool:
+def is_over(tx: Transaction, draft: WrittenDraft) -> bool:
     """Return whether nobody needs the content of a draft any more."""
     row = tx.one(rows_of(drafts, drafts.c.ended_ms, **_key(draft)))
     return row is not None and row["ended_ms"] is not None
 
 
-def over(tx: Transaction, run_id: str | None = None) -> list[Written]:
+def over(tx: Transaction, run_id: str | None = None) -> list[WrittenDraft]:
     """Return the drafts whose content nobody needs any more, and let nobody write to them.
 
     Those are the ones that were ended, and all of a run that is closed.
@@ -110,7 +110,7 @@ def over(tx: Transaction, run_id: str | None = None) -> list[Written]:
     return found
 
 
-def removed(tx: Transaction, draft: Written) -> None:
+def removed(tx: Transaction, draft: WrittenDraft) -> None:
     """Record that the content of a draft is gone."""
     tx.execute(
         update_rows(drafts, **_key(draft)).values(tail=null(), parts=[], removed_ms=tx.now_ms)
@@ -121,13 +121,13 @@ def _end(tx: Transaction, **which: Any) -> None:
     tx.execute(update_rows(drafts, **which, ended_ms=None).values(ended_ms=tx.now_ms))
 
 
-def _key(draft: Written) -> dict[str, Any]:
+def _key(draft: WrittenDraft) -> dict[str, Any]:
     return {"run_id": draft.run_id, "step_id": draft.step_id, "number": draft.number}
 
 
-def _written(row: dict[str, Any]) -> Written:
-    parts = tuple(Part(**part) for part in row["parts"])
-    return Written(
+def _written(row: dict[str, Any]) -> WrittenDraft:
+    parts = tuple(DraftPart(**part) for part in row["parts"])
+    return WrittenDraft(
         *(row["run_id"], row["step_id"], row["number"], row["bytes"]),
         parts=parts,
         tail=bytes(row["tail"] or b""),
