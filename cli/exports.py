@@ -300,7 +300,6 @@ def why_unproven(
     """Return why a file is not what was signed; ``None``: it is.
 
     Args:
-        found: What it has.
         run_id: Whose content it has to be; ``None``: anybody's.
         kind: Which content; ``None``: any.
         jwk: Whose signature it has to be; ``None``: only what it claims is compared.

@@ -199,10 +199,7 @@ async def collect_unreferred(
     """Set aside what nothing refers to, and remove what was set aside long ago.
 
     Args:
-        blobs: The artifact store.
-        tenant: Whose files.
         referred: The digests to which the ledger's rows refer now.
-        now_ms: The database's clock.
         safe_age: For how long nothing has to refer to a file before it is removed.
 
     Raises:

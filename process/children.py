@@ -354,7 +354,6 @@ class Child:
         """Start the process.
 
         Args:
-            command: What to run.
             environment: All of its environment.
             log: Where its output is appended; ``None``: it goes where ours goes.
             folder: Where it runs; ``None``: where its log is.

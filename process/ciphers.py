@@ -101,7 +101,6 @@ class KeyEncryptionKey(Protocol):
         """Return a key, encrypted and bound to what it is for. It is called in a thread.
 
         Args:
-            key: 32 bytes.
             about: Tenant and run; whoever unwraps has to name the same (associated data, or what
                 a service calls encryption context).
         """

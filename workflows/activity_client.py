@@ -46,8 +46,6 @@ async def call_port(
     """Call an activity by its port.
 
     Args:
-        port: Name and types.
-        message: What it takes.
         summary: What the Web UI shows beside it.
         options: Timeouts and retries; those of one ledger transaction by default.
         local: The same for a local activity; ``None`` makes it none.
@@ -119,8 +117,6 @@ class ActivityClient:
         """Call an activity by its port, as soon as the ledger knows the run.
 
         Args:
-            port: Name and types.
-            message: What it takes.
             summary: What the Web UI shows beside it.
             options: As in ``call_port``.
             local: As in ``call_port``.

@@ -217,7 +217,6 @@ class Inbox(Record):
 
         Args:
             verb: What it is for.
-            payload: What was sent.
             update: Whether as an update.
 
         Raises:

@@ -130,8 +130,6 @@ class Encryption(Protocol):
         """Encrypt a payload.
 
         Args:
-            payload: What it is.
-            place: Where it belongs.
             kept: It goes into the artifact store: the same content comes out the same each time,
                 so that a run that is replayed keeps it once.
 
@@ -144,7 +142,6 @@ class Encryption(Protocol):
         """Decrypt a payload.
 
         Args:
-            payload: What it is.
             place: Where it was found; ``None``: nobody knows, and what it says itself counts.
 
         Raises:

@@ -54,7 +54,6 @@ class Gate(Record):
         was taken. While a request is being written, nobody knows its number yet.
 
         Args:
-            delivery: What arrived.
             unfinished: The steps of the current plan that have not finished.
         """
         if delivery.decision is None or delivery.decision.approval_id in self.states:
@@ -77,7 +76,6 @@ class Gate(Record):
         """Return the decisions on a step's next request, in the order in which they have come.
 
         Args:
-            step_id: The step.
             queue: What has arrived for the run, and was not judged yet.
         """
         following = approval_id_of(self.run_id, step_id, self.next_number(step_id))

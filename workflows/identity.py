@@ -127,7 +127,6 @@ def params_hash(
     """Return the hash that an approval is bound to.
 
     Args:
-        tool: The tool's name.
         version: The tool's version; an approval for one version is none for another.
         params: The *validated* params in JSON form, never raw text.
         answers: What humans have answered to the tool's own questions: they decide what it does.

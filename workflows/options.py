@@ -109,7 +109,6 @@ def fair(tenant: str, *, weight: float | None = None, priority: int | None = Non
     ``matching.enableFairness`` is on (``devserver.py``, ``deploy/temporal/dynamicconfig.yaml``).
 
     Args:
-        tenant: Whose.
         weight: How many turns it has, where another one has 1; ``None``: as what it is part of.
         priority: 1 comes before 5, whosever it is; ``None``: as what it is part of, else 3.
     """

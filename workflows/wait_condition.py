@@ -18,7 +18,6 @@ async def comes_true(condition: Callable[[], bool], within: timedelta) -> bool:
 
     Args:
         condition: The condition; looked at whenever the run has moved.
-        within: How long.
     """
     over = asyncio.Event()
     timer = asyncio.get_running_loop().call_later(max(within.total_seconds(), 0.001), over.set)

@@ -233,9 +233,7 @@ def request_view(
     """Return a request as people see it.
 
     Args:
-        found: The request.
         params: Its params, or the artifact that they are in.
-        prepared: The call.
     """
     row = found.row
     needs = needs_of(row)

@@ -129,7 +129,6 @@ async def call_within(
     attempt may be at work, and this one stops its call.
 
     Args:
-        call: The tool's call.
         leases: What it runs under.
         timeout: Deadline of the call.
         since: ``clock.now()`` that the deadline counts from; ``None`` is now.

@@ -376,8 +376,7 @@ def needed(call: ToolCall, prepared: PreparedCall, *, foreign: bool) -> Needs | 
     """Return what has to be approved: the plan's, the recorded and the present policy together.
 
     Args:
-        call: The call.
-        prepared: The same with its tool.
+        prepared: The call with its tool.
         foreign: Whether its run has read content from outside.
 
     Raises:

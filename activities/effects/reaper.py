@@ -50,7 +50,6 @@ async def settle_stale(
 
     Args:
         worker: Its ledger and its tools.
-        tenant: Whose entries.
         alive: Whether a run of that id is still open at the Temporal server.
         quiet: How long an entry is left to its own run first.
         limit: Most entries of a page.

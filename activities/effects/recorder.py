@@ -399,7 +399,6 @@ class Recorder:
         """Leave the entry in doubt for a later attempt to settle; or ask, after too many.
 
         Args:
-            entry: The entry.
             message: What the attempt ended with.
             named: The pause that the outside system wants.
         """

@@ -193,11 +193,6 @@ class ToolActivities:
     ) -> ToolReport:
         """Make a call that is measured, and told of as its run takes it.
 
-        Args:
-            call: The call.
-            attempt: Who makes it.
-            made: Makes it.
-
         Raises:
             ApplicationError: Typed as in ``workflows/errors.py``.
         """
@@ -248,8 +243,6 @@ class ToolActivities:
         """Make one tool call.
 
         Args:
-            call: The call.
-            attempt: Who makes it.
             ahead: What a batch does after it.
             begun: A write that is claimed already.
 

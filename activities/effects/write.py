@@ -110,8 +110,6 @@ async def settle(
     Args:
         worker: Its ledger and its tools.
         entry: The effect, under our fencing token.
-        attempt: Who asks.
-        user: For whom.
 
     Raises:
         CannotSettle: Its tool is not there, or takes other params now.

@@ -267,9 +267,6 @@ class Draft:
     async def append(self, part: bytes | str) -> None:
         """Write a part behind what stands; it is durable when this returns. Text is UTF-8.
 
-        Args:
-            part: It.
-
         Raises:
             Permanent: More than 64 MiB in all. From a write, which may have had its effect
                 already, ``OutcomeUnknown``.

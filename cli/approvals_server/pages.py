@@ -191,7 +191,6 @@ class Followers:
         Args:
             look: What the page shows.
             may_look: Whether ``who`` is still signed in.
-            who: Who follows.
         """
         if self._now.total() >= MOST or self._now[who] >= MOST_OF_ONE:
             return Response(status_code=204)  # a browser does not ask again

@@ -95,7 +95,6 @@ def run_document(
     Args:
         view: What the run says of itself.
         doubts: What the ledger knows of its interventions.
-        me: Who looks.
         keys: Those that are registered for them.
         tenant: Whose run it is.
     """

@@ -80,7 +80,6 @@ class CodecServer:
 
         Args:
             tokens: Who may do what.
-            keys: Of all tenants.
             open_store: Opens the artifact store, for payloads that lie there.
             namespace: Temporal's; what comes from another one is refused.
         """

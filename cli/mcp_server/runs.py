@@ -421,7 +421,6 @@ def run_document(connection: Connection, view: RunView, state: str) -> dict[str,
 
     Args:
         connection: Where the run is.
-        view: What it says.
         state: What the server says: it may have ended the run.
     """
     result = view.result

@@ -91,7 +91,6 @@ class Children:
 
         Args:
             step_id: The step that it is.
-            plan: Its plan.
             room: How many steps it may have, with all runs inside it.
 
         Raises:

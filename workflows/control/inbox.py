@@ -189,7 +189,6 @@ class Control:
         """Have the run take a verb, which arrives as a signal or as an update.
 
         Args:
-            verb: The verb.
             judge: Says what comes of each, and follows what counts.
             ready: Whether the run knows all that the sender may know.
             elsewhere: Hands a payload on to the run that it is for, if that is another one.
@@ -231,8 +230,6 @@ class Control:
         """Have the run take a verb that steers it.
 
         Args:
-            verb: The verb.
-            follow: Follows what counts.
             prepare: What the ledger has to know besides.
             ready: As for ``take``.
         """

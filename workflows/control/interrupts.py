@@ -236,9 +236,6 @@ class Interrupts:
         """Have a human look before or after a step; returns the value to go on with.
 
         Args:
-            step_id: The step.
-            kind: Before or after.
-            question: What is asked.
             value: What is looked at.
             secret: Whether it is to be on record who is shown the value.
 

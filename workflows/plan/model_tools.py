@@ -10,7 +10,6 @@ def allowed(patterns: Iterable[str], known: Iterable[str], undoing: Collection[s
     """Return the tools that a list names, by name or by a pattern with ``*`` and ``?``.
 
     Args:
-        patterns: The list.
         known: The tools that there are.
         undoing: Those that undo another tool's effect: never by pattern, because whoever writes
             `billing.*` thinks of what may be done and not of what may be undone.

@@ -41,7 +41,6 @@ def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
     string the value is written as text. ``$${`` stands for a literal ``${``.
 
     Args:
-        value: A step's params.
         facts: ``input`` and the outputs of finished steps, by step id.
 
     Raises:

@@ -105,7 +105,6 @@ def reasons(error: ValidationError, whole: str) -> Iterator[str]:
     """Yield ``place: reason`` for everything that is wrong.
 
     Args:
-        error: What was found.
         whole: What a place is called that is the value as a whole.
     """
     for item in error.errors(include_url=False):

@@ -245,7 +245,6 @@ class StepMaker:
         A call that was begun is brought to its end also when the code stops waiting for it.
 
         Args:
-            tool: The tool's name.
             params: Its params, as values: nothing in them is read as a reference.
             id: The step's id; ``None`` makes one from the tool's name.
             approval: As in a plan.

@@ -208,7 +208,6 @@ class Saga(Record):
         Its owner may be a step of another life of this run: then it is wanted all the same.
 
         Args:
-            step_id: The step.
             entry_id: What it goes on with.
             own: Whether this run has made that.
         """

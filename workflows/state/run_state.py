@@ -257,7 +257,6 @@ class RunData(Record):
         Args:
             request: What it was started with, with what the execution before has left.
             execution: Temporal's id of this execution.
-            now: The time.
         """
         inbox = {"prefix": f"{request.run_id}#{execution}."}
         fields: dict[str, Any] = {"started_at": now, "gate": {"run_id": request.run_id}}

@@ -33,7 +33,6 @@ class Conversations:
 
         Args:
             framework: Whose models and messages they are.
-            model: The model.
             setup: Settings and tools, in JSON.
             messages: The whole conversation, each message in JSON.
             known_by: What people and the model have said, without what tools have returned.

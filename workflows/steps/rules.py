@@ -109,7 +109,6 @@ def items_of(
     """Return the items that a step is done for.
 
     Args:
-        plan: The plan.
         step: A step of a list.
         facts: ``input`` and the outputs of finished steps.
         known: The items, where they are known already.
@@ -263,7 +262,6 @@ class Freshness:
         """Take note of the end of a step: if it was read again, of what follows from it.
 
         Args:
-            step: The step.
             running: The steps under way; those that are given up are taken out.
         """
         data = self._data

@@ -235,8 +235,6 @@ class StepRunner:
         """Have a call approved, make it, and do what follows, until it is done.
 
         Args:
-            step: The call's step.
-            call: The call.
             asks: Whether it has to be approved first.
             outcome: How it has ended, where the execution before has made it.
         """

@@ -50,7 +50,6 @@ def batch_of(data: RunData, call: ToolCall, most: int | None, number: int) -> Ba
         data: Where the run stands.
         call: The call of a step that is under way.
         most: Calls that the run's budget lets follow one another; ``None``: as many as come.
-        number: The batch's own.
     """
     if call.joined is not None:
         return None  # it waits for another run's human, whoever has to wait behind it
@@ -180,8 +179,6 @@ class ToolCalls:
         """Make one call, or tell what a batch has made of it.
 
         Args:
-            step_id: The step's.
-            call: The call.
             alone: As an activity of its own in any mode, which can be ended at any time.
 
         Raises:

@@ -204,8 +204,6 @@ def verify(
     Verifying the same delivery again returns the recorded verdict.
 
     Args:
-        tx: The transaction.
-        asked: The delivery.
         assurance: What this worker asks for; the request's own may be stricter.
         check_edit: Validates the params of an edit.
         covers: Says which standing approvals cover the call that is asked about.

@@ -54,7 +54,6 @@ def own_decisions(
     Votes that a standing approval has given in their place are not among it.
 
     Args:
-        tx: The transaction.
         approver: Who, by the exact name.
         most: So many at most.
         after: Only what is older than this.

@@ -82,7 +82,6 @@ def request(
     was asked: people are only told of what still waits after that.
 
     Args:
-        tx: The transaction.
         call: What is asked about.
         number: Which request of its step this is, if no other has that number.
         description: The call in one line.
@@ -318,8 +317,6 @@ def void_all(tx: Transaction, run_id: str, *, approved: bool) -> None:
     """Void what a run that ends still asks.
 
     Args:
-        tx: The transaction.
-        run_id: The run.
         approved: Also what it was allowed and has not used. A read uses nothing up.
     """
     waits = approvals.c.state == "pending"

@@ -133,8 +133,6 @@ def unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> s
     """Return why nothing proves that its granter has granted exactly this; ``None``: it is proven.
 
     Args:
-        tx: The transaction.
-        standing: What was granted.
         in_force: Whether its key has to count now, or had to when it was granted.
     """
     kept = StoredSignature(

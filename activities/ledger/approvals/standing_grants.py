@@ -151,8 +151,6 @@ def give_back(
     it missing.
 
     Args:
-        tx: The transaction.
-        run_id: The run.
         step_id: Of this step only.
         approval_id: Of this approval only.
     """

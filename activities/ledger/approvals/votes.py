@@ -171,8 +171,6 @@ def votes_now(
     What a standing approval covers is judged each time, too.
 
     Args:
-        tx: The transaction.
-        approval_id: The request.
         accepted: The decisions on it that were accepted.
         assurance: What has to prove a vote.
         in_advance: Says which standing approvals cover the call; ``None``: none of them counts.

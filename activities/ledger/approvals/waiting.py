@@ -162,9 +162,7 @@ def waiting(
     """Return requests that wait, those first that expire first; none that has expired.
 
     Args:
-        tx: The transaction.
         most: So many at most.
-        tool: Only this tool's.
         roles: Only those for which a vote of somebody with these roles can count.
         search: Only those that it finds; of the next ``LOOKED_AT``, so a page may have less than
             ``most`` and not be the last one.
@@ -310,7 +308,6 @@ def record_question_read(tx: Transaction, run_id: str, asked: Interrupt, reader:
     Args:
         tx: The transaction; what is read is shown only once it is committed.
         run_id: Of the run that asks.
-        asked: The question.
         reader: Who is signed in, as far as that is proven.
     """
     tx.event(
@@ -323,13 +320,7 @@ def record_question_read(tx: Transaction, run_id: str, asked: Interrupt, reader:
 
 
 def secret_requests(tx: Transaction, run_id: str, step_id: str) -> list[dict[str, Any]]:
-    """Return the requests of a step whose params are secret.
-
-    Args:
-        tx: The transaction.
-        run_id: The run.
-        step_id: The step.
-    """
+    """Return the requests of a step whose params are secret."""
     ids = [approval_id(run_id, step_id, number) for number in range(1, _MOST + 1)]
     columns = (approvals.c.approval_id, approvals.c.run_id, approvals.c.step_id)
     of_these = rows_of(approvals, *columns, secret=True).where(approvals.c.approval_id.in_(ids))

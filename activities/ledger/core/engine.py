@@ -321,7 +321,6 @@ def enter_transaction(
     """Open a transaction of a tenant; it commits at the end of the block, or rolls back.
 
     Args:
-        engine: The ledger's.
         tenant: Whose; its name is one that a tenant can have.
         limit: How long a statement may take; on SQLite nothing but another writer takes time.
         idle: How long it may take between two: then PostgreSQL ends it, and frees its locks.
@@ -368,8 +367,6 @@ def lock_name(connection: Connection, *names: str, shared: str | None = None) ->
     transaction is the only writer, so there is nothing to take, and the first reading stays good.
 
     Args:
-        connection: Of the transaction.
-        names: Of the locks.
         shared: One more, taken first, that others may share.
     """
     if connection.dialect.name == "sqlite":
@@ -416,7 +413,6 @@ def require_fit(engine: Engine, *, fsync_off: bool = False) -> None:
     """Check that the ledger's server can keep what the ledger promises; SQLite can.
 
     Args:
-        engine: The ledger's.
         fsync_off: Whether a server that does not wait for its disk is meant: for tests.
 
     Raises:

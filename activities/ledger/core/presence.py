@@ -100,7 +100,6 @@ def presence_of(engine: Engine, namespace: str, worker: str) -> Presence | None:
     """Return the presence of a worker at its ledger; ``None``: the ledger is no file.
 
     Args:
-        engine: The ledger's.
         namespace: Temporal's: who sees no other one's runs cannot take them over.
         worker: The identity by which Temporal knows it.
     """

@@ -257,8 +257,6 @@ def sealed_body(of: Sealing, body: Mapping[str, Any], open_: frozenset[str]) -> 
     """Return the body of an event as it is chained.
 
     Args:
-        of: The event's run.
-        body: What it says.
         open_: Values that tell nothing: they are asked for in SQL.
     """
     return {

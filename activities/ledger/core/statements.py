@@ -44,7 +44,6 @@ def rows_of(table: FromClause, /, *columns: Any, **equal: Any) -> Select[Any]:
     """Return the SELECT of the tenant's rows.
 
     Args:
-        table: Where they lie.
         columns: What of them; all, if nothing is named.
         equal: What their columns have to be; ``None``: NULL.
     """

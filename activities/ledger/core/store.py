@@ -78,7 +78,6 @@ class Turns:
         """Make the queues.
 
         Args:
-            most: Transactions at once.
             kept: Of these, for renewals and outcomes alone.
             for_renewals: Of these, for renewals alone.
         """
@@ -304,8 +303,6 @@ class Ledger:
         Whoever is cancelled meanwhile is told once the transaction has ended, either way.
 
         Args:
-            tenant: Whose.
-            work: Gets the transaction.
             turn: What it is for.
             limit: How long one of its statements may take, if that is less than the patience.
 
@@ -338,7 +335,6 @@ class Ledger:
         """Do something that needs keys of runs but no transaction, once they are at hand.
 
         Args:
-            work: Does it.
             about: What it takes its time by: a thread does it if that is large.
 
         Raises:
@@ -378,7 +374,6 @@ class Ledger:
         """Open a transaction for a transactional tool; it commits at the end of the block.
 
         Args:
-            tenant: Whose.
             run_id: The run that calls the tool: its key is at hand for all of it.
             limit: How long the tool may take. One of its statements may take as long, where the
                 ledger's patience is longer.
@@ -529,7 +524,6 @@ async def open_ledger(
     """Open a ledger and end its threads and connections afterwards.
 
     Args:
-        database_url: Where it is.
         observer: Told what the ledger does.
         channels: The notifiers for which what people have to know is written to the outbox.
         patience: How long a statement, or the wait for another writer, may take.

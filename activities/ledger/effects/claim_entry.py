@@ -186,8 +186,6 @@ def doubt_again(
     """Put an entry in doubt that may have been called since, unrecorded; its row is locked.
 
     Args:
-        tx: The transaction.
-        entry: The entry.
         epoch: The restore that may have forgotten a call.
         by: The claim that takes it over. What another run has left there is that run's, which may
             have been erased or deleted meanwhile.
@@ -372,8 +370,6 @@ def _limits(tx: Transaction, request: ClaimRequest, before: Entry | None) -> dic
     """Return what this claim is judged by, also by workers whose own limits are others.
 
     Args:
-        tx: The transaction.
-        request: The claim.
         before: The entry, if an earlier call of it may still be on the wire: then the one that is
             over last counts.
     """

@@ -120,7 +120,6 @@ def failed(
     its key.
 
     Args:
-        tx: The transaction.
         original: The effect to undo.
         question: What a human is asked.
         changed: How it would be undone now, where that is not what was approved.

@@ -127,9 +127,7 @@ def open_at(tx: Transaction, restored_to_ms: int, actor: str) -> Epoch:
     """Open an epoch; only the role that owns the tables may.
 
     Args:
-        tx: The transaction.
         restored_to_ms: The instant that the ledger was restored to.
-        actor: Who says so.
 
     Raises:
         EpochError: One is open, or that instant is still to come.
@@ -165,8 +163,6 @@ def may_be_forgotten(tx: Transaction, request: ClaimRequest, number: int | None)
     """Return the open epoch whose restore may have forgotten a call of this key; else ``None``.
 
     Args:
-        tx: The transaction.
-        request: The claim.
         number: Of the open epoch.
     """
     if number is None or request.recovery is Recovery.TRANSACTIONAL:

@@ -33,7 +33,6 @@ def open_intervention(
     """Open the one question about an entry and return its id; joins an open one.
 
     Args:
-        tx: The transaction.
         entry: The entry in question.
         question: What a human is asked.
         rule: Why: ``unknown``, ``partial``, ``compensation_failed``, ``undo_changed``, ``undone``.

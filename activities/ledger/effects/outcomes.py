@@ -42,7 +42,6 @@ def verified(tx: Transaction, before: Entry, outcome: str, *, action: str) -> No
     Args:
         tx: The transaction that has settled it.
         before: The entry as it was.
-        outcome: Its state now.
         action: What follows: ``resume``, ``call_again``, ``bar``, ``fail`` or ``human``.
     """
     if before.recovering_ms is None:
@@ -341,8 +340,6 @@ def fail(
     after the last failure of its class it is not called again before that doubt is settled.
 
     Args:
-        tx: The transaction.
-        request: The call.
         entry: The entry under our fencing token.
         failure_class: What kind of failure it was.
         message: Kept in the entry.
@@ -391,8 +388,6 @@ def leave_in_doubt(
     """Record that the call ended without saying whether it happened.
 
     Args:
-        tx: The transaction.
-        request: The call.
         entry: The entry under our fencing token.
         message: What the call ended with.
         reported: The outside system has ended the call, and has said that it failed. Its effect may
@@ -450,7 +445,6 @@ def ask_human(
     """Open the entry's intervention; ``None`` when the entry is not ours any more.
 
     Args:
-        tx: The transaction.
         entry: The entry in doubt.
         question: What the human is asked.
         part: It happened in part: the receipt of that part, or of nothing.

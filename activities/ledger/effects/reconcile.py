@@ -35,7 +35,6 @@ def stale_entries(
     was set back explains are no reason to wait: whoever judges them cuts them.
 
     Args:
-        tx: The transaction.
         quiet: How long after the end of its lease, or of its call, an entry is left to the run's
             own attempts.
         limit: Most entries to return.
@@ -133,8 +132,6 @@ def after_not_found(
     After that the effect is proven not to have happened.
 
     Args:
-        tx: The transaction.
-        request: The call.
         entry: The entry, in doubt under our fencing token.
         forward: Claim it again; otherwise record that it did not happen.
         rule: What proves it. Calls of a transactional tool are over once the entry is in doubt

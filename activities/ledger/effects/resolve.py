@@ -77,10 +77,8 @@ def settle(
     """Apply a human's answer, once. Returns whether it counted, and a sentence that says why.
 
     Args:
-        tx: The transaction.
         run_id: The run through which the answer came.
         resolution_id: Of its delivery: the same one twice is one answer.
-        resolution: The answer.
         can_undo: Whether the effects of a tool can be undone by the run, if that is wished.
     """
     accepted, message = _settle(tx, run_id, resolution_id, resolution, can_undo)

@@ -70,8 +70,6 @@ def acquire(
     would have run out, even if the resource is released before.
 
     Args:
-        tx: The transaction.
-        request: The call.
         waited: How long this attempt has waited; ``None`` at its first try, which records a wait.
     """
     for resource in request.resources:

@@ -310,8 +310,6 @@ def standing(tx: Transaction, run_id: str, told: TreeEffects, *, has_children: b
     run finds out by looking at each effect.
 
     Args:
-        tx: The transaction.
-        run_id: The run.
         told: What its tree has made.
         has_children: Whether it has child runs.
     """

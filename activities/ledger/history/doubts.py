@@ -73,9 +73,7 @@ def doubts(tx: Transaction, run_id: str, ids: Collection[str]) -> dict[str, Doub
     """Return interventions by id, those that a run shows: its own and its child runs'.
 
     Args:
-        tx: The transaction.
         run_id: The run through which they would be answered.
-        ids: Of the interventions.
     """
     if not ids:
         return {}

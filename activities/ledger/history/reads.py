@@ -77,8 +77,6 @@ def chain_of(
     """Return a run's events and entries, and the head that its row records.
 
     Args:
-        tx: The transaction.
-        run_id: The run.
         sealed: What of them is sealed, as it is stored: so they are proven without the run's key.
 
     Raises:
@@ -136,7 +134,6 @@ def notifications_of(
     """Return what people were told, or are to be told, of a tenant or of one run, newest first.
 
     Args:
-        tx: The transaction.
         run_id: Only of this run.
         only_failed: Only what could not be sent, for good or so far.
         limit: Most rows to return.

@@ -163,7 +163,6 @@ def rebuilt(
 
     Args:
         events: The first of them up to the one in question, in order.
-        run: The run's row.
         versions: Its plans, by version.
         keys: Business keys by entry.
     """

@@ -45,8 +45,6 @@ def first_unproven(tx: Transaction, run_id: str, events: Sequence[Event]) -> Bre
     A key that was revoked later proves what it has signed before.
 
     Args:
-        tx: The transaction.
-        run_id: The run.
         events: All its events, in order.
     """
     found = _start(tx, run_id, events)

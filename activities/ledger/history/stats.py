@@ -313,7 +313,6 @@ def stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
     """Return the figures of one tenant, or of one of its runs.
 
     Args:
-        ledger: The ledger.
         scope: Whose, and since when.
         probes: Write transactions to make and measure; they change nothing.
 

@@ -60,7 +60,6 @@ def write(
     Args:
         tx: The transaction of the change that it tells of.
         kind: What it tells of.
-        facts: What people read.
         run_id: The run it is of.
         subject: The id of what it is about.
         step_id: The step it is of, if it is one's.
@@ -149,7 +148,6 @@ def take(
     What nobody has to be told any more, because it is decided, expired or settled, is dropped.
 
     Args:
-        tx: The transaction.
         channel: The notifier that will send it.
         now_ms: The time, by the database's clock.
         limit: Most rows to look at.

@@ -134,7 +134,6 @@ def authentic(
     """Return the claims that this passkey has signed, whenever that was.
 
     Args:
-        gesture: The proof.
         public_jwk: The key that the ledger has for its key id.
         passkey: What the ledger has of the passkey beside it.
         claims_of: What it has to be a proof of.

@@ -94,7 +94,6 @@ def decided_by(
     """Return what a signature or a passkey's proof on a decision proves.
 
     Args:
-        tx: The transaction.
         token: The compact JWS, or the passkey's proof.
         signer: Whose key it has to be.
         arrived_ms: When it was taken, where it is looked at again.
@@ -118,7 +117,6 @@ def sent_by(tx: Transaction, token: str, signer: str, claims_of: type[C]) -> tup
     What the claims are bound to, and whether their nonce is fresh, is the caller's to look at.
 
     Args:
-        tx: The transaction.
         token: The compact JWS, or the passkey's proof.
         signer: Whose key it has to be.
         claims_of: What it has to be a signature of.
@@ -162,8 +160,6 @@ def signed_by(
     What the claims are bound to, and whether their nonce is fresh, is the caller's to look at.
 
     Args:
-        tx: The transaction.
-        token: The compact JWS.
         signer: Whose key it has to be.
         claims_of: What it has to be a signature of.
         arrived_ms: When it was taken, where it is looked at again; its expiry is judged by that.
@@ -207,7 +203,6 @@ def still_signed(
     """Return the claims of a signature on record, verified with its key, all of it again.
 
     Args:
-        tx: The transaction.
         kept: What is on record.
         claims_of: What it has to be a signature of.
         in_force: Whether its key has to count now, or had to when it was taken.
@@ -240,7 +235,6 @@ def unproven(
     Not for votes of standing approvals: those are as good as what they were granted by.
 
     Args:
-        tx: The transaction.
         row: Of ``decisions``.
         asked: What has to prove it, at least.
         in_force: Whether its key has to count now, or had to when it was taken.

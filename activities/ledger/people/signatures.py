@@ -55,7 +55,6 @@ def header_kid(token: str, typ: str) -> str:
     """Return the key id that a signature names: to find the key with, and trusted for no more.
 
     Args:
-        token: The compact JWS.
         typ: What it has to be a signature of: ``Claims.typ``.
 
     Raises:
@@ -91,7 +90,6 @@ def verify(token: str, public_jwk: Mapping[str, Any], claims_of: type[C], *, now
     decisions); whose key it is, and whether the nonce is fresh, knows the ledger.
 
     Args:
-        token: The compact JWS.
         public_jwk: The key that the ledger has for :func:`header_kid`.
         claims_of: What it has to be a signature of.
         now_s: Seconds since 1970, by the clock that expiry is judged by.
@@ -123,8 +121,6 @@ def authentic(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> 
     """Return the claims of a signature that this key has made, whenever that was.
 
     Args:
-        token: The compact JWS.
-        public_jwk: The key.
         claims_of: What it has to be a signature of.
 
     Raises:

@@ -41,8 +41,6 @@ def start_of(
     """Return what the row of a run that opens says of its start.
 
     Args:
-        tx: The transaction.
-        asked: The run.
         assurance: What has to prove who has started it.
         above: The first execution of the run that has started it, as the server has it.
 
@@ -105,8 +103,6 @@ def forbidden(
     """Return why a run may not make a call now, as one clause, or ``None``.
 
     Args:
-        tx: The transaction.
-        run_id: The run.
         user: Whom it acts for.
         permissions: What the call needs; whoever has started the run needs them, too.
         assurance: What has to prove who that is.

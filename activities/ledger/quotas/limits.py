@@ -106,8 +106,6 @@ def change_limits(tx: Transaction, set_by: str, **changes: Any) -> None:
     """Change some of what the tenant may use; only the role that owns the tables may.
 
     Args:
-        tx: The transaction.
-        set_by: Who does.
         changes: By the names of ``Limits``.
     """
     # Before it is read: of two changes at once none is lost.
@@ -175,7 +173,6 @@ def at_opening(tx: Transaction, limits: Limits) -> int | None:
     """Return since when a run that is opened now is admitted; ``None``: it waits.
 
     Args:
-        tx: The transaction.
         limits: What the tenant may use.
 
     Raises:

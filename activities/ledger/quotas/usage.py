@@ -130,7 +130,6 @@ def room_for_effect(tx: Transaction, limited: str | None) -> Room | OverQuota:
     """Return the room for one effect more, or the quota that it would be over.
 
     Args:
-        tx: The transaction.
         limited: What of the tenant's calls is, as ``limits_calls`` has it.
     """
     if limited is None:

@@ -100,9 +100,6 @@ def content_of(tx: Transaction, run_id: str, kind: str, grace: timedelta = timed
     """Return the rows of a run of which something goes with a kind; events are not among them.
 
     Args:
-        tx: The transaction.
-        run_id: The run.
-        kind: The kind.
         grace: For how long checkpoints are hidden at least before they go.
     """
     lines, files = list[bytes](), dict[str, None]()

@@ -153,9 +153,6 @@ def delete(tx: Transaction, going: Going, *, by: str, exports: Mapping[str, Expo
     """Delete the rows of what is going, and say so; its files are gone.
 
     Args:
-        tx: The transaction.
-        going: What.
-        by: Who deletes it.
         exports: What was exported of each run; empty: nothing was.
 
     Raises:
@@ -190,7 +187,6 @@ def require_same(
     """See that what goes is what was exported.
 
     Args:
-        tx: The transaction.
         kind: Which kind of data goes.
         exports: What was exported of each run.
         grace: For how long checkpoints are hidden at least.

@@ -176,7 +176,6 @@ def due(tx: Transaction, policy: Policy, after: tuple[int, str] | None, limit: i
     """Return a page of the runs of which something is old enough to be hidden, the oldest first.
 
     Args:
-        tx: The transaction.
         policy: How long what is kept.
         after: The last run of the page before, as ``closed_ms`` and id.
         limit: Most runs that are looked at.
@@ -276,7 +275,6 @@ def who_rests_on(tx: Transaction, found: Collection[str], those: ColumnElement[b
     """Return which other run goes by what these have made, if one does.
 
     Args:
-        tx: The transaction.
         found: The runs of a tree.
         those: A condition on the other ones.
     """

@@ -56,13 +56,10 @@ def save(
     """Keep a run's checkpoint; returns it, and the names of older ones that made room.
 
     Args:
-        tx: The transaction.
-        run_id: Whose checkpoint.
         name: Not yet taken by another one of the run.
         kept: The document, or the reference to it.
         seq: The run's newest event when it was made.
         size: Of the document, in bytes.
-        saved_by: Who saves it.
         ttl: How long it is kept.
         most: How many of the run are shown, with this one.
         grace: How long those that make room may be taken back.

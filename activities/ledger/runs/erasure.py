@@ -52,10 +52,7 @@ def erase(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure:
     """Destroy the key of a run that has ended, and of its child runs.
 
     Args:
-        tx: An administrator's transaction.
         run_id: The run at the top of the tree.
-        by: Who erases it.
-        because: Why.
 
     Raises:
         RunNotFound: No such run in this tenant.

@@ -82,7 +82,6 @@ def wrapped_otherwise(tx: Transaction, kek_id: str, after: str | None) -> list[K
     """Return a page of the keys that another key-encryption key has wrapped, by their runs' ids.
 
     Args:
-        tx: The transaction.
         kek_id: The one that should have.
         after: The last run of the page before; ``None``: from the first one on.
     """

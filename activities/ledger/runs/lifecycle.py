@@ -70,8 +70,6 @@ def open_run(
     The row keeps Temporal's id of the run's first execution, which all others name.
 
     Args:
-        tx: The transaction.
-        asked: The run.
         tools: The specs of the plan's tools.
         assurance: What has to prove who has started it.
         execution: Which execution of the run asks, if not its first one.
@@ -253,8 +251,6 @@ def close_run(
     """Record the end of a run; doing so twice changes nothing.
 
     Args:
-        tx: The transaction.
-        asked: The end.
         execution: Which execution of the run asks, if one does.
         newest: How many of its effects are told.
 

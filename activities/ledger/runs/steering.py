@@ -66,8 +66,6 @@ def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> SteeringJudged
     """Judge something that was sent to a run, and record that; the same delivery is judged once.
 
     Args:
-        tx: The transaction.
-        asked: What was sent.
         assurance: What has to prove who sent it.
     """
     recorded = tx.one(rows_of(steerings, steering_id=asked.steering_id))

@@ -27,11 +27,6 @@ def knows_tenant(tx: Transaction) -> bool:
 def add_tenant(tx: Transaction, cell: str, actor: str) -> None:
     """Let the tenant's runs begin in a cell, whose ledger this is.
 
-    Args:
-        tx: The transaction.
-        cell: Its name.
-        actor: Who says it.
-
     Raises:
         PrincipalError: The ledger names another cell: the tenant has moved there.
     """

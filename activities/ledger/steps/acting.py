@@ -80,7 +80,6 @@ def take_over_run(tx: Transaction, found: ActsElsewhere) -> None:
     something behind.
 
     Args:
-        tx: The transaction.
         found: What that execution was refused with, before Temporal has called it the newest.
     """
     tx.lock_run(found.run_id)

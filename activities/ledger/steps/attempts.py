@@ -92,7 +92,6 @@ def stored(tx: Transaction, call: StepAttempt, *, after: int, holders: str = "")
     Of several answers that of the read counts which began last: the run went on with it.
 
     Args:
-        tx: The transaction.
         call: The attempt that is about to read.
         after: Only attempts after this one are of the same call.
         holders: Only what those have recorded whose names begin so.
@@ -134,8 +133,6 @@ def start(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = False) ->
     """Record that an attempt runs; the same attempt again is the same row, begun anew.
 
     Args:
-        tx: The transaction.
-        attempt: The attempt.
         unanswered: Not where it has been answered.
 
     Returns:
@@ -164,7 +161,6 @@ def begin_read(
     """Record that a read runs, or return what it has been answered already.
 
     Args:
-        tx: The transaction.
         attempt: The attempt, with its holder.
         after: Only attempts after this one are of the same call.
         holders: Only what those have recorded counts whose names begin so; ``None``: nothing.
@@ -221,14 +217,6 @@ def finish(
 
     It does not where another one has begun since, nor where its batch is over: what was made of
     another answer may be there. Nor does it twice.
-
-    Args:
-        tx: The transaction.
-        attempt: The attempt.
-        state: How it ended.
-        output: What it returned.
-        error: What went wrong.
-        error_class: The failure's class.
 
     Returns:
         Whether it was recorded.

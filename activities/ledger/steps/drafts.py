@@ -93,7 +93,6 @@ def over(tx: Transaction, run_id: str | None = None) -> list[WrittenDraft]:
     Those are the ones that were ended, and all of a run that is closed.
 
     Args:
-        tx: The transaction.
         run_id: Only of this run.
     """
     its_run = (runs.c.run_id == drafts.c.run_id, runs.c.closed_ms.is_not(None))
