@@ -123,8 +123,10 @@ async def test_a_run_over_the_open_runs_waits_hears_what_is_sent_and_has_its_tur
     async with stage.worker_here():
         first = await stage.start(asking)
         await first.in_state(RunState.WAITING_INPUT)
-        second, third = await stage.start(asking), await stage.start(asking)
+        # One after the other: whichever is opened first has the first turn.
+        second = await stage.start(asking)
         view = await second.in_state(RunState.WAITING_QUOTA)
+        third = await stage.start(asking)
         await third.in_state(RunState.WAITING_QUOTA)
         [waiting] = view.result.waiting_for
         assert (waiting.kind, waiting.id) == ("quota", second.run_id)
