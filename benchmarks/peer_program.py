@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: What they are told to do, and what the only run of the last two is called.
+#: What they are told to do, and what the only run of the killed ones is called.
 STEPS: Final = "steps"
+#: As ``steps``, where each call is approved before.
+APPROVED: Final = "approved"
 KILLED: Final = "killed"
 KEYED: Final = "keyed"
 #: Steps of a run before those that are measured.

@@ -1,9 +1,9 @@
 """``python -m benchmarks.peers``: DBOS, LangGraph and plain Temporal beside Surehand.
 
 Runs of steps that do next to nothing, one alone and many at once, in turns on the same machine;
-and what each leaves outside when it is killed between a call and its record. The peers have a
-virtual environment of their own (``benchmarks/peers.txt``), made at the first time. BENCHMARKS.md
-shows what this prints.
+and what each leaves outside when it is killed between a call and its record. call4agents, a library
+without an engine, is compared with the ledger alone. The peers have a virtual environment of their
+own (``benchmarks/peers.txt``), made at the first time. BENCHMARKS.md shows what this prints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,30 +28,40 @@ from typing import Final
 import psycopg
 from sqlalchemy import make_url
 
-from benchmarks.peer_program import KEYED, KILLED, STEPS, arrived
-from benchmarks.places import Place, at_each, on_queue, played
+from benchmarks.peer_program import APPROVED, KEYED, KILLED, STEPS, arrived
+from benchmarks.places import Place, at_each, makers, on_queue, played
 from benchmarks.plain import PLAIN_KILLED
 from benchmarks.plain import READY as PLAIN_READY
-from benchmarks.program import Found, Row, clean, parser_of, run
+from benchmarks.profile import WARM_UP, analyze, claim_of, outcome_of, writes
+from benchmarks.program import Found, Row, clean, parser_of, run, unread_log
 from benchmarks.steps import Probe, Turn, play_plain, play_protected
+from surehand.activities.ledger.core.store import open_ledger
 from surehand.drill.environment import READY, Environment, worker
 from surehand.process import ROOT
 from surehand.process.children import Child, python
 from surehand.process.exits import SurehandError, leave
+from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.plan import Plan
+from tests.ledger.scene import Scene
 from tests.postgres_server import SUPERUSER
 
 #: Fastest first.
 _MODES: Final = ("exit", "async", "sync")
 _TEMPORAL: Final = "temporal"
 _PLAIN: Final = "plain Temporal"
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 #: Of the run that is alone, and of each of many.
 ALONE_STEPS: Final = 100
 CONCURRENT_STEPS: Final = 10
 CONCURRENT: Final = 50
 #: Their names, by the module of their program.
 PEERS: Final = {"dbos": "DBOS", "langgraph": "LangGraph"}
+#: It has no engine: it is compared with the ledger alone.
+LIBRARY: Final = "call4agents"
+#: Of each round.
+LIBRARY_ACTIONS: Final = 300
+#: What its program is told, by the action.
+ACTIONS: Final = {"claim and outcome": STEPS, "approval and action": APPROVED}
 #: Where their packages are, from the folder in which the benchmark is called.
 _VENV: Final = Path(".surehand/benchmarks/peers-venv")
 _PINNED: Final = ROOT / "benchmarks" / "peers.txt"
@@ -82,16 +94,16 @@ def peers_python() -> Path:
 class Peer:
     """One of them, on a database of its own beside a ledger."""
 
-    def __init__(self, name: str, python: Path, environment: Environment, place: Place) -> None:
+    def __init__(self, name: str, python: Path, environment: Environment, ledger: str) -> None:
         self._name = name
         self._python = python
-        self._folder = environment.case_folder(f"{name}-{place.store}")
-        self._ledger = place.url
+        self._folder = environment.case_folder(f"{name}-{make_url(ledger).get_backend_name()}")
+        self._ledger = ledger
         self._started = 0
 
-    async def turn(self, steps: int, runs: int) -> Turn:
+    async def turn(self, steps: int, runs: int, what: str = STEPS) -> Turn:
         """Play runs at once."""
-        with self._program(self._database(STEPS), STEPS, str(steps), str(runs)) as one:
+        with self._program(self._database(what), what, str(steps), str(runs)) as one:
             await asyncio.to_thread(one.wait_done)
             said = [line for line in one.output().splitlines() if line.startswith("[[")]
         return Turn(json.loads(said[-1]))
@@ -214,12 +226,16 @@ def _cost(system: str, store: str, runs: int, turns: dict[str, list[Turn]]) -> R
 
 async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
     """Play all systems on each database."""
-    wanted = options.peer or [*PEERS, _TEMPORAL]
+    wanted = options.peer or [*PEERS, _TEMPORAL, LIBRARY]
     chosen = [name for name in PEERS if name in wanted]
-    program = await asyncio.to_thread(peers_python) if chosen else None
+    program = await asyncio.to_thread(peers_python) if wanted != [_TEMPORAL] else None
+    if program and LIBRARY in wanted and "sqlite" in options.database:
+        await measure_library(environment, options, program, found)
+    if set(wanted) == {LIBRARY}:
+        return
 
     async def play(place: Place) -> None:
-        peers = {PEERS[n]: Peer(n, program, environment, place) for n in chosen if program}
+        peers = {PEERS[n]: Peer(n, program, environment, place.url) for n in chosen if program}
         systems: dict[str, Play] = {name: peer.turn for name, peer in peers.items()}
         if _TEMPORAL in wanted:
             systems[_PLAIN] = lambda steps, runs: play_plain(place.server, steps, 0, runs)
@@ -238,6 +254,50 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
 
     variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     await at_each(environment, variables, options.database, play)
+
+
+async def measure_library(
+    environment: Environment, options: argparse.Namespace, program: Path, found: Found
+) -> None:
+    """Have the ledger and the library take turns, each in one process and on SQLite."""
+    with ExitStack() as running, unread_log():
+        url = makers(environment, ["sqlite"], running)["sqlite"](LIBRARY)
+        peer = Peer(LIBRARY, program, environment, url)
+        async with open_ledger(url) as ledger:
+            scene, first = Scene.begin(ledger, DEFAULT_TENANT), WARM_UP
+            for action, what in ACTIONS.items():
+                await play_ledger(scene, first, WARM_UP, what)
+                analyze(ledger)
+                ours, theirs = [], []
+                for _ in range(options.rounds):
+                    first += options.actions + WARM_UP
+                    ours.append(await play_ledger(scene, first, options.actions, what))
+                    theirs.append(await peer.turn(options.actions, 1, what))
+                first += options.actions
+                one, other = ([t.seconds_per_step() for t in turns] for turns in (ours, theirs))
+                found.rows.append(
+                    {
+                        "action": action,
+                        "store": "sqlite",
+                        "ledger_ms": round(1000 * statistics.median(one), 2),
+                        f"{LIBRARY}_ms": round(1000 * statistics.median(other), 2),
+                        "ratio": round(_times(theirs, ours, 1), 2),
+                    }
+                )
+    found.note(LIBRARY)
+
+
+async def play_ledger(scene: Scene, first: int, count: int, what: str) -> Turn:
+    """Make writes with the ledger's own transactions, each approved before if that is asked."""
+    began = []
+    for request in writes(scene, first, count):
+        asked = request
+        if what == APPROVED:
+            asked = await asyncio.to_thread(scene.approved, request)
+        claimed = await scene.ledger.transact(scene.tenant, claim_of(asked))
+        began.append(time.monotonic())
+        await scene.ledger.transact(scene.tenant, outcome_of(asked, claimed))
+    return Turn([began])
 
 
 async def _play_ours(place: Place, mode: str, steps: int, runs: int) -> Turn:
@@ -263,15 +323,18 @@ async def _kill_all(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and return its exit code."""
-    parser = parser_of("peers", "DBOS, LangGraph and plain Temporal beside Surehand.")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 3")
+    parser = parser_of("peers", "DBOS, LangGraph, call4agents, plain Temporal beside us.")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 5")
     parser.add_argument("--steps", type=int, default=ALONE_STEPS, metavar="N", help="default 100")
     parser.add_argument("--runs", type=int, default=CONCURRENT, metavar="N", help="default 50")
-    names = (*PEERS, _TEMPORAL)
+    parser.add_argument(
+        "--actions", type=int, default=LIBRARY_ACTIONS, metavar="N", help="default 300"
+    )
+    names = (*PEERS, _TEMPORAL, LIBRARY)
     parser.add_argument("--peer", choices=names, action="append", help="default all")
     options = parser.parse_args(argv)
-    if options.rounds < 1 or min(options.steps, options.runs) < 2:
-        parser.error("--rounds must be at least 1, --steps and --runs at least 2")
+    if options.rounds < 1 or min(options.steps, options.runs, options.actions) < 2:
+        parser.error("--rounds must be at least 1, --steps, --runs and --actions at least 2")
     return run("peers", options, measure)
 
 

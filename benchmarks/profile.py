@@ -55,7 +55,8 @@ TARGET: Final = 1.2
 #: Functions shown.
 SHOWN: Final = 25
 _SCENE: Final = "default"
-_RECEIPT: Final = {"refund": "r-1", "amount": "120.00"}
+#: What each write returns.
+RECEIPT: Final = {"refund": "r-1", "amount": "120.00"}
 
 Work = Callable[[Transaction], Any]
 
@@ -83,23 +84,26 @@ class Watch:
         self._after()
 
 
-def _writes(scene: Scene, first: int, count: int) -> Iterator[ClaimRequest]:
+def writes(scene: Scene, first: int, count: int) -> Iterator[ClaimRequest]:
+    """Yield the claims of so many refunds, each with a key of its own."""
     for number in range(first, first + count):
         key, step = f"refund:order-{number}", f"refund-{number}"
         yield scene.call(key=key, step_id=step, params={"order": str(number), "amount": "120.00"})
 
 
-def _claim(request: ClaimRequest) -> Work:
+def claim_of(request: ClaimRequest) -> Work:
+    """Return the transaction that claims a write."""
     return lambda tx: claims.claim(tx, request)
 
 
-def _outcome(request: ClaimRequest, claimed: Claimed) -> Work:
-    return lambda tx: outcomes.commit(tx, request, claimed.entry, Kept(_RECEIPT))
+def outcome_of(request: ClaimRequest, claimed: Claimed) -> Work:
+    """Return the transaction that records what a write has returned."""
+    return lambda tx: outcomes.commit(tx, request, claimed.entry, Kept(RECEIPT))
 
 
 def _both(request: ClaimRequest, claimed: Claimed, following: ClaimRequest) -> Work:
     def work(tx: Transaction) -> Claimed | None:
-        assert outcomes.commit(tx, request, claimed.entry, Kept(_RECEIPT)) is not None
+        assert outcomes.commit(tx, request, claimed.entry, Kept(RECEIPT)) is not None
         return claims.claim_at_once(tx, following)
 
     return work
@@ -148,21 +152,28 @@ class Measure:
 async def play_writes(measure: Measure, first: int, count: int) -> None:
     """Make writes one after another: each with two transactions, then each with one."""
     scene = measure.scene
-    for request in _writes(scene, first, count):
-        claimed = await measure.make("claim", _claim(request))
-        await measure.make("outcome", _outcome(request, claimed))
-    requests = list(_writes(scene, first + count, count + 1))
-    claimed = await scene.ledger.transact(scene.tenant, _claim(requests[0]))
+    for request in writes(scene, first, count):
+        claimed = await measure.make("claim", claim_of(request))
+        await measure.make("outcome", outcome_of(request, claimed))
+    requests = list(writes(scene, first + count, count + 1))
+    claimed = await scene.ledger.transact(scene.tenant, claim_of(requests[0]))
     for request, following in pairwise(requests):
         name, both = "outcome and next claim", _both(request, claimed, following)
         claimed = await measure.make(name, both)
         if claimed is None:
-            claimed = await measure.make(name, _claim(following), more=True)
+            claimed = await measure.make(name, claim_of(following), more=True)
+
+
+def analyze(ledger: Ledger) -> None:
+    """Give a ledger statistics, as one that is not new has: plans made without them are bad."""
+    with ledger.engine.connect() as connection:
+        connection.exec_driver_sql("ANALYZE")
+        connection.commit()
 
 
 def _functions(scene: Scene, store: str, first: int, count: int) -> list[Row]:
     """Return the functions that take the most time of their own in stretches of writes."""
-    requests = list(_writes(scene, first, count + 1))
+    requests = list(writes(scene, first, count + 1))
     claimed: Any = scene.claim(requests[0])
     with cProfile.Profile() as profile:
         for request, following in pairwise(requests):
@@ -222,10 +233,7 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
                     ledger = await opened.enter_async_context(open_ledger(url))
                     scene, watch = Scene.begin(ledger, _SCENE), Watch(ledger)
                     await play_writes(Measure(scene, watch), 0, WARM_UP)
-                    with ledger.engine.connect() as connection:
-                        # As in a ledger that is not new: plans made without statistics are bad.
-                        connection.exec_driver_sql("ANALYZE")
-                        connection.commit()
+                    analyze(ledger)
                     measures[name] = Measure(scene, watch)
                 for turn in range(1, TURNS + 1):
                     for one in measures.values():

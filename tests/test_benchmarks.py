@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks import peers
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.core.tables import effects
 from surehand.process.exits import ExitCode
+from tests.ledger.scene import Scene
 
 ROOT = Path(__file__).parent.parent
 #: Tried before figures are written. The others tell in CI if a worker, a run or a kill is made in
@@ -110,6 +116,22 @@ def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
         ("a key that the outside keeps", 2, 1),
         *[("a key that the outside keeps", 2, 1), ("a lookup", 1, 1)] * 3,
     ]
+
+
+@SELDOM
+async def test_the_ledger_makes_the_actions_that_a_library_is_compared_in(
+    sqlite_template: Path, tmp_path: Path
+) -> None:
+    # The ledger's side alone: the library's package would have to be installed.
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    async with open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
+        scene = Scene.begin(ledger, "default")
+        for turn, what in enumerate(peers.ACTIONS.values()):
+            made = await peers.play_ledger(scene, 10 * turn, 3, what)
+            assert made.seconds_per_step() > 0
+        with scene.tx() as tx:
+            states = [row["state"] for row in tx.all(rows_of(effects, effects.c.state))]
+    assert states == ["committed"] * 6
 
 
 @pytest.mark.postgres
