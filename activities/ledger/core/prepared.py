@@ -43,7 +43,7 @@ def run_together(connection: Connection, statements: Sequence[tuple[str, Any]]) 
     Raises:
         DBAPIError: As ``run_sql`` raises it, for the first one that fails.
     """
-    if len(statements) == 1 or connection.dialect.name != "postgresql":
+    if len(statements) <= 1 or connection.dialect.name != "postgresql":
         return [run_sql(connection, *one) for one in statements]
     driver = connection.connection.driver_connection
     assert driver is not None
