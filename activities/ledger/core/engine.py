@@ -12,7 +12,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -72,9 +71,9 @@ _POSTGRES_DURABLE: Final = (
 SCHEMA: Final = "public"
 #: What is read after waiting for a lock must be what was committed meanwhile: under any other
 #: level, which a database may have as its default, it is not.
-_POSTGRES_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_ISOLATION: Final = "READ COMMITTED"
 _POSTGRES_ENTER: Final = (
-    f"SELECT {_POSTGRES_NOW}, {_POSTGRES_DURABLE},"
+    f"BEGIN ISOLATION LEVEL {_ISOLATION}; SELECT {_POSTGRES_NOW}, {_POSTGRES_DURABLE},"
     " set_config('surehand.tenant', '{tenant}', true),"
     f" set_config('search_path', '{SCHEMA}, pg_temp', true),"
     " set_config('statement_timeout', '{limit}', true),"
@@ -212,8 +211,7 @@ def make_engine(database_url: str, patience: timedelta = PATIENCE) -> Engine:
         return engine
     engine = create_engine(
         url,
-        # The driver sends no BEGIN of its own; `_begin_postgres` does, and more with it.
-        isolation_level="AUTOCOMMIT",
+        isolation_level=_ISOLATION,
         pool_size=CONNECTIONS,
         max_overflow=0,
         pool_timeout=30,
@@ -225,7 +223,6 @@ def make_engine(database_url: str, patience: timedelta = PATIENCE) -> Engine:
         },
     )
     event.listen(engine, "do_connect", partial(_connect_patiently, patience))
-    event.listen(engine, "begin", _begin_postgres)
     event.listen(engine, "handle_error", _leave_standby)
     return engine
 
@@ -296,24 +293,6 @@ def forget_log(engine: Engine) -> None:
         connection.close()
 
 
-@dataclass
-class _Entering:
-    """What a transaction is entered with, in one trip with its BEGIN."""
-
-    sql: str
-    now_ms: int = 0
-
-
-def _begin_postgres(connection: Connection) -> None:
-    entering = connection.get_execution_options().get("entering")
-    if entering is None:
-        run_sql(connection, _POSTGRES_BEGIN)
-        return
-    cursor = run_sql(connection, f"{_POSTGRES_BEGIN}; {entering.sql}")
-    cursor.nextset()
-    entering.now_ms = int(cursor.fetchone()[0])
-
-
 @contextmanager
 def enter_transaction(
     engine: Engine, tenant: str, limit: timedelta, idle: timedelta
@@ -336,9 +315,13 @@ def enter_transaction(
                 began = clock.now()
                 yield connection, time.time_ns() // 1_000_000, began
             return
-        began, entering = clock.now(), _Entering(_enter_sql(tenant, limit, idle))
-        with connection.execution_options(entering=entering).begin():
-            yield connection, entering.now_ms, began
+        # The driver sends no BEGIN of its own then: it goes with the settings.
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        began = clock.now()
+        with connection.begin():
+            cursor = run_sql(connection, _enter_sql(tenant, limit, idle))
+            cursor.nextset()  # behind what BEGIN says
+            yield connection, int(cursor.fetchone()[0]), began
 
 
 @lru_cache(maxsize=1000)
