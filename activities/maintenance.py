@@ -20,7 +20,7 @@ from surehand.activities.ledger.core.store import (
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
-from surehand.activities.ledger.runs import lifecycle as stopped_rows
+from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.worker.attempt import stop
 from surehand.activities.worker.context import WorkerContext
@@ -67,8 +67,8 @@ class MaintenanceActivities:
 
         def begin(tx: Transaction) -> None:
             # First: a claim that a late attempt is making is waited for, a later one refused.
-            stopped_rows.bar_terminated(tx, asked.run_id)
-            stopped_rows.close_terminated(tx, asked.run_id)
+            run_rows.bar_terminated(tx, asked.run_id)
+            run_rows.close_terminated(tx, asked.run_id)
             tx.event(asked.run_id, "run.unwinding", actor=asked.actor)
 
         try:
@@ -76,7 +76,7 @@ class MaintenanceActivities:
         except RunNotFound as error:
             reason = f"run not found: {asked.run_id}"
             raise stop(ErrorType.RUN_NOT_FOUND, reason) from error
-        except stopped_rows.EndedByItself as error:
+        except run_rows.EndedByItself as error:
             raise stop(ErrorType.RUN_ENDED, str(error)) from error
         return Recorded(head=head)
 
@@ -138,8 +138,8 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
     """Close a stopped run in the ledger and say so; ``None``: somebody was quicker."""
 
     def close(tx: Transaction) -> StoppedRun | None:
-        before = stopped_rows.times_stopped(tx, run_id)
-        if not stopped_rows.close_terminated(tx, run_id):
+        before = run_rows.times_stopped(tx, run_id)
+        if not run_rows.close_terminated(tx, run_id):
             return None
         page = run_tree.remaining(tx, run_id, limit=_MOST_LISTED)
         remain = run_tree.how_many_remain(tx, run_id)
@@ -177,8 +177,8 @@ async def _stopped(ledger: Ledger, server: Client, tenant: str) -> AsyncIterator
     async for run in listed:
         page.append(run.id)
         if len(page) == _PAGE:
-            for run_id in await ledger.transact(tenant, stopped_rows.not_closed, page):
+            for run_id in await ledger.transact(tenant, run_rows.not_closed, page):
                 yield run_id
             page = []
-    for run_id in await ledger.transact(tenant, stopped_rows.not_closed, page):
+    for run_id in await ledger.transact(tenant, run_rows.not_closed, page):
         yield run_id

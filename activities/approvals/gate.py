@@ -28,7 +28,7 @@ from surehand.activities.effects.prepare import (
 )
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
-from surehand.activities.ledger.approvals.decisions import DecisionJudged, Edited
+from surehand.activities.ledger.approvals.decisions import DecisionVerdict, Edited
 from surehand.activities.ledger.approvals.standing_grants import Voters, voters
 from surehand.activities.ledger.approvals.votes import needs_of, requesters
 from surehand.activities.ledger.core.store import Transaction
@@ -169,7 +169,7 @@ class ApprovalActivities:
             self._verify(tx, one)
         return bool(asked.early)
 
-    def _verify(self, tx: Transaction, asked: VerifyDecision) -> DecisionJudged:
+    def _verify(self, tx: Transaction, asked: VerifyDecision) -> DecisionVerdict:
         return decision_rows.verify(
             tx,
             asked,

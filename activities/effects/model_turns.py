@@ -57,7 +57,7 @@ LONGEST_LINE: Final = 500
 
 
 @dataclass(frozen=True)
-class TurnAsked:
+class TurnRequest:
     """What a model is asked, whole."""
 
     model: str
@@ -87,7 +87,7 @@ Tell = Callable[[str], None]
 #: Asks a model, and tells meanwhile what it says, if there is somebody to tell and the model can;
 #: raises as a tool does (``tools/failures.py``). There is somebody only where
 #: ``stream_turns`` is set: some models answer otherwise, or not at all, when asked to stream.
-AskModel = Callable[[TurnAsked, Tell | None], Awaitable[Said]]
+AskModel = Callable[[TurnRequest, Tell | None], Awaitable[Said]]
 
 
 class ModelActivities:
@@ -185,7 +185,7 @@ class KeptConversations:
         self._artifacts = artifacts
         self._at_hand: OrderedDict[tuple[str, str], tuple[str, ...]] = OrderedDict()
 
-    async def opened(self, of: ToolCall, turn: ModelTurn) -> tuple[TurnAsked, tuple[Kept, ...]]:
+    async def opened(self, of: ToolCall, turn: ModelTurn) -> tuple[TurnRequest, tuple[Kept, ...]]:
         """Return what a turn asks, and what its step is to keep of it.
 
         Raises:
@@ -198,7 +198,7 @@ class KeptConversations:
         else:
             kept.append(await self._kept(of, setup))
         messages = await self._messages(of, turn.conversation)
-        return TurnAsked(turn.model, str(setup), messages), tuple(kept)
+        return TurnRequest(turn.model, str(setup), messages), tuple(kept)
 
     async def _messages(self, of: ToolCall, conversation: Conversation) -> tuple[str, ...]:
         name = (root_run_id(of.run_id), conversation.sha256)

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.history.doubts import Doubt, EntryTold
+from surehand.activities.ledger.history.doubts import Doubt, EntryEvent
 from surehand.activities.ledger.history.reads import Shelf, artifact_page, one_artifact
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.cli.approvals_server.approvals import own_keys
@@ -165,7 +165,7 @@ def _evidence(known: Doubt) -> Iterator[tuple[str, str]]:
         yield iso(one.at_ms), _said(one)
 
 
-def _said(one: EntryTold) -> str:
+def _said(one: EntryEvent) -> str:
     rule = f" ({one.rule})" if one.rule else ""
     return f"{_EVENTS[one.type]}{rule}" + (f": {one.evidence}" if one.evidence else "")
 

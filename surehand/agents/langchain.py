@@ -42,7 +42,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from surehand.activities.effects.model_turns import Said, Tell, TurnAsked
+from surehand.activities.effects.model_turns import Said, Tell, TurnRequest
 from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
 from surehand.agents.calls import (
     HUMAN_TOOLS,
@@ -522,7 +522,7 @@ _TIMEOUTS: Final = {"TimeoutException", "APITimeoutError", "ModelTimeoutError"}
 _UNREACHED: Final = {"APIConnectionError", "ModelConnectionError"}
 
 
-async def ask(asked: TurnAsked, tell: Tell | None) -> Said:
+async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     """Ask a model. Raises ``ToolFault``."""
     setup = Setup.model_validate_json(asked.setup)
     messages = [MESSAGE.validate_json(message) for message in asked.messages]

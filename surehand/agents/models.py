@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from surehand.activities.effects.model_turns import AskModel, Said, Tell, TurnAsked
+from surehand.activities.effects.model_turns import AskModel, Said, Tell, TurnRequest
 from surehand.activities.tools.failures import (
     DependencyDown,
     Permanent,
@@ -51,7 +51,7 @@ def cost(provider: str, model: str, usage: dict[str, int]) -> Decimal:
 
 
 def _asking(framework: str) -> AskModel:
-    async def ask(asked: TurnAsked, tell: Tell | None) -> Said:
+    async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
         try:
             module = importlib.import_module(f"surehand.agents.{framework.replace('-', '_')}")
         except ImportError as error:

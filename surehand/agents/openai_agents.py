@@ -54,7 +54,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json, to_json, to_jsonable_python
 from temporalio.exceptions import FailureError
 
-from surehand.activities.effects.model_turns import Said, Tell, TurnAsked
+from surehand.activities.effects.model_turns import Said, Tell, TurnRequest
 from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
 from surehand.agents.calls import (
     HUMAN_TOOLS,
@@ -508,7 +508,7 @@ def _steps() -> StepMaker:
 _SETTINGS = TypeAdapter(ModelSettings)
 
 
-async def ask(asked: TurnAsked, tell: Tell | None) -> Said:
+async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     """Ask a model. Raises ``ToolFault``."""
     setup = Setup.model_validate_json(asked.setup)
     prompt: Any = setup.prompt

@@ -46,7 +46,7 @@ from pydantic_core import SchemaValidator, core_schema, to_json
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from surehand.activities.effects.model_turns import Said, Tell, TurnAsked
+from surehand.activities.effects.model_turns import Said, Tell, TurnRequest
 from surehand.activities.tools.failures import (
     BEYOND_MEASURE,
     DependencyDown,
@@ -427,7 +427,7 @@ def _steps() -> StepMaker:
     return steps
 
 
-async def ask(asked: TurnAsked, tell: Tell | None) -> Said:
+async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     """Ask a model. Raises ``ToolFault``."""
     setup = Setup.model_validate_json(asked.setup)
     messages = [_MESSAGE.validate_json(message) for message in asked.messages]

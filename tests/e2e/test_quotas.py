@@ -20,8 +20,7 @@ from temporalio.worker import Worker
 from surehand import Client
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import quota_usage
-from surehand.activities.ledger.quotas import limits as admission
-from surehand.activities.ledger.quotas import usage
+from surehand.activities.ledger.quotas import limits, usage
 from surehand.client.connection import every_event
 from surehand.process.exits import StartNotTaken
 from surehand.worker import workflow_runner
@@ -309,7 +308,7 @@ async def test_a_tenant_that_starts_very_many_runs_holds_up_nobody_beside_it(
     async def watch() -> None:
         while True:
             with stage.ledger.transaction(stage.tenant) as tx:
-                seen.append(admission.open_runs(tx))
+                seen.append(limits.open_runs(tx))
             await asyncio.sleep(0.05)
 
     async with stage.worker_here():
@@ -318,7 +317,7 @@ async def test_a_tenant_that_starts_very_many_runs_holds_up_nobody_beside_it(
         small = [await stage.start(plan, tenant="acme") for _ in range(few)]
         await _all_end(small)
         with stage.ledger.transaction(stage.tenant) as tx:
-            left = admission.queued_runs(tx)
+            left = limits.queued_runs(tx)
         await _all_end(large, 500)
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -341,7 +340,7 @@ async def test_ten_runs_end_beside_ten_thousand_of_another_tenant(
             await asyncio.gather(*(stage.start(reads) for _ in range(at_once)))
         await _all_end([await stage.start(reads, tenant="acme") for _ in range(few)], 1800)
         with stage.ledger.transaction(stage.tenant) as tx:
-            left = admission.queued_runs(tx)
+            left = limits.queued_runs(tx)
 
     assert left > many / 2, "the small tenant was not behind the large one"
 

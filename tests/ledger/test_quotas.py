@@ -9,7 +9,7 @@ import pytest
 
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.core.tables import approvals, quota_usage, runs
-from surehand.activities.ledger.quotas import limits as admission
+from surehand.activities.ledger.quotas import limits
 from surehand.activities.ledger.quotas.limits import (
     Limits,
     QuotaUsedUp,
@@ -37,7 +37,7 @@ def admitted(scene: Scene) -> set[str]:
 
 def admit(scene: Scene, run_id: str) -> QuotaWait | None:
     with scene.tx() as tx:
-        return admission.admit(tx, run_id)
+        return limits.admit(tx, run_id)
 
 
 def _now_ms(scene: Scene) -> int:
@@ -112,7 +112,7 @@ def test_a_child_run_is_admitted_with_its_parent_and_counts_for_nothing(scene: S
 
     assert admitted(scene) == {RUN, f"{RUN}~s"}
     with scene.tx() as tx:
-        assert (admission.open_runs(tx), admission.queued_runs(tx)) == (1, 0)
+        assert (limits.open_runs(tx), limits.queued_runs(tx)) == (1, 0)
 
 
 def test_a_run_over_the_quota_leaves_nothing_where_what_is_over_is_rejected(scene: Scene) -> None:

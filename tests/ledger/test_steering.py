@@ -15,7 +15,7 @@ from sqlalchemy import select
 from surehand.activities.ledger.core.tables import events, steerings
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.runs import steering
-from surehand.activities.ledger.runs.steering import SteeringJudged
+from surehand.activities.ledger.runs.steering import SteeringVerdict
 from surehand.client.messages import ResumeToken, fresh_claims, new_token, read_token, sign
 from surehand.workflows.contracts.approvals import (
     Assurance,
@@ -60,7 +60,7 @@ def sent(scene: Scene, message: Steering, verb: Verb = Verb.CANCEL, **changes: A
     return Steer.model_validate(values | changes)
 
 
-def judge(scene: Scene, asked: Steer, assurance: Assurance = Assurance.OPEN) -> SteeringJudged:
+def judge(scene: Scene, asked: Steer, assurance: Assurance = Assurance.OPEN) -> SteeringVerdict:
     with scene.tx() as tx:
         return steering.judge(tx, asked, assurance)
 

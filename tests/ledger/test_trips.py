@@ -1,4 +1,4 @@
-"""How often a claim and an outcome wait for PostgreSQL: what nobody reads goes with the next one."""
+"""How often a claim and an outcome wait for PostgreSQL: what nobody reads goes with the next."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from surehand.activities.ledger.history.doubts import Doubt, EntryTold
+from surehand.activities.ledger.history.doubts import Doubt, EntryEvent
 from surehand.cli.approvals_server.runs import doubted
 from surehand.workflows.contracts.states import Waiting
 
@@ -22,7 +22,7 @@ KNOWN: Final = Doubt(
     called_ms=0,
     error="connection lost",
     part=None,
-    told=(EntryTold("effect.in_doubt", 1000, "lease_over", "its lease ran out", "reconcile"),),
+    told=(EntryEvent("effect.in_doubt", 1000, "lease_over", "its lease ran out", "reconcile"),),
     outcomes=("happened", "call_off"),
     later=("call_off",),
     left_ms=5000,

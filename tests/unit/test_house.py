@@ -56,8 +56,8 @@ PARTICIPLES: Final = [
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 245,
-    "lines": 70300,
-    "one-word functions, per mille": 574,
+    "lines": 70_100,
+    "one-word functions, per mille": 573,
     "participles, per mille": 114,
     "class names defined twice": 9,
     "file names that repeat": 27,

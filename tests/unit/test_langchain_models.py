@@ -27,7 +27,7 @@ from langgraph.types import interrupt
 from openai import APIConnectionError, APITimeoutError
 from pydantic import BaseModel
 
-from surehand.activities.effects.model_turns import TurnAsked
+from surehand.activities.effects.model_turns import TurnRequest
 from surehand.activities.tools.failures import (
     DependencyDown,
     Permanent,
@@ -63,7 +63,7 @@ class Steps:
         self, framework: str, model: str, setup: str, messages: list[str], **more: Any
     ) -> tuple[str, str]:
         # A worker's activities know nothing of the graph.
-        asked = langchain.ask(TurnAsked(model, setup, tuple(messages)), None)
+        asked = langchain.ask(TurnRequest(model, setup, tuple(messages)), None)
         said = await asyncio.create_task(asked, context=Context())
         self.turns += 1
         assert (framework, said.tokens) == ("langchain", 15)
@@ -364,7 +364,7 @@ async def test_a_turn_is_recorded_the_same_whether_it_was_streamed_or_not(
     made, told = InParts(heard={}), list[str]()
     monkeypatch.setattr(langchain, "model_named", lambda name: made)
     answer = {"type": "function", "function": {"name": "Answer"}}
-    asked = TurnAsked("any", json.dumps({"tools": [answer], "settings": {}}), ())
+    asked = TurnRequest("any", json.dumps({"tools": [answer], "settings": {}}), ())
     streamed, whole = await langchain.ask(asked, told.append), await langchain.ask(asked, None)
 
     assert "".join(told) == "hello"
@@ -375,4 +375,6 @@ async def test_a_turn_is_recorded_the_same_whether_it_was_streamed_or_not(
 
 async def test_a_model_that_is_not_there_is_no_turn() -> None:
     with pytest.raises(Permanent, match="model 'nobody:nothing'"):
-        await langchain.ask(TurnAsked("nobody:nothing", '{"tools": [], "settings": {}}', ()), None)
+        await langchain.ask(
+            TurnRequest("nobody:nothing", '{"tools": [], "settings": {}}', ()), None
+        )

@@ -27,7 +27,7 @@ from agents.models.openai_responses import Converter
 from agents.testing import assistant_message
 from pydantic import BaseModel
 
-from surehand.activities.effects.model_turns import TurnAsked
+from surehand.activities.effects.model_turns import TurnRequest
 from surehand.activities.tools.failures import (
     DependencyDown,
     Permanent,
@@ -53,7 +53,7 @@ class Steps:
     async def turn(
         self, framework: str, model: str, setup: str, messages: list[str], **more: Any
     ) -> tuple[str, str]:
-        said = await openai_agents.ask(TurnAsked(model, setup, tuple(messages)), None)
+        said = await openai_agents.ask(TurnRequest(model, setup, tuple(messages)), None)
         assert (said.line, said.tokens) == ("hello", 15)
         return said.response, "turn-1"
 

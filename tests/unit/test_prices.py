@@ -17,7 +17,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 
-from surehand.activities.effects.model_turns import AskModel, TurnAsked
+from surehand.activities.effects.model_turns import AskModel, TurnRequest
 from surehand.agents import langchain, openai_agents, pydantic_ai
 
 PRICED, UNKNOWN = "gpt-5", "nobodys-model"
@@ -84,7 +84,7 @@ async def costs(monkeypatch: pytest.MonkeyPatch, model: str) -> dict[str, Decima
         "langchain": langchain.ask,
         "openai-agents": openai_agents.ask,
     }
-    asked = {name: TurnAsked("any", one.model_dump_json(), ()) for name, one in SETUPS.items()}
+    asked = {name: TurnRequest("any", one.model_dump_json(), ()) for name, one in SETUPS.items()}
     return {name: (await ask(asked[name], None)).money for name, ask in asking.items()}
 
 

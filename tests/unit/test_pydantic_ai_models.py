@@ -15,7 +15,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_core import to_json
 
-from surehand.activities.effects.model_turns import TurnAsked
+from surehand.activities.effects.model_turns import TurnRequest
 from surehand.activities.tools.failures import (
     BEYOND_MEASURE,
     DependencyDown,
@@ -87,10 +87,10 @@ def test_a_provider_that_is_asked_too_often_says_when_to_come_back(
     assert fault.retry_after == pause
 
 
-def asked(model: str) -> TurnAsked:
+def asked(model: str) -> TurnRequest:
     setup = Setup(settings=None, parameters=ModelRequestParameters())
     message = ModelRequest(parts=[UserPromptPart("hi")])
-    return TurnAsked(model, setup.model_dump_json(), (to_json(message).decode(),))
+    return TurnRequest(model, setup.model_dump_json(), (to_json(message).decode(),))
 
 
 async def limited_in_the_middle(

@@ -84,14 +84,14 @@ def checked_edit(
 
 
 @dataclass(frozen=True)
-class DecisionJudged:
+class DecisionVerdict:
     """A verdict, and the params of an edit that counts."""
 
     verdict: Verdict
     params: dict[str, Any] | None = None
 
 
-def judged_before(recorded: Mapping[str, Any], row: Mapping[str, Any] | None) -> DecisionJudged:
+def judged_before(recorded: Mapping[str, Any], row: Mapping[str, Any] | None) -> DecisionVerdict:
     """Return what was recorded of a delivery; ``row`` is the approval's as it is now."""
     verdict = Verdict(
         decision_id=recorded["decision_id"],
@@ -102,7 +102,7 @@ def judged_before(recorded: Mapping[str, Any], row: Mapping[str, Any] | None) ->
         verified=recorded["verified"],
     )
     counted = verdict.code is VerdictCode.ACCEPTED
-    return DecisionJudged(verdict, recorded["edited"] if counted else None)
+    return DecisionVerdict(verdict, recorded["edited"] if counted else None)
 
 
 def verdict_on(
@@ -198,7 +198,7 @@ def verify(
     assurance: Assurance,
     check_edit: CheckEdit,
     covers: CoversRow,
-) -> DecisionJudged:
+) -> DecisionVerdict:
     """Return the verdict on a delivered decision, and apply it if it is accepted.
 
     Verifying the same delivery again returns the recorded verdict.
@@ -220,7 +220,7 @@ def verify(
         # Nothing is to lend its number to something else: this is the last look before a call.
         state = ApprovalState(row["state"]) if row else None
         said = "another decision was judged under its number: send it again"
-        return DecisionJudged(verdict_on(asked, VerdictCode.MALFORMED, said, state, Proof()))
+        return DecisionVerdict(verdict_on(asked, VerdictCode.MALFORMED, said, state, Proof()))
     found: Proof | Refusal
     counts: _Counts | Refusal
     if decision is None:
@@ -234,13 +234,13 @@ def verify(
         state = ApprovalState(row["state"]) if row else None
         verdict = verdict_on(asked, code, message, state, proof)
         record(tx, asked, verdict, row, proof, None)
-        return DecisionJudged(verdict)
+        return DecisionVerdict(verdict)
     assert decision is not None and row is not None, "nothing else can count"
     verdict = verdict_on(asked, VerdictCode.ACCEPTED, counts.message, counts.state, proof)
     record(tx, asked, verdict, row, proof, counts.edited)
     if counts.state is not ApprovalState.PENDING:
         _close(tx, decision, row, counts)
-    return DecisionJudged(verdict, counts.edited.params if counts.edited else None)
+    return DecisionVerdict(verdict, counts.edited.params if counts.edited else None)
 
 
 def _is_of(recorded: Mapping[str, Any], asked: VerifyDecision) -> bool:

@@ -131,7 +131,7 @@ class CompiledStatement:
             for name, process in self._binds
         }
 
-    def announce(self, connection: Connection) -> None:
+    def tell_listeners(self, connection: Connection) -> None:
         """Tell whoever listens that it is about to be run."""
         if connection._has_events or connection.engine._has_events:
             for listener in connection.dispatch.before_execute:

@@ -175,7 +175,7 @@ class Transaction:
     @property
     def connection(self) -> Connection:
         """Its connection, once all that was sent has been run."""
-        self._flush()
+        self._run_waiting()
         return self._connection
 
     @property
@@ -183,7 +183,7 @@ class Transaction:
         """Its database: ``sqlite`` or ``postgresql``."""
         return self._connection.dialect.name
 
-    def _flush(self) -> list[Any]:
+    def _run_waiting(self) -> list[Any]:
         """Run what waits, and return the cursors."""
         sent, self._waiting = self._waiting, []
         cursors = run_together(self._connection, [(one.sql, one.parameters) for one in sent])
@@ -343,13 +343,13 @@ class Transaction:
         if self.dialect == "sqlite" or not isinstance(statement, PreparedStatement):
             self._run(statement, given)
         else:
-            self._wait(statement, given)
+            self._queue_statement(statement, given)
 
     def _run(self, statement: Any, values: Mapping[str, Any]) -> Any:
         """Run what is a statement of this tenant by this alone, and return its cursor."""
         if isinstance(statement, PreparedStatement):
-            self._wait(statement, values)
-            return self._flush()[-1]
+            self._queue_statement(statement, values)
+            return self._run_waiting()[-1]
         given = {**values, OF_TENANT.key: self.tenant}
         if self.keys is None or not isinstance(statement, Insert | Update):
             return self.connection.execute(statement, given)
@@ -362,7 +362,7 @@ class Transaction:
                 raise error.orig from None
             raise
 
-    def _wait(self, statement: PreparedStatement, values: Mapping[str, Any]) -> None:
+    def _queue_statement(self, statement: PreparedStatement, values: Mapping[str, Any]) -> None:
         given = {**values, OF_TENANT.key: self.tenant}
         compiled = statement.compiled(self._connection.dialect)
         if self.keys is None or not compiled.writes:
@@ -370,7 +370,7 @@ class Transaction:
         else:
             with sealing(Sealing(self.tenant, self._run_of(statement, given), self.keys)):
                 parameters = compiled.parameters(given)
-        compiled.announce(self._connection)
+        compiled.tell_listeners(self._connection)
         self._waiting.append(_Sent(compiled.sql, parameters))
 
     def insert_new(self, table: Table, *rows: Mapping[str, Any]) -> int:
@@ -404,7 +404,7 @@ class Transaction:
         """Run what waits to be run together with the COMMIT: the driver's own does nothing then."""
         if self._waiting:
             self._waiting.append(_Sent("COMMIT"))
-            self._flush()
+            self._run_waiting()
 
     def _write_chain(self, run_id: str) -> None:
         head = self._locked.get(run_id)

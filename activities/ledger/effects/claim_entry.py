@@ -143,10 +143,10 @@ def take_first(
     if refused is not None:
         return refused
     entry = _new_entry(tx, request, epoch=seen.epoch or 0, generation=generation)
-    return _claimed(tx, request, _insert(tx, entry))
+    return _claimed(tx, request, _insert_entry(tx, entry))
 
 
-def _insert(tx: Transaction, entry: dict[str, Any]) -> Entry:
+def _insert_entry(tx: Transaction, entry: dict[str, Any]) -> Entry:
     tx.send(_FIRST, **entry)
     return Entry.from_row({**entry, "tenant_id": tx.tenant})
 
@@ -158,7 +158,7 @@ def doubt_first(
 
     No approval is used for that: nothing is called.
     """
-    entry = _insert(
+    entry = _insert_entry(
         tx,
         {
             **_new_entry(tx, request, epoch=seen.epoch or 0, generation=generation),

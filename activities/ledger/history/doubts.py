@@ -27,7 +27,7 @@ _MOST: Final = 10
 
 
 @dataclass(frozen=True)
-class EntryTold:
+class EntryEvent:
     """What an event has told of an entry."""
 
     type: str
@@ -59,7 +59,7 @@ class Doubt:
     """What the newest call has failed with."""
     part: Any
     """What is recorded of an effect that happened in part; ``None``: nothing, or it is sealed."""
-    told: tuple[EntryTold, ...]
+    told: tuple[EntryEvent, ...]
     """Events of the entry, oldest first."""
     outcomes: tuple[str, ...]
     """The answers that may be given; none: it is settled, or its own run settles it."""
@@ -105,7 +105,7 @@ def _doubt(
     run_id: str,
     asked: Mapping[str, Any],
     row: Mapping[str, Any],
-    told: list[EntryTold],
+    told: list[EntryEvent],
     tools: Mapping[str, Mapping[str, Any]],
 ) -> Doubt:
     entry = Entry.from_row(row)
@@ -136,7 +136,7 @@ def _doubt(
     )
 
 
-def _told(tx: Transaction, entries: Collection[Mapping[str, Any]]) -> dict[str, list[EntryTold]]:
+def _told(tx: Transaction, entries: Collection[Mapping[str, Any]]) -> dict[str, list[EntryEvent]]:
     """Return what the events of their runs tell of entries."""
     query = rows_of(events, events.c.run_id, events.c.type, events.c.body, events.c.at_ms)
     of_these = query.where(
@@ -144,13 +144,13 @@ def _told(tx: Transaction, entries: Collection[Mapping[str, Any]]) -> dict[str, 
         events.c.step_id.in_({one["step_id"] for one in entries}),
         events.c.type.in_(_TELL),
     )
-    told: dict[str, list[EntryTold]] = {one["entry_id"]: [] for one in entries}
+    told: dict[str, list[EntryEvent]] = {one["entry_id"]: [] for one in entries}
     for row in tx.all(readable(tx, of_these.order_by(events.c.run_id, events.c.seq))):
         body = row["body"]
         if body.get("entry_id") in told:
             said = body.get("evidence")
             evidence = said if isinstance(said, str) and not isinstance(said, Erased) else None
-            one = EntryTold(
+            one = EntryEvent(
                 row["type"], row["at_ms"], body.get("rule"), evidence, body.get("action")
             )
             told[body["entry_id"]].append(one)

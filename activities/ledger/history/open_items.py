@@ -33,7 +33,7 @@ class OpenItems:
 
 
 @dataclass
-class ToldByEvents:
+class EventsSoFar:
     """What the events have said so far."""
 
     states: dict[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def open_items(events: Sequence[Mapping[str, Any]]) -> OpenItems:
     Args:
         events: All events of the run, in order.
     """
-    told = ToldByEvents()
+    told = EventsSoFar()
     for event in events:
         hear(told, event)
     if told.ended is not None:
@@ -74,7 +74,7 @@ def open_items(events: Sequence[Mapping[str, Any]]) -> OpenItems:
     )
 
 
-def _begin(told: ToldByEvents, event: Mapping[str, Any], state: str) -> None:
+def _begin(told: EventsSoFar, event: Mapping[str, Any], state: str) -> None:
     body = event["body"]
     entry = str(body["entry_id"])
     told.names[entry] = f"{body.get('tool')} (step {event['step_id']}, entry {entry})"
@@ -84,7 +84,7 @@ def _begin(told: ToldByEvents, event: Mapping[str, Any], state: str) -> None:
         told.states[str(body["undoes"])] = "compensating"
 
 
-def hear(told: ToldByEvents, event: Mapping[str, Any]) -> None:
+def hear(told: EventsSoFar, event: Mapping[str, Any]) -> None:
     """Take in a run's next event."""
     body = event["body"]
     entry = str(body.get("entry_id", ""))

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import plans, runs
-from surehand.activities.ledger.history.open_items import ToldByEvents, hear
+from surehand.activities.ledger.history.open_items import EventsSoFar, hear
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.attempts import NO
@@ -90,7 +90,7 @@ class NoSuchEvent(ValueError):
 class Past:
     """What a run's events have said, from the first to one of them."""
 
-    told: ToldByEvents = field(default_factory=ToldByEvents)
+    told: EventsSoFar = field(default_factory=EventsSoFar)
     plan_version: int = 1
     done: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)

@@ -39,7 +39,7 @@ STEER: Final = "steer"
 
 
 @dataclass(frozen=True)
-class SteeringJudged:
+class SteeringVerdict:
     """Whether something that was sent to a run counts."""
 
     code: SteeringCode
@@ -62,7 +62,7 @@ class _Refused(Exception):
         self.code = code
 
 
-def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> SteeringJudged:
+def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> SteeringVerdict:
     """Judge something that was sent to a run, and record that; the same delivery is judged once.
 
     Args:
@@ -74,9 +74,9 @@ def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> SteeringJudged
         if said != (asked.verb.value, asked.actor, asked.content):
             # Nothing is to lend its number to something else.
             other = "another message was judged under its number: send it again"
-            return SteeringJudged(SteeringCode.NOT_PERMITTED, other, verified=False)
+            return SteeringVerdict(SteeringCode.NOT_PERMITTED, other, verified=False)
         code = SteeringCode(recorded["code"])
-        return SteeringJudged(code, recorded["message"], recorded["verified"])
+        return SteeringVerdict(code, recorded["message"], recorded["verified"])
     proof = _Proof()
     try:
         if asked.forwarded_as is not None:
@@ -85,9 +85,9 @@ def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> SteeringJudged
             proof = _prove(tx, asked)
             _permit(tx, asked, proof, assurance)
         _fits(asked)
-        judged = SteeringJudged(SteeringCode.ACCEPTED, "accepted", proof.verified)
+        judged = SteeringVerdict(SteeringCode.ACCEPTED, "accepted", proof.verified)
     except _Refused as refused:
-        judged = SteeringJudged(refused.code, str(refused), proof.verified)
+        judged = SteeringVerdict(refused.code, str(refused), proof.verified)
     _record(tx, asked, judged, proof)
     if judged.code is SteeringCode.ACCEPTED:
         for given in asked.answers:
@@ -254,7 +254,7 @@ def _digest(content: dict[str, Any]) -> str:
         return ""  # nobody can have signed it
 
 
-def _record(tx: Transaction, asked: Steer, judged: SteeringJudged, proof: _Proof) -> None:
+def _record(tx: Transaction, asked: Steer, judged: SteeringVerdict, proof: _Proof) -> None:
     tx.execute(
         insert_row(
             steerings,
