@@ -1,18 +1,30 @@
-"""``reconcile --every`` and ``unwind``: what is left over, and what a terminated run has done."""
+"""What operators do to a ledger: reconcile, unwind and retain."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
+from surehand.cli.audit import AuditReport
+from surehand.cli.retention import RetentionReport
 from surehand.workflows.identity import unwind_id
-from tests.cli.starter import Run, Verbs
+from tests.cli.starter import Run, Starter, Verbs
+from tests.e2e.runs import until
 from tests.shop_process import ShopProcess
 
 NewRun = Callable[..., Run]
@@ -116,3 +128,203 @@ def test_the_reaper_runs_on_a_schedule_that_can_be_changed(
 
     assert changed.document()["every_seconds"] == 7200
     assert asyncio.run(interval()) == 7200
+
+
+NOW = {"SUREHAND_RETENTION": "runs=0s,grace=0s"}
+
+
+def forget(settings: dict[str, str], run_id: str) -> None:
+    """Have Temporal delete a run's history now, as it does after its own retention."""
+
+    async def ask() -> None:
+        client = await Client.connect(settings["TEMPORAL_ADDRESS"])
+        named = WorkflowExecution(workflow_id=run_id)
+        asked = DeleteWorkflowExecutionRequest(namespace="default", workflow_execution=named)
+        await client.workflow_service.delete_workflow_execution(asked)
+
+        async def gone() -> bool:
+            try:
+                await client.get_workflow_handle(run_id).describe()
+            except RPCError as error:
+                assert error.status is RPCStatusCode.NOT_FOUND, error
+                return True
+            return False
+
+        await until(gone, lambda done: done)
+
+    asyncio.run(ask())
+
+
+def approve(verbs: Verbs, run: Run) -> None:
+    shown = verbs("show", run.name)
+    command = re.search(r"approve (\S+) --params-hash (\S+)", shown.out)
+    assert command is not None, shown.out
+    assert verbs("approve", command[1], "--params-hash", command[2]).code == 0
+    assert verbs(*run.start, "--wait").code == 0
+
+
+def content_is_proven(verbs: Verbs, run: Run, file: Path, key: Path) -> None:
+    """By its signature alone, in each byte."""
+    proven = verbs("audit", run.name, "--file", str(file), "--signer", f"{key}.pub", "--json")
+    report = AuditReport.model_validate(proven.document())
+    assert (proven.code, report.run_id, report.events) == (0, run.name, 0)
+    assert report.content is not None and report.content.startswith("runs: ")
+    assert report.signature is not None and report.signature.verified
+    unnamed = verbs("audit", "--file", str(file))
+    assert f"Run {run.name}, runs: " in unnamed.out and "NOT verified" in unnamed.out
+    assert verbs("audit", "another-run", "--file", str(file)).code == 3
+    lines = file.read_text().splitlines(keepends=True)
+    for changed in (lines[:-2] + lines[-1:], lines[:-1], lines[1:]):
+        forged = file.with_name("forged.jsonl")
+        forged.write_text("".join(changed))
+        refused = verbs("audit", "--file", str(forged), "--signer", f"{key}.pub")
+        assert refused.code == 3, refused.out
+        assert refused.out.startswith(f"BROKEN at {forged}: ")
+
+
+@pytest.mark.full
+def test_a_deleted_run_is_proven_by_its_export_and_protects_its_effects(
+    verbs: Verbs, new_run: NewRun, settings: dict[str, str], shop: ShopProcess, tmp_path: Path
+) -> None:
+    run, exports = new_run(), tmp_path / "exports"
+    approve(verbs, run)
+    made = shop.counts(run.order)
+    key = tmp_path / "rita.pem"
+    assert verbs("principal", "keygen", str(key)).code == 0
+    signed = ("--export", str(exports), "--key", str(key))
+
+    kept = verbs("retention", "--json", **NOW)
+    forget(settings, run.name)
+    look = verbs("retention", "--json", **NOW)
+    bare = verbs("retention", "--apply", **NOW)
+    assert [
+        one.why
+        for one in RetentionReport.model_validate(kept.document()).kept
+        if one.run_id == run.name
+    ] == [f"Temporal has the history of {run.name} until its own retention is over"]
+    report = RetentionReport.model_validate(look.document())
+    assert run.name in [one.run_id for one in report.hidden] and not report.applied
+    assert (bare.code, "--no-export" in bare.line()) == (2, True)
+    grace = {"SUREHAND_RETENTION": "runs=0s,grace=1h"}
+    assert verbs("retention", "--apply", *signed, **grace).code == 0
+    for verb in ("effects", "events", "artifacts", "interventions", "notifications"):
+        ended = verbs(verb, run.name)
+        assert ended.code == 2 and f"run {run.name} is hidden since" in ended.line()
+    assert "the chain holds" in verbs("audit", run.name).out
+    assert verbs("retention", "--keep", run.name, "--reason", "look").code == 0
+    assert verbs("effects", run.name).code == 0
+    assert verbs("retention", "--release", run.name).code == 0
+
+    done = verbs("retention", "--apply", "--json", *signed, **NOW)
+
+    report = RetentionReport.model_validate(done.document())
+    [part] = [one for one in report.deleted if one.run_id == run.name]
+    assert list(part.exports) == [
+        str(exports / f"{run.name}.jsonl"),
+        str(exports / f"{run.name}+runs.jsonl"),
+    ]
+    content_is_proven(verbs, run, Path(part.exports[1]), key)
+    told = verbs("audit", run.name).out
+    assert f"Run {run.name} was deleted by ana on " in told and part.exports[0] in told
+    proven = verbs("audit", run.name, "--file", part.exports[0], "--signer", f"{key}.pub", "--json")
+    assert proven.code == 0
+    assert proven.document()["compared_with"].startswith("the head in the ledger's row of the run")
+    file = Path(part.exports[0])
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-2]))
+    assert verbs("audit", run.name, "--file", str(file)).code == 3
+
+    again = Run(f"{run.name}-again", run.order)
+    assert verbs(*run.start, "--wait").code != 0
+    assert verbs(*again.start, "--wait").code in (10, 20)
+    if "approve" in (shown := verbs("show", again.name).out):
+        command = re.search(r"approve (\S+) --params-hash (\S+)", shown)
+        assert command is not None
+        verbs("approve", command[1], "--params-hash", command[2])
+        verbs(*again.start, "--wait")
+    assert "whose content was deleted" in verbs("show", again.name).out
+    assert shop.counts(run.order) == made
+
+
+def test_what_serves_ends_by_a_signal_between_two_rounds(
+    settings: dict[str, str], tmp_path: Path, temporal_server: object
+) -> None:
+    starter = Starter({**settings, "SUREHAND_RETENTION": "outputs=9999d"}, tmp_path)
+
+    with starter.popen("retention", "--every", "1h", "--no-export", "--json") as process:
+        assert process.stdout is not None
+        assert '"applied": true' in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting", "why"),
+    [
+        (("--apply", "--keep", "r"), "", "name one"),
+        (("--export", "d"), "", "--export and --no-export are for --apply and --every"),
+        (("--apply", "--export", "d"), "runs=1d", "exports are signed: name your key"),
+        ((), "runs", "'runs': write KIND=DURATION, KIND one of runs, steps, outputs,"),
+        ((), "money=3d", "'money=3d': write KIND=DURATION"),
+        ((), "runs=soon", "'soon' is no duration such as 12h or 365d"),
+        ((), "runs=1d,runs=2d", "runs is there twice"),
+        ((), "runs=1d,steps=2d", "steps cannot be kept for longer than runs, with which it goes"),
+        (("--release", "nobody-has-it"), "", "run not found: nobody-has-it"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(
+    verbs: Verbs, arguments: tuple[str, ...], setting: str, why: str
+) -> None:
+    ended = verbs("retention", *arguments, SUREHAND_RETENTION=setting)
+
+    assert ended.code == 2
+    assert why in ended.line()
+
+
+def test_nothing_is_hidden_where_nothing_is_set(verbs: Verbs) -> None:
+    ended = verbs("retention")
+
+    assert ended.code == 0
+    assert "SUREHAND_RETENTION is not set: nothing is hidden, and nothing deleted" in ended.out
+
+
+#: Another process in the middle of a write transaction.
+WRITER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute(f"PRAGMA journal_mode={sys.argv[2]}")
+connection.execute("BEGIN IMMEDIATE")
+print("writing", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("fuser") is None, reason="needs fuser")
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_the_command_that_doctor_gives_shows_the_stopped_process_that_stops_everybody(
+    sqlite_template: Path, tmp_path: Path, mode: str
+) -> None:
+    file = tmp_path / "the ledger.db"
+    shutil.copy(sqlite_template, file)
+    line = [sys.executable, "-c", WRITER, str(file), mode]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"writing\n"
+            writer.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
+            own = {
+                "SUREHAND_DATABASE_URL": f"sqlite:///{file}",
+                "SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools",
+                "TEMPORAL_ADDRESS": "127.0.0.1:1",
+            }
+            checks = Starter(own, tmp_path)("doctor", "--json").document()["checks"]
+            (check,) = [one for one in checks if one["name"] == "database"]
+            (command,) = check["commands"]
+            shown = subprocess.check_output(command, shell=True, text=True).splitlines()[1:]
+        finally:
+            writer.kill()
+
+    assert not check["ok"] and "database is locked" in check["detail"]
+    assert [one.split()[:2] for one in shown] == [[str(writer.pid), "T"]]

@@ -1,26 +1,35 @@
-"""Lines with commands that people paste."""
+"""What waits for people, and the lines with commands that they paste."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
-from datetime import UTC, datetime
+import shutil
+import subprocess
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from rich.live import Live
 from rich.spinner import Spinner
+from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from surehand.cli.approvals import PendingList
 from surehand.cli.dev import tell_new
 from surehand.cli.printer import Printer
 from surehand.cli.render import commands_of, open_lines, request_lines, waiting_lines
 from surehand.cli.show import LiveWatch
 from surehand.cli.steering import given
+from surehand.client import launch
 from surehand.client.client import Looked, SilentRun
 from surehand.client.connection import Connection
 from surehand.process.connect import Target
+from surehand.process.dev_server import DevServer
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
@@ -28,6 +37,9 @@ from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.states import RunState, Waiting
 from surehand.workflows.names import YOUR_NAME
 from surehand.workflows.plan.policy import Requirement
+from tests.cli.starter import Run, Verbs
+from tests.shop_process import ShopProcess
+from tests.worker_process import WorkerProcess
 
 
 def connection(tenant: str) -> Connection:
@@ -215,8 +227,6 @@ def test_a_servers_trouble_is_no_mistake_of_ours(status: RPCStatusCode) -> None:
 
 
 # What is typed after ``answer``: ids with values, or one value.
-
-
 ASKED = {"why.1", "pay/why.1"}
 
 
@@ -240,3 +250,246 @@ def test_an_answer_is_for_the_question_that_it_names_or_the_only_one(
 def test_an_id_of_no_question_is_no_value_of_another_one(typed: str) -> None:
     with pytest.raises(WrongUse, match="does not begin with the id of a question"):
         given([typed], ASKED)
+
+
+TOOL = '''
+from pydantic import BaseModel
+
+from surehand import READ, WRITE, OutcomeUnknown, ToolContext, tool
+
+
+class Letter(BaseModel):
+    to: str
+
+
+@tool("letters.send", effect=WRITE, recovery="human", irreversible=True)
+async def send(params: Letter, ctx: ToolContext) -> None:
+    """Send a letter by a service that does not answer."""
+    raise OutcomeUnknown("the connection was cut")
+
+
+@tool("letters.read", effect=READ)
+async def read(params: Letter, ctx: ToolContext) -> str:
+    """Read a letter."""
+    return "Dear Ada"
+'''
+PLANS = {
+    "doubt": "- {id: letter, tool: letters.send, params: {to: ada}}\n",
+    "waits": "- {id: parcel, wait: {event: parcel.returned, about: order-7}}\n",
+    "spends": """
+name: spends
+budget: {steps: 1}
+steps:
+  - {id: one, tool: letters.read, params: {to: ada}}
+  - {id: two, tool: letters.read, params: {to: bob}}
+""",
+}
+
+
+def test_pending_lists_doubts_and_pauses_also_those_of_ended_runs(
+    settings: dict[str, str],
+    temporal_server: DevServer,
+    temporal_cli: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "doubtful.py").write_text(TOOL)
+    tenant = f"t{uuid.uuid4().hex[:8]}"
+    own = {
+        **settings,
+        "SUREHAND_TASK_QUEUE": f"pending-{tenant}",
+        "SUREHAND_TENANT": tenant,
+        "SUREHAND_TOOL_MODULES": "doubtful",
+        "PYTHONPATH": str(tmp_path),
+    }
+    verbs = Verbs(own, tmp_path, monkeypatch)
+
+    def others() -> list[tuple[str, str]]:
+        listed = PendingList.model_validate(verbs("pending", "--json").document())
+        return sorted((one.kind, str(one.run_id)) for one in listed.others)
+
+    with WorkerProcess(own, tmp_path / "worker") as worker:
+        worker.wait_ready()
+        assert "Nothing waits for a person" in verbs("pending").out
+        for name, plan in PLANS.items():
+            (tmp_path / f"{name}.yaml").write_text(plan)
+            started = verbs("start", f"{name}.yaml", "--run-id", name, "--wait")
+            assert started.code == 10, started
+        assert verbs("pause", "waits", "--reason", "legal").code == 0
+
+        waiting = [
+            ("budget", f"{tenant}/spends"),
+            ("intervention", f"{tenant}/doubt"),
+            ("pause", f"{tenant}/waits"),
+        ]
+        assert others() == waiting
+        shown = verbs("pending").out
+        assert (
+            f"not-happened --run {tenant}/doubt" in shown
+            and f"starter.py resume {tenant}/waits" in shown
+        )
+        assert f"top-up {tenant}/spends" in shown
+        assert "Nothing waits" not in shown
+        blind = {**own, "SUREHAND_DATABASE_URL": f"sqlite:///{tmp_path / 'none.db'}"}
+        without_ledger = Verbs(blind, tmp_path, monkeypatch)("pending")
+        assert without_ledger.code == ExitCode.NOT_REACHABLE
+        assert f"starter.py resume {tenant}/waits" in without_ledger.out
+        where = ["--workflow-id", f"{tenant}/doubt", "--address", temporal_server.address]
+        terminate = [temporal_cli, "workflow", "terminate", *where]
+        subprocess.run(terminate, check=True, capture_output=True)
+        assert others() == waiting
+
+
+RECEIPT = '{"refund_id": "refund-7", "order_id": "o", "amount": "120.00", "currency": "EUR"}'
+
+
+def test_a_human_settles_what_a_crash_left_unknown(
+    settings: dict[str, str],
+    sqlite_template: Path,
+    shop: ShopProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    own = {
+        **settings,
+        "SUREHAND_DATABASE_URL": f"sqlite:///{ledger}",
+        "SUREHAND_TASK_QUEUE": f"resolve-{uuid.uuid4().hex[:8]}",
+        "SUREHAND_TOOL_MODULES": "tests.variants.refund_human",
+    }
+    verbs, run = Verbs(own, tmp_path, monkeypatch), Run("in-doubt", shop.new_order())
+    drill = {**own, "SUREHAND_CRASH_AT": "payments.refund:after_call"}
+    with WorkerProcess(drill, tmp_path / "first") as first:
+        first.wait_ready()
+        assert verbs(*run.start, "--wait").code == 10
+        [asked] = verbs("show", run.name, "--json").document()["pending"]
+        verbs("approve", asked["approval_id"], "--params-hash", asked["params_hash"])
+        first.wait_killed()
+    with WorkerProcess(own, tmp_path / "second"):
+        waiting = verbs(*run.start, "--wait")
+        assert waiting.code == 10
+        [row] = verbs("interventions", "--open", "--json").document()["rows"]
+        intervention = row["intervention_id"]
+        pasted = [shlex.split(line) for line in waiting.out.splitlines() if " resolve " in line]
+        outcomes = ["happened", "not-happened", "call-off", "compensated", "undo", "give-up"]
+        resolve = ["python", "starter.py", "resolve", intervention]
+        assert [line[4] for line in pasted if line[:4] == resolve] == outcomes
+        line = f"python starter.py resolve {intervention} OUTCOME --run {run.name}"
+        assert line in verbs("interventions").out
+
+        broken = verbs("resolve", intervention, "happened", "--receipt", "{bad")
+        audited = verbs("audit", run.name)
+        unknown = verbs("resolve", "iv-none", "happened")
+        mailless = verbs("resolve", intervention, "happened", "--evidence", "bank statement")
+        settled = verbs(
+            *("resolve", intervention, "happened", "--as", "bob"),
+            *("--evidence", "bank statement", "--receipt", RECEIPT),
+        )
+        again = verbs("resolve", intervention, "not-happened", "--run", run.name)
+
+        assert (broken.code, audited.code) == (2, 0)
+        assert "--receipt must be JSON, such as" in broken.line()
+        assert "line 1, column 2" in broken.line()
+        assert f"waits for a human: {intervention}" in audited.out
+        assert "nobody knows whether it happened: payments.refund (step refund" in audited.out
+        assert mailless.code == 2
+        assert "step mail takes ${refund.amount} from what this call returned" in mailless.line()
+        assert (unknown.code, settled.code, again.code) == (2, 0, 2)
+        assert "intervention not found: iv-none" in unknown.line()
+        assert verbs(*run.start, "--wait").code == 0
+    [row] = verbs("interventions", run.name, "--json").document()["rows"]
+    assert (row["state"], row["outcome"], row["actor"]) == ("settled", "happened", "bob")
+    assert shop.counts(run.order)["refunds"] == 1
+
+
+def test_a_human_settles_in_the_ledger_what_a_terminated_run_has_left(
+    settings: dict[str, str],
+    sqlite_template: Path,
+    shop: ShopProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    temporal_cli: Path,
+    temporal_server: DevServer,
+) -> None:
+    ledger, unique = shutil.copy(sqlite_template, tmp_path / "ledger.db"), uuid.uuid4().hex[:8]
+    own = {
+        **settings,
+        "SUREHAND_DATABASE_URL": f"sqlite:///{ledger}",
+        "SUREHAND_TASK_QUEUE": f"resolve-{unique}",
+        "SUREHAND_TOOL_MODULES": "tests.variants.refund_human",
+    }
+    verbs, run = Verbs(own, tmp_path, monkeypatch), Run(f"left-{unique}", shop.new_order())
+    shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
+    with WorkerProcess(own, tmp_path / "worker") as worker:
+        worker.wait_ready()
+        assert verbs(*run.start, "--wait").code == 10
+        [asked] = verbs("show", run.name, "--json").document()["pending"]
+        verbs("approve", asked["approval_id"], "--params-hash", asked["params_hash"])
+        assert verbs(*run.start, "--wait").code == 10
+    terminate = ["workflow", "terminate", "--workflow-id", run.name]
+    terminate += ["--address", temporal_server.address]
+    subprocess.run([temporal_cli, *terminate], check=True, capture_output=True)
+    [row] = verbs("interventions", "--open", "--json").document()["rows"]
+    happened = ("resolve", row["intervention_id"], "happened", "--as", "bob")
+    proof = ("--evidence", "bank statement", "--receipt", RECEIPT)
+
+    assert "Waiting for a human: 1" in verbs("reconcile").out
+    assert verbs("reconcile", "--json").document()["for_a_human"] == 1
+    for arguments in ((), ("--run", run.name)):
+        without = verbs(*happened, *arguments, *proof, SUREHAND_DATABASE_URL="")
+        assert without.code == 2
+        assert "SUREHAND_DATABASE_URL" in without.line()
+    stranger = verbs(*happened, *proof, "--tenant", "acme")
+    unproven = verbs(*happened)
+    settled = [verbs(*happened, *proof, "--json") for _ in range(2)]
+    second = verbs("resolve", row["intervention_id"], "not-happened", "--run", run.name)
+
+    assert (stranger.code, unproven.code, second.code) == (2, 2, 2)
+    assert "evidence" in unproven.line()
+    assert "already settled by bob: happened" in second.line()
+    assert [one.code for one in settled] == [0, 0]
+    assert "in the ledger" in settled[0].document()["message"]
+    [effect] = verbs("effects", run.name, "--json").document()["rows"]
+    assert (effect["state"], effect["receipt"]["refund_id"]) == ("committed", "refund-7")
+    events = verbs("events", run.name, "--json").document()["rows"]
+    [event] = [one["body"] for one in events if one["type"] == "intervention.settled"]
+    assert (event["actor"], event["evidence"]) == ("bob", "bank statement")
+    assert verbs("audit", run.name).code == 0
+    assert "Waiting for a human" not in verbs("reconcile").out
+
+
+@pytest.fixture
+def quick(lonely: Verbs, monkeypatch: pytest.MonkeyPatch) -> Verbs:
+    """The verbs of a tenant of its own, whose runs no worker takes up."""
+    monkeypatch.setattr(launch, "TAKEN_UP_WITHIN", timedelta(seconds=0.1))
+    lonely.environment["SUREHAND_TENANT"] = f"t{uuid.uuid4().hex[:8]}"
+    return lonely
+
+
+async def terminated(address: str, verbs: Verbs, *names: str) -> None:
+    """End runs in this order, and return once the server lists them so."""
+    client = await Client.connect(address)
+    tenant = verbs.environment["SUREHAND_TENANT"]
+    for number, name in enumerate(names, 1):
+        await client.get_workflow_handle(f"{tenant}/{name}").terminate()
+        ended = f"Tenant = '{tenant}' AND ExecutionStatus = 'Terminated'"
+        while (await client.count_workflows(ended)).count < number:
+            pass
+
+
+def test_the_run_that_was_started_last_is_listed_first_also_among_ended_ones(
+    quick: Verbs, temporal_server: DevServer
+) -> None:
+    for name in ("first", "second", "third", "goes-on", "last"):
+        quick(*Run(name, "order-1").start)
+    ends = ("last", "third", "second", "first")
+    asyncio.run(terminated(temporal_server.address, quick, *ends))
+
+    def listed(*arguments: str) -> list[str]:
+        runs = quick("list", "--json", *arguments).document()["runs"]
+        return [run["run_id"].rpartition("/")[2] for run in runs]
+
+    assert listed() == ["last", "goes-on", "third", "second", "first"]
+    assert listed("--limit", "1") == ["last"]
+    assert listed("--limit", "3") == ["last", "goes-on", "third"]
+    assert listed("--state", "terminated", "--limit", "2") == ["last", "third"]

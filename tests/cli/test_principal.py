@@ -1,4 +1,4 @@
-"""``principal``: who may decide, act and sign; each command is done in full or not at all."""
+"""Verbs of administrators: each command is done in full or not at all."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from surehand.activities.ledger.core.people_tables import (
 )
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.core.tables import quotas
 from surehand.activities.ledger.people.public_keys import kid_of, public_key
 from surehand.cli.principals import PrincipalChanged, PrincipalHistory, PrincipalList
+from surehand.cli.tenants import QuotaShown
 from surehand.client.messages import new_key
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
@@ -73,8 +75,6 @@ def office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # Adding, granting, revoking
-
-
 @both
 def test_a_principal_is_added_with_roles_permissions_and_a_key(office: Office) -> None:
     kid, file = office.keys("ana")
@@ -187,8 +187,6 @@ def test_an_unknown_principal_is_named_and_not_made(office: Office, verb: str) -
 
 
 # Keys
-
-
 @both
 def test_a_key_of_somebody_else_is_refused_and_its_new_principal_is_not_added(
     office: Office,
@@ -302,8 +300,6 @@ def test_a_key_is_taken_as_pem_and_revoked_by_an_id_that_looks_like_an_option(
 
 
 # Names
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -347,8 +343,6 @@ def test_a_role_or_permission_that_no_policy_could_name_is_refused(
 
 
 # Who may change principals, and who did
-
-
 @postgresql
 def test_a_workers_url_changes_nothing_and_may_look(office: Office) -> None:
     kid, file = office.keys("ana")
@@ -415,8 +409,6 @@ def test_another_tenants_principals_are_others(office: Office) -> None:
 
 
 # In a process of its own
-
-
 @pytest.fixture
 def approver(tmp_path: Path) -> Starter:
     """Somebody with no database."""
@@ -468,3 +460,73 @@ def test_a_public_key_is_read_from_stdin(office: Office) -> None:
     empty = starter("principal", "key", "ana", "-")
     assert empty.code == 2
     assert "public key -: it is neither" in empty.line()
+
+
+class QuotaOffice(LedgerOffice):
+    """``quota`` at a ledger of its own."""
+
+    group = "quota"
+
+    def rows(self, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
+        async def read() -> list[dict[str, Any]]:
+            async with open_ledger(self.url) as ledger:
+                with ledger.transaction(tenant) as tx:
+                    return tx.all(rows_of(quotas))
+
+        return asyncio.run(read())
+
+    def limits(self, *arguments: str) -> dict[str, str | None]:
+        shown = QuotaShown.model_validate(self.done("show", "--json", *arguments).document())
+        return {one.quota: one.limit for one in shown.quotas}
+
+
+@pytest.fixture
+def quota_office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuotaOffice:
+    return QuotaOffice.opened(ledger_url, tmp_path, monkeypatch, SUREHAND_USER="root")
+
+
+def test_what_is_set_is_shown_and_what_is_not_named_stays(quota_office: QuotaOffice) -> None:
+    quota_office.done("set", "--open-runs", "5", "--effects-per-hour", "100", "--weight", "2")
+    quota_office.done("set", "--money-per-day", "12.50", "--open-runs", "none", "--over", "reject")
+
+    assert quota_office.limits() == {
+        "open_runs": None,
+        "effects_per_hour": "100",
+        "pending_approvals": None,
+        "tokens_per_day": None,
+        "money_per_day": "12.50",
+    }
+    [row] = quota_office.rows()
+    assert (row["over"], row["weight"], row["set_by"]) == ("reject", 2.0, "root")
+    told = quota_office.done("show").out
+    assert "effects_per_hour" in told and "0 runs in the queue" in told
+    assert set(quota_office.limits("--tenant", "acme").values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "nothing is set: name a quota, --over or --weight"),
+        (("--open-runs", "-1"), "--open-runs '-1': use a whole number of at most"),
+        (("--effects-per-hour", "1.5"), "--effects-per-hour '1.5': use a whole number"),
+        (("--tokens-per-day", "9" * 19), "use a whole number of at most 1000000000000000000"),
+        (("--money-per-day", "NaN"), "--money-per-day 'NaN': use a decimal of at most"),
+        (("--money-per-day", "9000000000.1"), "use a decimal of at most 9000000000"),
+        (("--over", "wait"), "--over 'wait': use queue or reject"),
+        (("--weight", "0"), "--weight 0: use 0.001 to 1000"),
+        (("--weight", "nan"), "--weight nan: use 0.001 to 1000"),
+    ],
+)
+def test_what_is_no_quota_is_refused_in_one_line(
+    quota_office: QuotaOffice, arguments: tuple[str, ...], why: str
+) -> None:
+    assert why in quota_office.refused("set", *arguments)
+
+
+@pytest.mark.parametrize("database", DATABASES[1:])
+def test_a_worker_may_not_raise_its_tenants_quota(quota_office: QuotaOffice) -> None:
+    quota_office.done("set", "--effects-per-hour", "1")
+    url = make_url(quota_office.url).set(username=WORKER).render_as_string(hide_password=False)
+
+    said = quota_office.refused("set", "--effects-per-hour", "1000", SUREHAND_DATABASE_URL=url)
+    assert said.startswith(f"surehand: permission denied: database role '{WORKER}' may not change")

@@ -1,4 +1,4 @@
-"""Every code block of README and how-to pages is run, or says why it cannot be."""
+"""What pages say can be done as it stands, and names what is there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 import yaml
@@ -25,7 +26,6 @@ from tests.worker_process import WorkerProcess
 
 #: Seconds; the longest page drills a step twice.
 LIMIT_S = 540
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 #: Blocks that cannot be run here. A new one is a decision.
 NOT_RUN = 45
 #: What lies in a checkout. Programs are copied into the folder that a page is read in: Python looks
@@ -35,7 +35,6 @@ LINKED = ("surehand", "examples")
 RUN_IT = DOCS / "howto" / "run-it.md"
 #: What is in the virtual environment already.
 ALREADY_DONE = {"make venv": ":", "source .venv/bin/activate": ":"}
-
 ALL = [block for page in RUN for block in blocks(page)]
 
 
@@ -119,6 +118,7 @@ def read(
 ALONE = (README, DOCS / "tutorial.md", RUN_IT)
 
 
+@pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize("page", [p for p in RUN if p not in ALONE], ids=lambda page: page.stem)
 @pytest.mark.usefixtures("worker")
 def test_what_a_page_says_can_be_done_as_it_stands(
@@ -140,6 +140,7 @@ def test_what_a_page_says_can_be_done_as_it_stands(
         read(page, folder, common | places | variables, own, QUICK)
 
 
+@pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize("page", ALONE, ids=lambda page: page.stem)
 @pytest.mark.usefixtures("temporal_cli")
 def test_what_a_page_says_can_be_done_on_a_machine_where_nothing_runs(
@@ -160,6 +161,7 @@ def test_what_a_page_says_can_be_done_on_a_machine_where_nothing_runs(
     read(page, folder, environment, own, quick="")
 
 
+@pytest.mark.timeout(LIMIT_S + 60)
 def test_every_block_is_of_a_kind_that_is_run_or_says_why_not() -> None:
     runs = ("bash", "yaml", "python", "toml", "json")
     unknown = [place(b) for b in ALL if not b.not_run and b.language not in (*runs, *SHOWN)]
@@ -171,6 +173,7 @@ def test_every_block_is_of_a_kind_that_is_run_or_says_why_not() -> None:
     assert nameless == [], "name the file that it is: ```python title=..."
 
 
+@pytest.mark.timeout(LIMIT_S + 60)
 def test_the_list_of_how_to_pages_has_each_of_them_by_its_title() -> None:
     pages = [page for page in (DOCS / "howto").glob("*.md") if page.name != "index.md"]
     titles = {page.read_text(encoding="utf-8").partition("\n")[0][2:]: page for page in pages}
@@ -181,18 +184,21 @@ def test_the_list_of_how_to_pages_has_each_of_them_by_its_title() -> None:
     )
 
 
+@pytest.mark.timeout(LIMIT_S + 60)
 def test_no_block_of_a_page_is_overlooked() -> None:
     for page in RUN:
         lines = page.read_text(encoding="utf-8").splitlines()
         assert len(blocks(page)) * 2 == len([line for line in lines if line[:3] == "```"]), page
 
 
+@pytest.mark.timeout(LIMIT_S + 60)
 def test_blocks_that_cannot_be_run_are_counted() -> None:
     not_run = [f"{place(block)}: {block.not_run}" for block in ALL if block.not_run]
 
     assert len(not_run) == NOT_RUN, "\n".join(not_run)
 
 
+@pytest.mark.timeout(LIMIT_S + 60)
 def test_each_block_can_be_read_as_what_it_is() -> None:
     unreadable = []
     for block in ALL:
@@ -214,3 +220,73 @@ def parse(block: Block) -> None:
                 json.loads(line)
         case "python":
             ast.parse(block.text)
+
+
+ROOMS: Final = (
+    "workflows",
+    "activities",
+    "surehand/agents",
+    "process",
+    "client",
+    "cli",
+    "drill",
+    "benchmarks",
+)
+#: What a programmer knows, or the command line has as a verb.
+_KNOWN: Final = """
+ai app base benchmark call4agents child children cipher classify cli clock connect connection
+context control core dbos demo describe dev doctor engine env environment error exit file history
+identity interrupt json key langchain langgraph limit metric migrate migration model module name
+one open openai option output own people place plain plugin prepare process profile program
+progress public pydantic read rebuild reconcile refund render report resolve row rule run schema
+serve server settings show sign signature simulate simulation size start stat state store
+surehand table text tool undone usage validation value word wording worker workflow write
+"""
+KNOWN: Final = frozenset(_KNOWN.split())
+
+
+def words() -> dict[str, str]:
+    """Return the words of names, each with a file that has it."""
+    found: dict[str, str] = {}
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if "versions" in path.parts or path.stem.startswith("__"):
+                continue
+            for part in path.relative_to(ROOT).with_suffix("").parts:
+                for word in part.split("_"):
+                    found.setdefault(word, str(path.relative_to(ROOT)))
+    return found
+
+
+def stems(word: str) -> set[str]:
+    """Return a word, and what it may be a form of."""
+    found = {word, word.removesuffix("s"), word.removesuffix("es")}
+    found |= {
+        one.removesuffix(end) + more
+        for one in tuple(found)
+        for end, more in (
+            ("ing", ""),
+            ("ing", "e"),
+            ("ed", ""),
+            ("ed", "e"),
+            ("ie", "y"),
+            ("ies", "y"),
+        )
+        if one.endswith(end)
+    }
+    return found
+
+
+def test_each_word_of_a_file_s_name_is_in_the_glossary_or_known() -> None:
+    glossary = (DOCS / "glossary.md").read_text(encoding="utf-8").lower()
+    listed = " ".join(re.findall(r"^\| ([^|]+) \|", glossary, re.MULTILINE))
+    told = set(re.findall(r"[a-z]+", listed)) | KNOWN
+
+    unknown = {word: file for word, file in words().items() if not stems(word) & told}
+    assert unknown == {}, "add these words to docs/glossary.md"
+
+
+def test_no_known_word_is_kept_that_no_name_has() -> None:
+    used = {stem for word in words() for stem in stems(word)}
+
+    assert KNOWN - used == set()

@@ -1,14 +1,31 @@
-"""Guarantee G4: what a failed run has done is undone last first and once, or a human is asked."""
+"""Guarantee G4: what a failed or terminated run has done is undone last first and once."""
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
 
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from surehand.activities import maintenance
+from surehand.activities.ledger.effects import run_tree
 from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts import maintenance as maintenance_contracts
+from surehand.workflows.contracts.maintenance import (
+    CarriedUnwinding,
+    Unwound,
+)
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.states import RunState
-from tests.e2e.runs import Run, example_plan, states, step, timeline
+from surehand.workflows.identity import unwind_id
+from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import executions, reset_before
+from tests.e2e.papers import TOOLS, WAITS, files, paper, told
+from tests.e2e.plans import plan
+from tests.e2e.runs import Run, decision_on, example_plan, states, step, timeline
 from tests.e2e.stage import Stage
+from tests.e2e.stopped_runs import reconciled, terminated, until_found, unwind
 from tests.ledger_databases import DATABASES
 
 CANCEL, UNDO = "payments.cancel_refund", "inventory.undo_restock"
@@ -143,3 +160,160 @@ async def test_after_an_undo_another_run_may_refund_the_order_and_the_same_step_
     assert stage.shop.counts(order_id)["refunds"] == 2
     [refund] = [row for row in await stage.effects(second) if row["tool"] == "payments.refund"]
     assert (refund["generation"], refund["state"]) == (2, "committed")
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_the_reaper_closes_a_terminated_run_and_lists_what_stands(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await terminated(stage, order_id)
+        [found] = await until_found(stage, run)
+        again = await reconciled(stage)
+
+    assert [view.tool for view in found.remaining] == ["inventory.restock", "payments.refund"]
+    assert again.stopped == []
+    [row] = stage.run_rows(run)
+    assert (row["state"], row["error"]) == ("failed", "stopped from outside")
+    states = {one["approval_id"]: one["state"] for one in stage.approval_rows(run)}
+    assert states == {f"{run.run_id}/refund/1": "approved", f"{run.run_id}/close/1": "void"}
+    # Found, and offered: nothing is undone before somebody says so.
+    counts = stage.shop.counts(order_id)
+    assert (counts["refund_cancellations"], counts["restock_undos"]) == (0, 0)
+
+
+async def test_a_round_comes_to_every_run_of_a_batch_that_was_terminated(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the size of a page; those that are closed already are in front."""
+    monkeypatch.setattr(maintenance, "_PAGE", 2)
+    asks = Plan.model_validate([{"id": "wait", "ask": "Go on?"}])
+    async with stage.worker_here(reconcile_batch="1"):
+        for _ in range(2):
+            runs = [await stage.start(asks) for _ in range(3)]
+            for run in runs:
+                await run.in_state(RunState.WAITING_INPUT)
+                await run.handle.terminate("by hand")
+            # The server's list of runs lags a little: it has them once it has a later one.
+            await until_found(stage, await terminated(stage, stage.shop.new_order()))
+            await reconciled(stage)
+
+            errors = [(stage.run_rows(run))[0]["error"] for run in runs]
+            assert errors == ["stopped from outside"] * 3
+
+
+async def test_unwinding_a_terminated_run_undoes_its_effects_once_last_first(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        run = await terminated(stage, order_id)
+        done = await unwind(stage, run)
+        again = await unwind(stage, run)
+
+    assert (done.undone, done.left) == (["restock", "refund"], [])
+    assert (again.undone, again.left) == ([], [])
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+    assert (counts["restocks"], counts["restock_undos"]) == (1, 1)
+    undone = await stage.events(run, "effect.compensated")
+    assert [event["step_id"] for event in undone] == ["restock", "refund"]
+    [unwinding, _] = await stage.events(run, "run.unwinding")
+    assert unwinding["body"]["actor"] == "oscar"
+
+
+async def test_unwinding_goes_on_over_many_executions_and_comes_to_every_effect_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=4))
+    stays = {"name": paper(stage, "stays")}
+    names = [str(number) for number in range(12)]
+    steps = [files(stage, name) for name in names]
+    steps.insert(8, {"id": "stays", "tool": "papers.take_out", "params": stays})
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*steps, WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.terminate("by hand")
+        done = await unwind(stage, run, continue_after=20)
+        unwinding_id = unwind_id(run.run_id)
+        unwinding = Run(unwinding_id, stage.client.get_workflow_handle(unwinding_id))
+        histories = await executions(stage, unwinding)
+
+    assert len(histories) >= 4
+    assert told(stage, "take out") == ["stays", *reversed(names)]
+    assert done.undone == [f"file-{name}" for name in reversed(names)]
+    assert [(one.step_id, one.reason) for one in done.left] == [("stays", "irreversible")]
+    assert len(await stage.events(run, "run.unwinding")) == 1
+
+
+async def test_what_was_undone_is_counted_where_it_is_not_listed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance_contracts, "MOST_LISTED", 1)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*(files(stage, name) for name in "abc"), WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.terminate("by hand")
+        done = await unwind(stage, run, continue_after=1)
+
+    assert (done.undone, done.more_undone) == (["file-c"], 2)
+
+
+async def test_nobody_begins_in_the_middle_of_an_unwinding(stage: Stage) -> None:
+    done = Unwound(run_id="r", undone=[], left=[])
+    carried = CarriedUnwinding(after=None, tried=[], done=done)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(files(stage, "a"), WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        with pytest.raises(WorkflowFailureError) as refused:
+            await unwind(stage, run, carried=carried)
+        await run.handle.terminate("done with")
+
+    cause = refused.value.cause
+    assert isinstance(cause, ApplicationError) and cause.type == "RunIdInvalid"
+    assert told(stage, "take out") == []
+
+
+async def test_a_run_that_is_open_is_not_unwound_from_outside(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks("refund")
+        with pytest.raises(WorkflowFailureError) as refused:
+            await unwind(stage, run)
+        await run.cancel()
+        await run.result()
+
+    cause = refused.value.cause.cause  # type: ignore[union-attr]
+    assert isinstance(cause, ApplicationError) and cause.type == "RunStillOpen"
+
+
+async def test_a_run_that_was_reset_is_not_taken_for_the_stopped_one_before_it(
+    stage: Stage, order_id: str
+) -> None:
+    """A reset terminates the execution before; the run itself goes on under the same id."""
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks("refund")
+        again = await reset_before(stage, run, "request_approval", 1)
+        request = await again.asks("refund")
+        # What the server's list shows of a later one, it shows of this one, too.
+        await until_found(stage, await terminated(stage, stage.shop.new_order()))
+        await again.decide(decision_on(request))
+        result = await again.result()
+
+    assert result.state is RunState.COMPLETED
+    [row] = stage.run_rows(run)
+    assert row["state"] == "completed"
+
+
+async def test_a_run_that_has_ended_by_itself_is_not_unwound(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await run.result()
+        with pytest.raises(WorkflowFailureError) as refused:
+            await unwind(stage, run)
+
+    cause = refused.value.cause.cause  # type: ignore[union-attr]
+    assert isinstance(cause, ApplicationError) and cause.type == "RunEnded"
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)

@@ -35,7 +35,7 @@ from tests.e2e.kinds import (
 from tests.e2e.plans import plan
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
-from tests.ledger.test_audit import rechained
+from tests.ledger.test_events import rechained
 from tests.pairwise import Case, pairwise
 
 pytestmark = pytest.mark.crash

@@ -1,20 +1,22 @@
-"""An endpoint shows, or a receiver gets, the SDK's metrics and ours, of few values.
-
-The ledger tells the same story.
-"""
+"""Metrics and traces as a receiver gets them from real workers."""
 
 from __future__ import annotations
 
 import re
+import signal
 import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from temporalio.api.common.v1 import Header, Payload, WorkflowExecution
+from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 
 from surehand.activities.ledger.history.stats import StatsScope, stats
 from surehand.activities.ledger.retention import policy
@@ -22,9 +24,13 @@ from surehand.process.children import clean_environment
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.docs.test_alerts import metrics_asked_for, whole
-from tests.e2e.otlp_receiver import receiving
-from tests.e2e.runs import example_plan, until
+from tests.e2e.executions import inside
+from tests.e2e.messages import answered
+from tests.e2e.otlp_receiver import Receiver, Seen, receiving
+from tests.e2e.plans import child, plan, refund_step
+from tests.e2e.runs import Run, decision_on, example_plan, until
 from tests.e2e.stage import Stage
+from tests.e2e.test_agents import driven, settings
 from tests.worker_process import ROOT, WorkerProcess
 
 REFUND = 'tool="payments.refund"'
@@ -190,3 +196,253 @@ def test_a_check_beside_a_worker_leaves_the_address_alone(tmp_path: Path) -> Non
 
     assert checked.returncode == 4
     assert "no ledger at" in checked.stderr
+
+
+BEFORE = ["execute_tool orders.read", "execute_tool refunds.calculate"]
+AFTER = ["execute_tool payments.refund", "execute_tool inventory.restock", "execute_tool mail.send"]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as one:
+        yield one
+
+
+def traced(stage: Stage, receiver: Receiver, **more: str) -> WorkerProcess:
+    """Start a worker that sends its spans to the receiver, and replays at each step."""
+    environment = stage.environment(**more) | receiver.environment()
+    return WorkerProcess(environment, stage.folder)
+
+
+def ended(worker: WorkerProcess) -> None:
+    """End a worker in good order: what it has not sent yet, it sends."""
+    worker.signal(signal.SIGTERM)
+    assert worker.wait_exit() == 0
+    assert "Failed to detach context" not in worker.output()
+
+
+async def arrived(receiver: Receiver, run: Run, stretches: int) -> list[Seen]:
+    """Wait until so many stretches of a run have ended and arrived."""
+    return await until(lambda: receiver.stretches(run.run_id), lambda seen: len(seen) == stretches)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("mode", ["sync", "async", "exit"])
+async def test_a_wait_is_no_open_span_and_links_join_the_traces_over_a_kill_and_replays(
+    stage: Stage, order_id: str, receiver: Receiver, mode: str
+) -> None:
+    with traced(stage, receiver):
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
+        request = await run.asks()
+        [first] = await arrived(receiver, run, 1)
+        assert sorted(span.name for span in receiver.spans) == sorted([first.name, *BEFORE])
+    with traced(stage, receiver, crash_at="payments.refund:after_call") as doomed:
+        doomed.wait_ready()
+        await run.send(decision_on(request))
+        doomed.wait_killed()
+    with traced(stage, receiver) as worker:
+        result = await run.result()
+        for _ in range(3):
+            await run.view()  # a query replays the whole run
+        ended(worker)
+
+    assert result.state is RunState.COMPLETED
+    first, second = receiver.stretches(run.run_id)
+    inside = receiver.inside(second)
+    assert receiver.inside(first) == BEFORE
+    # Its lease may last a little longer than its workflow task: then the call is tried again.
+    assert [name for name, _ in groupby(inside)] == AFTER
+    assert len({span.id for span in receiver.spans}) == 2 + len(BEFORE) + len(inside)
+    assert (first.links, second.links) == ((), (first.id,))
+    assert {span.trace for span in receiver.spans} == {first.trace, second.trace}
+    assert (first.parent, second.parent, first.trace != second.trace) == ("", "", True)
+    states = [one.attributes["surehand.run.state"] for one in (first, second)]
+    assert states == ["waiting_approval", "completed"]
+    assert first.ended_ns <= second.began_ns
+
+
+async def test_spans_say_what_the_conventions_ask_and_which_effect_it_was(
+    stage: Stage, order_id: str, receiver: Receiver
+) -> None:
+    with traced(stage, receiver) as worker:
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.approve()
+        await run.result()
+        again = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await again.result()
+        ended(worker)
+
+    agent = receiver.stretches(run.run_id)[0]
+    assert (agent.name, agent.service) == ("invoke_agent refund", "surehand")
+    assert agent.attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert agent.attributes["gen_ai.agent.name"] == "refund"
+    one, other = receiver.named("execute_tool payments.refund")
+    said = one.attributes
+    assert said["gen_ai.operation.name"] == "execute_tool"
+    assert said["gen_ai.tool.name"] == "payments.refund"
+    assert said["gen_ai.tool.call.id"] == "refund"
+    assert said["gen_ai.conversation.id"] == run.run_id
+    assert said["surehand.tenant"] == stage.tenant
+    assert said["surehand.approval.id"] == request.approval_id
+    assert (said["surehand.outcome"], said["surehand.replayed"]) == ("succeeded", False)
+    assert other.attributes["surehand.replayed"] is True
+    assert other.attributes["surehand.effect.key_hash"] == said["surehand.effect.key_hash"]
+    entries = {row["entry_id"] for row in await stage.effects(run)}
+    assert said["surehand.effect.id"] in entries
+
+
+async def test_no_span_has_params_outputs_or_the_words_of_an_error(
+    stage: Stage, order_id: str, receiver: Receiver
+) -> None:
+    ticket = {"order_id": order_id, "ticket_id": "ticket-78"}
+    with traced(stage, receiver) as worker:
+        run = await stage.start(example_plan("refund_fails.yaml", **ticket))
+        await run.approve()
+        result = await run.result()
+        ended(worker)
+
+    assert result.state is RunState.FAILED and "422" in (result.error or "")
+    closing = receiver.named("execute_tool tickets.close")[-1]
+    assert (closing.failed, closing.attributes["error.type"]) == (True, "ToolFailed")
+    undone = receiver.named("execute_tool payments.cancel_refund")[-1]
+    assert undone.attributes["surehand.outcome"] == "compensated"
+    assert receiver.stretches(run.run_id)[-1].failed
+    for content in (order_id, "ticket-78", "HTTP 422", "legal hold", "120.00", "@example"):
+        assert content.encode() not in receiver.raw, content
+
+
+async def test_a_child_run_is_in_its_parents_trace_until_it_waits(
+    stage: Stage, order_id: str, receiver: Receiver
+) -> None:
+    after = {"id": "after", "ask": "Paid. Well?"}
+    with traced(stage, receiver) as worker:
+        run = await stage.start(plan(child(refund_step(order_id)), after))
+        inner = inside(stage, run)
+        await run.in_state(RunState.WAITING_APPROVAL)
+        await inner.decide(decision_on(await inner.asks()))
+        await run.in_state(RunState.WAITING_INPUT)
+        await answered(run, answer="yes")
+        await run.result()
+        ended(worker)
+
+    parents, childs = receiver.stretches(run.run_id), receiver.stretches(inner.run_id)
+    assert (childs[0].parent, childs[0].trace) == (parents[0].id, parents[0].trace)
+    assert (childs[1].parent, childs[1].links) == ("", (childs[0].id,))
+    assert receiver.inside(childs[1]) == ["execute_tool payments.refund"]
+    for span in parents + childs:
+        assert span.attributes["surehand.run.state"] != "running"
+
+
+async def test_a_run_that_continues_as_new_links_its_traces(
+    stage: Stage, order_id: str, receiver: Receiver
+) -> None:
+    steps = [{"id": f"r{n}", "tool": "orders.read", "params": {"order_id": order_id}}
+             for n in range(12)]  # fmt: skip
+    with traced(stage, receiver) as worker:
+        run = await stage.start(plan(*steps), continue_after=40)
+        await run.result()
+        ended(worker)
+
+    found = receiver.stretches(run.run_id)
+    assert len(found) > 1
+    assert [span.links for span in found] == [(), *((span.id,) for span in found[:-1])]
+    states = [span.attributes["surehand.run.state"] for span in found]
+    assert states == [*["continued"] * (len(found) - 1), "completed"]
+    assert len(receiver.named("execute_tool")) == len(steps)
+
+
+@pytest.mark.parametrize("framework", ["pydantic-ai", "openai-agents", "langchain"])
+async def test_a_models_turns_are_spans_with_tokens_beside_the_tools_it_calls(
+    stage: Stage, order_id: str, count: Path, receiver: Receiver, framework: str
+) -> None:
+    with traced(stage, receiver, **settings(framework)) as worker:
+        run = await stage.start(driven(framework, "refunds", order_id, count))
+        await run.decide(decision_on(await run.asks("turn-2.1")))
+        await run.result()
+        ended(worker)
+
+    chats = receiver.named("chat")
+    assert len(chats) == 3
+    for chat in chats:
+        assert chat.attributes["gen_ai.operation.name"] == "chat"
+        assert chat.attributes["gen_ai.request.model"]
+        if framework != "langchain":  # whose model here does not say
+            assert chat.attributes["gen_ai.usage.input_tokens"] >= 10
+            assert chat.attributes["gen_ai.usage.output_tokens"] >= 5
+    assert len(receiver.named("execute_tool")) == 2
+    assert order_id.encode() not in receiver.raw
+
+
+async def test_a_run_is_made_though_nobody_receives_its_spans(stage: Stage, order_id: str) -> None:
+    with receiving() as gone:
+        pass
+    with traced(stage, gone) as worker:
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        result = await run.result()
+        worker.signal(signal.SIGTERM)
+        code = worker.wait_exit()
+
+    assert (result.state, code) == (RunState.COMPLETED, 0)
+    assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_a_worker_without_opentelemetry_says_so_and_works(
+    stage: Stage, order_id: str, receiver: Receiver
+) -> None:
+    missing = "import sys\nsys.modules['opentelemetry'] = None\n"
+    (stage.folder / "without").mkdir()
+    (stage.folder / "without" / "sitecustomize.py").write_text(missing)
+    environment = stage.environment() | receiver.environment()
+    environment |= {"PYTHONPATH": str(stage.folder / "without")}
+    with WorkerProcess(environment, stage.folder) as worker:
+        run = await stage.start(plan(refund_step(order_id)))
+        await run.approve()
+        result = await run.result()
+        said = worker.output()
+
+    assert result.state is RunState.COMPLETED
+    assert "worker.no_traces" in said and "surehand[opentelemetry]" in said
+    assert receiver.spans == []
+
+
+async def test_workers_with_and_without_traces_go_on_with_each_others_runs(
+    stage: Stage, order_id: str, count: Path, receiver: Receiver
+) -> None:
+    agents = settings("pydantic-ai")  # draws random numbers of the run
+    with stage.worker(**agents):
+        run = await stage.start(driven("pydantic-ai", "refunds", order_id, count))
+        request = await run.asks("turn-2.1")
+    with traced(stage, receiver, **agents) as worker:
+        await run.decide(decision_on(request))
+        await until(lambda: stage.shop.counts(order_id)["refunds"], lambda refunds: refunds == 1)
+        ended(worker)
+    with stage.worker(**agents) as worker:
+        result = await run.result()
+        assert "Nondeterminism" not in worker.output()
+
+    assert result.state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert "execute_tool payments.refund" in {span.name for span in receiver.spans}
+
+
+@pytest.mark.parametrize("carrier", [b"null", b"{", b"7", b'{"traceparent": 7}', b'["a"]'])
+async def test_a_header_of_a_trace_that_nobody_can_read_stops_no_run(
+    stage: Stage, receiver: Receiver, order_id: str, carrier: bytes
+) -> None:
+    with traced(stage, receiver) as worker:
+        worker.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.until(lambda view: bool(view.pending))
+        header = Payload(metadata={"encoding": b"json/plain"}, data=carrier)
+        await stage.client.workflow_service.signal_workflow_execution(
+            SignalWorkflowExecutionRequest(
+                namespace=stage.client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=run.run_id),
+                signal_name="unheard_of",
+                header=Header(fields={"_tracer-data": header}),
+            )
+        )
+        await run.approve()
+        result = await run.result()
+    assert result.state is RunState.COMPLETED

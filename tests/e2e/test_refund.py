@@ -1,11 +1,27 @@
-"""Guarantee G1: the plan completes, and each effect happens once."""
+"""Guarantee G1: each effect happens once, in one run or several; what is refused is told."""
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
 
+import pytest
+from temporalio.api.enums.v1 import TimeoutType
+from temporalio.client import WorkflowFailureError
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError
+
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.runs import RunResult, StartRun
 from surehand.workflows.contracts.states import RunState
-from tests.e2e.runs import example_plan, states, step
+from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
+from surehand.workflows.names import WORKFLOW
+from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import called
+from tests.e2e.model_scripts import ALL, MODEL, call, driven, said
+from tests.e2e.runs import Run, decision_on, example_plan, states, step, timeline
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
 
@@ -60,3 +76,388 @@ async def test_the_end_of_a_run_with_many_effects_can_be_told(
     assert result.state is RunState.COMPLETED
     assert [effect.tool for effect in result.effects] == ["inventory.restock", "mail.send"]
     assert result.more_effects == 1
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_second_run_for_the_same_order_refunds_nothing_and_asks_nobody(
+    stage: Stage, order_id: str
+) -> None:
+    plan = example_plan("refund.yaml", order_id=order_id)
+    async with stage.worker_here():
+        first = await stage.start(plan)
+        await first.approve()
+        made = await first.result()
+        second = await stage.start(plan)
+        again = await second.result()
+        view = await second.view()
+
+    assert again.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    assert stage.approval_rows(second) == []
+    for step_id in ("refund", "restock", "mail"):
+        replayed = step(again, step_id)
+        assert (replayed.replayed, replayed.made_by) == (True, first.run_id)
+        assert replayed.output == step(made, step_id).output
+        assert f"made by run {first.run_id}" in timeline(view, step_id)
+    assert await stage.effects(second) == []
+    replays = await stage.events(second, "effect.replayed")
+    assert {event["body"]["made_by"] for event in replays} == {first.run_id}
+
+
+@pytest.mark.guarantee("G1")
+async def test_a_second_run_does_not_undo_what_the_first_has_made(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        first = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await first.approve()
+        await first.result()
+        second = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        failed = await second.result()
+
+    assert failed.state is RunState.FAILED
+    assert states(failed)["close"] == "failed"
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)
+    assert (counts["restocks"], counts["restock_undos"]) == (1, 0)
+    assert set((await stage.effect_states(first)).values()) == {"committed"}
+
+
+@pytest.mark.guarantee("G1")
+async def test_a_second_run_with_another_amount_is_refused_as_a_mismatch(
+    stage: Stage, order_id: str
+) -> None:
+    async with stage.worker_here():
+        first = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await first.approve()
+        await first.result()
+        plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+        plan["steps"][2]["params"]["amount"] = "1.00"
+        second = await stage.start(type(example_plan("refund.yaml")).model_validate(plan))
+        await second.approve()
+        refused = await second.result()
+
+    assert refused.state is RunState.FAILED
+    assert "ParamsMismatch" in (step(refused, "refund").error or "")
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert [event["body"]["rule"] for event in await stage.events(second, "effect.refused")] == [
+        "Mismatch"
+    ]
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("database", DATABASES)
+async def test_two_runs_that_claim_one_key_at_the_same_moment_make_one_call(
+    stage: Stage, order_id: str
+) -> None:
+    # Answered late, so that the second run meets the first one's claim and not its receipt.
+    stage.shop.fault("refunds", ignore_keys=True, delay_after_s=1)
+    plan = example_plan("refund.yaml", order_id=order_id)
+    async with stage.worker_here():
+        runs = [await stage.start(plan) for _ in range(2)]
+        requests = [await run.asks() for run in runs]
+        await asyncio.gather(
+            *(run.send(decision_on(one)) for run, one in zip(runs, requests, strict=True))
+        )
+        results = [await run.result() for run in runs]
+
+    assert [result.state for result in results] == [RunState.COMPLETED] * 2
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    (maker, _), (other, replayed) = maker_first(runs, results)
+    assert step(replayed, "refund").made_by == maker.run_id
+    assert len(await stage.events(maker, "approval.consumed")) == 1
+    assert await stage.events(other, "approval.consumed") == []
+
+
+def maker_first(runs: list[Run], results: list[RunResult]) -> list[tuple[Run, RunResult]]:
+    pairs = list(zip(runs, results, strict=True))
+    return sorted(pairs, key=lambda pair: step(pair[1], "refund").replayed)
+
+
+AMOUNTS: Final = {"tool_modules": "tests.variants.amounts"}
+CODE: Final = {**AMOUNTS, "workflow_modules": "tests.e2e.code"}
+PAYMENT: Final = {"amount": 5, "when": "2026-12-31", "to": {"iban": "x"}, "parts": [1, 2]}
+PRICE: Final = "5 2026-12-31 Transfer [1, 2]"
+
+
+async def told(stage: Stage, run: Run, result: RunResult, step_id: str, reason: str) -> None:
+    """Assert that a refused step says why: in its view, and as one event."""
+    events = [one for one in await stage.events(run, "step.refused") if one["step_id"] == step_id]
+    assert reason in (step(result, step_id).error or "")
+    assert [reason in one["body"]["reason"] for one in events] == [True]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_step_of_a_plan_that_is_refused_is_an_event_with_its_reason(
+    stage: Stage, durability: str
+) -> None:
+    steps: list[dict[str, Any]] = [
+        {"id": "price", "tool": "payments.price", "params": PAYMENT},
+        {"id": "nowhere", "tool": "payments.price", "params": {**PAYMENT, "amount": "${price.no}"}},
+        {"id": "unfit", "tool": "payments.price", "params": {**PAYMENT, "amount": "${price}"}},
+        {"id": "odd", "tool": "payments.price", "params": PAYMENT, "when": "price"},
+        {"id": "each", "tool": "payments.price", "params": PAYMENT, "for_each": "${price}"},
+        {"id": "ask", "ask": "Is it ${price.no}?"},
+        {"id": "wait", "wait": {"event": "paid", "about": "${price.no}"}},
+    ]
+    plan = Plan.model_validate({"steps": steps, "defaults": {"on_failure": "continue"}})
+    async with stage.worker_here(**AMOUNTS):
+        run = await stage.start(plan, durability=durability)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert step(result, "price").output == PRICE
+    for step_id, reason in (
+        ("nowhere", "there is no 'no'"),
+        ("unfit", "amount"),
+        ("odd", "neither true nor false"),
+        ("each", "is no list"),
+        ("ask", "there is no 'no'"),
+        ("wait", "there is no 'no'"),
+    ):
+        await told(stage, run, result, step_id, reason)
+    assert len(await stage.events(run, "step.refused")) == 6
+
+
+async def test_a_model_may_give_a_param_of_several_types_and_is_told_what_is_refused(
+    stage: Stage, tmp_path: Path
+) -> None:
+    script = [
+        call("payments.price", **PAYMENT),
+        call("payments.price", **{**PAYMENT, "to": {}}),
+        call("payments.price", amount=5),
+        call("payments.price", **PAYMENT, colour="red"),
+        ALL,
+    ]
+    async with stage.worker_here(**AMOUNTS, **MODEL):
+        run = await stage.start(driven(tmp_path, *script))
+        result = await run.result()
+
+    price, no_iban, no_date, _ = said(result)
+    assert price == PRICE
+    assert "iban" in no_iban["failed"]
+    assert "when" in no_date["failed"]
+    await told(stage, run, result, "turn-2.1", "iban")
+    await told(stage, run, result, "turn-3.1", "when")
+
+
+async def test_code_is_raised_what_is_refused_and_its_run_tells_it(stage: Stage) -> None:
+    wanted: list[Any] = [
+        ["payments.price", PAYMENT],
+        ["payments.price", {**PAYMENT, "amount": "dear"}],
+        ["payments.dance", {}],
+        ["payments.dance", {}],
+    ]
+    plan = Plan.model_validate({"code": "Trying", "input": {"calls": wanted}})
+    async with stage.worker_here(**CODE):
+        run = await stage.start(plan)
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    said: Any = result.output
+    assert said[0] == PRICE
+    assert states(result) == {
+        "price": "succeeded",
+        "price-2": "failed",
+        "dance": "skipped",
+        "dance-2": "skipped",
+    }
+    for raised, step_id, reason in (
+        (said[1], "price-2", "amount"),
+        (said[2], "dance", "unknown tool 'payments.dance'"),
+        (said[3], "dance-2", "unknown tool 'payments.dance'"),
+    ):
+        assert reason in raised["failed"]
+        await told(stage, run, result, step_id, reason)
+
+
+async def test_a_first_call_that_is_refused_for_its_params_is_skipped_and_told(
+    stage: Stage,
+) -> None:
+    wanted = [["payments.price", {"amount": 1}], ["payments.price", PAYMENT]]
+    plan = Plan.model_validate({"code": "Trying", "input": {"calls": wanted}})
+    async with stage.worker_here(**CODE):
+        run = await stage.start(plan)
+        result = await run.result()
+
+    said: Any = result.output
+    assert said[1] == PRICE
+    assert "params.when: is missing" in said[0]["failed"]
+    await told(stage, run, result, "price", "params.when: is missing")
+
+
+async def refusal(stage: Stage, workflow_id: str, request: StartRun) -> ApplicationError:
+    """Start a run that is refused, and return why."""
+    handle = await stage.client.start_workflow(
+        WORKFLOW,
+        request,
+        id=workflow_id,
+        task_queue=stage.task_queue,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+    )
+    with pytest.raises(WorkflowFailureError) as failure:
+        await handle.result()
+    cause = failure.value.cause
+    assert isinstance(cause, ApplicationError)
+    return cause
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        ({"tool": "payments.refnud"}, "unknown tool 'payments.refnud'"),
+        ({"params": {"amount": "a lot"}}, "amount"),
+        ({"params": {"order_id": "order-1001", "amount": "1.00", "colour": "red"}}, "colour"),
+    ],
+    ids=["unknown tool", "wrong type", "unknown param"],
+)
+async def test_a_plan_that_does_not_fit_its_tools_starts_nothing(
+    stage: Stage, order_id: str, step: dict[str, Any], why: str
+) -> None:
+    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
+    plan["steps"][2] |= step
+    async with stage.worker_here():
+        request = StartRun(
+            run_id="bad-plan", tenant="default", user="uma", plan=Plan.model_validate(plan)
+        )
+        cause = await refusal(stage, "bad-plan", request)
+    assert cause.type == "PlanInvalid"
+    assert "steps.2 (refund)" in cause.message and why in cause.message
+    assert set(stage.shop.counts(order_id).values()) == {0}
+
+
+async def test_a_run_id_is_never_used_twice_even_if_temporal_would_allow_it(
+    stage: Stage, order_id: str
+) -> None:
+    plan = example_plan("refund.yaml", order_id=order_id)
+    async with stage.worker_here():
+        run = await stage.start(plan)
+        await run.approve()
+        assert (await run.result()).state is RunState.COMPLETED
+        before = await stage.events(run)
+        request = StartRun(run_id=run.run_id, tenant="default", user="uma", plan=plan)
+        cause = await refusal(stage, run.run_id, request)
+    assert cause.type == "RunIdTaken"
+    assert run.run_id in cause.message
+    assert await stage.events(run) == before
+
+
+@pytest.mark.parametrize(
+    ("workflow_id", "run_id", "tenant"),
+    [
+        ("one-run", "another-run", "default"),
+        ("acme/run", "acme/run", "default"),
+        ("run", "run", "acme"),
+        ("umbrella/run", "umbrella/run", "acme"),
+    ],
+)
+async def test_a_run_cannot_pass_for_another_one_or_for_another_tenants(
+    stage: Stage, order_id: str, workflow_id: str, run_id: str, tenant: str
+) -> None:
+    plan = example_plan("refund.yaml", order_id=order_id)
+    async with stage.worker_here():
+        request = StartRun(run_id=run_id, tenant=tenant, user="uma", plan=plan)
+        cause = await refusal(stage, f"{workflow_id}-{order_id}", request)
+        assert cause.type == "RunIdInvalid"
+        cause = await refusal(stage, workflow_id, request.model_copy(update={"run_id": run_id}))
+        assert cause.type == "RunIdInvalid"
+    assert set(stage.shop.counts(order_id).values()) == {0}
+
+
+async def test_the_same_order_in_another_tenant_is_another_effect(
+    stage: Stage, order_id: str
+) -> None:
+    plan = example_plan("refund.yaml", order_id=order_id)
+    async with stage.worker_here():
+        for tenant in ("default", "acme"):
+            run = await stage.start(plan, tenant=tenant)
+            await run.approve()
+            assert (await run.result()).state is RunState.COMPLETED
+    assert stage.shop.counts(order_id)["refunds"] == 2
+
+
+#: How a worker is missed that dies in what a run's own worker does for it.
+MOVED_ON: Final = ("workflow task", "TIMEOUT_TYPE_START_TO_CLOSE")
+#: Runs that are opened at once.
+MANY: Final = 24
+
+
+async def deaths(run: Run) -> Counter[tuple[str, str]]:
+    """Return by what was missed that never ended: activity or workflow task, and time-out."""
+    found: Counter[tuple[str, str]] = Counter()
+    names = dict[int, str]()
+    async for event in run.handle.fetch_history_events():
+        if event.HasField("activity_task_scheduled_event_attributes"):
+            names[event.event_id] = called(event)
+        elif event.HasField("activity_task_started_event_attributes"):
+            started = event.activity_task_started_event_attributes
+            last = started.last_failure
+            if last.HasField("timeout_failure_info"):
+                kind = TimeoutType.Name(last.timeout_failure_info.timeout_type)
+                found[names[started.scheduled_event_id], kind] += 1
+        elif event.HasField("workflow_task_timed_out_event_attributes"):
+            timed_out = event.workflow_task_timed_out_event_attributes.timeout_type
+            if timed_out == TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE:
+                found["workflow task", TimeoutType.Name(timed_out)] += 1
+    return found
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("activity", "point", "missed"),
+    [
+        ("open_run", CrashPoint.BEFORE_CLAIM, MOVED_ON),
+        ("open_run", CrashPoint.BEFORE_REPORT, MOVED_ON),
+        ("request_approval", CrashPoint.BEFORE_REPORT, MOVED_ON),
+        ("verify_decision", CrashPoint.BEFORE_REPORT, MOVED_ON),
+        ("steer", CrashPoint.BEFORE_REPORT, ("steer", "TIMEOUT_TYPE_HEARTBEAT")),
+        ("close_run", CrashPoint.BEFORE_CLAIM, ("close_run", "TIMEOUT_TYPE_HEARTBEAT")),
+    ],
+)
+async def test_a_worker_that_dies_in_an_activity_of_the_ledger_is_missed_once(
+    stage: Stage, order_id: str, activity: str, point: CrashPoint, missed: tuple[str, str]
+) -> None:
+    with stage.worker(crash_at=f"{activity}:{point}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        if activity in ("close_run", "verify_decision"):
+            await run.approve()
+        elif activity == "steer":
+            await run.asks()
+            await run.handle.signal(Verb.PAUSE, PauseRun(actor="olga"))
+        doomed.wait_killed()
+    async with stage.worker_here():
+        if activity == "steer":
+            await run.in_state(RunState.PAUSED_USER)
+            await run.handle.signal(Verb.RESUME, ResumeRun(actor="olga"))
+        if activity not in ("close_run", "verify_decision"):
+            await run.approve()
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert await deaths(run) == {missed: 1}
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["mails"]) == (1, 1)
+
+
+@pytest.mark.crash
+async def test_a_worker_that_dies_while_many_runs_are_opened_is_missed_by_their_workflow_tasks(
+    stage: Stage, order_id: str
+) -> None:
+    read = {"id": "read", "tool": "orders.read", "params": {"order_id": order_id}}
+    plan = Plan.model_validate([read])
+    with stage.worker(crash_at="open_run:before_report") as doomed:
+        doomed.wait_ready()
+        runs = await asyncio.gather(*(stage.start(plan) for _ in range(MANY)))
+        doomed.wait_killed()
+    async with stage.worker_here():
+        results = await asyncio.gather(*(run.result() for run in runs))
+
+    assert {result.state for result in results} == {RunState.COMPLETED}
+    missed = sum([await deaths(run) for run in runs], Counter[tuple[str, str]]())
+    assert set(missed) == {MOVED_ON}
+    for run in runs:
+        assert len(await stage.events(run, "run.opened")) == 1

@@ -26,8 +26,8 @@ from tests.e2e.papers import TOOLS, WAITS, paper, told, which
 from tests.e2e.plans import UNGATED, child, plan, refund_step
 from tests.e2e.runs import decision_on, step
 from tests.e2e.stage import Stage
-from tests.e2e.test_opening import refusal
 from tests.e2e.test_policies import refund, signed
+from tests.e2e.test_refund import refusal
 from tests.e2e.test_reset import GO
 from tests.ledger.people import granted, key_of, person
 

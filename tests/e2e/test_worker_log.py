@@ -1,4 +1,4 @@
-"""The worker's log as somebody reads it who is paged: one line for one thing."""
+"""A worker as those see it who run it: its log, its readiness, and frameworks of the user's own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,34 @@ import asyncio
 import json
 import re
 import signal
-from typing import Any
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
+from surehand.activities.worker.health import Readiness
+from surehand.process.connect import load_plugins
+from surehand.process.dev_server import DevServer, free_ports
+from surehand.process.exits import WrongUse
+from surehand.worker import workflow_runner
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.maintenance import Ping
 from surehand.workflows.plan.plan import Plan
-from tests.e2e.runs import decision_on, example_plan, step
+from tests.conftest import missing
+from tests.e2e.plans import UNGATED
+from tests.e2e.runs import decision_on, example_plan, step, until
 from tests.e2e.stage import Stage
+from tests.e2e.test_code_first import code
+from tests.ledger_databases import PostgresLedgers
+from tests.postgres_server import PostgresMissing, PostgresServer
 from tests.worker_process import WorkerProcess
 
 
@@ -90,8 +110,6 @@ async def test_a_worker_says_that_no_passkey_counts_and_that_it_is_to_kill_itsel
 
 
 # A deploy: a worker that is told to stop ends its call, and the next one goes on.
-
-
 async def test_a_worker_told_to_stop_ends_its_call_and_nothing_is_repeated(
     stage: Stage, order_id: str
 ) -> None:
@@ -129,3 +147,257 @@ async def test_a_run_that_waits_for_approval_survives_a_deploy(stage: Stage, ord
         result = await run.result()
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+READY = {"ready": True, "ledger": "ok", "temporal": "ok", "polling": "ok"}
+
+
+def asked(address: str, path: str = "/readyz") -> tuple[int, dict[str, Any]]:
+    """Return what the endpoint answers; 0: it does not."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"http://{address}{path}", timeout=10) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+    except OSError:
+        return 0, {}
+
+
+async def answers(address: str, code: int) -> dict[str, Any]:
+    """Wait until the endpoint answers so, and return what it says."""
+
+    async def look() -> tuple[int, dict[str, Any]]:
+        return await asyncio.to_thread(asked, address)
+
+    return (await until(look, lambda answer: answer[0] == code))[1]
+
+
+@pytest.fixture
+def address() -> str:
+    [port] = free_ports(1)
+    return f"127.0.0.1:{port}"
+
+
+class TestLedger:
+    pytestmark = pytest.mark.postgres
+
+    @pytest.fixture
+    def database(self) -> Iterator[PostgresServer]:
+        """A PostgreSQL of this test's own."""
+        try:
+            server = PostgresServer.start()
+        except PostgresMissing as error:
+            missing(str(error))
+        yield server
+        server.remove()
+
+    @pytest.fixture
+    def ledger_url(self, database: PostgresServer) -> str:
+        return PostgresLedgers(database).create()
+
+    async def test_without_its_ledger_a_worker_lives_and_is_not_ready_until_that_is_back(
+        self, stage: Stage, database: PostgresServer, address: str, order_id: str
+    ) -> None:
+        with stage.worker(health=address) as worker:
+            assert await answers(address, 200) == READY
+            database.stop()
+            said = await answers(address, 503)
+            assert said["ledger"].startswith(("ledger database: OperationalError", "does not"))
+            assert {**said, "ledger": "ok"} == {**READY, "ready": False}
+            assert await asyncio.to_thread(asked, address, "/livez") == (200, {"live": True})
+            database.restart()
+            assert await answers(address, 200) == READY
+            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+            await run.decide(decision_on(await run.asks()))
+            await run.result()
+            assert worker.running
+        assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+async def test_without_its_server_a_worker_is_not_ready_until_that_is_back(
+    stage: Stage, temporal_cli: Path, address: str, tmp_path: Path
+) -> None:
+    where: dict[str, Any] = {
+        "cli": temporal_cli,
+        "db_file": tmp_path / "temporal.db",
+        "log_file": tmp_path / "temporal.log",
+        "ui_port": None,
+    }
+    server = DevServer.start(**where)
+    port = int(server.address.rpartition(":")[2])
+    environment = stage.environment(health=address) | {"TEMPORAL_ADDRESS": server.address}
+    try:
+        with WorkerProcess(environment, stage.folder):
+            assert await answers(address, 200) == READY
+            server.kill()
+            said = await answers(address, 503)
+            assert said["temporal"] != "ok" and said["polling"] != "ok"
+            assert said["ledger"] == "ok"
+            server = DevServer.start(**where, port=port)
+            assert await answers(address, 200) == READY
+    finally:
+        server.kill()
+
+
+async def test_a_worker_is_ready_whichever_partition_of_its_queue_it_polls(stage: Stage) -> None:
+    # Polls go where the fewest wait: of the first worker to each of the queue's four partitions,
+    # and of the others to one each. What waits there behind others is told to no other partition.
+    polls = [PollerBehaviorSimpleMaximum(number) for number in (8, 1, 1, 1, 1)]
+    async with AsyncExitStack() as all_of_them:
+        for number, behavior in enumerate(polls):
+            client = await Client.connect(
+                stage.client.service_client.config.target_host, identity=f"worker-{number}"
+            )
+            worker = Worker(
+                client,
+                task_queue=stage.task_queue,
+                workflows=[Ping],
+                activities=[nothing],
+                workflow_runner=workflow_runner(),
+                max_cached_workflows=0,
+                workflow_task_poller_behavior=behavior,
+                activity_task_poller_behavior=behavior,
+            )
+            await all_of_them.enter_async_context(worker)
+            readiness = Readiness.of(stage.ledger, client, stage.task_queue, str)
+            said = await until(readiness.look, lambda said: said["polling"] == "ok", timeout_s=20)
+            assert said == {"ledger": "ok", "temporal": "ok", "polling": "ok"}
+
+
+@activity.defn
+async def nothing() -> None:
+    """Do nothing."""
+
+
+async def test_a_worker_that_stops_says_so_while_its_calls_end(
+    stage: Stage, address: str, order_id: str
+) -> None:
+    stage.shop.fault("refunds", hold="before")
+    before = stage.shop.requests("refunds")["received"]
+    with stage.worker(health=address) as worker:
+        assert await answers(address, 200) == READY
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        await asyncio.to_thread(stage.shop.wait_requests, "refunds", before + 1)
+        worker.signal(signal.SIGTERM)
+        assert (await answers(address, 503))["worker"] == "it is stopping"
+        stage.shop.clear_faults()
+        assert await asyncio.to_thread(worker.wait_exit) == 0
+
+
+async def test_what_is_no_question_of_ours_gets_no_more_than_a_refusal(
+    stage: Stage, address: str
+) -> None:
+    host, port = address.split(":")
+    with stage.worker(health=address) as worker:
+        await answers(address, 200)
+        assert (await asyncio.to_thread(asked, address, "/metrics"))[0] == 404
+        for sent in (b"POST /readyz HTTP/1.1\r\n\r\n", b"\xff\x00\r\n\r\n", b"x" * 100_000, b""):
+            with socket.create_connection((host, int(port)), timeout=20) as one:
+                one.sendall(sent)
+                one.shutdown(socket.SHUT_WR)
+                try:
+                    answer = await asyncio.to_thread(one.recv, 100)
+                except ConnectionResetError:
+                    answer = b""
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 405 ")
+        assert (await answers(address, 200)) == READY
+        assert "Traceback" not in worker.output()
+
+
+def test_an_address_of_health_that_is_taken_is_named_in_one_line(
+    stage: Stage, tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = "{}:{}".format(*taken.getsockname())
+        with stage.worker(health=address) as worker:
+            code = worker.wait_exit()
+
+    assert code == 2
+    last = worker.output().strip().splitlines()[-1]
+    assert last.startswith(f"surehand: health cannot be served at {address} (SUREHAND_HEALTH): ")
+    assert "in use" in last
+
+
+FOREIGN: Final = {
+    "tool_modules": UNGATED,
+    "workflow_modules": "tests.e2e.code_frameworks",
+    "max_cached_workflows": "0",
+}
+PLUGINS: Final = "tests.e2e.plugins"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sandbox_passthrough": "httpx,anyio"},
+        {"worker_plugins": f"{PLUGINS}:framework"},
+        {"worker_plugins": f"{PLUGINS}:Framework"},
+        {"worker_plugins": f"{PLUGINS}:Alone"},
+    ],
+    ids=["a setting", "a plugin", "a plugin's class", "a worker's plugin"],
+)
+async def test_a_workflow_may_import_what_the_sandbox_would_not_load(
+    stage: Stage, order_id: str, given: dict[str, str]
+) -> None:
+    with stage.worker(**FOREIGN, **given) as worker:
+        worker.wait_ready()
+        run = await stage.start(code("Foreign", order_id=order_id))
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED, result.error
+    assert result.output == f"https://shop.example/{order_id}"
+    assert stage.shop.counts(order_id)["refunds"] == 1
+    assert [row["state"] for row in await stage.effects(run)] == ["committed"]
+
+
+def refusal(stage: Stage, **settings: str) -> str:
+    """Return the one line with which a worker does not start."""
+    with stage.worker(**settings) as worker:
+        assert worker.wait_exit() == 2
+        [line] = [one for one in worker.output().splitlines() if one.startswith("surehand: ")]
+        assert "Traceback" not in worker.output()
+    return line
+
+
+async def test_a_worker_says_which_module_its_sandbox_does_not_load_and_which_setting_helps(
+    stage: Stage,
+) -> None:
+    line = refusal(stage, **FOREIGN)
+
+    assert "workflow Foreign cannot be loaded into Temporal's sandbox" in line
+    assert "add httpx to SUREHAND_SANDBOX_PASSTHROUGH" in line
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"sandbox_passthrough": "httpq"}, "SUREHAND_SANDBOX_PASSTHROUGH: there is no module"),
+        ({"worker_plugins": "httpx"}, "SUREHAND_WORKER_PLUGINS: 'httpx' is not module:name"),
+        ({"worker_plugins": f"{PLUGINS}:none"}, f"SUREHAND_WORKER_PLUGINS: {PLUGINS}:none cannot"),
+        ({"worker_plugins": f"{PLUGINS}:no_plugin"}, "no_plugin is no plugin of Temporal's"),
+        ({"worker_plugins": f"{PLUGINS}:Impossible"}, "Impossible() has failed: TypeError"),
+        ({"worker_plugins": f"{PLUGINS}:other_codec"}, "brings the payload codec Secret"),
+        ({"worker_plugins": f"{PLUGINS}:other_converter"}, "brings the payload converter Default"),
+        ({"worker_plugins": f"{PLUGINS}:other_sandbox"}, "puts another sandbox"),
+        ({"crash_at": "a.b:after_call", "decisions": "signed"}, "SUREHAND_DECISIONS=signed"),
+    ],
+)
+async def test_what_cannot_be_loaded_or_kept_beside_another_setting_is_refused_in_one_line(
+    stage: Stage, given: dict[str, str], says: str
+) -> None:
+    assert says in refusal(stage, **given)
+
+
+def test_a_plugin_that_is_named_by_its_class_is_made_and_one_that_is_made_is_taken() -> None:
+    from tests.e2e import plugins
+
+    [made, taken] = load_plugins([f"{PLUGINS}:Framework", f"{PLUGINS}:framework"])
+
+    assert taken is plugins.framework
+    assert isinstance(made, plugins.Framework) and made is not taken
+    with pytest.raises(WrongUse):
+        load_plugins([f"{PLUGINS}:Framework", f"{PLUGINS}:none"])

@@ -25,7 +25,7 @@ from surehand.workflows.contracts.effects import (
 )
 from tests.ledger.attempts import Provider
 from tests.ledger.scene import LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, Scene
-from tests.ledger.test_settled_meanwhile import audited, close
+from tests.ledger.test_asked_first import audited, close
 
 pytestmark = [pytest.mark.guarantee("G3"), pytest.mark.guarantee("G4")]
 

@@ -1,24 +1,43 @@
-"""A recovery explains itself: where it began, which branches it took, and that all holds again."""
+"""What the ledger tells afterwards of a run: its recoveries, calls, states and checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from datetime import timedelta
+from typing import Any, get_args
 
 import httpx
 import pytest
 
 from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.core.store import RunNotFound
 from surehand.activities.ledger.core.tables import (
     effects,
     interventions,
 )
-from surehand.activities.ledger.steps.entries import Asked
+from surehand.activities.ledger.effects import reconcile
+from surehand.activities.ledger.history import reads
+from surehand.activities.ledger.history.recorded import (
+    Recording,
+    key_entries,
+    recording_of,
+)
+from surehand.activities.ledger.history.recorded_view import _RECOVERY, recorded_view, recovery_of
+from surehand.activities.ledger.runs import checkpoints, lifecycle
+from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import Asked, Claimed, Committed, Doubtful
 from surehand.activities.tools.tool import Dedupes, Found, Tool
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from surehand.workflows.contracts.runs import CloseRun, OpenRun, Parent, StartRun
+from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.contracts.tools import Recovery
+from surehand.workflows.contracts.values import as_artifact
+from surehand.workflows.identity import child_run_id
+from surehand.workflows.plan.plan import Plan
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for
 from tests.ledger.rows import change
-from tests.ledger.scene import SETTLE, WINDOW, Scene
+from tests.ledger.scene import LEASE_OVER, NOW, OTHER_RUN, RUN, SETTLE, SETTLED, STEP, WINDOW, Scene
 
 LOST = httpx.ReadTimeout("the answer was lost")
 RECEIPT = {"id": "r-1"}
@@ -123,3 +142,264 @@ async def test_what_does_not_hold_any_more_is_named(scene: Scene) -> None:
     assert isinstance(await call._go_on(claimed), Done)
 
     assert (verified(scene))["broken"] == ["runs_what_was_approved"]
+
+
+KEY = ("payments.refund", "refund:order-1001")
+
+
+def recording(scene: Scene, run_id: str, seq: int | None = None) -> Recording:
+    with scene.tx() as tx:
+        return recording_of(tx, run_id, seq)
+
+
+def told(found: Recording) -> list[tuple[str, Any, bool]]:
+    return [(one.end, one.params, one.before) for one in found.calls]
+
+
+def test_a_replayed_effect_is_a_recorded_call_of_the_run_that_has_replayed_it(
+    scene: Scene,
+) -> None:
+    scene.open_run(OTHER_RUN)
+    request = scene.call()
+    scene.committed(request)
+    assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
+
+    owner, replayer = recording(scene, RUN), recording(scene, OTHER_RUN)
+
+    assert owner.done == replayer.done == {STEP}
+    assert ("succeeded", request.params, True) in told(owner)
+    assert told(replayer) == [("succeeded", request.params, True)]
+    assert (recording(scene, OTHER_RUN, 1)).done == frozenset()
+
+
+async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scene: Scene) -> None:
+    before = await scene.ledger.transact(scene.tenant, key_entries, [KEY])
+    request = scene.call()
+    scene.committed(request)
+    held = await scene.ledger.transact(
+        scene.tenant, key_entries, [KEY, ("payments.refund", "other")]
+    )
+    begun = scene.begin_undo()
+    undo = scene.undo(begun.entry)  # type: ignore[union-attr]
+    scene.commit(undo, scene.claimed(undo))
+
+    assert before == {}
+    assert (held.keys(), held[KEY].state) == ({KEY}, "committed")
+    assert held[KEY].identity_hash == request.identity_hash
+    assert await scene.ledger.transact(scene.tenant, key_entries, [KEY]) == {}
+    assert (recording(scene, RUN)).undone == {STEP}
+
+
+def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(
+    scene: Scene,
+) -> None:
+    child = child_run_id(RUN, "pay_1", 2)
+    parents = {
+        child: Parent(run_id=RUN, step_id="pay_1"),
+        child_run_id(child, "inner"): Parent(run_id=child, step_id="inner"),
+        "run_1~pay_1": None,  # named like one, and none
+        "run-1~open": Parent(run_id=RUN, step_id="open"),
+    }
+    for run_id, parent in parents.items():
+        plan = Plan.model_validate({"steps": [{"id": "one", "ask": "?"}], "input": {"n": 1}})
+        names = {"run_id": run_id, "tenant": scene.tenant, "user": "ada"}
+        start = StartRun(**names, plan=plan, parent=parent)
+        with scene.tx() as tx:
+            lifecycle.open_run(tx, OpenRun(request=start, execution="first"), {})
+        if run_id == "run-1~open":
+            continue
+        with scene.tx() as tx:
+            end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
+            lifecycle.close_run(tx, end)
+
+    found = recording(scene, RUN)
+
+    assert {step: one.run_id for step, one in found.children.items()} == {"pay_1": child}
+    assert found.children["pay_1"].plan.input == {"n": 1}
+
+
+def test_the_view_has_steps_effects_approvals_doubts_and_the_story(scene: Scene) -> None:
+    scene.committed(scene.call(step_id="paid", key="one"), receipt={"refund_id": "r-1"})
+    _, intervention = scene.asked(scene.call(step_id="lost", key="two"))
+    gated = scene.ask_approval(scene.call(step_id="asks", key="three"), description="Refund 5 EUR")
+
+    with scene.tx() as tx:
+        view = recorded_view(tx, RUN)
+
+    result = view.result
+    assert (result.run_id, result.state, view.tenant) == (RUN, RunState.RUNNING, scene.tenant)
+    states = {step.id: (step.state, step.output) for step in result.steps}
+    assert states["paid"] == (StepState.SUCCEEDED, {"refund_id": "r-1"})
+    assert states["lost"][0] is StepState.NEEDS_INTERVENTION
+    assert [(one.step_id, one.state) for one in result.effects] == [
+        ("paid", "committed"),
+        ("lost", "in_doubt"),
+    ]
+    assert [(one.kind, one.id) for one in result.waiting_for] == [
+        ("approval", gated.approval_id),
+        ("intervention", intervention),
+    ]
+    [request] = view.pending
+    assert (request.approval_id, request.params_hash) == (gated.approval_id, gated.params_hash)
+    assert (request.description, request.params) == ("Refund 5 EUR", gated.params)
+    told = [line.text for line in view.timeline]
+    assert told[0].startswith("run opened") and "effect committed: payments.refund" in told
+    assert len(told) == len(scene.events())
+
+
+def test_an_ended_run_waits_for_nothing_and_another_tenant_s_is_not_found(scene: Scene) -> None:
+    scene.ask_approval(scene.call(step_id="asks", key="three"))
+    with scene.tx() as tx:
+        asked = CloseRun(tenant=scene.tenant, run_id=RUN, state=RunState.FAILED)
+        lifecycle.close_run(tx, asked)
+
+    with scene.tx() as tx:
+        view = recorded_view(tx, RUN)
+        with pytest.raises(RunNotFound):
+            recorded_view(tx, OTHER_RUN)
+
+    assert (view.result.state, view.result.waiting_for, view.pending) == ("failed", [], [])
+
+
+def test_how_an_outcome_was_found_out_is_told_of_its_own_step_alone(scene: Scene) -> None:
+    first, again = (
+        scene.call(recovery=Recovery.LOOKUP, step_id="refund", key="one", attempt=number)
+        for number in (1, 2)
+    )
+    scene.claimed(first)
+    later = scene.claim(again, LEASE_OVER)
+    assert isinstance(later, Doubtful)
+    scene.committed(scene.call(step_id="other", key="two"))
+    with scene.tx(SETTLED) as tx:
+        assert isinstance(reconcile.after_not_found(tx, again, later.entry, forward=True), Claimed)
+
+    with scene.tx() as tx:
+        told = recovery_of(tx, RUN, "refund")
+        assert recovery_of(tx, RUN, "other") == ()
+
+    assert [line.text for line in told] == [
+        "the worker died during payments.refund, or was cut off: nobody knew whether it had"
+        " happened",
+        "the outside system was asked: payments.refund had not happened; it was called again",
+    ]
+    assert told[0].at <= told[1].at and told[0].step_id == "refund"
+
+
+def test_each_proof_on_which_a_call_is_made_again_is_told() -> None:
+    repeated = {*get_args(reconcile.Proof), Recovery.DEDUPES.value, Recovery.TRANSACTIONAL.value}
+
+    assert repeated == set(_RECOVERY["effect.reconciled"])
+
+
+WEEK = timedelta(days=7)
+OVER = WEEK + timedelta(seconds=1)
+
+
+def save(
+    scene: Scene, name: str, document: Any = None, *, run_id: str = RUN, after: timedelta = NOW
+) -> list[str]:
+    """Save a checkpoint; returns the names of those that made room."""
+    kept = document if isinstance(document, Kept) else Kept(document or {"run_id": run_id})
+    with scene.tx(after) as tx:
+        _, removed = checkpoints.save(
+            tx, run_id, name, kept, seq=3, size=10, saved_by="ann", ttl=WEEK, most=10, grace=WEEK
+        )
+    return removed
+
+
+def names(scene: Scene, after: timedelta = NOW) -> list[str]:
+    with scene.tx(after) as tx:
+        return [one.name for one in checkpoints.saved(tx, RUN)]
+
+
+def named(scene: Scene, name: str, after: timedelta = NOW) -> Saved:
+    with scene.tx(after) as tx:
+        return checkpoints.named(tx, RUN, name)
+
+
+def test_what_was_saved_is_found_by_its_name(scene: Scene) -> None:
+    save(scene, "before", {"plan_version": 1})
+    save(scene, "after", {"plan_version": 2})
+
+    found = named(scene, "before")
+
+    assert (found.document, found.seq, found.saved_by) == ({"plan_version": 1}, 3, "ann")
+    assert found.expires_at - found.saved_at == WEEK
+    assert names(scene) == ["after", "before"]
+    with pytest.raises(CheckpointError, match="no checkpoint x; it has: after, before"):
+        named(scene, "x")
+
+
+def test_a_name_is_taken_once_in_a_run_and_nothing_is_replaced(scene: Scene) -> None:
+    save(scene, "before", {"plan_version": 1})
+    scene.open_run(OTHER_RUN)
+    save(scene, "before", run_id=OTHER_RUN)
+
+    with pytest.raises(CheckpointError, match="has a checkpoint before already, of event 3"):
+        save(scene, "before", {"plan_version": 2})
+
+    assert (named(scene, "before")).document == {"plan_version": 1}
+
+
+def test_the_oldest_makes_room_for_the_eleventh_and_its_name_is_free_again(
+    scene: Scene,
+) -> None:
+    for number in range(10):
+        assert save(scene, f"c{number}") == []
+
+    assert save(scene, "c10") == ["c0"]
+
+    assert names(scene) == [f"c{number}" for number in range(10, 0, -1)]
+    assert save(scene, "c0") == ["c1"]
+
+
+def test_what_makes_room_is_hidden_for_its_grace_and_says_how_it_is_shown_again(
+    scene: Scene,
+) -> None:
+    for number in range(11):
+        save(scene, f"c{number}")
+
+    hidden = "checkpoint c0 of run run-1 is hidden since .* `.* --keep run-1` shows it again"
+    with pytest.raises(CheckpointError, match=hidden):
+        named(scene, "c0")
+    first = scene.row(checkpoints.checkpoints, name="c0")
+    assert first["document"] == {"run_id": RUN}
+    assert first["delete_after_ms"] - first["hidden_ms"] == WEEK // timedelta(milliseconds=1)
+
+
+def test_one_whose_time_is_over_leaves_its_name_and_its_place_to_the_next(scene: Scene) -> None:
+    save(scene, "old", {"run_id": RUN})
+    save(scene, "young", after=WEEK - timedelta(days=1))
+
+    assert save(scene, "old", after=OVER) == []
+
+    assert names(scene, OVER) == ["old", "young"]
+    assert [row["hidden_ms"] is None for row in scene.rows(checkpoints.checkpoints)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+async def test_a_large_one_is_kept_by_reference_and_listed_with_the_runs_artifacts(
+    scene: Scene,
+) -> None:
+    document = {"completed_steps": [f"step{number}" for number in range(5000)]}
+
+    save(scene, "large", await scene.artifacts.keep(scene.tenant, RUN, document))
+
+    artifact = as_artifact((named(scene, "large")).document)
+    assert artifact is not None
+    assert await scene.artifacts.read(scene.tenant, RUN, artifact) == document
+    [row] = await scene.ledger.transact(scene.tenant, reads.artifacts_of, RUN)
+    assert (row["step_id"], row["sha256"]) == ("checkpoint:large", artifact.sha256)
+
+
+def test_another_tenants_run_has_no_checkpoints_and_gets_none(scene: Scene, other: Scene) -> None:
+    scene.open_run("theirs")
+    save(scene, "before", run_id="theirs")
+
+    with pytest.raises(RunNotFound):
+        save(other, "after", run_id="theirs")
+    with other.tx(OVER) as tx:
+        assert checkpoints.saved(tx, "theirs") == []

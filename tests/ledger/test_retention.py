@@ -71,7 +71,7 @@ from surehand.workflows.payload_codec import payloads_of
 from tests.ledger.people import person
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger.standing import ask, granted
-from tests.ledger.test_checkpoints import WEEK, save
+from tests.ledger.test_recovery import WEEK, save
 from tests.ledger.test_steering import sent
 from tests.ledger_databases import DATABASES
 

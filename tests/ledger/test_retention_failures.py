@@ -36,7 +36,7 @@ from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandE
 from surehand.process.settings import ClientSettings
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
-from tests.ledger.test_checkpoints import save
+from tests.ledger.test_recovery import save
 from tests.ledger.test_retention import AT_ONCE, DAY, Office, lived, office_of
 
 SETTINGS: Final = ClientSettings(

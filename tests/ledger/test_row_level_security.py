@@ -27,7 +27,7 @@ from tests.ledger.people import SOMEBODYS_KEY, administration, person
 from tests.ledger.quotas import limited
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger.standing import ask, granted
-from tests.ledger.test_checkpoints import save
+from tests.ledger.test_recovery import save
 from tests.ledger.test_steering import sent
 from tests.ledger_databases import OWNER, RETENTION, WORKER
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import bindparam, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import bindparam, select, update
+from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.prepared import PreparedStatement
 from surehand.activities.ledger.core.statements import rows_of
-from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import ALL, metadata, runs
+from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import ALL, metadata, runs, tenants
 from surehand.activities.ledger.effects import (
     claims,
     compensations,
@@ -24,9 +26,13 @@ from surehand.activities.ledger.effects import (
     resource_leases,
     run_tree,
 )
+from surehand.activities.ledger.effects.epochs import Epoch
 from surehand.activities.ledger.effects.resource_leases import Lease
 from surehand.activities.ledger.history import reads
+from surehand.activities.ledger.history.audit import RecordedHead
+from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.runs import lifecycle
+from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant
 from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
@@ -35,11 +41,15 @@ from surehand.activities.ledger.steps.entries import (
     ClaimRequest,
     Entry,
 )
+from surehand.cli import maintenance
+from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Assurance, Decision, VerifyDecision
+from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.policy import Needs, Requirement
+from tests.ledger.people import administration
 from tests.ledger.scene import LEASE, NOW, RUN, Scene
 
 #: A run that only the first tenant has; both have one called ``run-1``.
@@ -89,7 +99,6 @@ def _decision(story: Story, tenant: str) -> VerifyDecision:
 
 
 Use = Callable[[Transaction, Story], Any]
-
 #: Every function of the ledger that is given a name, and what it says of a name that is not there.
 FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "approvals.locked": (
@@ -287,3 +296,66 @@ def test_the_guard_of_the_tests_sees_what_the_driver_runs_itself(scene: Scene) -
         for _ in range(2):
             with pytest.raises(AssertionError, match="no tenant for runs"):
                 tx.all(of_everybody, id=RUN)
+
+
+def test_a_tenant_that_has_moved_is_not_added_where_it_was(scene: Scene, other: Scene) -> None:
+    for one in (scene, other):
+        with administration(one) as tx:
+            add_tenant(tx, "a", "olga")
+            add_tenant(tx, "a", "olga")
+    with administration(scene) as tx:
+        tx.connection.execute(
+            update(tenants).where(tenants.c.tenant_id == scene.tenant).values(cell="b")
+        )
+
+    refused = pytest.raises(PrincipalError, match=f"tenant {scene.tenant} is of cell b")
+    with refused, administration(scene) as tx:
+        add_tenant(tx, "a", "olga")
+    for one, cell in ((scene, "b"), (other, "a")):
+        with one.tx() as tx:
+            assert cell_of_tenant(tx) == cell
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_worker_says_of_no_tenant_where_it_is(scene: Scene) -> None:
+    """SQLite has no roles."""
+    with pytest.raises(ProgrammingError, match="permission denied"), scene.tx() as tx:
+        add_tenant(tx, "b", "olga")
+
+
+FORGOTTEN = RecordedHead(ChainHead(seq=9, hash="sha256:forgotten"), 50)
+
+
+async def test_the_runs_of_every_tenant_that_went_on_are_listed(
+    ledger: Ledger, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, unknown = f"{scene.tenant}/known", f"{scene.tenant}-too/unknown"
+    scene.open_run(known)
+    # No tenant can be called so: somebody else's workflow on the same task queue.
+    listed = [known, unknown, "No Tenant/run"]
+
+    async def runs(condition: str, *, every_tenant: bool) -> AsyncIterator[Any]:
+        assert every_tenant and "TaskQueue = 'q'" in condition
+        for run_id in listed:
+            yield SimpleNamespace(id=run_id, parent_id=None)
+
+    async def heads(_: object, run_id: str) -> list[RecordedHead]:
+        return [FORGOTTEN]
+
+    @asynccontextmanager
+    async def opened(_: object) -> AsyncIterator[Ledger]:
+        yield ledger
+
+    async def connection() -> Any:
+        return SimpleNamespace(listed=runs, temporal_options=lambda: [])
+
+    monkeypatch.setattr(maintenance, "history_heads", heads)
+    monkeypatch.setattr(maintenance, "ledger_of", opened)
+    monkeypatch.setattr(maintenance, "read_settings", lambda: None)
+    settings = ClientSettings(tenant="asks", user="oscar", task_queue="q", ui_url="")
+    caller: Any = SimpleNamespace(connection=connection, settings=settings, tenant="asks")
+
+    behind = await maintenance._behind(caller, Epoch(1, 0, 100, "oscar"))
+
+    assert [(one.run_id, one.known) for one in behind] == [(known, True), (unknown, False)]

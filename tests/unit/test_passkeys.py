@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pytest
+import webauthn
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import (
     decode_dss_signature,
     encode_dss_signature,
 )
+from fido2 import cbor
+from fido2.cose import CoseKey
+from fido2.server import Fido2Server
+from fido2.webauthn import Aaguid, AttestedCredentialData, PublicKeyCredentialRpEntity
+from webauthn.helpers.exceptions import WebAuthnException
 
 from surehand.activities.ledger.people.passkeys import (
     LONGEST_PROOF,
     authentic,
+    challenge_of,
     is_gesture,
     read,
 )
-from surehand.activities.ledger.people.public_keys import PublicKey, registered
+from surehand.activities.ledger.people.public_keys import PublicKey, decoded, registered
 from surehand.activities.ledger.people.signatures import BadSignature, header_kid
 from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims
 from tests.passkeys import (
@@ -30,8 +37,10 @@ from tests.passkeys import (
     BS,
     ED,
     ORIGIN,
+    RP_ID,
     UP,
     UV,
+    Assertion,
     Authenticator,
     as_json,
     b64,
@@ -50,7 +59,6 @@ BOUND: Final = replace(EC, device_bound=True)
 RAW: Final = as_json(CLAIMS)
 OTHER: Final = {**CLAIMS, "jti": "another-nonce-of-thirty-two-char"}
 EMPTY_MAP: Final = b"\xa0"
-
 both = pytest.mark.parametrize("key", [EC, OKP], ids=["ES256", "EdDSA"])
 
 
@@ -81,8 +89,6 @@ def with_header(key: Authenticator = EC, **changed: Any) -> str:
 
 
 # What is good
-
-
 @both
 def test_a_gesture_made_for_a_decision_proves_its_claims(key: Authenticator) -> None:
     proof = key.proof(CLAIMS)
@@ -132,8 +138,6 @@ def test_an_audit_without_settings_looks_at_all_but_which_pages_count() -> None:
 
 
 # Another page, another site
-
-
 @pytest.mark.parametrize(
     "origin",
     [
@@ -184,8 +188,6 @@ def test_a_gesture_made_in_a_frame_of_another_page_is_refused() -> None:
 
 
 # Another ceremony, nobody there
-
-
 @pytest.mark.parametrize("type_", ["webauthn.create", "payment.get", "", None, 1])
 def test_a_gesture_that_is_no_assertion_is_refused(type_: Any) -> None:
     assert "not webauthn.get" in refused(EC.proof(CLAIMS, type=type_))
@@ -247,8 +249,6 @@ def test_authenticator_data_that_are_cut_off_are_refused() -> None:
 
 
 # Another decision
-
-
 @pytest.mark.parametrize("claim", list(CLAIMS))
 def test_a_gesture_made_for_other_claims_is_refused(claim: str) -> None:
     header, _, signature = taken_apart(EC.proof(CLAIMS))
@@ -323,8 +323,6 @@ def test_a_list_cannot_be_passed_off_as_one_decision_nor_one_as_a_list() -> None
 
 
 # Another key, another algorithm
-
-
 @both
 def test_a_signature_of_another_passkey_is_refused(key: Authenticator) -> None:
     mine = Authenticator() if key is EC else Authenticator(Ed25519PrivateKey.generate())
@@ -381,8 +379,6 @@ def test_a_passkey_s_proof_is_no_compact_jws_and_a_jws_no_passkey_s_proof() -> N
 
 
 # The form
-
-
 @pytest.mark.parametrize(
     "member", ["alg", "kid", "typ", "authenticator_data", "client_data", "credential_id"]
 )
@@ -447,3 +443,140 @@ def test_a_proof_longer_than_any_is_refused() -> None:
         put_together({**header, "authenticator_data": b64(b"\0" * 1025)}, claims, signature),
     ):
         assert refused(longer)
+
+
+KEYS: Final = {
+    "ES256": Authenticator(),
+    "EdDSA": Authenticator(Ed25519PrivateKey.generate()),
+    "device-bound": Authenticator(device_bound=True),
+}
+
+
+def ours(key: Authenticator, found: Assertion) -> bool:
+    known = registered(json.dumps(key.file))
+    assert known.passkey is not None
+    proof = put_together(key.header(found), RAW, found.signature)
+    try:
+        authentic(read(proof), known.jwk, known.passkey, DecisionClaims, origins=(ORIGIN,))
+    except BadSignature:
+        return False
+    return True
+
+
+def cose(key: Authenticator) -> dict[int, Any]:
+    """The public key as registrations have it (RFC 9052)."""
+    jwk = key.jwk
+    if key.algorithm == "EdDSA":
+        return {1: 1, 3: -8, -1: 6, -2: decoded(jwk["x"])}
+    return {1: 2, 3: -7, -1: 1, -2: decoded(jwk["x"]), -3: decoded(jwk["y"])}
+
+
+def credential(key: Authenticator, found: Assertion) -> dict[str, Any]:
+    """The assertion as browsers write it in JSON."""
+    return {
+        "id": b64(key.credential_id),
+        "rawId": b64(key.credential_id),
+        "type": "public-key",
+        "clientExtensionResults": {},
+        "response": {
+            "clientDataJSON": b64(found.client_data),
+            "authenticatorData": b64(found.authenticator_data),
+            "signature": b64(found.signature),
+        },
+    }
+
+
+def py_webauthn(key: Authenticator, found: Assertion) -> bool:
+    try:
+        webauthn.verify_authentication_response(
+            credential=credential(key, found),
+            expected_challenge=digest_of(RAW),
+            expected_rp_id=RP_ID,
+            expected_origin=ORIGIN,
+            credential_public_key=cbor.encode(cose(key)),
+            credential_current_sign_count=0,
+            require_user_verification=True,
+        )
+    except WebAuthnException:
+        return False
+    return True
+
+
+def python_fido2(key: Authenticator, found: Assertion) -> bool:
+    server = Fido2Server(
+        PublicKeyCredentialRpEntity(name="us", id=RP_ID), verify_origin=lambda one: one == ORIGIN
+    )
+    known = AttestedCredentialData.create(Aaguid.NONE, key.credential_id, CoseKey.parse(cose(key)))
+    state = {"challenge": b64(digest_of(RAW)), "user_verification": "required"}
+    try:
+        server.authenticate_complete(state, [known], credential(key, found))
+    except (ValueError, IndexError):  # the latter where extensions are missing
+        return False
+    return True
+
+
+LIBRARIES: Final = {"webauthn": py_webauthn, "fido2": python_fido2}
+
+
+@dataclass(frozen=True)
+class Broken:
+    """How a gesture is made otherwise than it should be."""
+
+    how: dict[str, Any] = field(default_factory=dict)
+    challenge: bytes = digest_of(RAW)
+    spoilt: bool = False
+    """Whether its signature is."""
+    not_seen_by: tuple[str, ...] = ()
+
+
+NEITHER: Final = ("webauthn", "fido2")
+BROKEN: Final = {
+    "another origin": Broken({"origin": "https://evil.test"}),
+    "another page of the site": Broken({"origin": "https://chat.example.com"}),
+    "another relying party": Broken({"rp_id": "evil.test"}),
+    "nobody present": Broken({"flags": UV | BE | BS}),
+    "nobody recognised": Broken({"flags": UP | BE | BS}),
+    "a registration": Broken({"type": "webauthn.create"}),
+    "another challenge": Broken(challenge=digest_of(RAW + b" ")),
+    "no challenge of 32 bytes": Broken(challenge=b""),
+    "bytes behind the data": Broken({"added": b"\0"}),
+    "bytes behind the extensions": Broken({"flags": UP | UV | ED, "added": b"\xa0\0"}),
+    "extensions missing": Broken({"flags": UP | UV | ED}),
+    "data of a registration cut off": Broken({"flags": UP | UV | AT, "added": b"\0"}),
+    "another signature": Broken(spoilt=True),
+    "in a frame": Broken({"crossOrigin": True}, not_seen_by=NEITHER),
+    "in a frame of a page": Broken({"topOrigin": ORIGIN}, not_seen_by=NEITHER),
+    "backed up, but not eligible": Broken({"flags": UP | UV | BS}, not_seen_by=("fido2",)),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_what_both_libraries_take_is_taken(name: str) -> None:
+    key = KEYS[name]
+    extended = {"flags": key.flags | ED, "added": cbor.encode({"uvm": [[2, 4, 2]]})}
+    for how in ({}, {"counter": 7}, extended):
+        found = key.get(digest_of(RAW), **how)
+        assert ours(key, found)
+        assert all(takes(key, found) for takes in LIBRARIES.values())
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_a_library_refuses_is_refused(name: str, what: str) -> None:
+    key, broken = KEYS[name], BROKEN[what]
+    found = key.get(broken.challenge, **broken.how)
+    if broken.spoilt:
+        found = replace(found, signature=key.sign(b"something else"))
+
+    assert not ours(key, found)
+    for library, takes in LIBRARIES.items():
+        assert takes(key, found) == (library in broken.not_seen_by), library
+
+
+def test_the_challenge_that_is_recomputed_is_the_one_that_is_written_down() -> None:
+    key = KEYS["ES256"]
+    found = key.get(digest_of(RAW))
+
+    gesture = read(put_together(key.header(found), RAW, found.signature))
+
+    assert challenge_of(gesture) == digest_of(RAW)

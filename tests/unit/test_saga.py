@@ -1,11 +1,35 @@
-"""G4: what a run knows to have done, and what it does not know of."""
+"""G4: what a run knows to have done, what it undoes, and what another plan leaves of its memory."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from surehand.workflows.contracts.effects import EffectView, RemainingEffect
-from surehand.workflows.state.records import Saga
+import surehand.workflows.run.amendment as module
+from surehand.workflows import ports
+from surehand.workflows.compensation import Compensation
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.effects import (
+    Compensate,
+    CompensationOutcome,
+    CompensationReport,
+    EffectView,
+    FindRemaining,
+    RemainingEffect,
+    RemainingFound,
+)
+from surehand.workflows.contracts.runs import Amend, StartRun
+from surehand.workflows.contracts.states import StepState
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.run.agent_run import AgentRun
+from surehand.workflows.run.amendment import Amendment
+from surehand.workflows.state.records import Saga, leave_if_cancelled
+from surehand.workflows.state.run_state import RunData
 
 
 def begun(*steps: str) -> Saga:
@@ -125,3 +149,219 @@ def test_all_of_it_travels() -> None:
     saga.relies("f", "ef-4", own=False)
 
     assert Saga.model_validate_json(saga.model_dump_json()) == saga
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+#: Steps and entries, as the ledger lists them.
+MADE = [("c", "ef-3"), ("b", "ef-2"), ("b", "ef-1"), ("a", "ef-0")]
+
+
+class Ledger:
+    """A stand-in that lists two effects a page, and undoes what it is told to but one."""
+
+    def __init__(self, stays: str = "") -> None:
+        self.stands, self.stays = dict((entry, step) for step, entry in MADE), stays
+        self.asked: list[FindRemaining] = []
+        self.undone: list[str] = []
+
+    async def __call__(self, port: Any, asked: Any, *_: Any, **__: Any) -> Any:
+        return self._list(asked) if port is ports.FIND_REMAINING else self._undo(asked)
+
+    def _list(self, asked: FindRemaining) -> RemainingFound:
+        self.asked.append(asked)
+        behind = [one for one in sorted(self.stands, reverse=True) if one < (asked.after or "f")]
+        page = [RemainingEffect(effect=_view(id_, self.stands[id_])) for id_ in behind[:2]]
+        after = behind[1] if len(behind) > 2 else None
+        return RemainingFound(effects=page, after=after, head=ChainHead(seq=1, hash="h"))
+
+    def _undo(self, asked: Compensate) -> CompensationReport:
+        self.undone.append(asked.entry_id)
+        if asked.entry_id == self.stays:
+            return CompensationReport(outcome=CompensationOutcome.UNCOMPENSATED, reason="stays")
+        del self.stands[asked.entry_id]
+        return CompensationReport(outcome=CompensationOutcome.COMPENSATED, reason="undone")
+
+
+def _view(entry_id: str, step_id: str) -> EffectView:
+    return EffectView(
+        entry_id=entry_id, tool="t", key="k", generation=1, state="committed", step_id=step_id
+    )
+
+
+@pytest.fixture
+def data(monkeypatch: pytest.MonkeyPatch) -> RunData:
+    # Given a clock that is a stand-in: there is no workflow here
+    monkeypatch.setattr("surehand.workflows.compensation.workflow.now", lambda: NOW)
+    plan = Plan.model_validate([{"id": step, "tool": "t"} for step in "abc"])
+    request = StartRun(run_id="r", tenant="default", user="ada", plan=plan)
+    return RunData.new(request, "life", NOW)
+
+
+def unwinding(data: RunData, ledger: Ledger) -> Compensation:
+    return Compensation(data, cast(Any, None), cast(Any, ledger), lambda: None)
+
+
+@pytest.mark.parametrize("stays", ["", "ef-2"])
+async def test_a_run_that_ends_undoes_all_that_stands_once_whatever_it_knows(
+    data: RunData, stays: str
+) -> None:
+    ledger = Ledger(stays)
+
+    await unwinding(data, ledger).run(cleanup=False)
+
+    assert ledger.undone == [entry for _, entry in MADE]
+    assert list(ledger.stands) == ([stays] if stays else [])
+    # Barred before anything is listed, and asked once more when all is done.
+    assert [asked.bar for asked in ledger.asked if asked.after is None] == [True, True]
+
+
+async def test_a_run_that_completes_undoes_what_it_does_not_know_of_and_says_so(
+    data: RunData,
+) -> None:
+    ledger = Ledger()
+    for step, entry in (("c", "ef-3"), ("b", "ef-2")):
+        data.saga.committed(step, entry)
+
+    await unwinding(data, ledger).undo_orphaned()
+    await unwinding(data, ledger).undo_orphaned()
+
+    assert ledger.undone == ["ef-1", "ef-0"]
+    said = [line.step_id for line in data.timeline if line.text.startswith("orphaned: ")]
+    assert said == ["b", "a"]
+    assert not any(asked.bar for asked in ledger.asked)
+
+
+async def test_an_orphaned_effect_that_stays_is_known_from_then_on(data: RunData) -> None:
+    ledger = Ledger("ef-0")
+
+    await unwinding(data, ledger).undo_orphaned()
+    ledger.undone.clear()
+    await unwinding(data, ledger).undo_orphaned()
+
+    assert ledger.undone == []
+
+
+async def test_what_a_run_has_yet_to_hear_of_is_found_and_not_taken_for_known(
+    data: RunData,
+) -> None:
+    ledger = Ledger()
+    data.saga.committed("c", "ef-3")
+    data.saga.register("a")
+
+    assert await unwinding(data, ledger).recall() == ["b", "b"]
+
+    await unwinding(data, ledger).undo_orphaned()
+    assert ledger.undone == ["ef-2", "ef-1", "ef-0"]
+
+
+class _Control:
+    def take_steering(self, *_: Any) -> None:
+        """Take nothing."""
+
+
+def _data(*steps: str) -> RunData:
+    plan = Plan.model_validate([{"id": step, "tool": "a.b"} for step in steps])
+    request = StartRun(run_id="r", tenant="default", user="ada", plan=plan)
+    return RunData.new(request, "first", datetime.now(UTC))
+
+
+def _amendment(data: RunData) -> Amendment:
+    nothing, control = cast(Any, None), cast(Any, _Control())
+    return Amendment(data, nothing, control, nothing, nothing, nothing, lambda: True)
+
+
+def _amended(data: RunData, *steps: str, given_up: tuple[str, ...] = ()) -> None:
+    _amendment(data)._show(_data(*steps).request.plan, set(given_up))
+
+
+def test_a_write_that_the_new_plan_drops_can_still_be_undone_at_the_end() -> None:
+    data = _data("order", "pay")
+    data.saga.register("pay")
+    data.set_step("pay", StepState.PAUSED_FAILURE)
+
+    _amended(data, "order")
+
+    assert set(data.saga.steps()) <= data.steps.keys()
+    assert (data.steps["pay"].tool, data.steps["pay"].state) == ("a.b", StepState.SKIPPED)
+
+
+def test_a_write_whose_view_was_left_behind_by_continue_as_new_is_in_nobodys_way() -> None:
+    data = _data("order")
+    data.saga.register("pay[0]")
+
+    _amended(data, "order", "mail")
+
+    assert list(data.steps) == ["order", "mail"]
+
+
+def test_what_an_amendment_has_cut_off_has_not_failed() -> None:
+    data = _data("order", "pay")
+    for step in ("order", "pay"):
+        data.set_step(step, StepState.FAILED)
+
+    _amended(data, "order", "pay", given_up=("pay",))
+
+    states = {view.id: view.state for view in data.steps.values()}
+    assert states == {"order": StepState.FAILED, "pay": StepState.PENDING}
+
+
+def test_what_had_begun_before_the_run_continued_as_new_is_ended_before_another_plan() -> None:
+    """In the new execution nothing runs at first: what is under way is what has progress."""
+    data = _data("ship", "mail")
+    data.set_step("ship", StepState.RUNNING)
+    data.set_progress("ship", items=["a", "b"])
+    data.amending = True
+    data.next_plan = Amend(actor="olga", plan=_data("ship").request.plan, based_on=1)
+    run = AgentRun.__new__(AgentRun)
+    run._data = data
+    run._runner = cast(Any, SimpleNamespace(tool_calls=SimpleNamespace(knows=lambda _: False)))
+    run._amendment = _amendment(data)
+
+    assert [step.id for step in run._ready({})] == ["ship"]
+    assert not run._may_amend({})
+
+
+async def test_what_has_succeeded_just_before_another_plan_takes_over_is_not_done_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answer and the end of the last call came at once: nobody has taken note of its end."""
+    data = _data("order", "pay")
+    data.set_step("order", StepState.SUCCEEDED)
+    data.next_plan = Amend(actor="olga", plan=_data("order", "mail").request.plan, based_on=1)
+
+    async def reached(condition: Callable[[], bool]) -> None:
+        await asyncio.sleep(0)
+        assert condition()
+
+    async def nothing() -> None:
+        """Do nothing."""
+
+    ended = asyncio.create_task(nothing())
+    await ended
+    monkeypatch.setattr(module.workflow, "wait_condition", reached)
+    monkeypatch.setattr(module.workflow, "now", lambda: datetime.now(UTC))
+    await _amendment(data).apply({"order": ended})
+
+    ready = data.request.plan.ready(frozenset(data.settled), frozenset())
+    assert [step.id for step in ready] == ["mail"]
+
+
+async def test_a_step_that_was_cancelled_during_a_ledger_call_does_not_wait_afterwards() -> None:
+    recorded = asyncio.Event()
+
+    async def step() -> None:
+        call = asyncio.ensure_future(recorded.wait())
+        try:
+            await asyncio.shield(call)
+        except asyncio.CancelledError:
+            await call  # as a call whose cancellation is waited for: it ends as if nothing was
+        leave_if_cancelled()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(step())
+    await asyncio.sleep(0)
+    running.cancel()
+    recorded.set()
+    ended, _ = await asyncio.wait([running], timeout=5)
+
+    assert ended and running.cancelled()

@@ -1,12 +1,21 @@
-"""Where a process sends what it tells of itself, by OpenTelemetry's own variables."""
+"""What a process tells of itself, and where it sends it."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from temporalio.runtime import OpenTelemetryMetricTemporality
+from temporalio.runtime import (
+    MetricBuffer,
+    OpenTelemetryMetricTemporality,
+    Runtime,
+    TelemetryConfig,
+)
 
+from surehand.activities.ledger.core.standbys import Standbys
+from surehand.activities.ledger.retention.policy import LastRound
+from surehand.activities.worker.metrics import BUCKETS, Metrics
 from surehand.activities.worker.settings import SettingsError
 from surehand.activities.worker.telemetry import find_metrics_receiver, find_receiver, shown
 
@@ -84,3 +93,157 @@ def test_without_more_metrics_are_sent_once_a_minute_and_add_up() -> None:
 def test_what_cannot_be_followed_is_refused_by_its_name(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name):
         find_metrics_receiver(ANY | {name: value}, "")
+
+
+TOOL = {"tool": "payments.refund"}
+DETAILS = {**TOOL, "entry_id": "ef-1", "intervention_id": "iv-1", "attempt": 7, "code": "x"}
+Seen = dict[str, tuple[float, dict[str, Any]]]
+
+
+class Measured:
+    """Metrics that are kept instead of being shown."""
+
+    def __init__(self) -> None:
+        self._buffer = MetricBuffer(1000)
+        runtime = Runtime(telemetry=TelemetryConfig(logging=None, metrics=self._buffer))
+        self.metrics = Metrics(runtime.metric_meter)
+
+    def seen(self) -> Seen:
+        found = {}
+        for update in self._buffer.retrieve_updates():
+            if update.metric.name.startswith("surehand_"):
+                labels = {k: v for k, v in update.attributes.items() if k != "service_name"}
+                found[update.metric.name] = (update.value, labels)
+        return found
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    return Measured()
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "expected"),
+    [
+        ("effect.committed", {}, {"surehand_effects": (1, {"outcome": "committed"})}),
+        (
+            "effect.committed",
+            {"rule": "lookup"},
+            {
+                "surehand_effects": (1, {"outcome": "committed"}),
+                "surehand_reconciliations": (1, {"rule": "lookup", "action": "commit"}),
+            },
+        ),
+        (
+            "effect.failed",
+            {"failure_class": "transient", "retry_ms": 1100},
+            {
+                "surehand_effects": (1, {"outcome": "failed"}),
+                "surehand_failures": (1, {"failure_class": "transient", "again": "yes"}),
+                "surehand_retry_delay": (1.1, {"failure_class": "transient"}),
+            },
+        ),
+        (
+            "step.failed",
+            {"failure_class": "permanent"},
+            {"surehand_failures": (1, {"failure_class": "permanent", "again": "no"})},
+        ),
+        ("step.failed", {"failure_class": "cancelled"}, {}),
+        (
+            "effect.reconciled",
+            {"rule": "dedupes", "action": "call_again"},
+            {"surehand_reconciliations": (1, {"rule": "dedupes", "action": "call_again"})},
+        ),
+        (
+            "recovery.verified",
+            {"action": "human", "took_ms": 2500, "broken": ["runs_what_was_approved"]},
+            {
+                "surehand_recovery": (2.5, {"by": "human"}),
+                "surehand_broken_invariants": (1, {"invariant": "runs_what_was_approved"}),
+            },
+        ),
+        (
+            "intervention.opened",
+            {"rule": "compensation_failed"},
+            {
+                "surehand_interventions": (
+                    1,
+                    {"rule": "compensation_failed", "outcome": "opened"},
+                ),
+                "surehand_compensations": (1, {"outcome": "failed"}),
+            },
+        ),
+        (
+            "intervention.settled",
+            {"rule": "unknown", "outcome": "happened"},
+            {"surehand_interventions": (1, {"rule": "unknown", "outcome": "happened"})},
+        ),
+        ("effect.uncompensated", {}, {"surehand_compensations": (1, {"outcome": "uncompensated"})}),
+        (
+            "resource.acquired",
+            {"waited_ms": 1500},
+            {
+                "surehand_resources": (1, {"outcome": "acquired"}),
+                "surehand_lease_wait": (1.5, {"reason": "resource"}),
+            },
+        ),
+        ("resource.acquired", {}, {"surehand_resources": (1, {"outcome": "acquired"})}),
+        ("resource.freed", {}, {"surehand_resources": (1, {"outcome": "freed"})}),
+        ("run.opened", {}, {}),
+        ("step.succeeded", {}, {}),
+    ],
+)
+def test_an_event_counts_as(
+    measured: Measured, type_: str, body: dict[str, Any], expected: Seen
+) -> None:
+    measured.metrics.event(type_, {**DETAILS, **body})
+
+    assert measured.seen() == {
+        name: (value, {**TOOL, **labels}) for name, (value, labels) in expected.items()
+    }
+
+
+def test_what_is_measured_as_it_happens(measured: Measured) -> None:
+    measured.metrics.transaction("committed", 0.002)
+    measured.metrics.lease_wait("payments.refund", "held", timedelta(seconds=3))
+    measured.metrics.stale("payments.refund", "waiting")
+    measured.metrics.notified("webhook", "sent", 3)
+
+    seen = measured.seen()
+
+    assert seen == {
+        "surehand_ledger_transaction": (0.002, {"outcome": "committed"}),
+        "surehand_lease_wait": (3, {**TOOL, "reason": "held"}),
+        "surehand_stale_entries": (1, {**TOOL, "outcome": "waiting"}),
+        "surehand_notifications": (3, {"notifier": "webhook", "outcome": "sent"}),
+    }
+    assert seen.keys() - {"surehand_stale_entries", "surehand_notifications"} <= BUCKETS.keys()
+
+
+def test_an_epoch_standbys_and_rounds_of_retention_are_told_as_they_are(measured: Measured) -> None:
+    measured.metrics.epoch(2)
+    measured.metrics.standbys(Standbys(synchronous=1, missing=3, behind_bytes=7))
+    hour = timedelta(hours=1)
+    measured.metrics.retention([LastRound(hour, failed=True), LastRound(None, failed=True)])
+    found = measured.seen()
+
+    assert found["surehand_ledger_epoch"] == (2, {})
+    assert found["surehand_ledger_standbys"] == (3, {"follows": "missing"})
+    assert found["surehand_ledger_standby_behind"] == (7, {})
+    assert found["surehand_retention_age"] == (3600, {})
+    assert found["surehand_retention_failing"] == (2, {})
+
+
+def test_a_standby_that_is_gone_is_behind_by_nothing_any_more(measured: Measured) -> None:
+    measured.metrics.standbys(Standbys(synchronous=1, behind_bytes=7))
+    measured.metrics.standbys(Standbys(missing=1))
+
+    assert measured.seen()["surehand_ledger_standby_behind"] == (0, {})
+
+
+def test_where_nobody_has_retention_nothing_is_told_of_it() -> None:
+    measured = Measured()
+    measured.metrics.retention([])
+    measured.metrics.standbys(Standbys())
+
+    assert measured.seen().keys() == {"surehand_ledger_standbys"}

@@ -1,0 +1,307 @@
+"""MCP servers: what people are shown of their tools and calls, and how their programs end."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Final, cast
+
+import mcp_types
+import pytest
+import yaml
+
+from surehand.activities.mcp import connection
+from surehand.activities.mcp.calls import McpCall, changed, in_words, sides
+from surehand.activities.mcp.connection import McpConnection
+from surehand.activities.mcp.server_file import DEFINED, McpServer, McpTool, pins_of
+from surehand.activities.mcp.tools import mcp_tools
+from surehand.activities.tools.call_reports import Answers, NeedsAnswer
+from surehand.activities.tools.classify import LONGEST_MESSAGE, classify
+from surehand.activities.tools.failures import FailureClass, NotAsReviewed, Permanent
+from surehand.activities.tools.tool import ToolContext
+from surehand.workflows.errors import ErrorType
+from surehand.workflows.identity import digest
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.state.records import StepFailed
+from surehand.workflows.steps.rules import waits_for_a_way_out
+
+REVIEWED: Final[dict[str, Any]] = {
+    "name": "refund",
+    "description": "Refund an order.",
+    "inputSchema": {"type": "object", "properties": {"order_id": {"type": "string"}}},
+    "annotations": {"readOnlyHint": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "now", "said"),
+    [
+        ("description", "Refund.", 'description was "Refund an order." and is "Refund."'),
+        ("description", 'a" and is "b', r'and is "a\" and is \"b"'),
+        ("annotations", {"readOnlyHint": 0}, '{"readOnlyHint": false} and is {"readOnlyHint": 0}'),
+        ("annotations", {"readOnlyHint": True}, '{"readOnlyHint": false} and is {"readOnlyHint"'),
+        ("inputSchema", {"type": "object"}, 'inputSchema was {"properties": {"order_id"'),
+        ("outputSchema", {"type": "object"}, 'outputSchema was nothing and is {"type": "object"}'),
+    ],
+)
+def test_each_part_that_differs_is_said_as_it_was_and_as_it_is(
+    part: str, now: Any, said: str
+) -> None:
+    words = in_words(REVIEWED, {**REVIEWED, part: now})
+    assert words.startswith(f"{part} was ") and said in words
+
+
+def test_a_change_far_into_a_long_text_is_seen() -> None:
+    before, now = sides("x" * 50_000 + "pay ann", "x" * 50_000 + "pay bob" + "y" * 50_000)
+    assert before.startswith("...xxx") and before.endswith('xpay ann"')
+    assert "xpay bob" in now and now.endswith("...")
+    assert max(len(before), len(now)) <= 120
+
+
+def test_nothing_in_it_is_unseen() -> None:
+    assert "\\u001b[2J\\u202e" in in_words(REVIEWED, {**REVIEWED, "description": "\x1b[2J\u202e"})
+
+
+def test_what_is_said_of_all_parts_fits_into_an_error_with_the_command_at_its_end() -> None:
+    now = {part: "\u202e" * 3000 + part for part in DEFINED}
+    now["inputSchema"] = {"type": "object", "title": "\u202e" * 3000}
+    full = f"{'s' * 40}.{'t' * 79}"
+    problem = changed(full, {part: "y" * 3000 for part in DEFINED}, now)
+    failure = classify(NotAsReviewed(problem))
+    assert len(failure.message) < LONGEST_MESSAGE and failure.message.endswith("by `resume`")
+    assert f"`mcp pin {full}@{digest(now)}`" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("offered", "said"),
+    [
+        (None, "does not offer it any more"),
+        ({**REVIEWED, "annotations": {"number": 2**60}}, "cannot be used: value has no canonical"),
+        ({"name": "refund"}, "cannot be used: its params have no schema"),
+        ({**REVIEWED, "description": "x" * 70_000}, "65,536 are read"),
+    ],
+)
+def test_what_cannot_be_pinned_is_said_without_the_command_to_pin_it(
+    offered: dict[str, Any] | None, said: str
+) -> None:
+    problem = str(changed("shop.refund", REVIEWED, offered))
+    assert said in problem and "mcp pin" not in problem
+
+
+def test_what_is_as_it_was_reviewed_has_not_changed() -> None:
+    assert changed("shop.refund", REVIEWED, {**REVIEWED}) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "type_"),
+    [
+        (NotAsReviewed("changed"), ErrorType.NOT_AS_REVIEWED),
+        (Permanent("no such order"), ErrorType.TOOL_FAILED),
+    ],
+)
+def test_only_what_is_not_as_reviewed_is_for_somebody_to_look_at(
+    error: Permanent, type_: ErrorType
+) -> None:
+    failure = classify(error)
+    assert (failure.failure_class, failure.for_good) == (FailureClass.PERMANENT, type_)
+
+
+@pytest.mark.parametrize("on_failure", ["compensate", "continue", "pause"])
+@pytest.mark.parametrize("unreviewed", [True, False])
+def test_a_step_whose_tool_is_not_as_reviewed_waits_whatever_the_plan_says(
+    on_failure: str, unreviewed: bool
+) -> None:
+    written = {"id": "it", "tool": "shop.refund", "on_failure": on_failure}
+    plan = Plan.model_validate({"steps": [written]})
+    failed = StepFailed("changed", unreviewed=unreviewed)
+    waits = waits_for_a_way_out(plan, plan.step("it"), failed)
+    assert waits == (unreviewed or on_failure == "pause")
+
+
+TEXT: Final = {"type": "string"}
+SCHEMA: Final = {
+    "type": "object",
+    "properties": {"path": TEXT, "content": TEXT, "mode": TEXT, "size": {"type": "integer"}},
+    "required": ["path", "content", "size"],
+}
+PARAMS: Final = {"path": "/srv/a.txt", "content": "x" * 200, "mode": "a", "size": 3}
+
+
+def headline(
+    folder: Path, params: dict[str, Any], schema: dict[str, Any] = SCHEMA, **said: Any
+) -> str:
+    definition = {"name": "write", "description": "Harmless.", "inputSchema": schema}
+    pin, file = digest(definition), folder / "surehand.mcp.yaml"
+    tools = {"write": {"pin": pin, **said}}
+    server = {"command": ["files"], "tools": tools}
+    file.write_text(yaml.safe_dump({"servers": {"files": server}}), encoding="utf-8")
+    pins_of(file).write_text(json.dumps({pin: definition}), encoding="utf-8")
+    [tool] = mcp_tools(str(file))
+    return tool.describe_call(tool.validate(params))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({}, 'path="/srv/a.txt", content="' + "x" * 100 + '"…'),
+        ({"key": "write:${params.path}:${params.size}"}, 'path="/srv/a.txt", size=3'),
+        ({"key": "${params.mode}"}, 'mode="a"'),
+    ],
+    ids=["required texts", "what the key is made of", "an optional one"],
+)
+def test_it_names_the_params_of_the_key_or_else_the_texts_that_the_call_requires(
+    tmp_path: Path, said: dict[str, Any], told: str
+) -> None:
+    assert headline(tmp_path, PARAMS, **said) == f"files.write: {told}"
+
+
+def test_a_value_cannot_pass_for_another_param(tmp_path: Path) -> None:
+    params = {**PARAMS, "path": '/etc/passwd", content="', "content": "\n"}
+    told = 'files.write: path="/etc/passwd\\", content=\\"", content="\\n"'
+    assert headline(tmp_path, params) == told
+
+
+def test_without_params_that_say_it_it_is_the_reviewed_description(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"size": True}, "required": ["size"]}
+    assert headline(tmp_path, {"size": 3}, schema) == "files.write: Harmless."
+
+
+LINK: Final = "https://pay.example/authorise?id=7"
+CALL: Final = McpCall("shop", McpServer(command=("shop",)), "refund", McpTool(), {})
+
+
+class Asking:
+    """A connection whose server sends people to a link before it does anything."""
+
+    def __init__(self, link: str) -> None:
+        self.link = link
+        self.heard: list[Any] = []
+
+    async def call(self, name: str, arguments: Any, meta: Any, answers: Any, state: Any) -> Any:
+        self.heard.append((answers, state))
+        if answers is not None:
+            return mcp_types.CallToolResult(content=[])
+        asked = mcp_types.ElicitRequest(
+            params=mcp_types.ElicitRequestURLParams(
+                message="Sign in there", url=self.link, elicitation_id="e-1"
+            )
+        )
+        return mcp_types.InputRequiredResult(input_requests={"it": asked}, request_state="s-1")
+
+
+async def asked(server: Asking, *given: tuple[str, Any]) -> Any:
+    context = ToolContext(
+        tenant="t",
+        run_id="r",
+        step_id="s",
+        user="u",
+        attempt=1,
+        idempotency_key="k",
+        answers=Answers(given),
+    )
+    return await CALL._sent(cast(McpConnection, server), {}, context)
+
+
+@pytest.mark.parametrize("answer", ["accept", "decline"])
+async def test_a_human_is_shown_the_link_and_the_server_is_told_what_they_say(answer: str) -> None:
+    server = Asking(LINK)
+    question = await asked(server)
+    assert isinstance(question, NeedsAnswer)
+    assert f"shop.refund asks to open {LINK} in a browser" in question.question
+    assert question.question.endswith("It says: Sign in there")
+    assert server.heard == [(None, None)]
+
+    server = Asking(LINK)
+    said = await asked(server, (question.digest, answer))
+    assert isinstance(said, mcp_types.CallToolResult)
+    assert server.heard[1:] == [({"it": {"action": answer}}, "s-1")]
+
+
+async def test_another_link_in_the_place_of_an_answered_one_is_asked_anew() -> None:
+    first = await asked(Asking(LINK))
+    server = Asking("https://evil.example/authorise?id=7")
+    again = await asked(server, (first.digest, "accept"))
+    assert isinstance(again, NeedsAnswer) and "evil.example" in again.question
+    assert server.heard == [(None, None)]
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["javascript:alert(1)", "file:///etc/passwd", "https://x\u202ey", f"https://{'x' * 2000}"],
+)
+async def test_what_is_no_link_is_asked_of_nobody(link: str) -> None:
+    with pytest.raises(Permanent, match="no link"):
+        await asked(Asking(link))
+
+
+#: Each starts another program, and says which.
+ENDS: str = "sleep 600 & echo $! > started; cat > /dev/null"
+STAYS: str = "trap '' TERM; sleep 600 & echo $! > started; while true; do sleep 600; done"
+
+
+def runs(number: int) -> bool:
+    """Return whether a process is there, and not only what nobody has asked about."""
+    try:
+        stat = Path(f"/proc/{number}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("script", [ENDS, STAYS], ids=["ends by itself", "hears nothing"])
+async def test_what_a_server_has_started_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr(connection, "_GRACE", 0.3)
+    monkeypatch.chdir(tmp_path)
+    started = tmp_path / "started"
+    async with connection.program(["/bin/sh", "-c", script], {"PATH": os.environ["PATH"]}):
+        while not started.exists() or not started.read_text(encoding="utf-8").strip():
+            await connection.asyncio.sleep(0.01)
+        child = int(started.read_text(encoding="utf-8"))
+        assert runs(child)
+    assert not runs(child)
+
+
+async def test_a_server_that_leaves_nothing_behind_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_GRACE", 60.0)
+    began = time.monotonic()
+    async with connection.program(
+        ["/bin/sh", "-c", "cat > /dev/null"], {"PATH": os.environ["PATH"]}
+    ):
+        pass
+    assert time.monotonic() - began < 30
+
+
+def effects(folder: Path, hints: dict[str, Any], said: dict[str, Any], **server: Any) -> str:
+    """Return what a tool of such hints is, where the file says that of it and of its server."""
+    definition = {"name": "find", "inputSchema": {"type": "object"}, "annotations": hints}
+    pin, file = digest(definition), folder / "surehand.mcp.yaml"
+    tools = {"find": {"pin": pin, **said}}
+    written = {"servers": {"shop": {"command": ["shop"], "tools": tools, **server}}}
+    file.write_text(yaml.safe_dump(written), encoding="utf-8")
+    pins_of(file).write_text(json.dumps({pin: definition}), encoding="utf-8")
+    [tool] = mcp_tools(str(file))
+    return f"{tool.effect}, {'asks' if tool.approval else 'asks nobody'}"
+
+
+@pytest.mark.parametrize(
+    ("hints", "said", "server", "effect"),
+    [
+        ({"readOnlyHint": True}, {}, {}, "WRITE, asks"),
+        ({"readOnlyHint": True}, {}, {"trust": "annotations"}, "READ, asks nobody"),
+        ({"readOnlyHint": False}, {}, {"trust": "annotations"}, "WRITE, asks"),
+        ({}, {}, {"trust": "annotations"}, "WRITE, asks"),
+        ({"readOnlyHint": True}, {"effect": "write"}, {"trust": "annotations"}, "WRITE, asks"),
+        ({"readOnlyHint": True}, {"approval": True}, {"trust": "annotations"}, "READ, asks"),
+    ],
+)
+def test_a_hint_makes_a_read_only_of_a_trusted_servers_tool_whose_effect_nobody_has_said(
+    tmp_path: Path, hints: dict[str, Any], said: dict[str, Any], server: dict[str, Any], effect: str
+) -> None:
+    assert effects(tmp_path, hints, said, **server) == effect
