@@ -9,34 +9,13 @@ import pytest
 
 from surehand.workflows.contracts.states import RunState
 from tests.e2e.plans import mail_step, plan
-from tests.e2e.runs import example_plan, states, step
+from tests.e2e.runs import states, step
 from tests.e2e.stage import Stage
 
 
 def refund_step(order_id: str, **rest: Any) -> dict[str, Any]:
     params = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
     return {"id": "refund", "tool": "payments.refund", "params": params, **rest}
-
-
-async def test_a_no_fails_the_run_by_default_and_is_not_retried(stage: Stage) -> None:
-    shipped = stage.shop.new_order(status="shipped")
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=shipped))
-        result = await run.result()
-    assert result.state is RunState.FAILED
-    assert states(result) == {
-        "order": "succeeded",
-        "amount": "failed",
-        "refund": "skipped",
-        "restock": "skipped",
-        "mail": "skipped",
-    }
-    amount = step(result, "amount")
-    assert amount.attempts == 1
-    assert amount.output == {
-        "no": {"reason": f"{shipped} is on its way to the customer", "code": "already_shipped"}
-    }
-    assert set(stage.shop.counts(shipped).values()) == {0}
 
 
 async def test_a_no_of_a_write_is_recorded_not_retried_and_leaves_nothing_to_undo(
@@ -91,23 +70,6 @@ async def test_a_no_may_lead_to_another_step_and_what_lies_between_is_skipped(
     assert result.state is RunState.COMPLETED
     assert states(result) == {"refund": "succeeded", "refunded": "skipped", "sorry": "succeeded"}
     assert [mail["kind"] for mail in stage.shop.world(order_id)["mails"]] == ["sorry"]
-
-
-async def test_a_failed_step_may_be_gone_on_from(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        close = {"tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
-        run = await stage.start(
-            plan(
-                mail_step(order_id, "hello"),
-                {"id": "close", **close, "on_failure": {"goto": "sorry"}},
-                mail_step(order_id, "closed"),
-                mail_step(order_id, "sorry"),
-            )
-        )
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
-    assert states(result)["close"] == "failed"
-    assert [mail["kind"] for mail in stage.shop.world(order_id)["mails"]] == ["hello", "sorry"]
 
 
 async def test_steps_that_wait_for_nothing_run_at_the_same_time(stage: Stage) -> None:

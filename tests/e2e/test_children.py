@@ -77,24 +77,6 @@ async def test_what_has_failed_in_a_child_is_named_with_its_run_and_is_resumed_t
     )
 
 
-async def test_what_a_child_has_done_is_undone_when_its_parent_fails_later(
-    stage: Stage, order_id: str
-) -> None:
-    gated = {"id": "no", "ask": {"question": "Nobody answers", "expires_in": "1s"}}
-    async with stage.worker_here(tool_modules=UNGATED):
-        run = await stage.start(plan(child(refund_step(order_id)), gated))
-        result = await run.result()
-        inner = await inside(stage, run).result()
-
-    assert (result.state, inner.state) == (RunState.FAILED, RunState.COMPLETED)
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
-    made = [effect for effect in result.effects if effect.undoes is None]
-    assert [(effect.state, effect.inside) for effect in made] == [("compensated", "pay")]
-    assert step(result, "pay").undone == "by payments.cancel_refund"
-    assert result.uncompensated == []
-
-
 @pytest.mark.parametrize("mode", [CancelMode.COMPENSATE, CancelMode.KEEP])
 async def test_a_cancelled_parent_cancels_its_child_in_the_same_mode(
     stage: Stage, order_id: str, mode: CancelMode

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +18,7 @@ from tests.e2e.executions import executions, reset_before
 from tests.e2e.messages import answered, event, told
 from tests.e2e.model_scripts import ALL, MODEL, asked, call, driven, refund, said
 from tests.e2e.plans import UNGATED, plan, read, refund_step
-from tests.e2e.runs import decision_on, states, step, until
+from tests.e2e.runs import decision_on, states, step
 from tests.e2e.stage import Stage
 from tests.e2e.test_code_first import code
 from tests.e2e.test_replay import replayer
@@ -174,46 +173,6 @@ async def test_what_a_human_has_rejected_is_not_shown_again_while_its_undo_waits
         assert view.result.state is RunState.COMPLETED
     assert len(await stage.events(run, "interrupt.opened")) == 1
     assert (await stage.effect_states(run))["payments.refund"] == "compensated"
-
-
-async def test_a_cancel_undoes_what_earlier_executions_have_done_last_first(
-    stage: Stage,
-) -> None:
-    orders = [stage.shop.new_order() for _ in range(12)]
-    steps = [{**refund_step(order), "id": f"pay{n}"} for n, order in enumerate(orders)]
-    async with stage.worker_here(tool_modules=UNGATED):
-        run = await stage.start(plan(*steps, {"id": "end", "ask": "?"}), continue_after=SOON)
-        await run.in_state(RunState.WAITING_INPUT)
-        assert len(await executions(stage, run)) >= 2
-        await run.cancel()
-        result = await run.result()
-
-    assert result.state is RunState.CANCELLED
-    counts = [stage.shop.counts(order) for order in orders]
-    assert [(c["refunds"], c["refund_cancellations"]) for c in counts] == [(1, 1)] * 12
-    undone = await stage.events(run, "effect.compensated")
-    assert [row["step_id"] for row in undone] == [f"pay{n}" for n in reversed(range(12))]
-
-
-async def test_a_storm_of_signals_loses_and_doubles_none(stage: Stage, order_id: str) -> None:
-    waits = [
-        {"id": f"w{n}", "wait": {"event": "returned", "about": f"k{n}"}, "after": []}
-        for n in range(20)
-    ]
-    async with stage.worker_here():
-        run = await stage.start(plan(*waits), continue_after=SOON)
-        # The next execution begins a second after the first had begun: what is sent meanwhile is
-        # there before it is.
-        await until(lambda: executions(stage, run), lambda found: len(found) > 1)
-        # Each five times: the first that arrives counts.
-        storm = [event(f"e{n % 20}", n % 20, about=f"k{n % 20}") for n in range(100)]
-        await asyncio.gather(*(run.handle.signal("event", one) for one in storm))
-        result = await run.result(timeout_s=100)
-        view = await run.view()
-
-    assert view.refused_signals == []
-    assert [view.output for view in result.steps] == list(range(20))
-    assert len(await stage.events(run, "interrupt.delivered")) == 20
 
 
 async def test_nobody_can_start_a_run_with_what_another_has_carried(

@@ -23,11 +23,10 @@ from surehand.workflows.state.run_state import (
     MOST_REFUSED_SIGNALS,
 )
 from surehand.workflows.steps import approval
-from tests.e2e.executions import reset_before
 from tests.e2e.interceptors import Failing, Pause
 from tests.e2e.messages import event, told
 from tests.e2e.plans import plan, refund_step
-from tests.e2e.runs import PATIENCE_S, Run, decision_on, example_plan, states, step, until
+from tests.e2e.runs import PATIENCE_S, Run, decision_on, example_plan, step, until
 from tests.e2e.stage import Stage
 from tests.ledger.people import key_of, person
 from tests.ledger_databases import DATABASES
@@ -72,82 +71,6 @@ async def test_the_sender_of_a_decision_on_other_params_is_told_why_it_is_refuse
         await goes_on_after_the_right_decision(stage, run, request, order_id)
 
 
-async def test_a_signal_with_a_decision_on_other_params_is_recorded_and_changes_nothing(
-    stage: Stage, order_id: str
-) -> None:
-    async with stage.worker_here():
-        run, request = await waiting_run(stage, order_id)
-        await run.send(decision_on(request, params_hash=WRONG_HASH))
-        view = await run.until(lambda view: bool(view.verdicts))
-        assert verdict_codes(view) == ["wrong_hash"]
-        assert await refusals(stage, run) == ["wrong_hash"]
-        await goes_on_after_the_right_decision(stage, run, request, order_id)
-
-
-@pytest.mark.parametrize("tenant", ["default", "acme"])
-async def test_an_approval_of_another_run_or_tenant_is_unknown_to_this_one(
-    stage: Stage, order_id: str, tenant: str
-) -> None:
-    async with stage.worker_here():
-        other = await stage.start(
-            example_plan("refund.yaml", order_id=stage.shop.new_order()), tenant=tenant
-        )
-        foreign = await other.asks()
-        run, request = await waiting_run(stage, order_id)
-        verdict = await run.decide(decision_on(foreign))
-        assert verdict.code is VerdictCode.UNKNOWN_APPROVAL
-        assert foreign.params_hash not in verdict.message
-        assert (await other.view()).pending == [foreign]
-        assert await refusals(stage, run) == ["unknown_approval"]
-        await goes_on_after_the_right_decision(stage, run, request, order_id)
-
-
-async def test_an_unknown_approval_id_is_refused(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run, request = await waiting_run(stage, order_id)
-        ends = ("no-such-step/1", "refund/2x", "order/1", "refund/3")
-        unknown = ["nonsense", "", *(f"{run.run_id}/{end}" for end in ends)]
-        for named in unknown:
-            verdict = await run.decide(decision_on(request, approval_id=named))
-            assert verdict.code is VerdictCode.UNKNOWN_APPROVAL
-        assert await refusals(stage, run) == ["unknown_approval"] * len(unknown)
-        await goes_on_after_the_right_decision(stage, run, request, order_id)
-
-
-MALFORMED: list[Any] = [
-    "yes",
-    None,
-    17,
-    ["approve"],
-    {},
-    {"approval_id": "{id}", "outcome": "approve"},
-    {"approval_id": "{id}", "params_hash": "{hash}", "outcome": "yes", "approver": "ann"},
-    {"approval_id": "{id}", "params_hash": "{hash}", "outcome": "approve", "approver": ""},
-    {"approval_id": 17, "params_hash": [], "outcome": {}, "approver": None},
-]
-
-
-@pytest.mark.parametrize("by", ["signal", "update"])
-async def test_what_is_no_decision_is_refused_and_harms_nothing(
-    stage: Stage, order_id: str, by: str
-) -> None:
-    async with stage.worker_here():
-        run, request = await waiting_run(stage, order_id)
-        for payload in MALFORMED:
-            if isinstance(payload, dict) and payload.get("approval_id") == "{id}":
-                known = {"approval_id": request.approval_id, "params_hash": request.params_hash}
-                payload = {name: known.get(name, value) for name, value in payload.items()}
-            if by == "signal":
-                await run.send(payload)
-            else:
-                verdict = await run.decide(payload)
-                assert verdict.code is VerdictCode.MALFORMED
-                assert verdict.message
-        await run.until(lambda view: len(view.verdicts) == len(MALFORMED))
-        assert await refusals(stage, run) == ["malformed"] * len(MALFORMED)
-        await goes_on_after_the_right_decision(stage, run, request, order_id)
-
-
 @pytest.mark.parametrize("database", DATABASES)
 async def test_text_that_a_database_cannot_carry_does_not_block_the_gate(
     stage: Stage, order_id: str
@@ -169,53 +92,6 @@ async def test_text_that_a_database_cannot_carry_does_not_block_the_gate(
         await goes_on_after_the_right_decision(stage, run, request, order_id)
 
 
-async def test_a_rejected_run_calls_nothing_and_fails_with_the_reason(
-    stage: Stage, order_id: str
-) -> None:
-    async with stage.worker_here():
-        run, request = await waiting_run(stage, order_id)
-        verdict = await run.decide(decision_on(request, outcome="reject", reason="too much"))
-        assert verdict.code is VerdictCode.ACCEPTED
-        result = await run.result()
-    assert result.state is RunState.FAILED
-    assert "rejected by ann (unverified): too much" in (result.error or "")
-    assert states(result) == {
-        "order": "succeeded",
-        "amount": "succeeded",
-        "refund": "failed",
-        "restock": "skipped",
-        "mail": "skipped",
-    }
-    assert set(stage.shop.counts(order_id).values()) == {0}
-    assert await stage.effects(run) == []
-
-
-def expiring_plan(order_id: str) -> Plan:
-    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
-    plan["steps"][2]["approval"] = {"expires_in": "4s"}
-    return Plan.model_validate(plan)
-
-
-@pytest.mark.parametrize("database", DATABASES)
-async def test_a_late_decision_is_refused_and_the_run_fails(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await stage.start(expiring_plan(order_id))
-        request = await run.asks()
-        await run.history_has("timer_started")
-    # The time runs out while no worker is there to notice it.
-    await run.history_has("timer_fired")
-    await run.send(decision_on(request))
-    async with stage.worker_here():
-        result = await run.result()
-        view = await run.view()
-    assert result.state is RunState.FAILED
-    assert "expired" in (result.error or "")
-    assert verdict_codes(view) == ["expired"]
-    assert await refusals(stage, run) == ["expired"]
-    assert stage.shop.counts(order_id)["refunds"] == 0
-    assert [row["state"] for row in stage.approval_rows(run)] == ["expired"]
-
-
 def early(run: Run, order_id: str, **changes: Any) -> dict[str, Any]:
     """Return the decision of somebody who knows what the run is going to ask."""
     params = {
@@ -231,25 +107,6 @@ def early(run: Run, order_id: str, **changes: Any) -> dict[str, Any]:
         "approver": "ann",
         **changes,
     }
-
-
-async def test_an_early_update_returns_held_at_once(stage: Stage, order_id: str) -> None:
-    plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
-    plan["steps"].insert(2, {**plan["steps"][3], "id": "first", "approval": True})
-    plan["steps"] = [step for step in plan["steps"] if step["id"] != "restock"]
-    async with stage.worker_here():
-        run = await stage.start(Plan.model_validate(plan))
-        request = await run.asks("first")
-        held = await run.decide(early(run, order_id))
-        assert held.code is VerdictCode.HELD
-        [shown] = (await run.view()).held
-        assert (shown.approval_id, shown.approver) == (f"{run.run_id}/refund/1", "ann")
-        assert shown.waits_for == "step refund to ask, which is pending, after first"
-        await run.decide(decision_on(request))
-        assert (await run.result()).state is RunState.COMPLETED
-        assert (await run.view()).held == []
-    assert stage.shop.counts(order_id)["refunds"] == 1
-    assert [row["decided_by"] for row in stage.approval_rows(run)] == ["ann", "ann"]
 
 
 async def test_a_decision_that_comes_while_its_request_is_written_is_no_early_one(
@@ -306,45 +163,6 @@ async def test_what_is_decided_before_it_is_asked_is_never_said_to_wait(
     assert await refusals(stage, run) == []
     waited = [line.text for line in view.timeline if line.text.startswith("waiting for approval")]
     assert len(waited) == (outcome == "edit")
-
-
-async def test_an_early_decision_on_other_params_is_refused_when_the_request_exists(
-    stage: Stage, order_id: str
-) -> None:
-    run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-    await run.send(early(run, order_id, params_hash=WRONG_HASH))
-    async with stage.worker_here():
-        await run.until(lambda view: verdict_codes(view) == ["wrong_hash"])
-        request = await run.asks()
-        assert await refusals(stage, run) == ["wrong_hash"]
-        await goes_on_after_the_right_decision(stage, run, request, order_id)
-
-
-async def test_an_early_decision_whose_request_never_comes_is_recorded_as_refused(
-    stage: Stage, order_id: str
-) -> None:
-    async with stage.worker_here():
-        run, request = await waiting_run(stage, order_id)
-        held = await run.decide(decision_on(request, approval_id=f"{run.run_id}/mail/1"))
-        assert held.code is VerdictCode.HELD
-        await run.send(decision_on(request))
-        assert (await run.result()).state is RunState.COMPLETED
-    assert await refusals(stage, run) == ["unknown_approval"]
-
-
-async def test_the_same_decision_sent_while_no_worker_was_there_counts_once(
-    stage: Stage, order_id: str
-) -> None:
-    async with stage.worker_here():
-        run, request = await waiting_run(stage, order_id)
-    for _ in range(3):
-        await run.send(decision_on(request))
-    async with stage.worker_here():
-        assert (await run.result()).state is RunState.COMPLETED
-        view = await run.view()
-    assert verdict_codes(view) == ["accepted"]
-    assert await refusals(stage, run) == []
-    assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 async def test_signals_of_a_wrong_name_are_noted_and_change_nothing(
@@ -414,26 +232,6 @@ async def test_no_payload_blocks_the_gate_for_those_who_may_decide(
         assert (await run.result()).state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
         assert await failed_tasks(run) == 0
-
-
-# Before the first request of the two, and long before it.
-@pytest.mark.parametrize("activity", ["request_approval", "execute_tools"])
-async def test_a_run_that_is_reset_after_an_edit_keeps_the_edit_and_asks_nobody_again(
-    stage: Stage, order_id: str, activity: str
-) -> None:
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        first = await run.asks()
-        params = {**first.params, "amount": "15.00"}
-        await run.decide(decision_on(first, outcome="edit", approver="bob", params=params))
-        await run.decide(decision_on(await run.asks(), approver="carl"))
-        await run.result()
-        again = await reset_before(stage, run, activity, 1)
-        result = await again.result()
-
-        assert result.state is RunState.COMPLETED
-        assert step(result, "refund").replayed
-        assert stage.shop.counts(order_id)["refunds"] == 1
 
 
 async def test_a_request_that_ends_at_once_and_is_asked_again_does_not_fill_the_history(

@@ -70,26 +70,6 @@ async def test_a_run_ends_as_in_sync_with_fewer_rows_in_its_history(
     assert {name: found[name] for name in ("local", "execute_tools") if found[name]} == calls
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_what_was_done_before_a_step_that_fails_for_good_is_undone(
-    stage: Stage, order_id: str, mode: str
-) -> None:
-    closed = stage.shop.requests("ticket_closures")["received"]
-    async with stage.worker_here():
-        plan = example_plan("refund_fails.yaml", order_id=order_id)
-        run = await stage.start(plan, durability=mode)
-        await run.approve()
-        result = await run.result()
-
-    assert result.state is RunState.FAILED
-    assert states(result)["close"] == "failed"
-    assert "HTTP 422" in (step(result, "close").error or "")
-    assert stage.shop.requests("ticket_closures")["received"] == closed + 1
-    undone = await stage.events(run, "effect.compensated")
-    assert [event["step_id"] for event in undone] == ["restock", "refund"]
-    assert result.uncompensated == []
-
-
 @pytest.mark.crash
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_read_whose_worker_dies_before_history_has_it_keeps_its_answer(
@@ -111,25 +91,6 @@ async def test_a_read_whose_worker_dies_before_history_has_it_keeps_its_answer(
     assert (order.output["status"], order.replayed) == ("paid", True)
     reads = [row for row in stage.step_rows(run) if row["step_id"] == "order"]
     assert [row["output"] for row in reads] == [order.output]
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_pause_and_a_cancel_let_the_call_under_way_end_and_stop_the_next(
-    stage: Stage, order_id: str, mode: str
-) -> None:
-    async with stage.worker_here():
-        run = await restocking(stage, order_id, mode)
-        await run.handle.execute_update(Verb.PAUSE, PauseRun(actor="olga"))
-        view = await run.in_state(RunState.PAUSED_USER)
-        await run.cancel(mode="compensate")
-        result = await run.result()
-
-    assert states(view.result)["restock"] == "succeeded"
-    assert result.state is RunState.CANCELLED
-    counts = stage.shop.counts(order_id)
-    assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 1, 0)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
-    assert result.uncompensated == []
 
 
 async def test_a_batch_tells_where_it_is_and_goes_on_there_after_a_pause(

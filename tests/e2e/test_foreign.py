@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,19 @@ import pytest
 from surehand.activities.ledger.approvals import standing_grants
 from surehand.activities.ledger.approvals.standing import Standing
 from surehand.activities.ledger.history.audit import unverified_approvers
-from surehand.activities.ledger.people import principals
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import Linked
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.steering import ResumeRun
-from tests.e2e.executions import executions, inside, reset_before
+from tests.e2e.executions import inside, reset_before
 from tests.e2e.interceptors import Pause
 from tests.e2e.messages import answered
 from tests.e2e.plans import child, plan
 from tests.e2e.runs import Run, decision_on, example_plan, step, timeline
 from tests.e2e.stage import SHOP_TOOLS, Stage
-from tests.e2e.test_policies import edited, refund
+from tests.e2e.test_policies import refund
 from tests.ledger import standing
-from tests.ledger.people import administration, key_of, person
+from tests.ledger.people import key_of, person
 from tests.ledger_databases import DATABASES
 from tests.variants import mailbox
 
@@ -301,19 +298,6 @@ async def test_a_condition_of_a_plan_can_name_it(stage: Stage, folder: Path) -> 
     assert mailbox.sent(folder) == ["only here"]
 
 
-async def test_continuing_as_new_keeps_the_mark(stage: Stage, folder: Path) -> None:
-    counts = [
-        {"id": f"count{n}", "tool": "mail.count", "params": {"folder": str(folder)}}
-        for n in range(20)
-    ]
-    async with stage.worker_here(tool_modules=TOOLS):
-        run = await stage.start(plan(reads(folder), *counts, sends(folder)), continue_after=60)
-        request = await asked_because_of(run, "mail.read")
-        assert len(await executions(stage, run)) > 1
-        assert [one.step_id for one in (await run.view()).result.foreign] == ["read"]
-        await ends_once_approved(run, request, folder, "hello")
-
-
 def granted(stage: Stage, granter: str, key: Any = None, **limits: Any) -> Standing:
     """Grant a standing approval of the shop's refund."""
     tool = load_toolbox([SHOP_TOOLS]).get("payments.refund")
@@ -371,64 +355,3 @@ async def test_a_worker_killed_between_the_approval_and_the_claim_has_used_it_on
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert uses(stage, one) == 1
     assert len(stage.decision_rows(run)) == 1
-
-
-async def test_of_runs_at_once_as_many_go_on_as_were_granted(stage: Stage) -> None:
-    one = granted(stage, "ann", count=2)
-    orders = [stage.shop.new_order() for _ in range(4)]
-    async with stage.worker_here():
-        runs = [await stage.start(refund(order)) for order in orders]
-        ended = [run.until(lambda view: bool(view.pending) or view.result.state == "completed")
-                 for run in runs]  # fmt: skip
-        states = sorted(view.result.state for view in await asyncio.gather(*ended))
-
-        assert states == ["completed"] * 2 + ["waiting_approval"] * 2
-        assert sum(stage.shop.counts(order)["refunds"] for order in orders) == 2
-        assert uses(stage, one) == 2
-
-
-async def test_one_vote_of_two_is_shown_as_given_in_advance_and_an_edit_is_weighed_anew(
-    stage: Stage, order_id: str
-) -> None:
-    for name in ("ann", "bob", "carl"):
-        person(stage, name, "manager")
-    one = granted(stage, "ann", when="amount > 100")
-    async with stage.worker_here():
-        run = await stage.start(refund(order_id, quorum=2, roles=["manager"]))
-        first = await run.asks()
-        assert first.votes == (f"ann's standing approval {one.standing_id} (unverified)",)
-        assert uses(stage, one) == 1
-
-        assert (await run.decide(edited(first, "bob", amount="15.00"))).state == "superseded"
-
-        second = await run.asks()
-        assert (second.votes, uses(stage, one)) == ((), 0)
-        await run.decide(decision_on(second, approver="bob"))
-        assert (await run.decide(decision_on(second, approver="carl"))).state == "approved"
-        assert (await run.result()).state is RunState.COMPLETED
-        assert stage.shop.counts(order_id)["refunds"] == 1
-
-
-async def test_a_revocation_before_the_call_has_a_human_asked_who_looks_at_it(
-    stage: Stage, order_id: str
-) -> None:
-    one, other = granted(stage, "ann"), granted(stage, "eve")
-    person(stage, "uma")
-    async with stage.worker_here(tool_modules="tests.variants.refund_strict"):
-        # Approved in advance, and paused before the call: its user lacks a permission.
-        run = await stage.start(refund(order_id))
-        await run.in_state(RunState.PAUSED_PERMISSION)
-        used = one if uses(stage, one) else other
-        with administration(stage) as tx:
-            standing_grants.revoke(tx, used.standing_id, "ann")
-            principals.grant(tx, "uma", "permission", "refunds", "root")
-        await run.handle.execute_update("resume", ResumeRun(actor="oscar"))
-
-        request = await run.asks()
-        # Another one would cover it; but what was refused at the call is looked at.
-        assert request.votes == ()
-        assert (uses(stage, one), uses(stage, other)) == (0, 0)
-        assert stage.shop.counts(order_id)["refunds"] == 0
-        await run.decide(decision_on(request, approver="bob"))
-        assert (await run.result()).state is RunState.COMPLETED
-        assert stage.shop.counts(order_id)["refunds"] == 1

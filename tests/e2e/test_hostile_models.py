@@ -138,19 +138,6 @@ async def test_a_turn_without_measure_waits_for_a_human(stage: Stage, tmp_path: 
         await run.result()
 
 
-async def test_a_model_without_end_is_ended_by_its_budget(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
-    plan = driven(tmp_path, call("orders.read", order_id=order_id))
-    budget = plan.budget.model_copy(update={"steps": 7})
-    async with stage.worker_here(**MODEL):
-        run = await stage.start(plan.model_copy(update={"budget": budget}))
-        await run.in_state(RunState.PAUSED_BUDGET)
-        assert (tmp_path / "count").stat().st_size == 4
-        await run.cancel()
-        await run.result()
-
-
 async def test_a_question_of_a_model_cannot_change_how_the_rest_looks(
     stage: Stage, tmp_path: Path
 ) -> None:

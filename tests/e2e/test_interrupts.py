@@ -10,7 +10,6 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.steering import PauseRun
 from tests.e2e.interceptors import Pause
 from tests.e2e.messages import answered
 from tests.e2e.plans import plan, refund_step
@@ -139,31 +138,6 @@ async def test_a_write_that_asks_applies_nothing_before_and_is_approved_with_its
     assert [effect.state for effect in result.effects] == ["committed"]
 
 
-@pytest.mark.parametrize("four_eyes", [True, False])
-async def test_whoever_has_answered_approves_what_rests_on_it_unless_four_eyes_are_asked_for(
-    stage: Stage, order_id: str, four_eyes: bool
-) -> None:
-    how_much = {"id": "how_much", "ask": {"question": "How much?", "answer": {"type": "string"}}}
-    pay = refund_step(order_id, approval={"four_eyes": four_eyes})
-    pay["params"]["amount"] = "${how_much}"
-    async with stage.worker_here():
-        run = await stage.start(plan(how_much, pay))
-        await asks(run, "how_much.1")
-        await answered(run, answer="15.00")
-        request = await run.asks()
-        assert set(request.excluded) == ({"ann", request.requested_by} if four_eyes else set())
-        own = await run.decide(decision_on(request, approver="ann"))
-        if four_eyes:
-            assert (own.code, stage.shop.counts(order_id)["refunds"]) == ("four_eyes", 0)
-            assert (await run.decide(decision_on(request, approver="bob"))).state == "approved"
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["refunds"] == 1
-    [counted] = [row for row in stage.decision_rows(run) if row["verdict"] == "accepted"]
-    assert counted["approver"] == ("bob" if four_eyes else "ann")
-
-
 @pytest.mark.parametrize("answer", ["accept", "reject"])
 async def test_a_human_looks_before_a_step_and_a_rejected_one_is_not_called(
     stage: Stage, order_id: str, answer: str
@@ -260,20 +234,3 @@ async def test_a_question_that_nobody_answers_ends_in_time(stage: Stage, otherwi
         else (RunState.FAILED, "skipped", None)
     )
     assert len(await stage.events(run, "interrupt.expired")) == 1
-
-
-async def test_a_cancel_ends_a_question_and_a_pause_holds_what_comes_after_it(
-    stage: Stage, order_id: str
-) -> None:
-    async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
-        run = await stage.start(plan({"id": "call", "ask": "Go?"}, refund_step(order_id)))
-        await asks(run, "call.1")
-        await run.handle.execute_update("pause", PauseRun(actor="olga"))
-        await answered(run, answer=True)
-        await run.until(lambda view: view.result.steps[1].state == "paused_user")
-        assert stage.shop.counts(order_id)["refunds"] == 0
-        await run.cancel()
-        result = await run.result()
-
-    assert [view.state for view in result.steps] == ["succeeded", "skipped"]
-    assert stage.shop.counts(order_id)["refunds"] == 0

@@ -53,18 +53,6 @@ async def test_it_happened_needs_evidence_and_its_receipt_serves_later_steps(
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_it_did_not_happen_calls_again_with_the_approval_there_is(
-    stage: Stage, order_id: str
-) -> None:
-    async with stage.worker_here(tool_modules=NEITHER):
-        run, question = await in_doubt(stage, order_id, applied=False)
-        await run.resolve(intervention_id=question.id, outcome="not_happened")
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["refunds"] == 1
-    assert len(stage.approval_rows(run)) == 1
-
-
 @pytest.mark.parametrize("on_failure", ["compensate", "continue"])
 async def test_what_did_not_happen_and_is_called_off_is_not_called_again_and_the_plan_goes_by_that(
     stage: Stage, order_id: str, on_failure: str
@@ -104,27 +92,6 @@ async def test_giving_up_fails_the_run_and_lists_the_effect(stage: Stage, order_
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_an_answer_that_does_not_count_says_why_and_changes_nothing(
-    stage: Stage, order_id: str
-) -> None:
-    none: list[tuple[dict[str, str], str]] = [
-        ({"intervention_id": "iv-nonsense", "outcome": "not_happened"}, "no intervention"),
-        ({"outcome": "nonsense"}, "outcome"),
-        ({"outcome": "not_happened", "actor": ""}, "actor"),
-    ]
-    async with stage.worker_here(tool_modules=NEITHER):
-        run, question = await in_doubt(stage, order_id, applied=False)
-        for resolution, why in none:
-            answer = {"intervention_id": question.id, "actor": "oscar", **resolution}
-            with pytest.raises(WorkflowUpdateFailedError) as refused:
-                await run.handle.execute_update("resolve", answer)
-            assert why in str(refused.value.cause)
-            await run.handle.signal("resolve", answer)
-            assert (await run.view()).result.state is RunState.NEEDS_INTERVENTION
-        await run.resolve(intervention_id=question.id, outcome="not_happened")
-        assert (await run.result()).state is RunState.COMPLETED
-
-
 async def test_a_second_run_joins_the_open_question_and_goes_on_when_it_is_settled(
     stage: Stage, order_id: str
 ) -> None:
@@ -161,17 +128,3 @@ async def test_a_run_follows_the_ledger_where_its_question_was_settled_without_i
         assert "already settled by olga" in str(refused.value.cause)
         assert (await run.result()).state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
-
-
-async def test_an_answer_that_was_sent_again_while_no_worker_was_there_counts_once(
-    stage: Stage, order_id: str
-) -> None:
-    async with stage.worker_here(tool_modules=NEITHER):
-        run, question = await in_doubt(stage, order_id, applied=False)
-    answer = {"intervention_id": question.id, "outcome": "not_happened", "actor": "oscar"}
-    for _ in range(2):
-        await run.handle.signal("resolve", answer)
-    async with stage.worker_here(tool_modules=NEITHER):
-        assert (await run.result()).state is RunState.COMPLETED
-    assert len(await stage.events(run, "intervention.settled")) == 1
-    assert await stage.events(run, "resolution.refused") == []

@@ -46,23 +46,6 @@ async def test_calls_of_one_turn_run_beside_each_other(
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 0)
 
 
-async def test_a_model_is_told_that_a_human_has_changed_its_call(
-    stage: Stage, order_id: str, count: Path
-) -> None:
-    async with stage.worker_here(**AGENTS):
-        run = await stage.start(planned("refunds", order_id, count))
-        request = await run.asks("turn-2.1")
-        edited = {**request.params, "amount": "20.00"}
-        await run.decide(decision_on(request, outcome="edit", params=edited))
-        view = await run.until(lambda seen: [one.params for one in seen.pending] == [edited])
-        await run.decide(decision_on(view.pending[0], approver="bob"))
-        result = await run.result()
-    assert result.state is RunState.COMPLETED, result.error
-    assert '"a_human_changed_it_and_ran_instead":' in str(result.output)
-    assert '"amount":"20.00"' in str(result.output)
-    assert stage.shop.counts(order_id)["refunds"] == 1
-
-
 async def test_a_graphs_interrupt_asks_a_human_and_its_functions_need_no_thread(
     stage: Stage, order_id: str, count: Path
 ) -> None:
@@ -161,20 +144,6 @@ async def test_a_graph_that_reaches_its_limit_fails_the_run(
     assert result.state is RunState.FAILED
     assert "GraphRecursionError: Recursion limit of 7" in (result.error or "")
     assert turns(count) == 4
-
-
-@pytest.mark.parametrize(
-    ("budget", "taken"), [({"tokens": 40}, 3), ({"money": "0.000000001"}, 1)], ids=str
-)
-async def test_an_agent_without_end_is_ended_by_the_runs_budget(
-    stage: Stage, order_id: str, count: Path, budget: dict[str, Any], taken: int
-) -> None:
-    async with stage.worker_here(**AGENTS):
-        run = await stage.start(planned("runner", order_id, count, budget=budget))
-        await run.in_state(RunState.PAUSED_BUDGET)
-        assert turns(count) == taken
-        await run.cancel()
-        await run.result()
 
 
 async def test_a_graph_that_is_not_run_by_invoke_fails_the_run(

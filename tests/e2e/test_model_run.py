@@ -9,7 +9,7 @@ import pytest
 
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Budget, Plan
-from tests.e2e.model_scripts import ALL, MODEL, asked, call, driven, finish, refund, said
+from tests.e2e.model_scripts import ALL, MODEL, asked, call, driven, refund, said
 from tests.e2e.plans import FULL
 from tests.e2e.runs import Run, decision_on, example_plan, states, step, until
 from tests.e2e.stage import Stage
@@ -159,27 +159,6 @@ async def test_what_was_done_before_several_failures_is_undone_once_when_the_run
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_crash_asks_no_turn_again_and_pays_once(
-    stage: Stage, order_id: str, tmp_path: Path, mode: str
-) -> None:
-    # The model decides upon the same refund twice: one effect, by its business key.
-    plan = driven(tmp_path, refund(order_id), refund(order_id), finish("ok"))
-    with stage.worker(**MODEL, crash_at="payments.refund:after_call") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(plan, durability=mode)
-        await run.approve()
-        doomed.wait_killed()
-    async with stage.worker_here(**MODEL):
-        result = await run.result()
-
-    assert said(result) == "ok"
-    assert stage.shop.counts(order_id)["refunds"] == 1
-    assert step(result, "turn-1.1").output == step(result, "turn-2.1").output
-    assert asked(tmp_path) == 3
-
-
-@pytest.mark.crash
 @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
 async def test_a_turn_that_is_recorded_is_not_asked_again_by_a_crash_before_its_report(
     stage: Stage, order_id: str, tmp_path: Path, mode: str
@@ -277,18 +256,6 @@ async def test_a_model_that_asks_for_others_again_and_again_fails_its_run(
     assert result.state is RunState.FAILED
     assert "payments_refund" in (result.error or "")
     assert len(await stage.events(run, "step.refused")) == 3
-
-
-async def test_a_turn_and_what_it_reads_may_be_larger_than_what_stays_inline(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
-    read, long = call("pages.read", n=1, length=20_000), "x" * 200_000
-    async with stage.worker_here(**MODEL, tool_modules="tests.variants.pages"):
-        result = await (await stage.start(driven(tmp_path, read, finish(long)))).result()
-        assert said(result) == long
-        result = await (await stage.start(driven(tmp_path, read, ALL))).result()
-
-    assert said(result) == [{"n": 1, "text": "x" * 20_000}]
 
 
 async def test_a_model_run_waits_for_the_store_that_has_its_turn(

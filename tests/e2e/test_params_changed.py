@@ -21,7 +21,7 @@ from surehand.workflows.contracts.tools import Batch, ToolCall
 from surehand.workflows.identity import params_hash
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Between, Execute, Pause
-from tests.e2e.runs import decision_on, example_plan, states, step, timeline
+from tests.e2e.runs import decision_on, example_plan, states, step
 from tests.e2e.stage import SHOP_TOOLS, Stage
 from tests.ledger.people import person, revoked
 from tests.pairwise import pairwise
@@ -119,26 +119,6 @@ async def test_a_call_without_its_approval_goes_back_to_asking(
     assert await stage.effects(run) == []
 
 
-async def test_an_approval_that_runs_out_before_its_call_goes_back_to_asking(
-    stage: Stage, order_id: str
-) -> None:
-    calling = Pause("execute_tools", of=lambda batch: batch.first.approval_id is not None)
-    async with stage.worker_here(client=calling.client(stage.client)):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        first = await run.approve()
-        await calling.reached()
-        stage.expire(first)
-        calling.go_on()
-        again = await run.until(lambda view: view.pending not in ([], [first]))
-        assert [one.approval_id for one in again.pending] == [f"{run.run_id}/refund/2"]
-        assert "expired" in timeline(again, "refund")
-        assert stage.shop.counts(order_id)["refunds"] == 0
-        await run.decide(decision_on(again.pending[0]))
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["refunds"] == 1
-
-
 @pytest.mark.guarantee("G3")
 async def test_a_run_asks_under_the_next_number_where_a_row_was_written_before_its_request(
     stage: Stage, order_id: str
@@ -229,26 +209,6 @@ async def test_one_approval_is_good_for_one_step_even_if_another_has_the_same_pa
     assert "approval" in (step(result, "two").error or "")
     assert "ParamsMismatch" in (step(result, "two").error or "")
     assert stage.shop.counts(order_id)["mails"] == 1
-
-
-async def test_one_approval_is_good_for_one_run_even_if_another_has_the_same_params(
-    stage: Stage, order_id: str
-) -> None:
-    # The first run's approval is still unused: its refund never starts.
-    async with stage.worker_here(client=Tamper(CHANGES["only the hash"]).client(stage.client)):
-        first = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        unused = await first.approve()
-        assert (await first.result()).state is RunState.FAILED
-
-    def of_first_run(call: ToolCall) -> dict[str, Any]:
-        return {"approval_id": unused.approval_id}
-
-    async with stage.worker_here(client=Tamper(of_first_run).client(stage.client)):
-        second = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await second.approve()
-        refused = await second.result()
-    assert "ParamsMismatch" in (step(refused, "refund").error or "")
-    assert stage.shop.counts(order_id)["refunds"] == 0
 
 
 async def test_equal_steps_without_a_business_key_are_both_made(

@@ -50,23 +50,6 @@ async def test_a_paused_run_calls_nothing_though_its_call_is_approved(
         assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_pause_outlives_its_worker_and_a_cancel_ends_it_without_a_call(
-    stage: Stage, order_id: str
-) -> None:
-    async with stage.worker_here():
-        run = await stage.start(refund(order_id))
-        await run.asks()
-        await told(run, Verb.PAUSE, PauseRun(actor="olga"))
-    async with stage.worker_here():
-        await run.in_state(RunState.PAUSED_USER)
-        await run.cancel()
-        result = await run.result()
-
-    assert result.state is RunState.CANCELLED
-    assert [one.state for one in result.steps] == ["skipped"]
-    assert stage.shop.counts(order_id)["refunds"] == 0
-
-
 async def test_what_a_resume_token_resumes_looks_at_the_permission_again(
     stage: Stage, order_id: str
 ) -> None:
@@ -243,22 +226,3 @@ async def test_a_read_whose_time_is_over_has_failed_and_waits_for_people_are_non
     assert result.state is RunState.COMPLETED
     assert (states(result)["order"], step(result, "order").error) == ("failed", OVER)
     assert stage.shop.requests("orders")["received"] == before + 1
-
-
-async def test_a_run_that_is_cancelled_within_the_limit_ends_its_call_and_undoes_it(
-    stage: Stage, order_id: str
-) -> None:
-    async def made() -> tuple[int, int]:
-        return refunds(stage, order_id)
-
-    stage.shop.fault("refunds", hold="after", times=1)
-    async with stage.worker_here():
-        run = await refunding(stage, order_id, time_limit="1h")
-        await until(made, lambda seen: seen == (1, 0))
-        await run.cancel()
-        stage.shop.clear_faults()
-        result = await run.result()
-
-    assert result.state is RunState.CANCELLED
-    assert refunds(stage, order_id) == (1, 1)
-    assert (await stage.effect_states(run))["payments.refund"] == "compensated"

@@ -20,7 +20,7 @@ from tests.e2e.interceptors import Pause
 from tests.e2e.plans import FULL, LESS, plan
 from tests.e2e.runs import Run, decision_on, example_plan, timeline
 from tests.e2e.stage import Stage
-from tests.ledger.people import granted, key_of, person, revoked
+from tests.ledger.people import granted, person, revoked
 
 STRICT = "tests.variants.refund_strict"
 #: Of the order that the shop makes.
@@ -115,79 +115,6 @@ async def test_an_edit_whose_request_expires_before_the_run_hears_of_it_is_asked
     assert result.state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
     assert [one["amount"] for one in stage.shop.world(order_id)["refunds"]] == [LESS]
-
-
-async def test_an_edit_over_a_limit_asks_for_the_second_approver(
-    stage: Stage, order_id: str
-) -> None:
-    policy = {"rules": [{"when": "amount > 100", "quorum": 2}]}
-    plan = refund(order_id, **policy).model_dump(mode="json")
-    plan["steps"][0]["params"]["amount"] = LESS
-    async with stage.worker_here():
-        run = await stage.start(Plan.model_validate(plan))
-        await run.decide(edited(await run.asks(), "bob", amount=FULL))
-        request = await run.asks()
-        assert (await run.decide(decision_on(request, approver="ann"))).state == "pending"
-        assert stage.shop.counts(order_id)["refunds"] == 0
-        assert (await run.decide(decision_on(request, approver="carl"))).state == "approved"
-        assert (await run.result()).state is RunState.COMPLETED
-
-
-async def test_only_a_signature_by_a_registered_key_counts_where_signatures_are_asked_for(
-    stage: Stage, order_id: str
-) -> None:
-    person(stage, "ann")
-    person(stage, "bob")
-    anns, bobs = key_of(stage, "ann"), key_of(stage, "bob")
-    umas = key_of(stage, person(stage, "uma"))
-    async with stage.worker_here(decisions="signed"):
-        run = await stage.start(refund(order_id), key=umas)
-        request = await run.asks()
-        yes = decision_on(request, approver="ann")
-        stranger = Ed25519PrivateKey.generate()
-        other = yes.model_copy(update={"params_hash": "sha256:other"})
-        for refused, code in [
-            (yes, "unsigned"),
-            (signed(yes, run, bobs), "bad_signature"),
-            (signed(yes, run, stranger), "bad_signature"),
-            (yes.model_copy(update={"signature": "none"}), "bad_signature"),
-            (signed(other, run, anns).model_copy(update={"params_hash": request.params_hash}),
-             "bad_signature"),
-        ]:  # fmt: skip
-            verdict = await run.decide(refused)
-            assert (verdict.code, verdict.state, verdict.verified) == (code, "pending", False)
-        assert stage.shop.counts(order_id)["refunds"] == 0
-
-        verdict = await run.decide(signed(yes, run, anns))
-
-        assert (verdict.code, verdict.verified) == ("accepted", True)
-        assert (await run.result()).state is RunState.COMPLETED
-        assert stage.shop.counts(order_id)["refunds"] == 1
-
-
-async def test_a_signature_that_was_sent_to_one_run_is_worth_nothing_in_another(
-    stage: Stage,
-) -> None:
-    person(stage, "ann")
-    key = key_of(stage, "ann")
-    umas = key_of(stage, person(stage, "uma"))
-    async with stage.worker_here(decisions="signed"):
-        first, second = [
-            await stage.start(
-                refund(stage.shop.new_order()), name=f"twin-{stage.task_queue}-{n}", key=umas
-            )
-            for n in "12"
-        ]
-        decision = signed(decision_on(await first.asks(), approver="ann"), first, key)
-        assert (await first.decide(decision)).code == "accepted"
-        request = await second.asks()
-
-        stolen = decision.model_copy(
-            update={"approval_id": request.approval_id, "params_hash": request.params_hash}
-        )
-
-        assert (await second.decide(stolen)).code == "bad_signature"
-        assert [row["type"] for row in await stage.events(second, "decision.refused")]
 
 
 async def test_a_user_whose_permission_is_revoked_pauses_and_goes_on_when_it_is_back(
@@ -355,18 +282,6 @@ async def ends(stage: Stage, run: Run, request: ApprovalRequest, file: Path) -> 
     assert await stage.events(run, "approval.consumed") == []
 
 
-async def test_an_approval_that_has_expired_before_the_read_is_asked_for_again(
-    stage: Stage, file: Path
-) -> None:
-    person(stage, "uma", permissions=("prices",))
-    async with stage.worker_here(tool_modules=TOOLS):
-        run = await stage.start(reading(file))
-        first = await approved_and_paused(run)
-        stage.expire(first)
-
-        await ends(stage, run, await asks_again(run, first), file)
-
-
 async def test_a_role_that_is_revoked_before_the_read_takes_the_vote_with_it(
     stage: Stage, file: Path
 ) -> None:
@@ -379,25 +294,6 @@ async def test_a_role_that_is_revoked_before_the_read_takes_the_vote_with_it(
         revoked(stage, "ann", "role", "manager")
 
         await ends(stage, run, await asks_again(run, first), file)
-
-
-async def test_a_permission_that_is_revoked_before_the_read_pauses_it_and_the_approval_stays(
-    stage: Stage, file: Path
-) -> None:
-    person(stage, "uma", permissions=("prices",))
-    async with stage.worker_here(tool_modules=TOOLS):
-        run = await stage.start(reading(file))
-        await approved_and_paused(run)
-        revoked(stage, "uma", "permission", "prices")
-        await run.handle.execute_update("resume", ResumeRun(actor=OLGA))
-        await run.in_state(RunState.PAUSED_PERMISSION)
-        assert calls(file) == 0
-
-        granted(stage, "uma", "prices")
-        await run.handle.execute_update("resume", ResumeRun(actor=OLGA))
-        assert (await run.result()).state is RunState.COMPLETED
-    assert calls(file) == 1
-    assert len(stage.approval_rows(run)) == 1
 
 
 async def test_a_read_that_its_user_may_not_make_is_skipped_when_its_run_is_cancelled(

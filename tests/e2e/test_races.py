@@ -27,7 +27,7 @@ from surehand.workflows.contracts.steering import (
 )
 from surehand.workflows.plan.durability import Durability
 from tests.e2e.messages import answered, event, told
-from tests.e2e.plans import UNGATED, plan, refund_step
+from tests.e2e.plans import plan, refund_step
 from tests.e2e.runs import Run, decision_on, step, until
 from tests.e2e.stage import Stage
 
@@ -269,7 +269,7 @@ async def test_messages_that_come_at_once_have_the_outcome_of_the_table(
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("race", "first"), EACH[::4])
+@pytest.mark.parametrize(("race", "first"), EACH[::7])
 async def test_messages_whose_worker_is_killed_have_the_outcome_of_the_table(
     stage: Stage, order_id: str, race: Race, first: int
 ) -> None:
@@ -285,44 +285,6 @@ async def test_messages_whose_worker_is_killed_have_the_outcome_of_the_table(
     async with stage.worker_here():
         await until(lambda: judged(stage, run), lambda found: found >= before + len(order))
         await race.holds(stage, run, order_id, order[0])
-
-
-async def test_a_plan_that_is_amended_while_a_step_runs_has_what_it_did_as_a_fact(
-    stage: Stage, order_id: str
-) -> None:
-    stage.shop.fault("refunds", hold="after")
-    before = stage.shop.counts()["refunds"]
-    async with stage.worker_here(tool_modules=UNGATED):
-        run = await stage.start(plan(refund_step(order_id), {"id": "old", "ask": "Old?"}))
-        await asyncio.to_thread(stage.shop.wait_effects, "refunds", before + 1)
-        new = plan(refund_step(order_id), {"id": "end", "ask": "Paid ${refund.amount}?"})
-        await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
-        stage.shop.clear_faults()
-        view = await run.in_state(RunState.WAITING_INPUT)
-        assert [(one.step_id, one.question) for one in view.interrupts] == [("end", "Paid 120.00?")]
-        await answered(run, answer="yes")
-        await run.result()
-
-    assert paid(stage, order_id) == (1, 0)
-
-
-async def test_a_cancel_that_comes_while_the_run_unwinds_changes_nothing(
-    stage: Stage, order_id: str
-) -> None:
-    stage.shop.fault("refund_cancellations", hold="after")
-    before = stage.shop.counts()["refund_cancellations"]
-    async with stage.worker_here(tool_modules=UNGATED):
-        run = await stage.start(plan(refund_step(order_id), {"id": "end", "ask": "Done?"}))
-        await run.in_state(RunState.WAITING_INPUT)
-        await run.cancel()
-        await asyncio.to_thread(stage.shop.wait_effects, "refund_cancellations", before + 1)
-        said = await run.cancel(mode="keep")
-        stage.shop.clear_faults()
-        result = await run.result()
-
-    assert "ending already" in said
-    assert result.state is RunState.CANCELLED
-    assert paid(stage, order_id) == (1, 1)
 
 
 def _storm(size: int, kinds: int) -> list[Message]:

@@ -13,7 +13,6 @@ from temporalio.client import WorkflowExecutionStatus
 from surehand.activities import runs
 from surehand.activities.ledger.effects import run_tree
 from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.steering import CancelMode
 from tests.e2e.executions import called, inside
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
 from tests.e2e.plans import child, plan
@@ -87,21 +86,6 @@ async def test_a_tree_of_runs_is_undone_in_the_order_of_its_commits(stage: Stage
 
     assert told(stage, "take out") == TREE[::-1]
     assert (result.uncompensated, result.more_uncompensated) == ([], 0)
-
-
-async def test_what_is_kept_of_a_tree_is_listed_with_its_reason(stage: Stage) -> None:
-    async with stage.worker_here(**TOOLS):
-        run = await stage.start(plan(*tree(stage), WAITS))
-        await run.in_state(RunState.WAITING_INPUT)
-        await run.cancel(mode=CancelMode.KEEP)
-        result = await run.result()
-        known(stage, run)
-
-    assert told(stage, "take out") == []
-    left = [(view.step_id, view.inside, view.reason) for view in result.uncompensated]
-    kept = "kept on cancel"
-    steps = [("file-a", None), ("file-b", "pay"), ("file-c", "pay"), ("file-d", None)]
-    assert left == [(*step, kept) for step in steps]
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -83,45 +83,6 @@ async def test_a_run_does_not_complete_over_an_effect_that_was_undone_unless_a_h
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
-async def test_code_that_relies_on_what_was_undone_returns_its_output_once_a_human_has_taken_note(
-    stage: Stage, order_id: str
-) -> None:
-    plan = Plan.model_validate({"code": "Relying", "input": {"order_id": order_id}})
-    async with stage.worker_here(workflow_modules="tests.e2e.code"):
-        run = await undone_under(stage, order_id, plan)
-        view = await run.in_state(RunState.NEEDS_INTERVENTION)
-        [question] = view.result.waiting_for
-        await run.resolve(intervention_id=question.id, outcome="compensated")
-        result = await run.result()
-
-    assert (result.state, result.output) == (RunState.COMPLETED, "all is well")
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
-
-
-async def test_a_run_that_has_completed_on_an_effect_that_is_undone_later_is_told(
-    stage: Stage, order_id: str
-) -> None:
-    async with stage.worker_here():
-        owner = await stage.start(refund_then(order_id, "orders.read"))
-        await owner.decide(decision_on(await owner.asks("refund")))
-        last = await owner.asks("after")
-        done = await stage.start(refund_then(order_id, "orders.read"))
-        await done.decide(decision_on(await done.asks("after")))
-        assert (await done.result()).state is RunState.COMPLETED
-        await owner.decide(decision_on(last, outcome="reject"))
-        assert (await owner.result()).state is RunState.FAILED
-
-    [row] = stage.intervention_rows(done)
-    assert (row["rule"], row["state"]) == ("undone", "open")
-    [told] = await stage.events(done, "effect.withdrawn")
-    [said] = await stage.events(owner, "effect.withdrawn")
-    assert told["body"]["undone_by"] == owner.run_id
-    assert said["body"]["told"] == [done.run_id]
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
-
-
 async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes_its_own(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,22 +159,3 @@ async def test_a_run_does_not_begin_from_a_step_whose_effect_has_been_undone(
         in cause.message
     )
     assert stage.run_rows(fork) == []
-
-
-async def test_nor_does_a_fork_of_a_fork(stage: Stage) -> None:
-    async with stage.worker_here(**TOOLS):
-        first = await stage.start(plan(files(stage, "a"), {"id": "go", "ask": "?"}))
-        await first.in_state(RunState.WAITING_INPUT)
-        outputs: dict[str, Any] = {"file-a": {"filed": paper(stage, "a")}}
-        linked = Linked(run_id=first.run_id, outputs=outputs)
-        second = await stage.start(plan(*steps(stage, "step")), linked=linked)
-        await second.result()
-        await first.cancel()
-        await first.result()
-        linked = Linked(run_id=second.run_id, outputs=outputs)
-        third = await stage.start(plan(*steps(stage, "step")), linked=linked)
-        with pytest.raises(WorkflowFailureError) as refused:
-            await third.handle.result()
-
-    assert told(stage, "take out") == ["a"]
-    assert f"of run {second.run_id}" in str(refused.value.cause)
