@@ -53,9 +53,7 @@ def written(key: Ed25519PrivateKey, file: Path) -> Path:
     return file
 
 
-async def test_an_approver_reads_the_call_in_the_web_ui_and_approves_it_from_the_page(
-    stage: Stage, page: Page, order_id: str
-) -> None:
+async def test_an_approver_approves_in_the_web_ui(stage: Stage, page: Page, order_id: str) -> None:
     async with stage.worker_here():
         run, shown, request = await asking(stage, page, order_id)
         await shown.shows(

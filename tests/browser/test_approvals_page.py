@@ -26,9 +26,7 @@ from tests.ledger.people import key_of, person
 __all__ = ["ann", "served"]
 
 
-async def test_a_key_is_registered_by_the_command_that_is_shown_until_it_is_registered(
-    stage: Stage, ann: Approver, served: Served
-) -> None:
+async def test_a_shown_command_registers_a_key(stage: Stage, ann: Approver, served: Served) -> None:
     command = ann.page.locator("#command")
     await ann.signs_in()
     first = json.loads(await ann.makes_a_key())["kid"]
@@ -128,9 +126,7 @@ async def test_a_call_that_cannot_be_fetched_is_not_approved_and_is_rejected_wit
     assert (decision["outcome"], decision["verified"]) == ("reject", True)
 
 
-async def test_a_call_that_never_comes_is_not_approved_and_is_rejected(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_an_unseen_call_is_not_approved(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
@@ -267,9 +263,7 @@ async def test_where_a_passkey_is_asked_for_one_gesture_approves_and_no_other_ke
     assert header["credential_id"] == json.loads(made)["credential_id"]
 
 
-async def test_what_expires_while_its_page_is_open_is_approved_no_more(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_an_expired_page_approves_nothing(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
@@ -283,9 +277,7 @@ async def test_what_expires_while_its_page_is_open_is_approved_no_more(
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
-async def test_a_question_is_answered_by_its_form_and_signed_in_the_browser(
-    stage: Stage, ann: Approver, served: Served
-) -> None:
+async def test_a_form_answers_and_signs(stage: Stage, ann: Approver, served: Served) -> None:
     person(stage, "ann", permissions=("steer:answer",))
     umas = key_of(stage, person(stage, "uma"))
     schema = {"type": "integer", "minimum": 1}
@@ -309,9 +301,7 @@ async def test_a_question_is_answered_by_its_form_and_signed_in_the_browser(
     assert told["body"]["actor"] == "ann"
 
 
-async def test_what_somebody_has_begun_to_answer_stays_when_the_run_asks_something_else(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_a_begun_answer_stays(stage: Stage, ann: Approver, order_id: str) -> None:
     asking = plan(
         {"id": "why", "ask": {"question": "Why?", "answer": {"type": "string"}}},
         {
@@ -343,9 +333,7 @@ async def test_what_somebody_has_begun_to_answer_stays_when_the_run_asks_somethi
     assert step(result, "why").output == "it came back, and nobody wants it"
 
 
-async def test_a_browser_that_keeps_nothing_answers_where_nothing_has_to_be_signed(
-    stage: Stage, ann: Approver
-) -> None:
+async def test_a_browser_without_storage_answers_unsigned(stage: Stage, ann: Approver) -> None:
     asking = plan({"id": "many", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
     denied = "get() { throw new DOMException('denied', 'SecurityError'); }"
     await ann.page.add_init_script(f"Object.defineProperty(self, 'indexedDB', {{ {denied} }})")
@@ -362,9 +350,7 @@ async def test_a_browser_that_keeps_nothing_answers_where_nothing_has_to_be_sign
     assert step(result, "many").output == 7
 
 
-async def test_who_has_only_a_passkey_answers_a_question_by_one_gesture(
-    stage: Stage, ann: Approver, served: Served
-) -> None:
+async def test_one_gesture_answers_a_question(stage: Stage, ann: Approver, served: Served) -> None:
     await has_an_authenticator(ann.page)
     person(stage, "ann", permissions=("steer:answer",))
     umas = key_of(stage, person(stage, "uma"))
@@ -391,9 +377,7 @@ async def test_who_has_only_a_passkey_answers_a_question_by_one_gesture(
     assert header["typ"] == "surehand-steering+webauthn"
 
 
-async def test_a_doubt_has_its_evidence_and_what_may_be_said_of_it_now(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_doubts_show_evidence_and_answers(stage: Stage, ann: Approver, order_id: str) -> None:
     fault = {"ignore_keys": True, "ignore_lookup": True, "fail": "drop_before", "times": 1}
     stage.shop.fault("refunds", **fault)
     async with stage.worker_here(tool_modules=NEITHER):
@@ -424,9 +408,7 @@ async def test_a_doubt_has_its_evidence_and_what_may_be_said_of_it_now(
     assert (settled["outcome"], settled["evidence"]) == ("call_off", "the bank said on the phone")
 
 
-async def test_answers_that_the_hash_covers_are_shown_and_signed_with_the_call(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_covered_answers_are_signed_too(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here(tool_modules=ASKING):
         run = await stage.start(plan(refund_step(order_id)))
         first = await run.approve()
@@ -539,9 +521,7 @@ async def test_a_stolen_sign_in_decides_nothing_and_makes_nothing_else_of_a_sign
         assert stage.approval_rows(second)[0]["state"] == "pending"
 
 
-async def test_a_page_needs_no_worker_to_show_a_call_and_says_that_nothing_was_sent_to_none(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_pages_show_calls_without_worker(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
@@ -559,9 +539,7 @@ async def test_a_page_needs_no_worker_to_show_a_call_and_says_that_nothing_was_s
     assert decision["verdict"] == "accepted"
 
 
-async def test_a_run_s_steps_are_listed_with_what_they_wait_for_drawn_beside_it_and_follow_it(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_steps_are_listed_and_drawn(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.asks()
@@ -586,9 +564,7 @@ async def test_a_run_s_steps_are_listed_with_what_they_wait_for_drawn_beside_it_
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_whoever_opens_a_request_whose_tool_says_its_params_are_secret_is_on_record(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_opening_secrets_is_on_record(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here(tool_modules="tests.variants.refund_secret"):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
@@ -604,9 +580,7 @@ async def test_whoever_opens_a_request_whose_tool_says_its_params_are_secret_is_
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_whoever_opens_a_run_that_asks_before_a_step_with_secret_params_is_on_record(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_opening_secret_steps_is_recorded(stage: Stage, ann: Approver, order_id: str) -> None:
     looked_at = plan(refund_step(order_id), interrupts={"before": ["payments.*"]})
     async with stage.worker_here(tool_modules="tests.variants.refund_secret"):
         run = await stage.start(looked_at)
@@ -622,9 +596,7 @@ async def test_whoever_opens_a_run_that_asks_before_a_step_with_secret_params_is
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
-async def test_the_list_is_searched_and_one_s_decisions_are_read_on_a_phone_by_the_keyboard(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_a_phone_and_keyboard_are_enough(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()

@@ -104,9 +104,7 @@ async def test_a_person_who_has_signed_in_at_the_codec_server_reads_and_approves
 __all__ = ["ann", "served"]
 
 
-async def test_a_server_with_the_keys_of_runs_shows_what_is_hashed_with_its_salt(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_a_server_with_keys_shows_params(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()

@@ -95,9 +95,7 @@ async def test_whoever_comes_by_the_provider_approves_with_their_key_and_a_sessi
     assert (decision["verified"], decision["kid"]) == (True, json.loads(public)["kid"])
 
 
-async def test_whoever_is_no_principal_here_gets_one_page_that_all_can_read_and_no_session(
-    stage: Stage, ann: Approver, served: Served
-) -> None:
+async def test_a_stranger_gets_no_session(stage: Stage, ann: Approver, served: Served) -> None:
     await ann.page.goto(f"{served.url}/")
     await signs_in(ann, "s-nobody")
     await expect(ann.page.get_by_role("heading", name="Nobody here is you")).to_be_visible()

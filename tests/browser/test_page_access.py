@@ -81,9 +81,7 @@ async def looked_at(page: Page) -> list[str]:
     return wrong
 
 
-async def test_axe_core_finds_nothing_wrong_with_any_page_light_or_dark_narrow_or_wide(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_axe_finds_nothing_wrong_anywhere(stage: Stage, ann: Approver, order_id: str) -> None:
     page, url = ann.page, ann.served.url
     wrong: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -173,9 +171,7 @@ async def test_axe_core_finds_nothing_wrong_with_any_page_light_or_dark_narrow_o
     assert seen == {file.stem for file in TEMPLATES.glob("*.html")} - apart
 
 
-async def test_a_call_is_approved_by_the_keyboard_alone_and_the_verdict_gets_the_focus(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_the_keyboard_alone_approves(stage: Stage, ann: Approver, order_id: str) -> None:
     keyboard = ann.page.keyboard
 
     async def tab_to(reached: Callable[[str], bool]) -> None:
@@ -216,9 +212,7 @@ async def test_a_call_is_approved_by_the_keyboard_alone_and_the_verdict_gets_the
     assert (decision["outcome"], decision["reason"]) == ("approve", "it came back")
 
 
-async def test_a_call_and_its_buttons_are_on_a_phone_s_first_screen_where_all_of_the_call_is(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_a_phone_shows_call_and_buttons(stage: Stage, ann: Approver, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
@@ -247,9 +241,7 @@ async def test_a_call_and_its_buttons_are_on_a_phone_s_first_screen_where_all_of
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_no_button_can_be_pressed_before_its_page_listens(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_buttons_wait_until_pages_listen(stage: Stage, ann: Approver, order_id: str) -> None:
     page, url = ann.page, ann.served.url
     pressable = page.locator("button[type=button]:enabled:visible")
     async with stage.worker_here():
@@ -296,9 +288,7 @@ async def test_a_page_that_nobody_sees_holds_no_connection(stage: Stage, ann: Ap
         await ann.page.evaluate(seen, False)
 
 
-async def test_an_answer_that_may_have_arrived_is_not_called_unsent(
-    stage: Stage, ann: Approver
-) -> None:
+async def test_a_possible_answer_is_not_called_unsent(stage: Stage, ann: Approver) -> None:
     asks = plan({"id": "why", "ask": {"question": "How many?", "answer": {"type": "integer"}}})
 
     async def answered_into_the_void(route: Route) -> None:

@@ -126,9 +126,7 @@ async def test_an_edit_voids_the_vote_before_it_and_what_runs_is_what_two_approv
     assert verdicts == [(ids[0], "ann"), (ids[0], "bob"), (ids[1], "bob"), (ids[1], "ann")]
 
 
-async def test_a_page_whose_request_has_longer_than_a_timer_lasts_is_on_until_it_expires(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_a_far_expiry_keeps_a_page_open(stage: Stage, ann: Approver, order_id: str) -> None:
     plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
     plan["steps"][2]["approval"] = {"expires_in": "60d"}
     async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
@@ -151,9 +149,7 @@ async def test_a_page_whose_request_has_longer_than_a_timer_lasts_is_on_until_it
     assert said(stage, run) == []
 
 
-async def test_of_two_tabs_of_one_approver_one_decides_and_the_other_one_says_so(
-    stage: Stage, ann: Approver, order_id: str
-) -> None:
+async def test_of_two_tabs_one_decides(stage: Stage, ann: Approver, order_id: str) -> None:
     person(stage, "ann")
     async with stage.worker_here():
         run = await stage.start(two_of_them(order_id))

@@ -112,9 +112,7 @@ OTHERS: Final[tuple[dict[str, Any], ...]] = (
 
 
 @pytest.mark.parametrize("outcome", ["approve", "edit"])
-async def test_nothing_is_signed_that_says_yes_to_other_params_than_are_shown(
-    modules: Modules, outcome: str
-) -> None:
+async def test_nothing_is_signed_for_params_not_shown(modules: Modules, outcome: str) -> None:
     for shown in OTHERS:
         given = {"outcome": outcome, "request": request(**shown), "params": NEW}
         told = await modules.refused("signing", "signed", SIGNED, given)
@@ -127,7 +125,7 @@ async def test_what_cannot_be_trusted_can_be_rejected(modules: Modules) -> None:
         assert (decision.outcome, decision.params) == (DecisionOutcome.REJECT, None)
 
 
-async def test_params_that_would_lose_digits_are_neither_approved_nor_put_in_place(
+async def test_params_that_would_lose_digits_are_not_signed(
     modules: Modules,
 ) -> None:
     lost = {"amount": 2**53}
@@ -146,7 +144,7 @@ async def test_an_edit_that_changes_nothing_is_not_signed(modules: Modules) -> N
         assert told == "The params are so already."
 
 
-async def test_nothing_is_signed_for_what_is_no_approval_of_one_s_own_tenant(
+async def test_nothing_is_signed_for_another_tenants_approval(
     modules: Modules,
 ) -> None:
     for approval_id, told in {
@@ -279,7 +277,7 @@ async def test_nobody_approves_the_old_params_while_the_form_shows_others(
     await on.page.close()
 
 
-async def test_what_an_edit_changes_is_what_the_form_has_now_and_nothing_while_it_is_wrong(
+async def test_an_edit_changes_what_its_form_has_now(
     browser: Browser,
 ) -> None:
     on = await opened(browser)
@@ -293,7 +291,7 @@ async def test_what_an_edit_changes_is_what_the_form_has_now_and_nothing_while_i
     await on.page.close()
 
 
-async def test_the_bar_covers_nothing_that_has_the_focus_whatever_there_is_to_say(
+async def test_the_bar_never_covers_the_focus(
     browser: Browser,
 ) -> None:
     on = await opened(browser, hint="Your own yes does not count. " * 8, excluded=["ann"])

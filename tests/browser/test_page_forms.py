@@ -159,9 +159,7 @@ WRONG: Final = {
 
 
 @pytest.mark.parametrize("name", sorted(WRONG))
-async def test_what_is_wrong_is_said_at_its_field_and_nothing_is_given_out(
-    modules: Modules, name: str
-) -> None:
+async def test_a_wrong_field_is_named_and_nothing_given_out(modules: Modules, name: str) -> None:
     await make(modules, wide(), WIDE)
     control = field(modules, name)
     right = await control.input_value()
@@ -226,7 +224,7 @@ async def test_all_of_it_can_be_written_as_json(modules: Modules) -> None:
     assert json.loads(await read(modules.page)) == {"note": None}
 
 
-async def test_each_control_has_a_name_and_is_reached_by_the_tab_key_in_order(
+async def test_controls_have_names_and_the_tab_key_reaches_them_in_order(
     modules: Modules,
 ) -> None:
     await make(modules, wide(), WIDE)
@@ -249,7 +247,7 @@ async def test_each_control_has_a_name_and_is_reached_by_the_tab_key_in_order(
     assert reached == names
 
 
-async def test_axe_core_finds_nothing_wrong_with_a_form_with_or_without_problems(
+async def test_axe_finds_nothing_wrong_with_a_form(
     modules: Modules,
 ) -> None:
     await make(modules, wide(), WIDE)
@@ -332,7 +330,7 @@ def _schema(chance: random.Random, level: int = 0) -> Any:
     }
 
 
-async def test_whatever_value_meets_whatever_schema_it_comes_back_as_it_was(
+async def test_any_value_comes_back_through_any_schema_unchanged(
     modules: Modules,
 ) -> None:
     chance = random.Random(4000)

@@ -52,7 +52,7 @@ async def test_a_signature_made_in_the_browser_counts_with_each_claim(modules: M
         verify(made["token"], jwk, SteeringClaims, now_s=NOW)
 
 
-async def test_of_one_key_and_the_same_claims_the_browser_s_token_is_the_command_line_s(
+async def test_the_browser_and_the_command_line_make_the_same_token(
     modules: Modules,
 ) -> None:
     key = Ed25519PrivateKey.generate()
@@ -112,7 +112,7 @@ async def test_no_script_can_take_the_private_key_out_of_the_browser(modules: Mo
     assert tried[2:] == ["InvalidAccessError"] * 3
 
 
-async def test_each_principal_of_each_tenant_has_a_key_of_its_own_and_forgets_only_that(
+async def test_each_principal_has_a_key_of_its_own_and_forgets_only_that(
     modules: Modules,
 ) -> None:
     owners = [["acme", "ann"], ["acme", "bob"], ["beta", "ann"], ['acme","ann', "x"]]
@@ -158,9 +158,7 @@ async def test_a_key_belongs_to_somebody(modules: Modules) -> None:
             assert told == "a key needs the tenant and the name of its owner"
 
 
-async def test_a_page_without_tls_says_in_one_line_why_it_cannot_sign(
-    browser: Browser, static_files: StaticFiles
-) -> None:
+async def test_without_tls_one_line_says_why(browser: Browser, static_files: StaticFiles) -> None:
     page = await browser.new_page()
     modules = await Modules.opened(page, static_files.url(ELSEWHERE))
     told = [
@@ -172,7 +170,7 @@ async def test_a_page_without_tls_says_in_one_line_why_it_cannot_sign(
     assert told == ["This page cannot sign here: open it by https, or on localhost."] * 3
 
 
-async def test_a_browser_without_ed25519_says_so_in_one_line_and_keeps_nothing(
+async def test_without_ed25519_a_browser_says_so_and_keeps_nothing(
     modules: Modules,
 ) -> None:
     # As browsers before Chrome 137, Firefox 129 and Safari 17 answer.
@@ -257,9 +255,7 @@ def believed(proof: str, key: PublicKey, modules: Modules) -> DecisionClaims:
 
 
 @pytest.mark.parametrize(("algorithm", "kty"), [(-7, "EC"), (-8, "OKP")])
-async def test_a_decision_that_a_passkey_signs_counts_with_each_claim(
-    modules: Modules, algorithm: int, kty: str
-) -> None:
+async def test_each_passkey_claim_counts(modules: Modules, algorithm: int, kty: str) -> None:
     await Device.at(modules)
     file, key = await passkey(modules, algorithms=[algorithm])
     assert (key.jwk["kty"], key.passkey and key.passkey.rp_id) == (kty, "localhost")
@@ -272,9 +268,7 @@ async def test_a_decision_that_a_passkey_signs_counts_with_each_claim(
 
 
 @pytest.mark.parametrize("count", [2, MOST_DECISIONS])
-async def test_one_gesture_signs_a_list_and_each_proof_is_for_its_own_decision(
-    modules: Modules, count: int
-) -> None:
+async def test_one_gesture_signs_a_list_decision_by_decision(modules: Modules, count: int) -> None:
     await Device.at(modules)
     file, key = await passkey(modules)
     asked = [claims(number) for number in range(count)]
@@ -294,9 +288,7 @@ async def test_one_gesture_signs_a_list_and_each_proof_is_for_its_own_decision(
 
 
 @pytest.mark.parametrize("changed", [{"outcome": "reject"}, {"params_hash": "sha256:" + "f" * 64}])
-async def test_a_proof_does_not_serve_for_other_claims(
-    modules: Modules, changed: dict[str, str]
-) -> None:
+async def test_a_proof_fits_its_own_claims_only(modules: Modules, changed: dict[str, str]) -> None:
     await Device.at(modules)
     file, key = await passkey(modules)
     one, other = [
@@ -312,9 +304,7 @@ async def test_a_proof_does_not_serve_for_other_claims(
 
 
 @pytest.mark.parametrize("eligible", [False, True])
-async def test_the_file_says_whether_the_passkey_is_bound_to_its_device_and_proofs_agree(
-    modules: Modules, eligible: bool
-) -> None:
+async def test_the_file_says_if_the_passkey_is_bound(modules: Modules, eligible: bool) -> None:
     await Device.at(modules, defaultBackupEligibility=eligible, defaultBackupState=eligible)
     file, key = await passkey(modules)
     assert file["device_bound"] is not eligible
@@ -353,15 +343,13 @@ async def test_who_is_not_recognised_signs_nothing(modules: Modules) -> None:
 
 
 @pytest.mark.parametrize("numbers", [[], [1, 2, 1], [*range(MOST_DECISIONS + 1)]])
-async def test_a_gesture_is_over_1_to_50_decisions_each_once(
-    modules: Modules, numbers: list[int]
-) -> None:
+async def test_a_gesture_covers_1_to_50_decisions(modules: Modules, numbers: list[int]) -> None:
     asked = {"claimsList": [claims(number) for number in numbers], "keys": []}
     told = await modules.refused("keys", "signByPasskey", SIGNED, asked)
     assert told == "One gesture signs 1 to 50 decisions, each of them once."
 
 
-async def test_who_has_no_passkey_on_record_is_told_so_and_asked_for_no_gesture(
+async def test_without_a_passkey_on_record_no_gesture_is_asked_for(
     modules: Modules,
 ) -> None:
     await Device.at(modules)

@@ -107,7 +107,7 @@ def test_one_process_serves_both_and_a_token_counts_once_it_is_made(both: Both) 
 
 
 @pytest.mark.slow
-def test_neither_answers_for_the_other_and_no_sign_in_of_one_counts_at_the_other(
+def test_neither_server_answers_for_the_other_and_sign_ins_stay_apart(
     both: Both,
 ) -> None:
     assert both.codec is not None
@@ -153,9 +153,7 @@ def test_one_signal_ends_both(both: Both) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [SIGINT, SIGTERM], ids=lambda how: how.name)
-def test_a_signal_as_soon_as_the_address_is_said_ends_it_in_good_order(
-    settings: dict[str, str], tmp_path: Path, how: Signals
-) -> None:
+def test_early_signals_end_it_well(settings: dict[str, str], tmp_path: Path, how: Signals) -> None:
     serve = ["approvals", "serve", "--http", "127.0.0.1:0", "--state", str(tmp_path / "state")]
     with Starter(settings, tmp_path).child(tmp_path / "approvals.log", *serve) as process:
         process.wait_said("approvals at")
@@ -164,9 +162,7 @@ def test_a_signal_as_soon_as_the_address_is_said_ends_it_in_good_order(
         assert len(process.output().splitlines()) == 1
 
 
-def test_where_nothing_is_encrypted_the_pages_are_served_and_nothing_else(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_without_encryption_only_pages_are_served(settings: dict[str, str], tmp_path: Path) -> None:
     with serving({**settings, "SUREHAND_KEY_ENCRYPTION_KEYS": ""}, tmp_path) as both:
         assert both.codec is None
         assert "nothing to decrypt with" in both.process.output()
@@ -186,9 +182,7 @@ def test_where_nothing_is_encrypted_the_pages_are_served_and_nothing_else(
         ),
     ],
 )
-def test_a_codec_server_that_is_half_asked_for_is_refused_in_one_line(
-    verbs: Verbs, more: list[str], what: str
-) -> None:
+def test_a_half_configured_codec_is_refused(verbs: Verbs, more: list[str], what: str) -> None:
     done = verbs("approvals", "serve", "--http", "127.0.0.1:0", *more)
     assert done.code == ExitCode.WRONG_USE
     assert what in done.line()

@@ -163,7 +163,7 @@ def test_a_link_of_another_start_another_name_or_another_tenant_is_none() -> Non
         Links(other).spend(token)
 
 
-def test_the_secret_is_in_a_file_of_its_owner_s_alone_and_a_loose_one_is_refused(
+def test_the_secret_file_is_its_owners_alone(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "state"
@@ -232,9 +232,7 @@ async def test_behind_tls_the_cookie_belongs_to_the_host_alone(ledger: Ledger) -
         ({"content-type": "application/x-www-form-urlencoded"}, 415),
     ],
 )
-async def test_another_page_sends_nothing_in_the_name_of_whoever_is_signed_in(
-    site: Site, headers: dict[str, str], status: int
-) -> None:
+async def test_other_pages_send_nothing(site: Site, headers: dict[str, str], status: int) -> None:
     await site.sign_in("ann")
     one = site.asked()
     told = await site.post("/decide", {"approval_id": one, "approver": "ann"}, **headers)
@@ -281,9 +279,7 @@ async def test_each_answer_has_the_rules_for_browsers(site: Site, path: str) -> 
     assert headers["cache-control"] == "no-store"
 
 
-async def test_a_mistake_of_ours_is_one_line_by_the_same_rules(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_our_mistake_is_one_line_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     await site.sign_in("ann")
 
     def fails(*given: Any) -> None:
@@ -315,9 +311,7 @@ def shown_hostile(site: Site) -> str:
 
 
 @pytest.mark.parametrize("path", ["/", "/approval?id={}"])
-async def test_texts_of_strangers_are_text_and_nothing_of_them_is_hidden(
-    site: Site, path: str
-) -> None:
+async def test_strangers_texts_are_text_and_stay_visible(site: Site, path: str) -> None:
     await site.sign_in("ann")
     one = shown_hostile(site)
     text = (await site.get(path.format(one))).text

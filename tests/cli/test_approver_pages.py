@@ -37,7 +37,7 @@ def asked(site: Site, number: int, description: str) -> str:
     return gated.approval_id
 
 
-async def test_the_list_is_searched_by_what_calls_say_and_names_what_was_searched_for(
+async def test_a_search_finds_what_calls_say_and_names_the_query(
     site: Site,
 ) -> None:
     await site.sign_in("ann")
@@ -53,9 +53,7 @@ async def test_the_list_is_searched_by_what_calls_say_and_names_what_was_searche
     assert "No call here is like that." in none and "<img" not in none
 
 
-async def test_the_list_is_searched_by_amount_and_a_page_keeps_what_was_asked(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_search_by_amount_keeps_paging(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surehand.cli.approvals_server.approvals.ON_A_PAGE", 1)
     await site.sign_in("ann")
     for number, amount in enumerate(("120.00", "7.00", "50"), 1):
@@ -80,7 +78,7 @@ async def test_an_amount_that_is_no_number_is_one_line(site: Site, amount: str) 
     assert (told.status_code, "an amount is a number" in told.text) == (400, True)
 
 
-async def test_each_line_says_that_a_call_cannot_be_undone_and_that_its_run_has_foreign_content(
+async def test_each_line_warns_of_irreversible_calls_and_foreign_content(
     site: Site,
 ) -> None:
     scene = site.scene
@@ -103,9 +101,7 @@ async def test_each_line_says_that_a_call_cannot_be_undone_and_that_its_run_has_
     assert '<span class="alarm">its run has read content from outside</span>' in page
 
 
-async def test_a_search_page_that_is_not_full_says_that_more_wait(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_short_page_says_more_wait(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surehand.activities.ledger.approvals.waiting.LOOKED_AT", 2)
     await site.sign_in("ann")
     for number in range(4):
@@ -117,9 +113,7 @@ async def test_a_search_page_that_is_not_full_says_that_more_wait(
     assert "says=call+3" in more and "of=all" in more
 
 
-async def test_my_decisions_have_what_i_said_and_what_became_of_it_and_nobody_else_s(
-    site: Site, ledger: Ledger
-) -> None:
+async def test_my_decisions_show_what_became_of_them(site: Site, ledger: Ledger) -> None:
     scene = site.scene
     mine, eves = asked(site, 1, "Refund 1 EUR"), asked(site, 2, "Refund 2 EUR")
     for one, who in ((mine, "ann"), (eves, "eve")):
@@ -153,7 +147,7 @@ async def test_no_page_of_these_is_for_whoever_is_not_signed_in(site: Site, path
     assert (await site.get(path)).status_code == 401
 
 
-async def test_a_request_says_what_its_precondition_was_then_and_that_now_is_the_worker_s(
+async def test_a_request_shows_its_precondition_of_then_and_of_now(
     site: Site,
 ) -> None:
     scene, old, new = site.scene, f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
@@ -186,7 +180,7 @@ def reads(site: Site) -> list[tuple[str, str, str]]:
     return [(one["body"]["actor"], one["body"]["approval_id"], one["step_id"]) for one in found]
 
 
-async def test_each_person_and_sign_in_that_is_shown_secret_params_is_one_event_of_the_run(
+async def test_showing_secret_params_is_one_event_per_person_and_sign_in(
     site: Site,
 ) -> None:
     secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
@@ -259,7 +253,7 @@ def question_reads(site: Site) -> list[tuple[str, str, str]]:
     return [(one["body"]["actor"], one["body"]["interrupt_id"], one["step_id"]) for one in found]
 
 
-async def test_each_sign_in_that_is_shown_the_secret_params_of_a_question_is_one_event_of_the_run(
+async def test_showing_a_questions_secret_params_is_one_event_per_sign_in(
     site: Site,
 ) -> None:
     asks_before(site, secret=True)
@@ -275,7 +269,7 @@ async def test_each_sign_in_that_is_shown_the_secret_params_of_a_question_is_one
     assert [one[0] for one in question_reads(site)] == ["ann", "eve"]
 
 
-async def test_a_question_about_params_that_are_no_secret_is_shown_without_an_event(
+async def test_a_question_without_secrets_is_shown_without_an_event(
     site: Site,
 ) -> None:
     asks_before(site, secret=False)
@@ -284,9 +278,7 @@ async def test_a_question_about_params_that_are_no_secret_is_shown_without_an_ev
     assert question_reads(site) == []
 
 
-async def test_what_a_question_is_about_is_not_shown_where_that_cannot_be_recorded(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unrecorded_questions_are_hidden(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: object, **named: object) -> None:
         raise LedgerUnavailable("the ledger takes no events")
 

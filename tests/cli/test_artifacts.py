@@ -87,9 +87,7 @@ def test_another_tenants_artifacts_are_not_found(fetch: Fetch, run_id: str) -> N
     assert {row["artifact_id"] for row in ours}.isdisjoint(row["artifact_id"] for row in theirs)
 
 
-def test_an_artifact_that_was_changed_is_not_handed_out(
-    fetch: Fetch, run_id: str, store: Path, tmp_path: Path
-) -> None:
+def test_a_changed_artifact_is_kept(fetch: Fetch, run_id: str, store: Path, tmp_path: Path) -> None:
     [file] = [path for path in (store / "default").rglob("*") if path.is_file()]
     file.write_bytes(b"{}")
 
@@ -150,9 +148,7 @@ async def test_a_run_s_artifacts_are_listed_with_name_size_type_and_hash(site: S
         (b"%PDF-1.7", "application/pdf"),
     ],
 )
-async def test_what_could_run_is_a_file_to_be_saved_and_no_browser_shows_it(
-    site: Site, content: bytes, type_: str
-) -> None:
+async def test_a_runnable_file_is_only_saved(site: Site, content: bytes, type_: str) -> None:
     one = await kept(site.scene, content, type_)
     await site.sign_in("ann")
 
@@ -198,7 +194,7 @@ async def test_a_name_leads_nowhere_and_ends_no_header(site: Site, step_id: str)
     assert "\u202e" not in page and "\r" not in page
 
 
-async def test_a_type_that_a_stranger_wrote_is_text_on_the_page_and_in_no_header(
+async def test_a_strangers_type_is_text_and_never_a_header(
     site: Site,
 ) -> None:
     one = await kept(site.scene, b"x", "text/plain")
@@ -213,9 +209,7 @@ async def test_a_type_that_a_stranger_wrote_is_text_on_the_page_and_in_no_header
 
 
 @pytest.mark.parametrize("how", ["by its id", "by its run", "by both"])
-async def test_another_tenant_s_artifact_is_not_handed_out(
-    site: Site, ledger: Ledger, how: str
-) -> None:
+async def test_another_tenants_artifact_is_not_served(site: Site, ledger: Ledger, how: str) -> None:
     other = Scene.begin(ledger, "acme")
     other.__dict__["artifacts"] = site.scene.artifacts  # one store for both, as workers have it
     theirs = await kept(other, b"secret of acme", "text/plain", step_id="theirs")
@@ -292,9 +286,7 @@ async def test_whoever_is_not_signed_in_gets_no_artifact_and_no_list(site: Site)
         )
 
 
-async def test_what_is_too_large_is_named_and_not_read(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_too_large_artifact_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "LARGEST", 10)
     one = await kept(site.scene, b"x" * 11, "text/plain")
     await site.sign_in("ann")
@@ -302,9 +294,7 @@ async def test_what_is_too_large_is_named_and_not_read(
     assert "too large" in (await site.get(f"/artifacts?id={RUN}")).text
 
 
-async def test_a_long_list_comes_page_by_page_and_leaves_out_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_list_is_paged_completely(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "ON_A_PAGE", 2)
     ids = [await kept(site.scene, b"%d" % n, "text/plain", f"s{n}") for n in range(5)]
     await site.sign_in("ann")
@@ -324,7 +314,7 @@ async def test_a_page_of_artifacts_that_there_is_not_is_one_line(site: Site, aft
     assert (told.status_code, "no such page of artifacts" in told.text) == (400, True)
 
 
-async def test_whoever_is_handed_what_a_step_with_secret_params_has_kept_is_on_record(
+async def test_whoever_gets_a_secret_steps_artifact_is_on_record(
     site: Site,
 ) -> None:
     secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
@@ -341,9 +331,7 @@ async def test_whoever_is_handed_what_a_step_with_secret_params_has_kept_is_on_r
     assert (read["body"]["actor"], read["body"]["approval_id"]) == ("ann", secret)
 
 
-async def test_what_a_step_with_secret_params_has_kept_is_not_handed_out_unrecorded(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unrecorded_artifacts_stay_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: object, **named: object) -> None:
         raise LedgerUnavailable("the ledger takes no events")
 

@@ -20,9 +20,7 @@ NOWHERE = {"TEMPORAL_ADDRESS": "127.0.0.1:1"}
 NewRun = Callable[..., Run]
 
 
-def test_a_saved_checkpoint_stays_as_it_was_whatever_becomes_of_the_run(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_a_saved_checkpoint_never_changes(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     then = verbs("checkpoint", run.name, "--json").document()
 
@@ -37,9 +35,7 @@ def test_a_saved_checkpoint_stays_as_it_was_whatever_becomes_of_the_run(
     assert verbs("checkpoint", run.name, "--json").document() != kept
 
 
-def test_those_that_are_kept_are_listed_the_newest_first_and_the_oldest_makes_room(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_checkpoints_are_listed_newest_first_up_to_ten(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     # From the ledger alone, too.
     early = ["--at", "1", "--save", "early", "--ttl", "30d", "--json"]
@@ -102,9 +98,7 @@ def test_a_ledger_that_is_held_for_long_keeps_no_checkpoint_and_says_so(
         (["--ttl", "1d"], "--ttl says how long"),
     ],
 )
-def test_what_does_not_go_together_is_refused_in_one_line(
-    lonely: Verbs, options: list[str], says: str
-) -> None:
+def test_conflicting_options_are_refused(lonely: Verbs, options: list[str], says: str) -> None:
     refused = lonely("checkpoint", "r", *options)
 
     assert refused.code == 2
@@ -167,9 +161,7 @@ def approve(verbs: Verbs, run: str) -> None:
     verbs("approve", waiting["id"], "--params-hash", waiting["params_hash"])
 
 
-def test_what_events_tell_is_what_the_run_itself_says_while_it_waits_and_at_its_end(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_checkpoints_from_events_match_the_run(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     waiting = live(verbs, run.name)
     seq = newest(verbs, run.name)
@@ -205,9 +197,7 @@ def test_each_event_of_a_run_has_a_checkpoint_and_no_other(verbs: Verbs, new_run
     assert f"events 1 to {len(rows)}, none of number {len(rows) + 1}" in refused.line()
 
 
-def test_a_question_an_event_and_a_rejection_are_told_of_as_the_run_itself_does(
-    verbs: Verbs, new_run: NewRun, tmp_path: Path
-) -> None:
+def test_interrupts_rebuild_as_the_run_has(verbs: Verbs, new_run: NewRun, tmp_path: Path) -> None:
     order, name = new_run().order, f"asking-{tmp_path.name}"
     file = tmp_path / "asking.yaml"
     file.write_text(ASKING)

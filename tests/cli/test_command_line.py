@@ -147,9 +147,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("verb", LEAVES, ids=" ".join)
-def test_every_verb_has_help_with_an_example_and_json(
-    verb: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_verb_has_help_and_json(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run([*verb, "--help"]) == ExitCode.DONE
 
     text = capsys.readouterr().out
@@ -271,18 +269,14 @@ def test_wrong_use_is_one_line_and_code_2(
     assert said in complaint(capsys)
 
 
-def test_the_plan_of_an_amendment_is_checked_before_the_run_is_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_amendments_plan_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plan.yaml").write_text("- {tol: orders.read}\n")
 
     assert app.run(["amend", "r", "plan.yaml"]) == ExitCode.WRONG_USE
     assert "plan.yaml: steps.0.tol: unknown field; did you mean 'tool'?" in capsys.readouterr().err
 
 
-def test_an_amendment_without_its_input_is_for_the_run_to_judge(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_run_judges_missing_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plan.yaml").write_text("- {tool: orders.read, params: {id: '${input.id}'}}\n")
 
     assert app.run(["amend", "r", "plan.yaml"]) == ExitCode.NOT_REACHABLE
@@ -458,7 +452,7 @@ def test_doctor_with_nothing_configured_lists_all_there_is_to_do_in_lines_to_pas
     assert list(tmp_path.iterdir()) == []
 
 
-def test_doctor_does_not_start_a_server_in_place_of_the_one_that_was_named(
+def test_doctor_starts_no_server_where_one_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert app.run(["doctor"]) == ExitCode.NOT_REACHABLE

@@ -62,9 +62,7 @@ def shown(verbs: Verbs, run: str, until: str = "") -> str:
     return out
 
 
-def test_a_run_is_led_to_its_end_by_the_commands_that_it_shows(
-    verbs: Verbs, controlled: str
-) -> None:
+def test_the_shown_commands_lead_a_run_to_its_end(verbs: Verbs, controlled: str) -> None:
     assert "why.1=VALUE" in verbs("pending").out
     questions = PendingList.model_validate(verbs("pending", "--json").document()).questions
     assert controlled in [question.run_id for question in questions]
@@ -89,9 +87,7 @@ def test_a_run_is_led_to_its_end_by_the_commands_that_it_shows(
     assert [view["output"] for view in result["steps"]][:2] == ["sent twice", {"n": 1}]
 
 
-def test_a_pause_prints_a_token_that_resumes_once_and_for_its_user_only(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_a_pause_token_resumes_once_for_its_user(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     paused = RunPaused.model_validate(verbs("pause", run.name, "--json").document())
     token = paused.resume_token
@@ -172,9 +168,7 @@ def test_an_amendment_shows_what_changes(verbs: Verbs, new_run: NewRun, tmp_path
     until(lambda: "plan     refund, version 2: another" in shown(verbs, run.name), "the new plan")
 
 
-def test_an_amendment_without_an_input_keeps_the_runs(
-    verbs: Verbs, new_run: NewRun, tmp_path: Path
-) -> None:
+def test_an_amendment_keeps_the_input(verbs: Verbs, new_run: NewRun, tmp_path: Path) -> None:
     run = new_run()
     plan = json.loads(verbs("show", run.name, "--json").out)["plan"]
     given = plan.pop("input")
@@ -207,9 +201,7 @@ def test_an_amendment_is_asked_about_on_a_terminal(
     assert "plan version 2" in verbs("amend", run.name, str(file), "--yes").out
 
 
-def test_what_a_human_looks_at_before_a_step_is_shown_with_its_params(
-    verbs: Verbs, tmp_path: Path
-) -> None:
+def test_a_step_to_be_looked_at_is_shown_with_its_params(verbs: Verbs, tmp_path: Path) -> None:
     file = tmp_path / "looked_at.yaml"
     file.write_text(
         "[{id: it, tool: orders.read, params: {order_id: order-1001}, interrupt: before}]"
@@ -218,9 +210,7 @@ def test_what_a_human_looks_at_before_a_step_is_shown_with_its_params(
     assert '  about  {"order_id": "order-1001"}' in verbs("start", str(file), "--wait").out
 
 
-def test_an_edited_amount_is_shown_as_the_text_that_is_stored(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_an_edited_amount_is_shown_as_stored(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     [asked] = verbs("show", run.name, "--json").document()["pending"]
 
@@ -260,9 +250,7 @@ def test_a_fork_says_what_it_takes_over(verbs: Verbs, new_run: NewRun) -> None:
     assert (fork.linked, fork.taken_over) == (run.name, ["order"])
 
 
-def test_a_start_that_waits_says_what_an_item_of_a_list_waits_for(
-    verbs: Verbs, tmp_path: Path
-) -> None:
+def test_a_waiting_start_names_the_waiting_item(verbs: Verbs, tmp_path: Path) -> None:
     file = tmp_path / "listed.yaml"
     file.write_text(
         "input: {orders: [order-1001]}\n"

@@ -57,9 +57,7 @@ def until(reached: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def test_without_a_terminal_a_named_approver_approves_and_one_refund_is_paid(
-    showing: Starter, tmp_path: Path
-) -> None:
+def test_a_named_approver_approves_without_a_terminal(showing: Starter, tmp_path: Path) -> None:
     ended = showing("demo", "--json")
 
     assert ended.code == 0, ended
@@ -108,9 +106,7 @@ def test_at_a_terminal_it_asks_until_it_is_told_and_does_that(
     assert not leftovers(tmp_path)
 
 
-def test_at_a_terminal_it_may_be_approved_in_a_browser_by_the_link_that_is_offered(
-    showing: Starter, tmp_path: Path
-) -> None:
+def test_the_offered_link_approves_in_a_browser(showing: Starter, tmp_path: Path) -> None:
     terminal = Terminal(showing.command("demo"), showing.environment, tmp_path)
     terminal.read_until("Approve this call with these params? [y/n]")
     found = re.search(r"in a browser, as (\S+): (http://\S+)/sign-in#(\S+)", terminal.text)

@@ -64,7 +64,7 @@ def test_a_worker_that_is_killed_starts_again_and_ctrl_c_ends_all_of_it(dev: Chi
     assert running(str(dev.log.parent)) == []
 
 
-def test_tools_that_cannot_be_loaded_are_said_and_looked_at_again_when_they_change(
+def test_tools_that_cannot_be_loaded_are_looked_at_again_once_they_change(
     dev: Child,
 ) -> None:
     tools = dev.log.parent / "refunds.py"
@@ -89,9 +89,7 @@ def test_a_server_that_dies_is_said_and_ends_all_of_it(dev: Child) -> None:
     assert running(str(dev.log.parent)) == []
 
 
-def test_a_server_that_is_there_is_used_and_stays(
-    dev: Child, settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_running_server_is_reused(dev: Child, settings: dict[str, str], tmp_path: Path) -> None:
     address = settings["TEMPORAL_ADDRESS"]
     assert Starter(settings, tmp_path)("init", "second").code == ExitCode.DONE
     command = [sys.executable, str(ROOT / "starter.py"), "dev"]
@@ -105,9 +103,7 @@ def test_a_server_that_is_there_is_used_and_stays(
 
 
 @pytest.mark.parametrize("address", ["localhost:abc", "127.0.0.1:70000"])
-def test_an_address_that_cannot_be_is_one_line(
-    address: str, settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_bad_address_is_one_line(address: str, settings: dict[str, str], tmp_path: Path) -> None:
     wrong = {"TEMPORAL_ADDRESS": address, "SUREHAND_DATABASE_URL": "sqlite:///ledger.db"}
 
     ended = Starter({**settings, **wrong}, tmp_path)("dev")

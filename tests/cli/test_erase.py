@@ -189,9 +189,7 @@ def test_whoever_steals_the_databases_and_the_store_finds_no_value_of_a_run(
         assert found == []
 
 
-def test_an_erased_run_is_proven_read_by_nobody_and_its_effect_is_not_made_again(
-    office: Office, marker: str
-) -> None:
+def test_an_erased_run_is_proven_unreadable_and_not_repeated(office: Office, marker: str) -> None:
     order = office.shop.new_order()
     office.completed("run-1", marker, order)
     mails = office.shop.counts(order)["mails"]
@@ -251,9 +249,7 @@ def test_an_erased_run_is_proven_read_by_nobody_and_its_effect_is_not_made_again
     assert office.shop.counts(order)["mails"] == mails == 1
 
 
-def test_what_is_open_or_has_no_key_is_not_erased_and_is_told_why(
-    office: Office, marker: str
-) -> None:
+def test_open_or_keyless_runs_are_not_erased(office: Office, marker: str) -> None:
     office.asked("open", marker, office.shop.new_order())
     refused = office.verbs("erase", "open")
     nobodys = office.verbs("erase", "no-such-run")

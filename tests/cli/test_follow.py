@@ -30,9 +30,7 @@ def approve(verbs: Verbs, run: Run) -> None:
     verbs("approve", waiting["id"], "--params-hash", waiting["params_hash"])
 
 
-def test_each_line_of_the_timeline_comes_once_and_the_end_of_the_run_ends_it(
-    starter: Starter, verbs: Verbs, new_run: NewRun
-) -> None:
+def test_a_timeline_ends_with_its_run(starter: Starter, verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     with starter.popen("show", run.name, "--follow", "--json") as following:
         assert following.stdout is not None
@@ -47,9 +45,7 @@ def test_each_line_of_the_timeline_comes_once_and_the_end_of_the_run_ends_it(
     assert code == 0
 
 
-def test_ctrl_c_leaves_the_run_alone_and_says_so(
-    starter: Starter, verbs: Verbs, new_run: NewRun
-) -> None:
+def test_ctrl_c_leaves_the_run_alone(starter: Starter, verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     with starter.popen("show", run.name, "--follow", "--json") as following:
         assert following.stdout is not None
@@ -69,7 +65,7 @@ def test_an_approval_has_no_timeline(verbs: Verbs) -> None:
     assert "--follow takes a RUN" in ended.document()["error"]
 
 
-def test_a_timeline_that_has_lost_its_oldest_lines_goes_on_where_it_was(
+def test_a_shortened_timeline_goes_on_where_it_was(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def line(number: int) -> TimelineLine:
@@ -165,9 +161,7 @@ def test_show_tells_that_a_worker_died_in_a_call_and_how_its_outcome_was_found_o
         ({"state": StepState.SKIPPED}, ""),
     ],
 )
-def test_what_was_undone_or_never_called_does_not_look_like_what_stands(
-    changes: dict[str, Any], outcome: str
-) -> None:
+def test_undone_or_uncalled_steps_look_different(changes: dict[str, Any], outcome: str) -> None:
     view = StepView(id="refund", tool="payments.refund", state=StepState.SUCCEEDED)
 
     assert step_rows([view.model_copy(update=changes)])[0][-1] == outcome
@@ -210,7 +204,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if v not in ("", False, None)} for line in lines]
 
 
-def test_each_word_comes_once_and_what_was_left_out_is_marked(
+def test_each_word_comes_once_and_gaps_are_marked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     following = watch()
@@ -225,7 +219,7 @@ def test_each_word_comes_once_and_what_was_left_out_is_marked(
     assert told(capsys) == [*({**turn, "text": text} for text in texts), {**turn, "said": LINE}]
 
 
-def test_what_was_shown_of_a_turn_that_is_asked_again_is_void(
+def test_a_turn_asked_again_voids_what_was_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     following = watch()

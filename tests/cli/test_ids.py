@@ -60,9 +60,7 @@ def test_the_longest_tenant_and_name_fit_into_a_run_id() -> None:
         ("acme", "acme/r/step/2", ("acme/r", "acme/r/step/2")),
     ],
 )
-def test_an_approval_is_found_with_and_without_the_tenant(
-    tenant: str, text: str, found: tuple[str, str]
-) -> None:
+def test_both_approval_ids_are_found(tenant: str, text: str, found: tuple[str, str]) -> None:
     assert find_approval(tenant, text) == found
 
 

@@ -71,9 +71,7 @@ def test_runs_of_a_folder_are_for_workers_of_that_folder(verbs: Verbs, tmp_path:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_nothing_is_written_where_a_file_would_be_written_over(
-    name: str, verbs: Verbs, tmp_path: Path
-) -> None:
+def test_init_overwrites_no_file(name: str, verbs: Verbs, tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
 
     ended = verbs("init")

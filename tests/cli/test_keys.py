@@ -170,9 +170,7 @@ def test_a_starter_without_codec_server_reads_nothing_and_starts_nothing(
     assert shop.counts(other_order)["refunds"] == 0
 
 
-def test_keys_without_a_ledger_are_no_reason_to_send_in_plain(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_ledger_nothing_is_plain(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {"SUREHAND_KEY_ENCRYPTION_KEYS": str(office.keys)}
     refused = office.without_keys(monkeypatch, **keys)("list")
 
@@ -215,9 +213,7 @@ def test_a_signal_of_temporal_s_command_line_is_encrypted_by_the_codec_server_an
     assert any(order in said for said in said_in(read))
 
 
-def test_keys_are_wrapped_anew_beside_a_running_worker_and_none_is_lost(
-    office: Office, verbs: Verbs, shop: ShopProcess
-) -> None:
+def test_rewrapping_beside_a_worker_works(office: Office, verbs: Verbs, shop: ShopProcess) -> None:
     name, order, arguments = start(shop)
     verbs(*arguments, "--wait")
     made = verbs("keys", "new", str(office.keys), "--id", "second")
@@ -297,9 +293,7 @@ def test_a_rotation_says_which_key_cannot_be_unwrapped_and_wraps_all_others(
         assert {row["kek_id"] for row in tx.all(rows_of(run_keys))} == {"lost"}
 
 
-def test_keys_are_only_made_for_their_owner_and_never_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_are_private_and_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verbs = Verbs({}, tmp_path, monkeypatch)
     made = verbs("keys", "new", "keys", "--id", "first")
     twice = verbs("keys", "new", "keys", "--id", "first")
@@ -313,9 +307,7 @@ def test_keys_are_only_made_for_their_owner_and_never_shown(
     assert secret not in made.out + made.err + settings.out + settings.err
 
 
-def test_a_new_token_stands_on_a_line_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_has_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verbs, file = Verbs({}, tmp_path, monkeypatch), tmp_path / "tokens"
     first = verbs("codec", "token", "tokens", "--json").document()["token"]
     file.write_text(file.read_text().rstrip("\n"))  # as an editor may leave it

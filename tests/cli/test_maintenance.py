@@ -88,9 +88,7 @@ def test_a_run_that_the_ledger_does_not_know_is_not_found(verbs: Verbs) -> None:
     assert (ended.code, ended.line()) == (2, "surehand: run not found: nobody-knows")
 
 
-def test_nothing_is_undone_nor_left_to_be_undone_where_no_worker_answers(
-    lonely: Verbs, settings: dict[str, str]
-) -> None:
+def test_without_a_worker_nothing_is_unwound(lonely: Verbs, settings: dict[str, str]) -> None:
     name = f"run-{uuid.uuid4().hex[:8]}"
 
     ended = lonely("unwind", name)
@@ -106,9 +104,7 @@ def tenant() -> str:
     return f"t{uuid.uuid4().hex[:8]}"
 
 
-def test_the_reaper_runs_on_a_schedule_that_can_be_changed(
-    verbs: Verbs, settings: dict[str, str], tenant: str
-) -> None:
+def test_the_reapers_schedule_changes(verbs: Verbs, settings: dict[str, str], tenant: str) -> None:
     async def interval() -> float:
         client = await Client.connect(
             settings["TEMPORAL_ADDRESS"], data_converter=pydantic_data_converter
@@ -302,9 +298,7 @@ sys.stdin.read()
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fuser") is None, reason="needs fuser")
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
-def test_the_command_that_doctor_gives_shows_the_stopped_process_that_stops_everybody(
-    sqlite_template: Path, tmp_path: Path, mode: str
-) -> None:
+def test_doctor_finds_the_stopped_process(sqlite_template: Path, tmp_path: Path, mode: str) -> None:
     file = tmp_path / "the ledger.db"
     shutil.copy(sqlite_template, file)
     line = [sys.executable, "-c", WRITER, str(file), mode]

@@ -149,18 +149,14 @@ def test_an_answer_that_is_left_with_the_server_counts_once_a_worker_is_back(
     [("edit", "r/refund/1", "--set", "amount=50"), ("resume", "r", "--set", "amount=50")],
     ids=["edit", "resume"],
 )
-def test_nothing_is_left_with_the_server_that_changes_params_nobody_can_show(
-    lonely: Verbs, arguments: tuple[str, ...]
-) -> None:
+def test_nothing_is_sent_whose_params_are_unseen(lonely: Verbs, arguments: tuple[str, ...]) -> None:
     refused = lonely(*arguments, "--leave")
 
     assert refused.code == 2
     assert "--leave" in refused.line()
 
 
-def test_whoever_waits_for_a_worker_is_told_so_once_on_stderr(
-    deserted: Deserted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_worker_is_told_once(deserted: Deserted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SAID_AFTER", timedelta(milliseconds=100))
     for line in (["show", deserted.run.name], ["approve", *deserted.decision], ["pending"]):
         ended = deserted.verbs(*line)
@@ -170,9 +166,7 @@ def test_whoever_waits_for_a_worker_is_told_so_once_on_stderr(
         assert "waiting for a worker" not in ended.out
 
 
-def test_a_decision_that_waits_for_the_ledger_is_not_said_to_wait_for_a_worker(
-    deserted: Deserted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_ledger_is_not_missed(deserted: Deserted, monkeypatch: pytest.MonkeyPatch) -> None:
     file = deserted.settings["SUREHAND_DATABASE_URL"].partition("///")[2]
     monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=10))
     with deserted.worker(), contextlib.closing(sqlite3.connect(file)) as taken:
@@ -225,9 +219,7 @@ def test_cancel_and_resolve_send_nothing_either(deserted: Deserted) -> None:
         assert f"(task queue {deserted.queue})" in refused.line()
 
 
-def test_pending_lists_the_runs_that_answer_and_names_the_one_that_does_not(
-    deserted: Deserted, shop: ShopProcess, tmp_path: Path
-) -> None:
+def test_pending_names_silent_runs(deserted: Deserted, shop: ShopProcess, tmp_path: Path) -> None:
     queue = f"alive-{uuid.uuid4().hex[:8]}"
     alive = {**deserted.settings, "SUREHAND_TASK_QUEUE": queue}
     run = Run("alive", shop.new_order())
@@ -250,9 +242,7 @@ def test_pending_lists_the_runs_that_answer_and_names_the_one_that_does_not(
     assert silent.open_items == 1
 
 
-def test_without_a_worker_show_tells_at_once_what_the_ledger_knows(
-    deserted: Deserted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_works_without_a_worker(deserted: Deserted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(hours=1))  # nobody waits for that
     approval = deserted.decision[0]
 
@@ -272,9 +262,7 @@ def test_without_a_worker_show_tells_at_once_what_the_ledger_knows(
     ]
 
 
-def test_without_a_worker_a_program_gets_the_same_document_from_the_ledger(
-    deserted: Deserted, patient: Callable[[], None]
-) -> None:
+def test_json_works_without_a_worker(deserted: Deserted, patient: Callable[[], None]) -> None:
     recorded = deserted.verbs("show", deserted.run.name, "--json")
     point = deserted.verbs("checkpoint", deserted.run.name, "--json")
     patient()

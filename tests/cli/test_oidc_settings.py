@@ -122,9 +122,7 @@ def test_a_file_that_is_wrong_meanwhile_says_of_nobody_who_they_are(tmp_path: Pa
         ),
     ],
 )
-def test_a_provider_that_is_half_set_is_refused_before_anybody_is_served(
-    verbs: Verbs, given: dict[str, str], what: str
-) -> None:
+def test_a_half_set_provider_is_refused(verbs: Verbs, given: dict[str, str], what: str) -> None:
     done = verbs(
         "approvals", "serve", "--http", "127.0.0.1:0", SUREHAND_OIDC_ISSUER=ISSUER, **given
     )
@@ -143,9 +141,7 @@ def test_a_provider_that_is_half_set_is_refused_before_anybody_is_served(
         ("0.0.0.0", "http://localhost:8082", False),
     ],
 )
-def test_links_count_beside_a_provider_where_this_machine_alone_reaches_the_pages(
-    host: str, origin: str | None, counts: bool
-) -> None:
+def test_local_links_count_beside_a_provider(host: str, origin: str | None, counts: bool) -> None:
     assert only_here(host, origin) is counts
 
 

@@ -78,9 +78,7 @@ def request(*excluded: str, **requirement: Any) -> ApprovalRequest:
         (request(roles=("finance",)), YOUR_NAME),
     ],
 )
-def test_a_signal_line_names_as_approver_only_whose_yes_may_count(
-    asked: ApprovalRequest, named: str
-) -> None:
+def test_a_signal_line_names_only_voters(asked: ApprovalRequest, named: str) -> None:
     *_, line = request_lines(UMA, "refund-1", asked)
 
     *_, decision = shlex.split(line)
@@ -128,7 +126,7 @@ def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted(undo:
         "quota",
     ],
 )
-def test_whatever_a_run_waits_for_its_commands_name_the_tenant_and_are_lines_of_their_own(
+def test_every_command_names_the_tenant_on_a_line_of_its_own(
     kind: Any,
 ) -> None:
     waiting = Waiting(kind=kind, id="refund[0].1", step_id="refund[0]", question="Why?")
@@ -161,7 +159,7 @@ def test_where_decisions_are_signed_each_command_names_a_key_and_none_goes_aroun
 
 
 @pytest.mark.parametrize("assurance", [Assurance.PASSKEY, Assurance.DEVICE_PASSKEY])
-def test_where_a_passkey_has_to_sign_it_is_said_and_no_command_is_shown(
+def test_a_passkey_request_shows_no_command(
     assurance: Assurance,
 ) -> None:
     asked = request("bob").model_copy(update={"assurance": assurance})
@@ -190,7 +188,7 @@ def test_who_waits_sees_the_params_of_what_is_asked_and_its_own_commands() -> No
     assert "--key KEYFILE" in lines and "temporal workflow signal" not in lines
 
 
-def test_what_is_asked_again_is_told_again_and_what_still_waits_once(
+def test_news_is_told_again_and_the_rest_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     failed = Waiting(kind="failure", id="refund", step_id="refund", question="no money")
@@ -205,7 +203,7 @@ def test_what_is_asked_again_is_told_again_and_what_still_waits_once(
     assert capsys.readouterr().out.count("has failed: no money") == 2
 
 
-def test_a_step_that_fails_again_at_a_terminal_is_told_again(
+def test_a_repeated_failure_is_told_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     failed = Waiting(kind="failure", id="refund", step_id="refund", question="no money")
@@ -240,9 +238,7 @@ ASKED = {"why.1", "pay/why.1"}
         (["pay/why.1=because", "why.1=[1]"], {"answers": {"pay/why.1": "because", "why.1": [1]}}),
     ],
 )
-def test_an_answer_is_for_the_question_that_it_names_or_the_only_one(
-    typed: list[str], sent: dict[str, object]
-) -> None:
+def test_an_answer_fits_one_question(typed: list[str], sent: dict[str, object]) -> None:
     assert given(typed, ASKED) == sent
 
 
@@ -477,9 +473,7 @@ async def terminated(address: str, verbs: Verbs, *names: str) -> None:
             pass
 
 
-def test_the_run_that_was_started_last_is_listed_first_also_among_ended_ones(
-    quick: Verbs, temporal_server: DevServer
-) -> None:
+def test_the_newest_run_is_listed_first(quick: Verbs, temporal_server: DevServer) -> None:
     for name in ("first", "second", "third", "goes-on", "last"):
         quick(*Run(name, "order-1").start)
     ends = ("last", "third", "second", "first")

@@ -112,9 +112,7 @@ def test_a_bare_list_of_tools_is_a_plan(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_each_mistake_is_named_once_with_its_path(
-    tmp_path: Path, text: str, where: str, reason: str
-) -> None:
+def test_each_mistake_is_named_once(tmp_path: Path, text: str, where: str, reason: str) -> None:
     file = tmp_path / "plan.yaml"
     file.write_text(text)
 
@@ -286,9 +284,7 @@ def test_set_may_give_an_input_that_the_plan_only_refers_to(plan: Path) -> None:
         ("{id: a, tool: t, when: input.n > 5}", "when"),
     ],
 )
-def test_an_input_that_nobody_gives_is_missed_wherever_it_is_used_and_can_be_set_then(
-    plan: Path, step: str, where: str
-) -> None:
+def test_missing_input_is_named_where_it_is_used(plan: Path, step: str, where: str) -> None:
     plan.write_text(f"steps: [{step}]")
 
     [(found, reason)] = problems(plan)
@@ -378,9 +374,7 @@ def test_a_value_is_what_it_looks_like(written: str, value: object) -> None:
         ("[" * 5000, "file", "nested too deeply"),
     ],
 )
-def test_a_document_that_cannot_be_carried_is_refused_with_its_place(
-    text: str, where: str, reason: str
-) -> None:
+def test_a_document_too_big_to_carry_is_refused(text: str, where: str, reason: str) -> None:
     with pytest.raises(BadDocument) as refused:
         parse_yaml(text)
 

@@ -98,7 +98,7 @@ def test_doctor_tells_the_same_of_all_tools_that_are_loaded() -> None:
     assert not any(one.startswith("warning: flights.change") for one in found)
 
 
-def test_a_plan_of_code_names_the_workflow_and_has_nothing_to_draw(
+def test_a_code_plan_names_its_workflow_and_no_graph(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = str(ROOT / "examples" / "late_orders.yaml")
@@ -109,9 +109,7 @@ def test_a_plan_of_code_names_the_workflow_and_has_nothing_to_draw(
     assert "the workflow LateOrders makes its steps" in capsys.readouterr().err
 
 
-def test_a_check_without_tools_says_that_they_are_not_checked(
-    capsys: pytest.CaptureFixture[str], plan: str
-) -> None:
+def test_tools_left_unchecked_are_named(capsys: pytest.CaptureFixture[str], plan: str) -> None:
     assert app.run(["plan", "check", plan]) == ExitCode.DONE
 
     assert (
@@ -179,9 +177,7 @@ def test_one_check_names_everything_that_is_not_there(
     assert all(complaint in said for complaint in complaints), said
 
 
-def test_what_a_child_plan_is_given_by_a_reference_is_known_later(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_child_references_come_later(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "child.yaml"
     step = "{id: it, tool: a.b, params: {a: '${input.order.paid}'}, when: input.order.paid > 1}"
     file.write_text(
@@ -334,7 +330,7 @@ def test_a_picture_is_never_wider_than_the_terminal(plan: str, width: int) -> No
     assert not any("\x1b" in line for line in lines)
 
 
-def test_the_schema_that_is_printed_is_the_one_that_is_shipped(
+def test_the_printed_schema_is_the_shipped_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert app.run(["plan", "schema"]) == ExitCode.DONE

@@ -127,9 +127,7 @@ def test_what_is_revoked_is_gone_and_what_is_left_stays(office: Office) -> None:
         (["revoke", "ana", "--permission", "x"], "ana: no permission x to revoke: nothing changed"),
     ],
 )
-def test_a_change_that_changes_nothing_says_so_and_exits_with_0(
-    office: Office, arguments: list[str], says: str
-) -> None:
+def test_an_empty_change_exits_with_0(office: Office, arguments: list[str], says: str) -> None:
     office.done("add", "ana", "--role", "ops")
     before = office.rows()
 
@@ -188,7 +186,7 @@ def test_an_unknown_principal_is_named_and_not_made(office: Office, verb: str) -
 
 # Keys
 @both
-def test_a_key_of_somebody_else_is_refused_and_its_new_principal_is_not_added(
+def test_somebody_elses_key_is_refused_and_nobody_is_added(
     office: Office,
 ) -> None:
     kid, file = office.keys("ana")
@@ -236,9 +234,7 @@ def test_a_private_key_is_refused_and_nothing_is_written(office: Office, verb: l
     ],
     ids=["empty", "bytes", "another kind", "large"],
 )
-def test_a_file_that_is_no_public_key_is_refused_in_one_line(
-    office: Office, content: bytes, says: str
-) -> None:
+def test_a_file_without_public_key_is_refused(office: Office, content: bytes, says: str) -> None:
     office.done("add", "ana")
     file = office.folder / "ana.pub"
     file.write_bytes(content)
@@ -281,7 +277,7 @@ def test_a_key_is_not_registered_as_a_passkey_s_as_well(office: Office) -> None:
     )
 
 
-def test_a_key_is_taken_as_pem_and_revoked_by_an_id_that_looks_like_an_option(
+def test_a_pem_key_is_taken_and_revoked_by_a_dashed_id(
     office: Office,
 ) -> None:
     kid, pem = "", b""
@@ -316,9 +312,7 @@ def test_a_key_is_taken_as_pem_and_revoked_by_an_id_that_looks_like_an_option(
 @pytest.mark.parametrize(
     "verb", [["add"], ["grant", "--role=ops"], ["revoke", "--role=ops"], ["list"]]
 )
-def test_a_name_that_could_be_taken_for_another_is_refused(
-    office: Office, verb: list[str], name: str, says: str
-) -> None:
+def test_lookalike_names_are_refused(office: Office, verb: list[str], name: str, says: str) -> None:
     assert says in office.refused(*verb, name)
     assert office.rows()["principals"] == []
 
@@ -332,9 +326,7 @@ def test_any_other_name_is_taken_as_it_is(office: Office, name: str) -> None:
 
 @pytest.mark.parametrize("what", ["", "a b", "ops\n", "x" * 81, "\u00e9"])
 @pytest.mark.parametrize("option", ["--role", "--permission"])
-def test_a_role_or_permission_that_no_policy_could_name_is_refused(
-    office: Office, option: str, what: str
-) -> None:
+def test_an_unusable_role_is_refused(office: Office, option: str, what: str) -> None:
     office.done("add", "ana")
 
     for verb in ("grant", "revoke"):
@@ -415,9 +407,7 @@ def approver(tmp_path: Path) -> Starter:
     return Starter({"SUREHAND_USER": "ana lopez"}, tmp_path)
 
 
-def test_a_new_key_needs_no_database_and_its_last_line_registers_it(
-    approver: Starter, office: Office
-) -> None:
+def test_a_new_key_prints_its_registration(approver: Starter, office: Office) -> None:
     office.done("add", "ana lopez", "--tenant", "acme")
 
     made = approver("principal", "keygen", "ana.pem", "--tenant", "acme")

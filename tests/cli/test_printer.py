@@ -40,7 +40,7 @@ def test_rich_markup_in_a_value_is_only_text(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "[red]stop[/red] :smile:\nWHAT\n[bold]x[/bold]\n"
 
 
-def test_lines_and_rows_are_never_wrapped_where_nobody_watches(
+def test_unwatched_lines_are_never_wrapped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     printer = Printer(json_output=False)
@@ -52,7 +52,7 @@ def test_lines_and_rows_are_never_wrapped_where_nobody_watches(
     assert capsys.readouterr().out == f"{long}\nA   B\n1   {long}\n22\n"
 
 
-def test_with_json_stdout_holds_the_document_and_nothing_else(
+def test_json_stdout_holds_only_the_document(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     printer = Printer(json_output=True)
@@ -67,7 +67,7 @@ def test_with_json_stdout_holds_the_document_and_nothing_else(
     assert "progress" in captured.err
 
 
-def test_an_error_is_a_line_each_and_with_json_a_document(
+def test_an_error_is_a_line_or_a_document(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = PlanRefused("plan.yaml", [PlanError(where="steps.0", reason="is wrong")])
@@ -111,9 +111,7 @@ def test_the_exit_code_is_right_25_times_out_of_25(
 
 
 @pytest.mark.parametrize("json_output", [(), ("--json",)])
-def test_output_that_cannot_be_written_is_no_success(
-    starter: Starter, json_output: tuple[str, ...]
-) -> None:
+def test_a_lost_output_is_no_success(starter: Starter, json_output: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             starter.command("tools", *json_output),

@@ -23,9 +23,7 @@ def shown(verbs: Verbs, approval: str) -> ShownApproval:
     return ShownApproval.model_validate(verbs("show", approval, "--json").document())
 
 
-def test_a_request_that_waits_shows_what_would_run_and_who_has_to_say_yes(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_a_waiting_request_shows_the_call_and_its_voters(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
 
     text = verbs("show", f"{run.name}/refund/1").out
@@ -47,9 +45,7 @@ def test_a_request_that_waits_shows_what_would_run_and_who_has_to_say_yes(
 
 
 @pytest.mark.parametrize(("verb", "state"), [("approve", "approved"), ("reject", "rejected")])
-def test_its_commands_can_be_pasted_and_what_was_decided_is_shown_afterwards(
-    verbs: Verbs, new_run: NewRun, verb: str, state: str
-) -> None:
+def test_its_commands_can_be_pasted(verbs: Verbs, new_run: NewRun, verb: str, state: str) -> None:
     run = new_run()
     approval = f"{run.name}/refund/1"
     line = shown(verbs, approval).commands[verb]
@@ -67,9 +63,7 @@ def test_its_commands_can_be_pasted_and_what_was_decided_is_shown_afterwards(
     assert f"  state      {state} by bob (unverified): looked\n" in verbs("show", approval).out
 
 
-def test_an_edited_request_shows_what_was_changed_and_by_whom(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_an_edited_request_shows_who_changed_what(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     first, second = f"{run.name}/refund/1", f"{run.name}/refund/2"
     line = shown(verbs, first).commands["edit"].replace("PATH=VALUE", "amount=15.00")
@@ -84,9 +78,7 @@ def test_an_edited_request_shows_what_was_changed_and_by_whom(
     assert "edited by bob (unverified); another request asks" in verbs("show", first).out
 
 
-def test_a_request_that_its_run_never_made_is_one_line_with_those_it_made(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_an_unknown_request_lists_the_known_ones(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
 
     ended = verbs("show", f"{run.name}/refund/7")

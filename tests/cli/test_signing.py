@@ -82,9 +82,7 @@ def test_a_new_key_is_for_its_owner_alone_and_its_public_half_for_all(tmp_path: 
     assert "d" not in json.loads(public)
 
 
-def test_a_new_key_is_for_its_owner_alone_from_the_first_byte_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_key_is_private_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     born: list[int] = []
     make = os.open
 
@@ -112,9 +110,7 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path, there: str) -
 
 
 @pytest.mark.parametrize("there", ["ada.pem", "ada.pem.pub"])
-def test_a_key_is_not_written_through_a_link_that_somebody_has_laid(
-    tmp_path: Path, there: str
-) -> None:
+def test_a_key_is_not_written_through_a_link(tmp_path: Path, there: str) -> None:
     (tmp_path / there).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(WrongUse):
         new_key(tmp_path / "ada.pem")

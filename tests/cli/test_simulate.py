@@ -50,9 +50,7 @@ def events(verbs: Verbs, run: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_run_is_simulated_from_its_events_and_nothing_is_called_or_written(
-    verbs: Verbs, new_run: NewRun, shop: ShopProcess
-) -> None:
+def test_a_simulation_changes_nothing(verbs: Verbs, new_run: NewRun, shop: ShopProcess) -> None:
     run = new_run()
     waiting = len(events(verbs, run.name))
     parked = simulated(verbs, run.name, waiting)
@@ -97,9 +95,7 @@ def test_a_run_is_simulated_from_its_events_and_nothing_is_called_or_written(
     assert [step["outcome"] for step in forked["steps"]] == ["done"] * 3 + ["as recorded"] * 2
 
 
-def test_child_runs_lists_and_questions_are_taken_as_they_were(
-    verbs: Verbs, new_run: NewRun, tmp_path: Path
-) -> None:
+def test_simulations_take_past_answers(verbs: Verbs, new_run: NewRun, tmp_path: Path) -> None:
     order, name = new_run().order, f"mixed-{tmp_path.name}"
     file = tmp_path / "mixed.yaml"
     file.write_text(MIXED)

@@ -68,7 +68,7 @@ def office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @both
-def test_what_is_granted_is_listed_with_what_is_left_of_it_until_it_is_revoked(
+def test_a_grant_is_listed_until_it_is_revoked(
     office: Office,
 ) -> None:
     key = office.key("ann")
@@ -96,7 +96,7 @@ def test_what_is_granted_is_listed_with_what_is_left_of_it_until_it_is_revoked(
     assert StandingChanged.model_validate(again).changed is False
 
 
-def test_without_a_key_it_is_marked_as_unverified_and_refused_where_signatures_count(
+def test_an_unsigned_grant_is_marked_and_refused_where_signatures_count(
     office: Office,
 ) -> None:
     assert "(unverified): granted" in office.done("grant", *TOOL, "--until", "1d").out
@@ -109,7 +109,7 @@ def test_without_a_key_it_is_marked_as_unverified_and_refused_where_signatures_c
     assert office.listed()[0].state == "active"
 
 
-def test_a_granter_prints_a_grant_without_a_database_and_an_administrator_adds_it_once(
+def test_an_administrator_adds_a_printed_grant_once(
     office: Office,
 ) -> None:
     key = office.key("ann")
@@ -158,9 +158,7 @@ def test_what_is_no_grant_is_refused_in_one_line(office: Office, content: str) -
         ([*TOOL, "--until", "1d", "--as", " ann"], "no blanks before or after it"),
     ],
 )  # fmt: skip
-def test_a_scope_that_fits_no_call_is_refused_before_it_is_signed(
-    office: Office, arguments: list[str], said: str
-) -> None:
+def test_a_scope_for_no_call_is_refused(office: Office, arguments: list[str], said: str) -> None:
     assert said in office.refused("grant", *arguments)
 
 

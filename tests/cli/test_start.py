@@ -57,9 +57,7 @@ def test_wait_attaches_to_the_same_run_and_ends_with_its_result(
     assert shop.counts(run.order)["refunds"] == 1
 
 
-async def test_a_short_plan_is_not_waited_for_as_long_as_one_that_takes_long_to_replay(
-    client: Client, new_run: NewRun
-) -> None:
+async def test_a_short_plan_waits_for_less_time(client: Client, new_run: NewRun) -> None:
     run = await asyncio.to_thread(new_run)
 
     started = await client.get_workflow_handle(run.name).describe()
@@ -68,9 +66,7 @@ async def test_a_short_plan_is_not_waited_for_as_long_as_one_that_takes_long_to_
     assert timeout.ToTimedelta() == move_timeout(5) < move_timeout(1000) / 5
 
 
-def test_the_same_run_twice_starts_nothing_and_says_where_it_stands(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_starting_a_run_twice_starts_nothing(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
 
     again = verbs(*run.start)
@@ -118,9 +114,7 @@ def test_a_plan_that_does_not_fit_the_tools_is_refused_with_file_and_path(
         assert verbs("show", run.name).line() == f"surehand: run not found: {run.name}"
 
 
-def test_a_run_that_is_there_is_found_again_whatever_tools_are_named_here(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_an_existing_run_is_found_whatever_tools_are_named(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
 
     again = verbs(*run.start, "--wait", SUREHAND_TOOL_MODULES="tests.variants.odd")
@@ -128,9 +122,7 @@ def test_a_run_that_is_there_is_found_again_whatever_tools_are_named_here(
     assert again.code == 10
 
 
-def test_a_corrected_plan_may_have_the_run_id_of_the_refused_one(
-    verbs: Verbs, run: Run, tmp_path: Path
-) -> None:
+def test_a_corrected_plan_may_reuse_a_refused_id(verbs: Verbs, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     file.write_text("- {tool: orders.raed, params: {order_id: order-1001}}\n")
     # Nothing is checked here: the run itself finds it out.
@@ -166,9 +158,7 @@ def test_ctrl_c_leaves_the_run_alone(offline: Starter, run: Run) -> None:
     ]
 
 
-def test_at_a_terminal_the_wait_goes_on_until_the_run_has_ended(
-    starter: Starter, verbs: Verbs, new_run: NewRun
-) -> None:
+def test_a_terminal_waits_until_the_end(starter: Starter, verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     terminal = Terminal(starter.command(*run.start, "--wait"), starter.environment, starter.folder)
     terminal.read_until(f"--workflow-id {run.name} --name decide")
@@ -212,9 +202,7 @@ def test_every_hint_of_a_tenants_run_names_the_tenant(verbs: Verbs, run: Run) ->
     assert [line for line in pasted if not line.endswith("--tenant acme")] == []
 
 
-def test_a_run_that_was_terminated_before_a_worker_took_it_up_has_failed_whoever_looks_first(
-    lonely: Verbs, run: Run, temporal_cli: Path
-) -> None:
+def test_a_run_terminated_early_has_failed(lonely: Verbs, run: Run, temporal_cli: Path) -> None:
     assert lonely(*run.start).code == 0
     terminate = ["workflow", "terminate", "--workflow-id", run.name]
     terminate += ["--address", lonely.environment["TEMPORAL_ADDRESS"]]
@@ -277,9 +265,7 @@ def large(folder: Path) -> str:
     )
 
 
-def test_a_run_whose_result_cannot_be_fetched_is_told_with_where_it_is(
-    far: Verbs, near: Verbs, tmp_path: Path
-) -> None:
+def test_a_lost_result_is_told_with_its_place(far: Verbs, near: Verbs, tmp_path: Path) -> None:
     run_id, file = f"run-{uuid.uuid4().hex[:8]}", pages(tmp_path)
 
     ended = far("start", file, "--run-id", run_id, "--wait")
@@ -307,9 +293,7 @@ def test_a_view_shows_what_everybody_can_read_of_it(far: Verbs, tmp_path: Path) 
     assert shown.err == ""
 
 
-def test_a_plan_that_is_too_large_to_be_sent_is_refused_in_one_line(
-    far: Verbs, near: Verbs, tmp_path: Path
-) -> None:
+def test_a_plan_too_large_to_send_is_refused(far: Verbs, near: Verbs, tmp_path: Path) -> None:
     run_id, file = f"run-{uuid.uuid4().hex[:8]}", large(tmp_path)
 
     refused = far("start", file, "--run-id", run_id)

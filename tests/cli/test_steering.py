@@ -60,9 +60,7 @@ def test_people_see_steps_effects_decisions_and_what_to_do(verbs: Verbs, new_run
     assert "committed" in shown
 
 
-def test_an_export_says_what_it_wrote_and_how_to_verify_it(
-    verbs: Verbs, new_run: NewRun, tmp_path: Path
-) -> None:
+def test_an_export_says_how_to_verify_it(verbs: Verbs, new_run: NewRun, tmp_path: Path) -> None:
     run, file = new_run().name, tmp_path / "events.jsonl"
 
     said = verbs("events", run, "--export", str(file))
@@ -79,9 +77,7 @@ def test_an_export_says_what_it_wrote_and_how_to_verify_it(
     assert (audited["ok"], audited["events"]) == (True, count)
 
 
-def test_an_export_that_cannot_be_written_is_code_74(
-    verbs: Verbs, new_run: NewRun, tmp_path: Path
-) -> None:
+def test_a_failed_export_is_code_74(verbs: Verbs, new_run: NewRun, tmp_path: Path) -> None:
     ended = verbs("events", new_run().name, "--export", str(tmp_path / "none" / "events.jsonl"))
 
     assert ended.code == 74
@@ -118,9 +114,7 @@ def test_a_decision_for_other_params_is_refused_and_says_why(verbs: Verbs, new_r
     assert asked(verbs, run) == decision
 
 
-def test_an_approval_that_was_decided_early_is_shown_with_what_it_waits_for(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_an_early_decision_is_shown_with_what_it_waits_for(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     early = f"{run.name}/refund/2"
     sent = verbs("approve", early, "--params-hash", "sha256:0", "--as", "bob")
@@ -139,9 +133,7 @@ def test_an_approval_that_was_decided_early_is_shown_with_what_it_waits_for(
         assert f"  waits for  {waits}\n" in text
 
 
-def test_a_decision_on_a_number_that_cannot_come_next_is_refused(
-    verbs: Verbs, new_run: NewRun
-) -> None:
+def test_a_decision_on_an_impossible_number_is_refused(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
 
     for number in ("3", "7"):
@@ -219,9 +211,7 @@ def test_a_workflow_that_is_no_run_is_not_found(
     assert verbs("show", "other").line() == "surehand: run not found: other"
 
 
-def test_where_there_is_no_ledger_reconcile_and_doctor_say_so_and_make_none(
-    lonely: Verbs, tmp_path: Path
-) -> None:
+def test_without_a_ledger_verbs_say_so_and_make_none(lonely: Verbs, tmp_path: Path) -> None:
     url = "sqlite:///ledger.sqlite"
 
     reconciled = lonely("reconcile", SUREHAND_DATABASE_URL=url)

@@ -61,7 +61,7 @@ def ledger_rows(cluster: Cluster, sql: str) -> list[str]:
 
 
 @pytest.mark.crash
-def test_runs_whose_workers_are_killed_again_and_again_make_each_effect_once(
+def test_runs_under_repeated_kills_make_each_effect_once(
     cluster: Cluster,
 ) -> None:
     chance = random.Random(SEED)
@@ -116,7 +116,7 @@ def test_runs_whose_workers_are_killed_again_and_again_make_each_effect_once(
     assert used["effects_per_hour"] == str(RUNS * len(ONCE))
 
 
-async def test_the_service_of_approvals_shows_forwards_and_decrypts_from_one_process(
+async def test_one_service_shows_forwards_and_decrypts(
     cluster: Cluster,
 ) -> None:
     asas, gails = cluster.register("asa"), cluster.register("gail")

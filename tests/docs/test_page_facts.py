@@ -20,9 +20,7 @@ from tests.passkeys import Authenticator, b64, taken_apart
 _PICTURE = re.compile(r"!\[(.*?)\]\((.+?\.png)\)", re.DOTALL)
 
 
-def test_each_picture_that_the_page_shows_is_there_is_described_and_is_taken_by_the_command() -> (
-    None
-):
+def test_each_picture_of_a_page_exists_and_is_described() -> None:
     shown = _PICTURE.findall(PAGE.read_text(encoding="utf-8"))
 
     assert sorted(PAGE.parent / name for _, name in shown) == sorted(map(file_of, NAMES))

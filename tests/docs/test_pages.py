@@ -143,9 +143,7 @@ def test_what_a_page_says_can_be_done_as_it_stands(
 @pytest.mark.timeout(LIMIT_S + 60)
 @pytest.mark.parametrize("page", ALONE, ids=lambda page: page.stem)
 @pytest.mark.usefixtures("temporal_cli")
-def test_what_a_page_says_can_be_done_on_a_machine_where_nothing_runs(
-    page: Path, folder: Path
-) -> None:
+def test_pages_work_on_a_machine_where_nothing_runs(page: Path, folder: Path) -> None:
     port, shop = free_ports(2)
     environment = {
         "TEMPORAL_ADDRESS": f"127.0.0.1:{port}",

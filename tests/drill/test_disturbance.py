@@ -58,7 +58,7 @@ def test_a_run_waits_behind_what_an_operator_waits_for(behind: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("point", [one for one in Operation if one.crash_point is not None])
-def test_a_worker_that_dies_under_an_operator_is_killed_in_the_users_own_plan(
+def test_a_worker_dying_under_an_operator_is_killed_in_the_users_plan(
     point: Operation,
 ) -> None:
     disturbance = Disturbance(PAY, point)
@@ -69,9 +69,7 @@ def test_a_worker_that_dies_under_an_operator_is_killed_in_the_users_own_plan(
 
 @pytest.mark.parametrize("point", ["approval", "permission_loss", "expiry"])
 @pytest.mark.parametrize("approval", [None, True, WAIVED])
-def test_a_call_is_asked_about_whatever_its_rules_say_and_never_by_fewer(
-    point: str, approval: Any
-) -> None:
+def test_a_drilled_call_always_asks_enough_people(point: str, approval: Any) -> None:
     found = played(ForcedWait(point), approval=approval)
 
     needs = combine(found.approvals(found.step("pay")), lambda expression: True)
@@ -147,7 +145,7 @@ def test_a_run_is_halted_before_or_behind_the_call(halt: Halt) -> None:
 
 
 @pytest.mark.parametrize("point", [CrashPoint.AFTER_OUTCOME, Operation.RESET_KILLED])
-def test_behind_an_outcome_it_is_the_next_call_that_is_in_doubt_where_they_are_recorded_together(
+def test_recorded_together_the_next_call_is_in_doubt(
     point: Point,
 ) -> None:
     refused = {"step": "close", "recovery": Recovery.DEDUPES, "succeeded": False}

@@ -40,9 +40,7 @@ def outcomes(ended: Ended) -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.crash
-def test_workers_killed_in_a_read_and_in_a_write_leave_the_same_world(
-    starter: Starter, shop: ShopProcess, tmp_path: Path
-) -> None:
+def test_kills_leave_the_same_world(starter: Starter, shop: ShopProcess, tmp_path: Path) -> None:
     before = shop.counts()["refunds"]
     chosen = ("--steps", "order,refund", "--points", "after_claim,after_call")
     files = [f"--report={tmp_path / f'drill.{kind}'}" for kind in ("html", "md", "json")]
@@ -73,7 +71,7 @@ def test_workers_killed_in_a_read_and_in_a_write_leave_the_same_world(
 
 
 @pytest.mark.crash
-def test_a_worker_killed_while_a_step_fails_or_is_undone_leaves_everything_undone_once(
+def test_kills_while_failing_or_undoing_leave_all_undone_once(
     starter: Starter,
 ) -> None:
     chosen = ("--steps", "restock,close", "--points", "after_outcome")
@@ -145,9 +143,7 @@ def test_interrupted_runs_wait_and_then_make_each_call_once_as_approved_and_allo
 
 
 @pytest.mark.crash
-def test_a_worker_that_checks_neither_hash_nor_permission_is_found_out_by_both_numbers(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_both_numbers_find_a_careless_worker(settings: dict[str, str], tmp_path: Path) -> None:
     tools = {"SUREHAND_TOOL_MODULES": "tests.variants.refund_careless", "TMPDIR": str(tmp_path)}
     starter = Starter({**settings, **tools}, tmp_path)
     chosen = ("--steps=refund", "--points=approval,permission_loss")
@@ -184,9 +180,7 @@ def test_a_tool_that_nothing_can_settle_needs_a_human_and_that_is_no_difference(
 
 
 @pytest.mark.crash
-def test_a_step_that_is_never_called_is_not_reached_and_proves_nothing(
-    starter: Starter, tmp_path: Path
-) -> None:
+def test_an_uncalled_step_is_not_reached(starter: Starter, tmp_path: Path) -> None:
     # The order is on its way to the customer: there is nothing to refund.
     (tmp_path / "shipped.py").write_text(
         "from surehand.examples.shop.drill import _shop\n"
@@ -348,9 +342,7 @@ def cheat_drilled(
 
 
 @pytest.mark.crash
-def test_a_human_is_asked_about_one_call_and_nothing_else_may_differ(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_only_the_doubtful_call_may_differ(settings: dict[str, str], tmp_path: Path) -> None:
     [cell] = cheat_drilled(settings, tmp_path, "otherwise", "after_call")["cells"]
 
     assert (cell["outcome"], bool(cell["question"])) == ("differs", True)
@@ -358,9 +350,7 @@ def test_a_human_is_asked_about_one_call_and_nothing_else_may_differ(
 
 
 @pytest.mark.crash
-def test_a_tool_that_says_that_it_settles_its_outcome_may_not_leave_it_to_a_human(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_self_settling_tool_may_not_ask_a_human(settings: dict[str, str], tmp_path: Path) -> None:
     [cell] = cheat_drilled(settings, tmp_path, "helpless", "after_call")["cells"]
 
     assert (cell["outcome"], bool(cell["question"])) == ("differs", True)
@@ -368,9 +358,7 @@ def test_a_tool_that_says_that_it_settles_its_outcome_may_not_leave_it_to_a_huma
 
 
 @pytest.mark.crash
-def test_what_arrives_when_the_run_is_over_is_counted_too(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_late_arrivals_are_counted_too(settings: dict[str, str], tmp_path: Path) -> None:
     [cell] = cheat_drilled(settings, tmp_path, "late", "after_call")["cells"]
 
     assert cell["effects"] == 2
@@ -378,9 +366,7 @@ def test_what_arrives_when_the_run_is_over_is_counted_too(
 
 
 @pytest.mark.crash
-def test_what_arrived_late_is_not_forgotten_by_a_drill_that_goes_on(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_resumed_drill_remembers_arrivals(settings: dict[str, str], tmp_path: Path) -> None:
     [late] = cheat_drilled(settings, tmp_path, "late", "after_call")["cells"]
     cells = cheat_drilled(settings, tmp_path, "late", "before_claim,after_call", "--resume")[
         "cells"
@@ -391,18 +377,14 @@ def test_what_arrived_late_is_not_forgotten_by_a_drill_that_goes_on(
 
 
 @pytest.mark.crash
-def test_a_call_that_goes_on_when_its_worker_is_thawed_is_found_out(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_call_after_thawing_is_found_out(settings: dict[str, str], tmp_path: Path) -> None:
     [cell] = cheat_drilled(settings, tmp_path, "threaded", "freeze")["cells"]
 
     assert "world.effects.notes: 2, expected 1" in cell["differences"]
 
 
 @pytest.mark.crash
-def test_what_is_doubled_in_each_run_is_found_in_the_fault_free_ones(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_doubles_without_faults_are_found(settings: dict[str, str], tmp_path: Path) -> None:
     report = cheat_drilled(settings, tmp_path, "twice", "terminate")
 
     assert report["fault_free"]["violations"] == [
@@ -447,9 +429,7 @@ def test_what_was_so_before_the_call_is_for_a_human_and_a_lookup_that_hides_it_i
 
 
 @pytest.mark.crash
-def test_a_world_that_is_already_so_needs_somebody_who_makes_it_so(
-    starter: Starter, tmp_path: Path
-) -> None:
+def test_an_already_true_world_needs_its_maker(starter: Starter, tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(BOOKING)
     ended = starter("drill", str(tmp_path / "plan.yaml"), "--points", "already_true")
 

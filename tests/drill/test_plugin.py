@@ -51,9 +51,7 @@ def forgetful_shop():
 """
 
 
-def test_a_users_own_test_passes_and_fails_with_the_worlds_it_drills(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_users_test_passes_and_fails(settings: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "notice.yaml").write_text(PLAN)
     (tmp_path / "test_own.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(CONFTEST)

@@ -104,9 +104,7 @@ def change(what: str, at_ms: int, actor: str = ACTOR) -> dict[str, Any]:
         ({"amount": "5"}, "total < 10", 1),
     ],
 )
-def test_a_waiver_is_believed_only_if_the_rules_say_so_of_the_params(
-    params: dict[str, Any], rule: str, gated: int
-) -> None:
+def test_a_waiver_needs_rules_that_say_so(params: dict[str, Any], rule: str, gated: int) -> None:
     policy = ApprovalPolicy(rules=(ApprovalRule(when=rule, required=False),))
     hash_ = params_hash("bank.pay", "1", params)
     waived = [{"step_id": "pay", "params_hash": hash_, "foreign": False}]
@@ -120,9 +118,7 @@ def test_a_waiver_is_believed_only_if_the_rules_say_so_of_the_params(
 
 
 @pytest.mark.parametrize(("foreign", "gated"), [(False, 0), (True, 1)])
-def test_a_waiver_is_evaluated_by_what_the_run_had_read_when_the_call_was_claimed(
-    foreign: bool, gated: int
-) -> None:
+def test_a_waiver_is_judged_by_what_was_read_before_the_claim(foreign: bool, gated: int) -> None:
     policy = ApprovalPolicy(rules=(ApprovalRule(when="not run.foreign", required=False),))
     waived = [{"step_id": "pay", "params_hash": HASH, "foreign": False}]
     tools = {"bank.pay": spec(approval=policy)}
@@ -155,9 +151,7 @@ def test_a_call_that_was_made_as_approved_is_consistent() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_call_that_differs_from_what_was_approved_is_counted_and_told(
-    facts: dict[str, Any], why: str
-) -> None:
+def test_a_call_other_than_approved_is_counted(facts: dict[str, Any], why: str) -> None:
     found, [story] = tally(evidence(**facts), ACTOR)
 
     assert (found.as_approved, found.gated) == (0, 1)
@@ -166,9 +160,7 @@ def test_a_call_that_differs_from_what_was_approved_is_counted_and_told(
 
 
 @pytest.mark.parametrize(("amount", "consistent"), [("5", 1), ("500", 0)])
-def test_of_a_read_the_params_that_it_was_made_with_are_compared(
-    amount: str, consistent: int
-) -> None:
+def test_a_reads_own_params_are_compared(amount: str, consistent: int) -> None:
     read = {"tools": {"bank.pay": spec(effect=Effect.READ)}, "claims": [], "effects": []}
 
     found, _ = tally(evidence(step={"input": {"amount": amount}}, **read), ACTOR)
@@ -180,9 +172,7 @@ def test_of_a_read_the_params_that_it_was_made_with_are_compared(
     ("policy", "hash_", "gated"),
     [(None, "", 0), (WAIVABLE, HASH, 0), (WAIVABLE, OTHER, 1), (GATED, HASH, 1)],
 )
-def test_only_a_policy_with_such_a_rule_waives_an_approval_whatever_an_event_says(
-    policy: ApprovalPolicy | None, hash_: str, gated: int
-) -> None:
+def test_only_a_rule_waives(policy: ApprovalPolicy | None, hash_: str, gated: int) -> None:
     waived = [{"step_id": "pay", "params_hash": hash_, "foreign": False}]
     tools = {"bank.pay": spec(approval=policy)}
 
@@ -201,9 +191,7 @@ def test_only_a_policy_with_such_a_rule_waives_an_approval_whatever_an_event_say
         (1500, "refused", 0),  # it was turned away
     ],
 )
-def test_a_call_that_began_while_its_user_had_lost_the_permission_is_drift(
-    began_ms: int, class_: str | None, drifted: int
-) -> None:
+def test_a_call_after_a_loss_is_drift(began_ms: int, class_: str | None, drifted: int) -> None:
     step = {"started_ms": began_ms, "error_class": class_}
     changes = [change("granted", 1), change("revoked", 1000), change("granted", 2000)]
 
@@ -232,9 +220,7 @@ def test_a_loss_that_the_drill_did_not_force_is_none_of_its_losses() -> None:
 @pytest.mark.parametrize(
     ("facts", "calls"), [({}, 1), ({"error_class": "refused"}, 0), ({"attempt": 0}, 0)]
 )
-def test_attempts_that_were_turned_away_or_skipped_are_no_calls(
-    facts: dict[str, Any], calls: int
-) -> None:
+def test_refused_or_skipped_attempts_are_no_calls(facts: dict[str, Any], calls: int) -> None:
     assert calls_of(evidence(step=facts), "pay") == calls_of(evidence(step=facts)) == calls
     assert calls_of(evidence(), "look") == 0
 

@@ -260,7 +260,7 @@ def test_every_report_names_what_differs_and_what_was_not_reached(write: Any) ->
 
 
 @pytest.mark.parametrize("write", [html, markdown, str])
-def test_every_report_has_forced_waits_in_a_matrix_of_their_own_and_both_numbers(
+def test_every_report_has_forced_waits_and_both_numbers(
     write: Any,
 ) -> None:
     tally = Tally(gated=3, as_approved=2, losses=2, drifted=1)
@@ -401,9 +401,7 @@ INSIDE = "drill-1~child~deep"
         ([entry("pay", state="failed")], ended(RunState.FAILED, pay=FAILED), 0),
     ],
 )
-def test_what_stands_is_accounted_for_or_told(
-    entries: list[Any], result: RunResult, untold: int
-) -> None:
+def test_what_stands_is_told(entries: list[Any], result: RunResult, untold: int) -> None:
     assert len(list(RunTree("drill-1", entries).unreported(result))) == untold
 
 
@@ -411,9 +409,7 @@ def test_what_stands_is_accounted_for_or_told(
     ("state", "outcome", "untold"),
     [("open", None, 0), ("settled", "give_up", 0), ("settled", "happened", 1)],
 )
-def test_what_a_human_is_asked_about_or_has_given_up_is_told(
-    state: str, outcome: str | None, untold: int
-) -> None:
+def test_open_and_left_effects_are_told(state: str, outcome: str | None, untold: int) -> None:
     asked = {"entry_id": "ef-pay", "state": state, "outcome": outcome}
     tree = RunTree("drill-1", [entry("pay")], [asked])
 
@@ -421,7 +417,7 @@ def test_what_a_human_is_asked_about_or_has_given_up_is_told(
 
 
 @pytest.mark.parametrize("said", ["pay", f"{INSIDE}/pay"])
-def test_of_a_run_that_was_unwound_nothing_stands_but_what_is_said_to_of_that_run(
+def test_an_unwound_run_leaves_only_what_is_said_to_stand(
     said: str,
 ) -> None:
     own, inside = entry("pay"), entry("pay", INSIDE, entry_id="ef-inside")

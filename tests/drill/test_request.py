@@ -81,9 +81,7 @@ def request_of(points: Sequence[str], **more: Any) -> DrillRequest:
         ({"effect": Effect.READ, "tool": MODEL}, {"pause", "ask"}),
     ],
 )
-def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
-    facts: dict[str, Any], there: set[str]
-) -> None:
+def test_each_call_has_its_own_interrupts(facts: dict[str, Any], there: set[str]) -> None:
     target = DrillTarget(**{"step": "order", "tool": "orders.read", **facts})
 
     assert set(request_of(list(ForcedWait)).points_of(target)) == there
@@ -104,9 +102,7 @@ def test_a_call_is_interrupted_in_the_ways_that_it_can_be(
         ({"effect": None, "succeeded": False}, set()),
     ],
 )
-def test_operators_do_what_can_be_done_behind_a_step_or_in_its_call(
-    facts: dict[str, Any], there: set[str]
-) -> None:
+def test_operators_act_behind_steps_or_in_calls(facts: dict[str, Any], there: set[str]) -> None:
     target = DrillTarget(step="order", tool="orders.read", **facts)
 
     assert set(request_of(list(Operation)).points_of(target)) == there

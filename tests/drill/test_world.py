@@ -49,9 +49,7 @@ def test_of_two_values_the_longer_one_is_named() -> None:
         ({"a": None}, {"a": {}}, ["a: {}, expected null"]),
     ],
 )
-def test_every_difference_is_named_with_its_place(
-    expected: object, found: object, lines: list[str]
-) -> None:
+def test_every_difference_has_its_place(expected: object, found: object, lines: list[str]) -> None:
     assert list(differences(expected, found)) == lines
 
 
@@ -65,9 +63,7 @@ def test_every_difference_is_named_with_its_place(
         (None, None),
     ],
 )
-def test_effects_are_counted_by_the_world_if_it_counts_them(
-    snapshot: object, counts: dict[str, int] | None
-) -> None:
+def test_a_world_may_count_its_effects(snapshot: object, counts: dict[str, int] | None) -> None:
     assert own_count(snapshot) == counts
 
 
@@ -97,7 +93,5 @@ async def test_a_function_that_fails_or_returns_no_json_is_named(body: object) -
         ([3], None, [3]),
     ],
 )
-def test_how_often_models_were_asked_is_counted_and_not_compared(
-    snapshot: object, asked: int | None, rest: object
-) -> None:
+def test_model_turns_are_counted_only(snapshot: object, asked: int | None, rest: object) -> None:
     assert without_turns(snapshot) == (asked, rest)

@@ -177,9 +177,7 @@ async def test_a_run_that_is_cancelled_does_not_wait_for_its_model(
     assert turns(count) == 1
 
 
-async def test_temporals_own_cancellation_does_not_wait_for_a_model(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_temporal_cancels_a_waiting_turn(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**settings("pydantic-ai"), stream_turns="yes"):
         run = await stage.start(driven("pydantic-ai", "storyteller", order_id, count))
         await until(lambda: turns(count) if count.exists() else 0, bool)
@@ -188,9 +186,7 @@ async def test_temporals_own_cancellation_does_not_wait_for_a_model(
     assert turns(count) == 1
 
 
-async def test_agents_side_by_side_have_their_turns_within_their_own_time(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_agents_in_parallel_have_own_time(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**settings("pydantic-ai")):
         run = await stage.start(driven("pydantic-ai", "storyteller+hasty", order_id, count))
         result = await run.result()
@@ -325,9 +321,7 @@ async def test_a_call_is_made_as_its_own_step_though_another_agent_has_used_its_
 
 @G3
 @EACH
-async def test_an_approval_of_one_agents_call_is_none_of_its_siblings(
-    stage: Stage, count: Path, framework: str
-) -> None:
+async def test_siblings_share_no_approval(stage: Stage, count: Path, framework: str) -> None:
     """Two agents side by side call the same tool with the same call id."""
     paid, kept = (stage.shop.new_order() for _ in range(2))
     async with stage.worker_here(**settings(framework)):
@@ -432,9 +426,7 @@ async def test_a_reviewer_of_langchain_cannot_put_a_tool_of_the_run_in_the_place
 
 
 @G3
-async def test_a_call_that_openais_sdk_finds_changed_is_not_made(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_openai_changed_calls_are_not_made(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**settings("openai-agents")):
         run = await stage.start(driven("openai-agents", "redirected", order_id, count))
         result = await run.result()

@@ -18,9 +18,7 @@ def refund_step(order_id: str, **rest: Any) -> dict[str, Any]:
     return {"id": "refund", "tool": "payments.refund", "params": params, **rest}
 
 
-async def test_a_no_of_a_write_is_recorded_not_retried_and_leaves_nothing_to_undo(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_writes_no_is_recorded_and_not_retried(stage: Stage, order_id: str) -> None:
     before = stage.shop.requests("refunds")["received"]
     async with stage.worker_here():
         run = await stage.start(plan(mail_step(order_id, "hello"), refund_step("no-such-order")))
@@ -54,9 +52,7 @@ async def test_a_no_may_be_gone_on_from_and_later_steps_see_it(stage: Stage, ord
     assert mail["body"] == "It says: order_not_found"
 
 
-async def test_a_no_may_lead_to_another_step_and_what_lies_between_is_skipped(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_no_may_go_to_another_step(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(
             plan(
@@ -88,9 +84,7 @@ async def test_steps_that_wait_for_nothing_run_at_the_same_time(stage: Stage) ->
     assert [stage.shop.counts(one)["mails"] for one in orders] == [1, 1, 1]
 
 
-async def test_a_run_does_not_look_parked_while_another_step_is_running(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_run_with_a_running_step_is_not_parked(stage: Stage, order_id: str) -> None:
     stage.shop.fault("mails", hold="before")
     async with stage.worker_here():
         run = await stage.start(plan(refund_step(order_id), mail_step(order_id, "hello", after=[])))
@@ -104,9 +98,7 @@ async def test_a_run_does_not_look_parked_while_another_step_is_running(
 
 # In `async` the run fails while the ledger is being asked for the approval.
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_run_that_fails_does_not_wait_for_the_approval_of_a_parallel_step(
-    stage: Stage, order_id: str, mode: str
-) -> None:
+async def test_a_failing_run_waits_for_no_approval(stage: Stage, order_id: str, mode: str) -> None:
     async with stage.worker_here():
         close = {"id": "close", "tool": "tickets.close", "params": {"ticket_id": "ticket-78"}}
         hello = mail_step(order_id, "hello")
@@ -141,9 +133,7 @@ async def test_a_shop_that_fails_for_a_moment_is_asked_again_and_refunds_once(
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_run_that_waits_for_a_rate_limit_says_so_and_goes_on(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_rate_limited_run_says_so_and_goes_on(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", retry_after=2, times=1)
     async with stage.worker_here():
         run = await stage.start(plan(refund_step(order_id)))
@@ -158,9 +148,7 @@ async def test_a_run_that_waits_for_a_rate_limit_says_so_and_goes_on(
 
 
 @pytest.mark.parametrize("limit", ["of the worker", "of the step"])
-async def test_a_shop_that_wants_to_be_left_alone_for_too_long_is_not_asked_again(
-    stage: Stage, order_id: str, limit: str
-) -> None:
+async def test_a_too_long_pause_is_not_waited_for(stage: Stage, order_id: str, limit: str) -> None:
     stage.shop.fault("refunds", retry_after=240)
     calls = stage.shop.requests("refunds")["received"]
     own = {"time_limit": "2m"} if limit == "of the step" else {}
@@ -176,9 +164,7 @@ async def test_a_shop_that_wants_to_be_left_alone_for_too_long_is_not_asked_agai
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
-async def test_a_run_that_waits_for_a_rate_limit_can_be_cancelled(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_rate_limited_run_can_be_cancelled(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", retry_after=240, times=1)
     async with stage.worker_here():
         run = await stage.start(plan(refund_step(order_id)))
@@ -190,9 +176,7 @@ async def test_a_run_that_waits_for_a_rate_limit_can_be_cancelled(
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
-async def test_a_refund_that_is_made_in_part_is_taken_back_if_a_human_wishes(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_partial_refund_is_undone_on_request(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", half=True, times=1)
     async with stage.worker_here():
         run = await stage.start(

@@ -45,9 +45,7 @@ def rows(stage: Stage) -> dict[str, dict[str, Any]]:
         return {row["channel"]: row for row in tx.all(rows_of(notifications))}
 
 
-async def test_a_notifier_that_hangs_delays_no_run_and_the_others_tell_what_decides_it(
-    stage: Stage, order_id: str, receiver: Receiver
-) -> None:
+async def test_hung_notifiers_delay_nobody(stage: Stage, order_id: str, receiver: Receiver) -> None:
     names = f"webhook,{HANGS}"
     with stage.worker(notify=names, log_level="debug", **receiver.settings()) as worker:
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -76,9 +74,7 @@ async def test_a_notifier_that_hangs_delays_no_run_and_the_others_tell_what_deci
     assert receiver.secret not in log
 
 
-async def test_after_a_restart_people_are_reminded_of_what_waits_in_any_tenant(
-    stage: Stage, order_id: str, receiver: Receiver
-) -> None:
+async def test_reminders_survive_a_restart(stage: Stage, order_id: str, receiver: Receiver) -> None:
     policy = {"remind_every": "1s"}
     steps = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
     steps["steps"][2]["approval"] = policy
@@ -96,9 +92,7 @@ async def test_after_a_restart_people_are_reminded_of_what_waits_in_any_tenant(
     assert one["commands"][0] == f"python starter.py show {run.run_id} --tenant acme"
 
 
-async def test_people_are_told_what_is_paused_not_undone_or_stopped(
-    stage: Stage, order_id: str, receiver: Receiver
-) -> None:
+async def test_people_are_told_of_stops(stage: Stage, order_id: str, receiver: Receiver) -> None:
     mail = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")["steps"][-1]
     fails: dict[str, Any] = example_plan("refund_fails.yaml", order_id=order_id).model_dump(
         mode="json"

@@ -49,9 +49,7 @@ async def refunded_and_restocking(stage: Stage, order_id: str) -> Run:
     return run
 
 
-async def test_a_run_cancelled_while_it_waits_for_approval_calls_nothing(
-    stage: Stage, order_id: str
-) -> None:
+async def test_cancelling_a_waiting_run_calls_nothing(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
@@ -73,9 +71,7 @@ async def test_a_run_cancelled_while_it_waits_for_approval_calls_nothing(
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_cancel_compensate_undoes_what_was_done_last_first(
-    stage: Stage, order_id: str
-) -> None:
+async def test_cancelling_undoes_what_was_done_last_first(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await refunded_and_restocking(stage, order_id)
         await run.cancel(mode="compensate")
@@ -117,9 +113,7 @@ async def test_cancel_without_compensation_keeps_the_effects_and_lists_them(
     assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 0, 0)
 
 
-async def test_temporals_own_cancellation_compensates_and_closes_as_cancelled(
-    stage: Stage, order_id: str
-) -> None:
+async def test_temporals_cancellation_compensates(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await refunded_and_restocking(stage, order_id)
         await run.handle.cancel()
@@ -134,9 +128,7 @@ async def test_temporals_own_cancellation_compensates_and_closes_as_cancelled(
 
 
 @pytest.mark.parametrize("by", ["update", "temporal"])
-async def test_a_cancellation_that_comes_while_the_run_unwinds_does_not_stop_the_unwinding(
-    stage: Stage, order_id: str, by: str
-) -> None:
+async def test_cancelling_does_not_stop_unwinding(stage: Stage, order_id: str, by: str) -> None:
     stage.shop.fault("restock_undos", hold="after")
     async with stage.worker_here():
         run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
@@ -158,9 +150,7 @@ async def test_a_cancellation_that_comes_while_the_run_unwinds_does_not_stop_the
     assert [event["type"] for event in await stage.events(run)][-1] == "run.failed"
 
 
-async def test_a_cancellation_that_comes_while_an_undo_is_retried_does_not_stop_it(
-    stage: Stage, order_id: str
-) -> None:
+async def test_cancelling_does_not_stop_a_retried_undo(stage: Stage, order_id: str) -> None:
     # The undo fails at first, so that the cancellation meets it between two attempts.
     stage.shop.fault("restock_undos", fail="before", status=503, times=1)
     before = stage.shop.requests("restock_undos")["finished"]
@@ -177,9 +167,7 @@ async def test_a_cancellation_that_comes_while_an_undo_is_retried_does_not_stop_
 
 
 @pytest.mark.parametrize("by", ["update", "temporal"])
-async def test_a_run_cancelled_while_it_is_being_opened_calls_nothing(
-    stage: Stage, order_id: str, by: str
-) -> None:
+async def test_cancelling_while_opening_calls_nothing(stage: Stage, order_id: str, by: str) -> None:
     opening = Pause("open_run")
     async with stage.worker_here(client=opening.client(stage.client)):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -202,9 +190,7 @@ async def test_a_run_cancelled_while_it_is_being_opened_calls_nothing(
 
 
 @pytest.mark.parametrize("by", ["update", "temporal"])
-async def test_a_run_cancelled_while_its_request_is_written_does_not_wait_for_the_answer(
-    stage: Stage, order_id: str, by: str
-) -> None:
+async def test_cancelling_waits_for_no_request(stage: Stage, order_id: str, by: str) -> None:
     asking = Pause("request_approval")
     async with stage.worker_here(client=asking.client(stage.client)):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -221,9 +207,7 @@ async def test_a_run_cancelled_while_its_request_is_written_does_not_wait_for_th
     assert {row["state"] for row in stage.approval_rows(run)} <= {"void"}
 
 
-async def test_a_run_cancelled_while_a_human_is_asked_undoes_or_asks_but_never_calls_again(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_doubtful_call_is_not_repeated_after_a_cancel(stage: Stage, order_id: str) -> None:
     # The call's answer is lost, and only a human can tell what became of it.
     stage.shop.fault("refunds", ignore_keys=True, ignore_lookup=True, fail="drop_after", times=1)
     async with stage.worker_here(tool_modules=NEITHER):
@@ -245,9 +229,7 @@ async def test_a_run_cancelled_while_a_human_is_asked_undoes_or_asks_but_never_c
     assert result.uncompensated == []
 
 
-async def test_a_run_cancelled_while_its_call_is_lost_never_calls_again(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_lost_call_is_not_repeated_after_a_cancel(stage: Stage, order_id: str) -> None:
     # Cancelled while the call is under way; then its answer is lost.
     stage.shop.fault(
         "refunds", ignore_keys=True, ignore_lookup=True, hold="before", fail="drop_before"

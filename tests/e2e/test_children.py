@@ -14,9 +14,7 @@ from tests.e2e.stage import Stage
 from tests.e2e.test_interrupts import refused
 
 
-async def test_a_childs_outputs_and_its_effects_are_its_parents(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_parent_has_its_childs_outputs_and_effects(stage: Stage, order_id: str) -> None:
     pay = refund_step("${input.order}")
     after = {"id": "after", "ask": "Paid ${pay.refund.amount}. Well?"}
     async with stage.worker_here(tool_modules=UNGATED):
@@ -32,9 +30,7 @@ async def test_a_childs_outputs_and_its_effects_are_its_parents(
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_childs_question_and_approval_show_at_its_parent_and_are_answered_there(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_parent_shows_and_answers_its_childs_requests(stage: Stage, order_id: str) -> None:
     number = {"question": "How many?", "answer": {"type": "integer"}}
     async with stage.worker_here():
         run = await stage.start(plan(child({"id": "many", "ask": number}, refund_step(order_id))))
@@ -55,9 +51,7 @@ async def test_a_childs_question_and_approval_show_at_its_parent_and_are_answere
     assert step(await inside(stage, run).result(), "many").output == 2
 
 
-async def test_what_has_failed_in_a_child_is_named_with_its_run_and_is_resumed_there(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_childs_failure_is_resumed_in_the_child(stage: Stage, order_id: str) -> None:
     wrong = read("order-404", on_no="fail", on_failure="pause")
     async with stage.worker_here(tool_modules=UNGATED):
         run = await stage.start(plan(child(wrong)))
@@ -78,9 +72,7 @@ async def test_what_has_failed_in_a_child_is_named_with_its_run_and_is_resumed_t
 
 
 @pytest.mark.parametrize("mode", [CancelMode.COMPENSATE, CancelMode.KEEP])
-async def test_a_cancelled_parent_cancels_its_child_in_the_same_mode(
-    stage: Stage, order_id: str, mode: CancelMode
-) -> None:
+async def test_cancelling_reaches_the_child(stage: Stage, order_id: str, mode: CancelMode) -> None:
     wait = {"id": "wait", "ask": "Go on?"}
     async with stage.worker_here(tool_modules=UNGATED):
         run = await stage.start(plan(child(refund_step(order_id), wait)))
@@ -95,9 +87,7 @@ async def test_a_cancelled_parent_cancels_its_child_in_the_same_mode(
     assert len(inner.uncompensated) == int(not undone)
 
 
-async def test_a_child_is_paused_and_resumed_with_its_parent_over_a_worker_change(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_child_pauses_and_resumes_with_its_parent(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(plan(child(refund_step(order_id))))
         await run.in_state(RunState.WAITING_APPROVAL)
@@ -114,9 +104,7 @@ async def test_a_child_is_paused_and_resumed_with_its_parent_over_a_worker_chang
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_nobody_steers_a_child_by_saying_that_its_parent_has(
-    stage: Stage, order_id: str
-) -> None:
+async def test_nobody_steers_a_child_in_its_parents_name(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(plan(child(refund_step(order_id))))
         await run.in_state(RunState.WAITING_APPROVAL)
@@ -131,9 +119,7 @@ async def test_nobody_steers_a_child_by_saying_that_its_parent_has(
         await inner.result()
 
 
-async def test_a_child_that_fails_has_undone_its_own_work_and_fails_its_step(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_failed_child_undoes_itself_and_fails_its_step(stage: Stage, order_id: str) -> None:
     no = {"id": "no", "ask": {"question": "Nobody answers", "expires_in": "1s"}}
     async with stage.worker_here(tool_modules=UNGATED):
         run = await stage.start(plan(child(refund_step(order_id), no)))
@@ -145,9 +131,7 @@ async def test_a_child_that_fails_has_undone_its_own_work_and_fails_its_step(
     assert stage.shop.counts(order_id)["refund_cancellations"] == 1
 
 
-async def test_a_child_that_has_failed_is_tried_again_as_another_run(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_failed_child_is_tried_again_as_another_run(stage: Stage, order_id: str) -> None:
     read = {"id": "read", "tool": "orders.read", "params": {"order_id": "${input.order}"}}
     pay = child(read, params={"order": "order-404"}, on_failure="pause")
     async with stage.worker_here(tool_modules=UNGATED):

@@ -76,9 +76,7 @@ async def asked(client: Client, run: Run) -> ApprovalRequest:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_run_is_started_approved_by_another_coroutine_and_awaited(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
+async def test_a_run_is_started_and_approved(stage: Stage, connect: Connect, order_id: str) -> None:
     uma, ann = await connect("uma"), await connect("ann")
 
     async def approve(run: Run) -> Verdict:
@@ -96,9 +94,7 @@ async def test_a_run_is_started_approved_by_another_coroutine_and_awaited(
     assert (decision["approver"], decision["reason"]) == ("ann", "order was returned")
 
 
-async def test_a_plan_may_be_a_file_a_document_or_a_plan(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
+async def test_a_plan_has_three_forms(stage: Stage, connect: Connect, order_id: str) -> None:
     uma = await connect("uma")
     steps = [{"id": "order", "tool": "orders.read", "params": {"order_id": "${input.order_id}"}}]
     document = {"name": "look", "input": {"order_id": "nobody's"}, "steps": steps}
@@ -115,9 +111,7 @@ async def test_a_plan_may_be_a_file_a_document_or_a_plan(
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_two_clients_that_approve_at_once_have_one_effect(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
+async def test_approving_twice_is_one_effect(stage: Stage, connect: Connect, order_id: str) -> None:
     ann, olga = await connect("ann"), await connect("olga")
     async with stage.worker_here():
         run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
@@ -151,9 +145,7 @@ async def test_a_run_that_was_terminated_has_no_result_and_waiting_for_it_says_s
             await run.cancel()
 
 
-async def test_a_plan_that_is_none_is_refused_before_and_one_of_unknown_tools_by_the_run(
-    stage: Stage, connect: Connect
-) -> None:
+async def test_a_wrong_plan_is_refused_by_client_or_run(stage: Stage, connect: Connect) -> None:
     ann = await connect("ann")
     with pytest.raises(PlanRefused) as refused:
         await ann.start({"steps": [{"id": "a", "tol": "orders.read"}]})
@@ -165,9 +157,7 @@ async def test_a_plan_that_is_none_is_refused_before_and_one_of_unknown_tools_by
             await run.wait()
 
 
-async def test_a_start_that_is_repeated_is_one_run_and_another_plan_under_its_name_is_refused(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
+async def test_repeating_a_start_is_safe(stage: Stage, connect: Connect, order_id: str) -> None:
     ann = await connect("ann")
     name = f"client-{order_id}"
     async with stage.worker_here():
@@ -182,9 +172,7 @@ async def test_a_start_that_is_repeated_is_one_run_and_another_plan_under_its_na
     assert len(stage.run_rows(audited(stage, first))) == 1
 
 
-async def test_the_time_of_waiting_is_over_and_the_run_goes_on(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
+async def test_a_wait_may_time_out(stage: Stage, connect: Connect, order_id: str) -> None:
     ann = await connect("ann")
     async with stage.worker_here():
         run = await ann.start(REFUND, input={"order_id": order_id}, for_user="uma")
@@ -197,9 +185,7 @@ async def test_the_time_of_waiting_is_over_and_the_run_goes_on(
         assert (await run.wait()).state is RunState.COMPLETED
 
 
-async def test_runs_and_requests_of_other_tenants_are_not_found(
-    stage: Stage, connect: Connect, order_id: str
-) -> None:
+async def test_other_tenants_are_hidden(stage: Stage, connect: Connect, order_id: str) -> None:
     tenant = f"acme-{uuid.uuid4().hex[:8]}"  # Other tests leave runs of theirs that wait.
     ann, stranger = await connect("ann"), await connect("ann", tenant=tenant)
     async with stage.worker_here():
@@ -227,9 +213,7 @@ def test_a_client_loads_no_effects_no_sql_and_no_http_client() -> None:
     assert loaded & HEAVY == set()
 
 
-async def test_a_client_on_a_connection_with_plugins_of_its_own_speaks_as_workers_do(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_client_with_plugins_speaks_as_workers_do(stage: Stage, order_id: str) -> None:
     config = {**stage.client.config(), "plugins": [plugins.framework]}
     client = await Client.connect(
         temporal=temporalio.client.Client(**config),

@@ -37,9 +37,7 @@ def _configured(
     (tmp_path / "refund.yaml").write_text((EXAMPLES / "refund.yaml").read_text())
 
 
-async def test_a_run_is_started_by_the_page_and_approved_by_its_web_service(
-    stage: Stage, order_id: str
-) -> None:
+async def test_the_page_starts_and_approves_a_run(stage: Stage, order_id: str) -> None:
     app = defined_by(APPROVE)["app"]
     service = httpx.ASGITransport(app)
     async with (

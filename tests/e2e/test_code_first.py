@@ -53,9 +53,7 @@ async def refunds_decided(run: Run, orders: list[str], *, rejected: str | None =
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
-async def test_code_with_branches_loops_and_gathers_makes_each_effect_once(
-    stage: Stage, orders: list[str], mode: str
-) -> None:
+async def test_code_makes_each_effect_once(stage: Stage, orders: list[str], mode: str) -> None:
     async with stage.worker_here(workflow_modules=CODE):
         run = await stage.start(code("LateOrders", orders=orders), durability=mode)
         await refunds_decided(run, orders, rejected=orders[1])
@@ -109,9 +107,7 @@ async def test_a_worker_killed_in_a_call_of_code_leaves_one_effect(
         ("schema", NO_SCHEMA),
     ],
 )
-async def test_what_code_gives_up_is_undone(
-    stage: Stage, order_id: str, by: str, error: str
-) -> None:
+async def test_given_up_code_is_undone(stage: Stage, order_id: str, by: str, error: str) -> None:
     async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
         run = await stage.start(code("Raises", order_id=order_id, by=by))
         result = await run.result()
@@ -122,9 +118,7 @@ async def test_what_code_gives_up_is_undone(
 
 
 @pytest.mark.parametrize("mode", ["compensate", "keep"])
-async def test_a_cancel_ends_code_that_waits_and_undoes_what_it_did(
-    stage: Stage, order_id: str, mode: str
-) -> None:
+async def test_a_cancel_ends_and_undoes_code(stage: Stage, order_id: str, mode: str) -> None:
     async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
         run = await stage.start(code("LateOrders", orders=[order_id]))
         await run.in_state(RunState.WAITING_INPUT)
@@ -137,9 +131,7 @@ async def test_a_cancel_ends_code_that_waits_and_undoes_what_it_did(
     assert result.output is None
 
 
-async def test_code_that_catches_everything_cannot_go_on_over_a_failure_that_was_given_up(
-    stage: Stage, order_id: str
-) -> None:
+async def test_code_that_catches_everything_stops_at_a_failure(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
         run = await stage.start(code("Careless", order_id=order_id))
         await run.in_state(RunState.PAUSED_FAILURE)
@@ -152,9 +144,7 @@ async def test_code_that_catches_everything_cannot_go_on_over_a_failure_that_was
     assert stage.shop.counts(order_id)["mails"] == 0
 
 
-async def test_what_code_does_not_wait_for_is_brought_to_its_end(
-    stage: Stage, order_id: str
-) -> None:
+async def test_steps_nobody_waits_for_are_ended_too(stage: Stage, order_id: str) -> None:
     other = stage.shop.new_order()
     async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
         good = await stage.start(code("Forgetful", order_id=order_id, other=other))
@@ -168,9 +158,7 @@ async def test_what_code_does_not_wait_for_is_brought_to_its_end(
     assert stage.shop.counts(other)["refund_cancellations"] == 1
 
 
-async def test_text_in_params_is_no_reference_and_a_value_is_made_once(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_params_text_is_no_reference(stage: Stage, order_id: str, tmp_path: Path) -> None:
     # Without a cache the code runs again in each workflow task.
     async with stage.worker_here(workflow_modules=CODE, max_cached_workflows="0"):
         given = {"order_id": order_id, "count": str(tmp_path / "count"), "secret": "s3cret"}
@@ -185,9 +173,7 @@ async def test_text_in_params_is_no_reference_and_a_value_is_made_once(
     assert mail["subject"] == "${input.secret}"
 
 
-async def test_a_mistake_in_the_code_stops_the_run_until_it_is_mended(
-    stage: Stage, order_id: str
-) -> None:
+async def test_broken_code_stops_until_it_is_mended(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=UNGATED, workflow_modules="tests.e2e.code_broken"):
         run = await stage.start(code("Odd", order_id=order_id))
         await _task_failed(run)
@@ -234,9 +220,7 @@ async def test_a_run_of_code_is_listed_and_takes_no_other_plan(stage: Stage, ord
         await run.result()
 
 
-async def test_code_tells_a_model_of_tools_with_schemas_that_are_recorded_once(
-    stage: Stage, order_id: str
-) -> None:
+async def test_tool_schemas_for_models_are_recorded_once(stage: Stage, order_id: str) -> None:
     # Without a cache the code runs again in each workflow task.
     loaded = {"tool_modules": UNGATED, "workflow_modules": CODE, "max_cached_workflows": "0"}
     async with stage.worker_here(**loaded):
@@ -256,9 +240,7 @@ async def test_code_tells_a_model_of_tools_with_schemas_that_are_recorded_once(
     assert len(asked) == 1  # by the code: the run's start gets no schemas
 
 
-async def test_code_that_tells_of_a_tool_that_is_not_there_does_nothing(
-    stage: Stage, order_id: str
-) -> None:
+async def test_code_that_names_an_unknown_tool_does_nothing(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=UNGATED, workflow_modules=CODE):
         run = await stage.start(code("Offering", order_id=order_id, tools=["payment.*"]))
         result = await run.result()

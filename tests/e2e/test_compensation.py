@@ -102,9 +102,7 @@ async def test_a_worker_killed_while_it_undoes_leaves_everything_undone_once(
     await undone_last_first(stage, run, result, order_id)
 
 
-async def test_an_undo_that_fails_for_good_is_put_in_front_of_a_human(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_failed_undo_is_put_in_front_of_a_human(stage: Stage, order_id: str) -> None:
     stage.shop.fault("restock_undos", fail="before", status=422)
     async with stage.worker_here():
         run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
@@ -136,9 +134,7 @@ async def test_an_undo_that_fails_for_a_moment_is_tried_again(stage: Stage, orde
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_the_reaper_closes_a_terminated_run_and_lists_what_stands(
-    stage: Stage, order_id: str
-) -> None:
+async def test_the_reaper_closes_a_terminated_run(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await terminated(stage, order_id)
         [found] = await until_found(stage, run)
@@ -155,9 +151,7 @@ async def test_the_reaper_closes_a_terminated_run_and_lists_what_stands(
     assert (counts["refund_cancellations"], counts["restock_undos"]) == (0, 0)
 
 
-async def test_a_round_comes_to_every_run_of_a_batch_that_was_terminated(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_round_finds_every_run(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the size of a page; those that are closed already are in front."""
     monkeypatch.setattr(maintenance, "_PAGE", 2)
     asks = Plan.model_validate([{"id": "wait", "ask": "Go on?"}])
@@ -175,9 +169,7 @@ async def test_a_round_comes_to_every_run_of_a_batch_that_was_terminated(
             assert errors == ["stopped from outside"] * 3
 
 
-async def test_unwinding_a_terminated_run_undoes_its_effects_once_last_first(
-    stage: Stage, order_id: str
-) -> None:
+async def test_unwinding_undoes_once_and_last_first(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await terminated(stage, order_id)
         done = await unwind(stage, run)
@@ -194,9 +186,7 @@ async def test_unwinding_a_terminated_run_undoes_its_effects_once_last_first(
     assert unwinding["body"]["actor"] == "oscar"
 
 
-async def test_unwinding_goes_on_over_many_executions_and_comes_to_every_effect_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unwinding_takes_executions(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=4))
     stays = {"name": paper(stage, "stays")}
     names = [str(number) for number in range(12)]
@@ -218,9 +208,7 @@ async def test_unwinding_goes_on_over_many_executions_and_comes_to_every_effect_
     assert len(await stage.events(run, "run.unwinding")) == 1
 
 
-async def test_what_was_undone_is_counted_where_it_is_not_listed(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unlisted_undos_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance_contracts, "MOST_LISTED", 1)
     async with stage.worker_here(**TOOLS):
         run = await stage.start(plan(*(files(stage, name) for name in "abc"), WAITS))
@@ -246,9 +234,7 @@ async def test_nobody_begins_in_the_middle_of_an_unwinding(stage: Stage) -> None
     assert told(stage, "take out") == []
 
 
-async def test_a_run_that_was_reset_is_not_taken_for_the_stopped_one_before_it(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_reset_run_is_not_taken_for_a_stopped_one(stage: Stage, order_id: str) -> None:
     """A reset terminates the execution before; the run itself goes on under the same id."""
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))

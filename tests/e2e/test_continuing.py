@@ -64,9 +64,7 @@ async def test_a_run_goes_on_over_many_executions_and_makes_each_effect_once(
         await replayer(stage.client.data_converter).replay_workflow(history)
 
 
-async def test_what_waits_for_people_waits_on_in_the_next_execution(
-    stage: Stage, order_id: str
-) -> None:
+async def test_what_waits_for_people_survives_continue_as_new(stage: Stage, order_id: str) -> None:
     other = stage.shop.new_order()
     waits = [
         refund_step(order_id, after=[]),
@@ -131,9 +129,7 @@ async def test_a_pause_and_its_token_outlive_the_execution(stage: Stage, order_i
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_nobody_is_asked_twice_whether_a_child_run_may_start(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_child_start_is_asked_about_once(stage: Stage, order_id: str) -> None:
     inside = {"steps": [refund_step(order_id)]}
     ended = (RunState.COMPLETED, RunState.WAITING_INPUT)
     async with stage.worker_here(tool_modules=UNGATED):
@@ -155,9 +151,7 @@ async def test_nobody_is_asked_twice_whether_a_child_run_may_start(
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_what_a_human_has_rejected_is_not_shown_again_while_its_undo_waits_for_one(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_rejection_is_shown_once_while_its_undo_waits(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refund_cancellations", fail="before", status=422)
     pay = refund_step(order_id, interrupt="after", on_reject="skip")
     async with stage.worker_here(tool_modules=UNGATED):
@@ -175,9 +169,7 @@ async def test_what_a_human_has_rejected_is_not_shown_again_while_its_undo_waits
     assert (await stage.effect_states(run))["payments.refund"] == "compensated"
 
 
-async def test_nobody_can_start_a_run_with_what_another_has_carried(
-    stage: Stage, order_id: str
-) -> None:
+async def test_nobody_starts_a_run_with_carried_state(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(plan(*reads(order_id, "r", 14)), continue_after=SOON)
         await run.result()
@@ -224,9 +216,7 @@ def orders(stage: Stage) -> list[str]:
     return [stage.shop.new_order() for _ in range(3)]
 
 
-async def test_code_takes_its_state_along_and_no_step_gets_the_id_of_an_earlier_one(
-    stage: Stage, orders: list[str]
-) -> None:
+async def test_code_carries_its_state_and_step_ids(stage: Stage, orders: list[str]) -> None:
     async with stage.worker_here(workflow_modules=CODE):
         run = await stage.start(code("Lasting", orders=orders))
         for number in range(1, 4):
@@ -241,9 +231,7 @@ async def test_code_takes_its_state_along_and_no_step_gets_the_id_of_an_earlier_
     assert [stage.shop.counts(order)["refunds"] for order in orders] == [1, 1, 1]
 
 
-async def test_what_earlier_executions_of_code_did_is_undone_when_it_gives_up(
-    stage: Stage, orders: list[str]
-) -> None:
+async def test_continued_code_undoes_earlier_work(stage: Stage, orders: list[str]) -> None:
     async with stage.worker_here(workflow_modules=CODE):
         run = await stage.start(code("Lasting", orders=orders[:2], gives_up=True))
         for name in ("refund", "refund-2"):
@@ -256,9 +244,7 @@ async def test_what_earlier_executions_of_code_did_is_undone_when_it_gives_up(
         assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
-async def test_an_id_that_a_step_had_in_an_earlier_execution_is_refused(
-    stage: Stage, orders: list[str]
-) -> None:
+async def test_an_earlier_step_id_is_refused(stage: Stage, orders: list[str]) -> None:
     async with stage.worker_here(workflow_modules=CODE):
         run = await stage.start(code("Lasting", orders=orders[:2], again=True))
         for name in ("refund", "refund-2"):
@@ -278,9 +264,7 @@ async def test_code_cannot_continue_as_new_over_a_step_that_is_under_way(stage: 
     assert "a step is under way" in (result.error or "")
 
 
-async def test_a_step_that_is_begun_while_code_continues_as_new_is_not_left_behind(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_step_begun_at_continue_as_new_is_kept(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(workflow_modules=CODE):
         run = await stage.start(code("Hasty", order_id=order_id))
         result = await run.result()
@@ -289,9 +273,7 @@ async def test_a_step_that_is_begun_while_code_continues_as_new_is_not_left_behi
     assert "a step was begun meanwhile" in (result.error or "")
 
 
-async def test_a_model_drives_over_many_executions_and_is_asked_each_turn_once(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_model_goes_on_over_executions(stage: Stage, order_id: str, tmp_path: Path) -> None:
     reads = [call("orders.read", order_id=order_id) for _ in range(12)]
     async with stage.worker_here(**MODEL):
         run = await stage.start(

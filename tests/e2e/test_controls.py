@@ -29,9 +29,7 @@ ENDS = ("succeeded", "waiting_event")
 
 
 class TestBudgets:
-    async def test_a_used_up_budget_pauses_before_the_call_until_it_is_topped_up(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_a_used_up_budget_waits_for_a_top_up(self, stage: Stage, order_id: str) -> None:
         steps = [read(order_id), refund_step(order_id)]
         async with stage.worker_here(tool_modules=UNGATED):
             run = await stage.start(plan(*steps, budget={"steps": 1}))
@@ -47,9 +45,7 @@ class TestBudgets:
         assert result.state is RunState.COMPLETED
         assert stage.shop.counts(order_id)["refunds"] == 1
 
-    async def test_a_top_up_that_is_sent_twice_counts_once(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_a_top_up_counts_once(self, stage: Stage, order_id: str) -> None:
         steps = [read(order_id, name) for name in ("a", "b", "c")]
         async with stage.worker_here():
             run = await stage.start(plan(*steps, budget={"steps": 1}))
@@ -61,9 +57,7 @@ class TestBudgets:
             await run.cancel()
             await run.result()
 
-    async def test_items_side_by_side_make_no_more_calls_than_the_budget_has(
-        self, stage: Stage
-    ) -> None:
+    async def test_parallel_items_respect_the_budget(self, stage: Stage) -> None:
         orders = [stage.shop.new_order() for _ in range(5)]
         pay = refund_step("${item}", for_each="${input.orders}", parallel=5)
         halts = (RunState.PAUSED_BUDGET, RunState.COMPLETED)
@@ -90,9 +84,7 @@ class TestBudgets:
         # Who goes on waiting is told of once.
         assert len(await stage.events(run, "interrupt.opened")) == 4
 
-    async def test_a_step_that_is_given_up_while_its_pause_is_settled_leaves_for_another_plan(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_a_step_given_up_at_its_pause_is_left(self, stage: Stage, order_id: str) -> None:
         settling = Pause("record_interrupt", of=lambda asked: asked.what == "void")
         first = read(order_id)
         async with stage.worker_here(client=settling.client(stage.client), tool_modules=UNGATED):
@@ -137,9 +129,7 @@ class TestBudgets:
 
         assert f"{tokens} tokens" in waits.model_dump_json()
 
-    async def test_what_a_step_of_a_batch_has_used_counts_although_the_batch_is_tried_again(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_a_retried_batch_keeps_its_usage(self, stage: Stage, order_id: str) -> None:
         steps: list[dict[str, Any]] = [
             {"id": "a", "tool": "model.order", "params": {"fails": 0}},
             {"id": "b", "tool": "model.order", "params": {"fails": 1}},
@@ -168,9 +158,7 @@ class TestBudgets:
 class TestEvents:
     WAIT: dict[str, Any] = {"id": "back", "wait": {"event": "returned", "about": "order-7"}}
 
-    async def test_an_event_that_came_early_is_kept_and_its_double_ignored(
-        self, stage: Stage
-    ) -> None:
+    async def test_an_early_event_is_kept_and_its_double_ignored(self, stage: Stage) -> None:
         first = {"id": "go", "ask": "Go?"}
         second = {**self.WAIT, "id": "again"}
         async with stage.worker_here():
@@ -213,9 +201,7 @@ class TestEvents:
             await answered(run, answer="yes")
             assert (await run.result()).state is RunState.COMPLETED
 
-    async def test_a_step_that_waits_for_its_event_again_is_recorded_again(
-        self, stage: Stage
-    ) -> None:
+    async def test_a_step_that_waits_again_is_recorded_again(self, stage: Stage) -> None:
         wait = {**self.WAIT["wait"], "expires_in": "1s"}
         async with stage.worker_here():
             run = await stage.start(plan({"id": "back", "wait": wait, "on_failure": "pause"}))
@@ -236,9 +222,7 @@ class TestEvents:
 
 
 class TestFailures:
-    async def test_of_two_steps_that_have_failed_one_is_named_and_gets_other_params(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_of_two_failed_steps_one_is_named(self, stage: Stage, order_id: str) -> None:
         fails: dict[str, Any] = {"on_no": "fail", "on_failure": "pause", "after": []}
         wrong = [read("order-404", name, **fails) for name in ("a", "b")]
         async with stage.worker_here():
@@ -255,9 +239,7 @@ class TestFailures:
         assert [one.value for one in view.result.waiting_for] == [{"order_id": "order-404"}] * 2
 
     @pytest.mark.parametrize("way", [Way.SKIP, Way.COMPENSATE])
-    async def test_a_failed_step_is_given_up_and_the_run_goes_on_or_undoes_all(
-        self, stage: Stage, order_id: str, way: Way
-    ) -> None:
+    async def test_a_failed_step_may_be_left(self, stage: Stage, order_id: str, way: Way) -> None:
         wrong = read("order-404", on_failure="pause")
         async with stage.worker_here(tool_modules=UNGATED):
             run = await stage.start(plan(refund_step(order_id), wrong))
@@ -273,9 +255,7 @@ class TestFailures:
         assert stage.shop.counts(order_id)["refund_cancellations"] == int(not done)
 
     @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
-    async def test_a_write_whose_params_were_refused_is_retried_with_others_until_they_are_right(
-        self, stage: Stage, order_id: str, mode: str
-    ) -> None:
+    async def test_refused_params_are_retried(self, stage: Stage, order_id: str, mode: str) -> None:
         pay = refund_step(order_id, on_failure="pause")
         pay["params"] = {**pay["params"], "amount": "${input.amount}"}
         steps, given = (pay, read(order_id)), {"amount": "much"}
@@ -293,9 +273,7 @@ class TestFailures:
         assert view.result.effects == []
         assert (result.state, stage.shop.counts(order_id)["refunds"]) == (RunState.COMPLETED, 1)
 
-    async def test_a_retry_asks_for_what_an_approver_has_made_of_the_call(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_a_retry_keeps_an_approvers_edit(self, stage: Stage, order_id: str) -> None:
         pay = refund_step(order_id, on_failure="pause")
         stage.shop.fault("refunds", fail="before", status=422, times=1)
         async with stage.worker_here():
@@ -316,9 +294,7 @@ class TestFailures:
         [paid] = stage.shop.world(order_id)["refunds"]
         assert (paid["amount"], paid["reason"]) == ("15.00", edited["reason"])
 
-    async def test_a_retry_with_other_params_takes_the_place_of_an_approvers_edit(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_new_params_replace_an_edit(self, stage: Stage, order_id: str) -> None:
         pay = refund_step(order_id, on_failure="pause")
         stage.shop.fault("refunds", fail="before", status=422, times=2)
         async with stage.worker_here():
@@ -341,9 +317,7 @@ class TestFailures:
         assert result.state is RunState.COMPLETED
         assert [one["amount"] for one in stage.shop.world(order_id)["refunds"]] == ["20.00"]
 
-    async def test_a_read_that_fails_is_asked_of_another_tool(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_a_failed_read_asks_another_tool(self, stage: Stage, order_id: str) -> None:
         other = {"tool": "orders.read", "params": {"order_id": order_id}}
         async with stage.worker_here():
             run = await stage.start(plan(read("order-404", fallback=other)))
@@ -353,9 +327,7 @@ class TestFailures:
 
 
 class TestConditionsAndLists:
-    async def test_a_step_whose_condition_is_false_is_skipped_and_the_rest_goes_on(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_a_false_condition_skips_its_step(self, stage: Stage, order_id: str) -> None:
         small = read(order_id, "small", when="order.order_id == 'another'")
         large = read(order_id, "large", when="input.limit > 100")
         async with stage.worker_here():
@@ -364,9 +336,7 @@ class TestConditionsAndLists:
 
         assert states(result) == {"order": "succeeded", "small": "skipped", "large": "succeeded"}
 
-    async def test_a_condition_that_cannot_be_evaluated_says_so_though_the_run_goes_on(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_a_failing_condition_says_so(self, stage: Stage, order_id: str) -> None:
         odd = read(order_id, when="input.limit > 1", on_failure="continue")
         async with stage.worker_here():
             run = await stage.start(plan(odd, read(order_id, "other"), input={"more": 1}))
@@ -378,9 +348,7 @@ class TestConditionsAndLists:
 
 
 class TestAmending:
-    async def test_what_waits_is_void_and_the_new_plan_goes_on_from_the_facts(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_a_new_plan_goes_on_from_the_facts(self, stage: Stage, order_id: str) -> None:
         gated = refund_step(order_id, approval="required")
         async with stage.worker_here():
             run = await stage.start(plan(read(order_id), gated))
@@ -402,9 +370,7 @@ class TestAmending:
         assert stage.shop.counts(order_id)["refunds"] == 0
         assert len(await stage.events(run, "run.amended")) == 1
 
-    async def test_an_effect_is_not_lost_sight_of_unless_that_is_said(
-        self, stage: Stage, order_id: str
-    ) -> None:
+    async def test_no_effect_is_lost_silently(self, stage: Stage, order_id: str) -> None:
         wait = {"id": "wait", "ask": "Go on?"}
         gone = {"id": "gone", "ask": {"question": "Nobody", "expires_in": "1s"}}
         async with stage.worker_here(tool_modules=UNGATED):
@@ -422,9 +388,7 @@ class TestAmending:
         assert stage.shop.counts(order_id)["refund_cancellations"] == 1
 
 
-async def test_a_run_that_takes_outputs_over_does_not_do_those_steps_again(
-    stage: Stage, order_id: str
-) -> None:
+async def test_taken_over_outputs_are_not_made_again(stage: Stage, order_id: str) -> None:
     steps = [read(order_id), refund_step(order_id), {"id": "end", "ask": "Paid ${refund.amount}?"}]
     async with stage.worker_here(tool_modules=UNGATED):
         first = await stage.start(plan(*steps))
@@ -459,9 +423,7 @@ async def test_an_output_that_is_too_large_to_be_shown_is_not_taken_over(stage: 
         outputs_before(shown, "b")
 
 
-async def test_a_rejection_that_asks_for_another_plan_waits_for_it_and_says_why(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_rejection_may_wait_for_another_plan(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(plan(refund_step(order_id, on_reject="replan")))
         request = await run.asks()
@@ -481,9 +443,7 @@ async def test_a_rejection_that_asks_for_another_plan_waits_for_it_and_says_why(
 
 
 @pytest.mark.parametrize("again", ["another plan", "a skip"])
-async def test_a_step_that_was_undone_is_done_again_under_a_new_id_only(
-    stage: Stage, order_id: str, again: str
-) -> None:
+async def test_an_undone_step_needs_a_new_id(stage: Stage, order_id: str, again: str) -> None:
     pay = refund_step(order_id, interrupt="after", on_reject="replan")
     anew = {**refund_step(order_id), "id": "anew"}
     async with stage.worker_here(tool_modules=UNGATED):
@@ -507,9 +467,7 @@ async def test_a_step_that_was_undone_is_done_again_under_a_new_id_only(
     assert (counts["refunds"], counts["refund_cancellations"]) == (2, 1)
 
 
-async def test_a_step_that_was_undone_and_has_ended_stays_in_another_plan(
-    stage: Stage, order_id: str
-) -> None:
+async def test_an_undone_step_may_stay_in_another_plan(stage: Stage, order_id: str) -> None:
     pay = refund_step(order_id, interrupt="after", on_reject="skip")
     end = {"id": "end", "ask": "Well?"}
     async with stage.worker_here(tool_modules=UNGATED):
@@ -529,9 +487,7 @@ async def test_a_step_that_was_undone_and_has_ended_stays_in_another_plan(
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
-async def test_a_step_that_was_left_out_on_purpose_comes_back_only_as_what_it_was(
-    stage: Stage, order_id: str
-) -> None:
+async def test_an_excluded_step_comes_back_unchanged(stage: Stage, order_id: str) -> None:
     end = {"id": "end", "ask": "Well?"}
     async with stage.worker_here(tool_modules=UNGATED):
         run = await stage.start(plan(refund_step(order_id), end))

@@ -91,9 +91,7 @@ async def test_a_worker_killed_at_any_point_leaves_one_refund_and_a_completed_ru
 
 
 @pytest.mark.parametrize("point", CERTAIN)
-async def test_a_tool_without_recovery_needs_nobody_where_the_crash_left_nothing_unknown(
-    stage: Stage, order_id: str, point: CrashPoint
-) -> None:
+async def test_certain_crashes_need_nobody(stage: Stage, order_id: str, point: CrashPoint) -> None:
     run = await killed_at(stage, order_id, point, NEITHER, {})
     async with stage.worker_here(tool_modules=NEITHER):
         result = await run.result()
@@ -152,9 +150,7 @@ async def test_a_tool_without_recovery_asks_a_human_and_follows_the_answer(
 
 @pytest.mark.fast
 @pytest.mark.guarantee("G6")
-async def test_what_a_killed_worker_has_done_is_told_in_one_chain_that_cannot_leave_it_out(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_killed_workers_chain_leaves_nothing_out(stage: Stage, order_id: str) -> None:
     run = await killed_at(stage, order_id, CrashPoint.AFTER_CALL, LOOKUP, {})
     before = [event["hash"] for event in await stage.events(run)]
     async with stage.worker_here():
@@ -176,9 +172,7 @@ async def test_what_a_killed_worker_has_done_is_told_in_one_chain_that_cannot_le
 
 
 @pytest.mark.parametrize("tools", [DEDUPES, LOOKUP], ids=["dedupes", "lookup"])
-async def test_five_kills_in_the_same_call_use_up_no_retries(
-    stage: Stage, order_id: str, tools: str
-) -> None:
+async def test_five_kills_use_up_no_retries(stage: Stage, order_id: str, tools: str) -> None:
     stage.shop.fault("refunds", **SHOPS[tools])
     run = await stage.start(example_plan("refund.yaml", order_id=order_id))
     # What was found by a lookup is recorded without a call, so such a worker is killed before.

@@ -59,9 +59,7 @@ async def goes_on_after_the_right_decision(
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_the_sender_of_a_decision_on_other_params_is_told_why_it_is_refused(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_decision_on_other_params_is_told_why_not(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run, request = await waiting_run(stage, order_id)
         verdict = await run.decide(decision_on(request, params_hash=WRONG_HASH))
@@ -72,9 +70,7 @@ async def test_the_sender_of_a_decision_on_other_params_is_told_why_it_is_refuse
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_text_that_a_database_cannot_carry_does_not_block_the_gate(
-    stage: Stage, order_id: str
-) -> None:
+async def test_unstorable_text_does_not_block_the_gate(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run, request = await waiting_run(stage, order_id)
         decision = decision_on(request, params_hash=WRONG_HASH).model_dump(mode="json")
@@ -109,9 +105,7 @@ def early(run: Run, order_id: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_decision_that_comes_while_its_request_is_written_is_no_early_one(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_decision_during_its_request_is_not_early(stage: Stage, order_id: str) -> None:
     asking, failing = Pause("request_approval", done=True), Failing("request_approval")
     client = failing.client(asking.client(stage.client))
     async with stage.worker_here(client=client):
@@ -125,9 +119,7 @@ async def test_a_decision_that_comes_while_its_request_is_written_is_no_early_on
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_decision_that_waits_for_its_request_keeps_nothing_else_waiting(
-    stage: Stage, order_id: str
-) -> None:
+async def test_an_early_decision_keeps_nothing_waiting(stage: Stage, order_id: str) -> None:
     asking = Pause("request_approval", done=True)
     async with stage.worker_here(client=asking.client(stage.client)):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -165,9 +157,7 @@ async def test_what_is_decided_before_it_is_asked_is_never_said_to_wait(
     assert len(waited) == (outcome == "edit")
 
 
-async def test_signals_of_a_wrong_name_are_noted_and_change_nothing(
-    stage: Stage, order_id: str
-) -> None:
+async def test_wrong_signal_names_change_nothing(stage: Stage, order_id: str) -> None:
     run = await stage.start(example_plan("refund.yaml", order_id=order_id))
     await run.handle.signal("before-any-worker")
     async with stage.worker_here():
@@ -208,9 +198,7 @@ async def failed_tasks(run: Run) -> int:
     )
 
 
-async def test_no_payload_blocks_the_gate_for_those_who_may_decide(
-    stage: Stage, order_id: str
-) -> None:
+async def test_no_payload_blocks_the_gate(stage: Stage, order_id: str) -> None:
     person(stage, "ann")
     key = key_of(stage, "ann")
     async with stage.worker_here():
@@ -251,9 +239,7 @@ async def test_a_request_that_ends_at_once_and_is_asked_again_does_not_fill_the_
 # What is sent before any worker has taken a run up counts like everything else.
 
 
-async def test_what_steers_a_run_before_a_worker_has_it_counts_in_its_order(
-    stage: Stage, order_id: str
-) -> None:
+async def test_signals_before_any_worker_count_in_order(stage: Stage, order_id: str) -> None:
     wait = {"id": "back", "wait": {"event": "returned", "about": "order-7"}, "after": []}
     run = await stage.start(plan(refund_step(order_id, after=[]), wait))
     await run.handle.signal(Verb.EVENT, event("e1", {"at": 1}))

@@ -26,9 +26,7 @@ PATIENT = "tests.variants.refund_slow_bank"
 IMPATIENT = "tests.variants.refund_impatient"
 
 
-async def test_a_deploy_that_shortens_a_timeout_repeats_no_call_that_is_on_its_way(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_shorter_timeout_repeats_no_call(stage: Stage, order_id: str) -> None:
     """The shop has taken the request, and pays long after the new worker has looked."""
     stage.shop.fault("refunds", ignore_keys=True, delay_before_s=25)
     before = stage.shop.requests("refunds")["received"]
@@ -144,9 +142,7 @@ def plan_for(order_id: str) -> Plan:
     )
 
 
-async def test_a_parked_run_and_its_children_end_on_their_version_while_new_ones_begin_on_the_next(
-    client: Client, stage: Stage, order_id: str
-) -> None:
+async def test_parked_runs_keep_their_version(client: Client, stage: Stage, order_id: str) -> None:
     old_order, new_order = order_id, stage.shop.new_order()
     async with version(stage, "1") as first:
         await make_current(client, stage, "1")

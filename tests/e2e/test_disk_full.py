@@ -15,9 +15,7 @@ from tests.e2e.stage import Stage
 pytestmark = pytest.mark.crash
 
 
-async def test_an_answer_that_finds_the_disk_full_is_recorded_when_there_is_space(
-    stage: Stage, order_id: str
-) -> None:
+async def test_an_answer_waits_for_a_full_disk(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
     before = stage.shop.requests("refunds")["received"]
     with stage.worker() as worker:

@@ -50,9 +50,7 @@ class LosesItsAnswer(Between):
 
 @pytest.mark.parametrize("type_", ["ToolChanged", "ToolNotFound", "Whatever"])
 @pytest.mark.parametrize("on_failure", GOING_ON, ids=["continue", "goto"])
-async def test_no_plan_goes_on_over_a_write_that_may_have_happened(
-    stage: Stage, on_failure: Any, type_: str
-) -> None:
+async def test_no_plan_goes_on_over_a_doubt(stage: Stage, on_failure: Any, type_: str) -> None:
     loses = LosesItsAnswer(type_).client(stage.client)
     async with stage.worker_here(client=loses, tool_modules=ODD):
         run = await stage.start(going_on("write.lost", on_failure))
@@ -69,9 +67,7 @@ async def test_no_plan_goes_on_over_a_write_that_may_have_happened(
 @pytest.mark.parametrize(
     ("on_failure", "reads"), [("continue", 2), ({"goto": "after"}, 1)], ids=["continue", "goto"]
 )
-async def test_a_plan_goes_on_over_a_write_that_is_proven_not_to_have_happened(
-    stage: Stage, on_failure: Any, reads: int
-) -> None:
+async def test_a_plan_goes_on_over_a_proven_no(stage: Stage, on_failure: Any, reads: int) -> None:
     async with stage.worker_here(tool_modules=ODD):
         run = await stage.start(going_on("write.refused", on_failure))
         result = await run.result()
@@ -80,7 +76,7 @@ async def test_a_plan_goes_on_over_a_write_that_is_proven_not_to_have_happened(
     assert result.uncompensated == []
 
 
-async def test_undoing_a_run_bars_late_attempts_of_the_write_that_has_failed_it(
+async def test_undoing_bars_late_attempts_of_the_failed_write(
     stage: Stage,
 ) -> None:
     async with stage.worker_here(tool_modules=ODD):

@@ -125,7 +125,7 @@ async def test_20_megabytes_leave_a_small_history_and_no_parts(stage: Stage) -> 
     assert not of_drafts(stage)
 
 
-async def test_what_a_terminated_run_has_written_is_removed_by_a_round_of_reconcile(
+async def test_a_round_removes_the_drafts_of_a_terminated_run(
     stage: Stage,
 ) -> None:
     report = Report()
@@ -156,9 +156,7 @@ async def progress(run: Run) -> dict[str, object]:
     ("tool", "durability"),
     [("pages.read", "sync"), ("pages.write", "sync"), ("pages.write", "exit")],
 )
-async def test_the_attempt_after_a_killed_one_hears_how_far_it_has_come(
-    stage: Stage, tool: str, durability: str
-) -> None:
+async def test_a_later_attempt_hears_its_progress(stage: Stage, tool: str, durability: str) -> None:
     plan = Plan.model_validate({"steps": [{"tool": "pages.count"}, {"id": "it", "tool": tool}]})
     with stage.worker(tool_modules=LONG) as doomed:
         run = await stage.start(plan, durability=durability)
@@ -172,7 +170,7 @@ async def test_the_attempt_after_a_killed_one_hears_how_far_it_has_come(
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_long_call_leaves_its_progress_in_the_ledger_from_time_to_time(
+async def test_a_long_call_leaves_its_progress_in_the_ledger(
     stage: Stage,
 ) -> None:
     plan = Plan.model_validate({"steps": [{"id": "it", "tool": "pages.write"}]})
@@ -224,9 +222,7 @@ async def test_a_turn_that_a_kill_has_cut_short_is_asked_again_and_recorded_whol
 
 
 @pytest.mark.crash
-async def test_show_prints_tokens_while_a_turn_is_under_way_and_voids_those_that_a_kill_cut_short(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_show_voids_tokens_of_a_killed_turn(stage: Stage, order_id: str, count: Path) -> None:
     streams: dict[str, Any] = {**settings("pydantic-ai"), "stream_turns": "yes"}
     starter = Starter(stage.environment(), stage.folder)
     told = list[dict[str, Any]]()

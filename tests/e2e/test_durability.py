@@ -72,9 +72,7 @@ async def test_a_run_ends_as_in_sync_with_fewer_rows_in_its_history(
 
 @pytest.mark.crash
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_read_whose_worker_dies_before_history_has_it_keeps_its_answer(
-    stage: Stage, order_id: str, mode: str
-) -> None:
+async def test_an_unreported_read_keeps_its_answer(stage: Stage, order_id: str, mode: str) -> None:
     with stage.worker(crash_at=f"refunds.calculate:{CrashPoint.BEFORE_REPORT}") as doomed:
         doomed.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
@@ -93,9 +91,7 @@ async def test_a_read_whose_worker_dies_before_history_has_it_keeps_its_answer(
     assert [row["output"] for row in reads] == [order.output]
 
 
-async def test_a_batch_tells_where_it_is_and_goes_on_there_after_a_pause(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_paused_batch_goes_on_where_it_was(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await restocking(stage, order_id, "exit")
         assert await until(lambda: at_step(run), lambda at: at == "restock")
@@ -111,9 +107,7 @@ async def test_a_batch_tells_where_it_is_and_goes_on_there_after_a_pause(
 
 
 @pytest.mark.crash
-async def test_a_cancelled_run_undoes_what_only_the_ledger_knows_of(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_cancel_undoes_what_only_the_ledger_knows(stage: Stage, order_id: str) -> None:
     with stage.worker(crash_at=f"mail.send:{CrashPoint.BEFORE_CLAIM}") as doomed:
         doomed.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability="exit")

@@ -99,9 +99,7 @@ async def test_a_run_that_was_killed_ends_and_a_stolen_temporal_database_tells_n
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_all_that_a_run_sends_is_encrypted_with_one_key_of_its_own(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_run_encrypts_with_one_key_of_its_own(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.approve()
@@ -112,9 +110,7 @@ async def test_all_that_a_run_sends_is_encrypted_with_one_key_of_its_own(
         assert {row["run_id"] for row in tx.all(rows_of(run_keys))} == {"", run.run_id}
 
 
-async def test_a_decision_that_was_pasted_in_plain_is_taken(
-    stage: Stage, client: Client, order_id: str
-) -> None:
+async def test_a_plain_decision_is_taken(stage: Stage, client: Client, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
@@ -127,9 +123,7 @@ async def test_a_decision_that_was_pasted_in_plain_is_taken(
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_where_a_call_is_can_be_told_although_its_heartbeats_are_encrypted(
-    stage: Stage, order_id: str
-) -> None:
+async def test_encrypted_heartbeats_tell_where_a_call_is(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await restocking(stage, order_id, "exit")
         assert await until(lambda: at_step(run), lambda at: at == "restock")
@@ -151,9 +145,7 @@ async def test_what_only_runs_send_to_runs_is_refused_in_plain(
     assert result.state is RunState.COMPLETED
 
 
-async def test_the_input_of_another_run_starts_nothing(
-    stage: Stage, client: Client, order_id: str
-) -> None:
+async def test_another_runs_input_is_refused(stage: Stage, client: Client, order_id: str) -> None:
     run = await stage.start(example_plan("refund.yaml", order_id=order_id))
     payload = await started_with(run)
     name = f"copy-{uuid.uuid4().hex[:8]}"

@@ -23,9 +23,7 @@ from tests.ledger_databases import DATABASES
 
 
 @pytest.mark.crash
-async def test_an_attempt_of_an_earlier_life_makes_nothing_after_a_later_one_has_completed(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_an_earlier_life_makes_nothing(stage: Stage, order_id: str, tmp_path: Path) -> None:
     meant = tmp_path / "meant"
     meant.write_text("a mail")
     read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}
@@ -64,7 +62,7 @@ async def lived_again(stage: Stage, *then: dict[str, object]) -> Run:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_run_that_is_reset_after_its_end_and_terminated_is_found_and_unwound(
+async def test_a_reset_and_terminated_run_is_found_and_unwound(
     stage: Stage,
 ) -> None:
     async with stage.worker_here(**TOOLS):
@@ -78,9 +76,7 @@ async def test_a_run_that_is_reset_after_its_end_and_terminated_is_found_and_unw
     assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])
 
 
-async def test_a_run_that_fails_when_it_is_reset_after_its_end_is_on_record_as_failed(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_a_reset_run_that_fails_is_on_record_so(stage: Stage, tmp_path: Path) -> None:
     meant = tmp_path / "meant"
     meant.write_text("well")
     read = {"id": "which", "tool": "papers.which", "params": {"file": str(meant)}}

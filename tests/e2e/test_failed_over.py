@@ -46,9 +46,7 @@ async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
 
 
 @pytest.mark.parametrize("effects", [1, RUNS, 2 * RUNS])
-async def test_a_primary_killed_in_claims_and_commits_loses_nothing_and_doubles_nothing(
-    stage: Stage, pair: Replicated, effects: int
-) -> None:
+async def test_a_killed_primary_loses_none(stage: Stage, pair: Replicated, effects: int) -> None:
     # A repeated request would count, whatever its key: only the ledger and lookups protect.
     for endpoint in ("refunds", "restocks"):
         stage.shop.fault(endpoint, ignore_keys=True)

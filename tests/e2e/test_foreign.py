@@ -68,9 +68,7 @@ async def ends_once_approved(run: Run, request: ApprovalRequest, folder: Path, t
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_policy_asks_once_a_run_has_read_foreign_content_and_not_before(
-    stage: Stage, folder: Path
-) -> None:
+async def test_a_policy_asks_only_after_foreign_content(stage: Stage, folder: Path) -> None:
     counts = {"id": "count", "tool": "mail.count", "params": {"folder": str(folder)}}
     async with stage.worker_here(tool_modules=TOOLS):
         alone = await stage.start(plan(counts, sends(folder, "before")))
@@ -93,9 +91,7 @@ async def test_a_policy_asks_once_a_run_has_read_foreign_content_and_not_before(
 
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
-async def test_a_policy_asks_in_the_other_modes_as_well(
-    stage: Stage, folder: Path, durability: str
-) -> None:
+async def test_a_policy_asks_in_each_mode(stage: Stage, folder: Path, durability: str) -> None:
     async with stage.worker_here(tool_modules=TOOLS):
         run = await stage.start(plan(reads(folder), sends(folder)), durability=durability)
         await ends_once_approved(run, await asked_because_of(run, "mail.read"), folder, "hello")
@@ -104,9 +100,7 @@ async def test_a_policy_asks_in_the_other_modes_as_well(
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_what_a_foreign_lookup_has_found_has_a_policy_ask_also_in_a_run_that_replays_it(
-    stage: Stage, folder: Path, durability: str
-) -> None:
+async def test_a_foreign_lookup_marks_replays(stage: Stage, folder: Path, durability: str) -> None:
     posts = {**sends(folder, "posted", tool="mail.post"), "id": "post"}
     async with stage.worker_here(tool_modules=TOOLS, retries_in_doubt="1ms"):
         run = await stage.start(plan(posts, sends(folder, "1 ${post.note}")), durability=durability)
@@ -128,9 +122,7 @@ async def test_what_a_foreign_lookup_has_found_has_a_policy_ask_also_in_a_run_th
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_call_that_was_let_through_before_the_read_and_is_claimed_behind_it_is_asked_for(
-    stage: Stage, folder: Path
-) -> None:
+async def test_a_claim_behind_a_foreign_read_is_asked_for(stage: Stage, folder: Path) -> None:
     waived, reading = Pause("request_approval", done=True), reading_held()
     together = [sends(folder, after=[]), reads(folder, after=[])]
     client = reading.client(waived.client(stage.client))
@@ -150,9 +142,7 @@ async def test_a_call_that_was_let_through_before_the_read_and_is_claimed_behind
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_child_of_a_marked_run_is_marked_and_a_marked_child_marks_its_parent(
-    stage: Stage, folder: Path
-) -> None:
+async def test_children_and_parents_mark_each_other(stage: Stage, folder: Path) -> None:
     async with stage.worker_here(tool_modules=TOOLS):
         down = await stage.start(plan(reads(folder), child(sends(folder, "down"))))
         inner = inside(stage, down)
@@ -181,9 +171,7 @@ async def run_in_child(run: Run, inner: Run, folder: Path) -> None:
     assert mailbox.sent(folder) == ["down"]
 
 
-async def test_a_no_and_the_words_of_a_failure_are_foreign_content_too(
-    stage: Stage, folder: Path
-) -> None:
+async def test_a_no_and_a_failure_are_foreign_content_too(stage: Stage, folder: Path) -> None:
     async with stage.worker_here(tool_modules=TOOLS):
         (folder / "refuses").touch()
         failed = await stage.start(plan(reads(folder, on_failure="continue"), sends(folder, "a")))
@@ -195,9 +183,7 @@ async def test_a_no_and_the_words_of_a_failure_are_foreign_content_too(
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_write_marks_its_run_and_every_run_that_takes_its_recorded_answer(
-    stage: Stage, folder: Path
-) -> None:
+async def test_a_foreign_write_marks_each_run_that_takes_it(stage: Stage, folder: Path) -> None:
     exchange = {**sends(folder, "ping", "mail.exchange"), "id": "exchange"}
     async with stage.worker_here(tool_modules=TOOLS):
         first = await stage.start(plan(exchange, sends(folder, "one")))
@@ -228,9 +214,7 @@ async def test_a_reset_to_before_the_read_leaves_the_run_marked(stage: Stage, fo
         await ends_once_approved(again, await asked_because_of(again, "mail.read"), folder, "hello")
 
 
-async def test_a_run_that_takes_outputs_of_a_marked_one_over_is_marked(
-    stage: Stage, folder: Path
-) -> None:
+async def test_taken_over_outputs_carry_the_mark(stage: Stage, folder: Path) -> None:
     async with stage.worker_here(tool_modules=TOOLS):
         run = await stage.start(plan(reads(folder), sends(folder, "first")))
         await ends_once_approved(run, await run.asks(), folder, "first")
@@ -243,9 +227,7 @@ async def test_a_run_that_takes_outputs_of_a_marked_one_over_is_marked(
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_standing_approval_covers_a_marked_run_only_where_it_says_so(
-    stage: Stage, folder: Path
-) -> None:
+async def test_standing_approvals_cover_marked_runs_if_told(stage: Stage, folder: Path) -> None:
     spec = {"version": mailbox.forward.version, "schema_hash": mailbox.forward.schema_hash}
     limits = {"tool": "mail.forward", **spec}
     standing.granted(stage, "ann", **limits)
@@ -266,9 +248,7 @@ async def test_a_standing_approval_covers_a_marked_run_only_where_it_says_so(
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_standing_vote_is_lost_when_the_run_is_marked_before_the_claim(
-    stage: Stage, folder: Path
-) -> None:
+async def test_a_mark_before_the_claim_takes_standing_votes(stage: Stage, folder: Path) -> None:
     spec = {"version": mailbox.forward.version, "schema_hash": mailbox.forward.schema_hash}
     standing.granted(stage, "ann", tool="mail.forward", **spec)
     voted, reading = Pause("request_approval", done=True), reading_held()
@@ -313,9 +293,7 @@ def uses(stage: Stage, one: Standing) -> int:
     return listed.uses
 
 
-async def test_a_run_within_a_signed_standing_approval_asks_nobody_and_says_whose_it_was(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_standing_approval_asks_nobody_and_is_named(stage: Stage, order_id: str) -> None:
     person(stage, "ann")
     one = granted(
         stage, "ann", key_of(stage, "ann"), when="amount <= 120", total_of="amount",
@@ -340,9 +318,7 @@ async def test_a_run_within_a_signed_standing_approval_asks_nobody_and_says_whos
         assert uses(stage, one) == 1
 
 
-async def test_a_worker_killed_between_the_approval_and_the_claim_has_used_it_once(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_kill_uses_a_standing_approval_once(stage: Stage, order_id: str) -> None:
     one = granted(stage, "ann", count=1)
     with stage.worker(crash_at="payments.refund:before_claim") as doomed:
         doomed.wait_ready()

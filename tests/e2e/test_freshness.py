@@ -85,9 +85,7 @@ async def test_an_approval_that_rests_on_what_has_changed_is_void_and_asked_for_
     assert sorted(row["output"]["amount"] for row in rows) == ["10.50", "12.75"]
 
 
-async def test_an_approval_that_was_given_meanwhile_is_not_used_for_what_has_changed(
-    stage: Stage, order_id: str, price: Path
-) -> None:
+async def test_a_stale_approval_is_not_used(stage: Stage, order_id: str, price: Path) -> None:
     async with stage.worker_here(**PRICES):
         run, old = await paused(stage, plan(price, order_id))
         assert (await run.decide(decision_on(old))).code is VerdictCode.ACCEPTED
@@ -135,9 +133,7 @@ async def test_what_is_fresh_is_not_read_again(stage: Stage, order_id: str, pric
     assert (times_read(price), refunds(stage, order_id)) == (1, ["10.00"])
 
 
-async def test_what_cannot_be_read_again_is_not_taken_for_as_before(
-    stage: Stage, order_id: str, price: Path
-) -> None:
+async def test_unreadable_values_void_approvals(stage: Stage, order_id: str, price: Path) -> None:
     async with stage.worker_here(**PRICES):
         run, old = await paused(stage, plan(price, order_id))
         await run.decide(decision_on(old))
@@ -169,9 +165,7 @@ async def test_a_run_whose_history_is_long_at_its_resume_reads_again_and_goes_on
     assert (result.state, refunds(stage, order_id)) == (RunState.COMPLETED, ["12.00"])
 
 
-async def test_the_condition_of_a_step_that_has_not_begun_is_asked_again(
-    stage: Stage, order_id: str, price: Path
-) -> None:
+async def test_a_conditions_reads_are_made_again(stage: Stage, order_id: str, price: Path) -> None:
     # Given a step whose condition held while the run was paused
     read = {"id": "price", "tool": "prices.read", "params": {"file": str(price)}}
     given = {"order_id": order_id, "amount": "${price.amount}", "currency": "EUR"}
@@ -191,9 +185,7 @@ async def test_the_condition_of_a_step_that_has_not_begun_is_asked_again(
     assert refunds(stage, order_id) == []
 
 
-async def test_a_payment_that_a_human_looks_at_is_not_made_again_with_a_newer_price(
-    stage: Stage, order_id: str, price: Path
-) -> None:
+async def test_a_seen_payment_keeps_its_price(stage: Stage, order_id: str, price: Path) -> None:
     async with stage.worker_here(**PRICES):
         run = await stage.start(plan(price, order_id, interrupt="after"))
         await run.decide(decision_on(await run.asks()))
@@ -209,9 +201,7 @@ async def test_a_payment_that_a_human_looks_at_is_not_made_again_with_a_newer_pr
     assert len(await stage.effects(run)) == 1
 
 
-async def test_an_approval_behind_an_answer_to_what_has_changed_is_void_too(
-    stage: Stage, order_id: str, price: Path
-) -> None:
+async def test_a_changed_answer_voids_approvals(stage: Stage, order_id: str, price: Path) -> None:
     # Given a human who was asked about the price, and a refund of what they have said
     read = {"id": "price", "tool": "prices.read", "params": {"file": str(price)}}
     asks = {"id": "sum", "ask": "Refund ${price.amount}?"}
@@ -237,9 +227,7 @@ async def test_an_approval_behind_an_answer_to_what_has_changed_is_void_too(
     assert states[old.approval_id] == "void"
 
 
-async def test_a_step_between_two_reads_that_are_made_again_waits_for_its_own_only(
-    stage: Stage, order_id: str, price: Path
-) -> None:
+async def test_a_step_waits_for_its_own_reads(stage: Stage, order_id: str, price: Path) -> None:
     # Given a read that is made again only after a step that waits for an earlier one has ended
     file = {"file": str(price)}
     given = {"order_id": order_id, "amount": "${price.amount}", "currency": "EUR"}

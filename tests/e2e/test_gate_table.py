@@ -253,9 +253,7 @@ def test_the_table_has_a_line_for_each_decision_in_each_state() -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_decisions_that_do_not_count_change_nothing(
-    stage: Stage, temporal_cli: Path, state: str
-) -> None:
+async def test_idle_decisions_change_nothing(stage: Stage, temporal_cli: Path, state: str) -> None:
     stage.shop.fault("restock_undos", fail="before", status=422)
     tools = "tests.variants.refund_strict" if state == "approved" else SHOP_TOOLS
     before = stage.shop.requests("refunds")["received"]
@@ -273,9 +271,7 @@ async def test_decisions_that_do_not_count_change_nothing(
 
 
 @pytest.mark.parametrize("line", CHANGES, ids=lambda line: line.decision)
-async def test_the_first_decision_on_a_pending_request_counts(
-    stage: Stage, temporal_cli: Path, line: Line
-) -> None:
+async def test_the_first_decision_counts(stage: Stage, temporal_cli: Path, line: Line) -> None:
     async with stage.worker_here():
         for by in TRANSPORTS:
             before = stage.shop.requests("refunds")["received"]

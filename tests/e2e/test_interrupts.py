@@ -62,7 +62,7 @@ async def test_an_answer_is_the_output_of_the_step_that_asks(stage: Stage, order
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_an_answer_that_is_quicker_than_the_question_s_own_report_counts(
+async def test_an_answer_before_its_questions_report_counts(
     stage: Stage,
 ) -> None:
     # People are told in the transaction that records a question, before the run knows of that.
@@ -114,9 +114,7 @@ async def test_a_tool_that_asks_twice_gets_its_answers_in_order_over_a_crash(sta
     assert step(result, "notes").output == ["first", 2]
 
 
-async def test_a_write_that_asks_applies_nothing_before_and_is_approved_with_its_answer(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_write_that_asks_applies_nothing_before(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=ASKING):
         run = await stage.start(plan(refund_step(order_id)))
         first = await run.asks()
@@ -139,9 +137,7 @@ async def test_a_write_that_asks_applies_nothing_before_and_is_approved_with_its
 
 
 @pytest.mark.parametrize("answer", ["accept", "reject"])
-async def test_a_human_looks_before_a_step_and_a_rejected_one_is_not_called(
-    stage: Stage, order_id: str, answer: str
-) -> None:
+async def test_a_rejected_look_calls_nothing(stage: Stage, order_id: str, answer: str) -> None:
     async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):
         run = await stage.start(plan(refund_step(order_id), interrupts={"before": ["payments.*"]}))
         view = await asks(run, "refund.1")
@@ -157,9 +153,7 @@ async def test_a_human_looks_before_a_step_and_a_rejected_one_is_not_called(
     assert step(result, "refund").state == ("succeeded" if done else "skipped")
 
 
-async def test_a_human_replaces_an_output_and_the_original_is_kept(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_human_replaces_an_output(stage: Stage, order_id: str) -> None:
     read = {"id": "order", "tool": "orders.read", "params": {"order_id": order_id}}
     read["interrupt"] = "after"
     note = {"id": "note", "ask": "Is ${order.order_id} right?"}
@@ -177,9 +171,7 @@ async def test_a_human_replaces_an_output_and_the_original_is_kept(
     assert (shown.output, shown.original) == ({"order_id": "order-77"}, original)
 
 
-async def test_an_effect_that_is_rejected_afterwards_is_undone_and_the_plan_goes_on(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_rejected_effect_is_undone_and_plans_go_on(stage: Stage, order_id: str) -> None:
     pay = refund_step(order_id, interrupt="after", on_reject={"goto": "end"})
     between = {"id": "between", "ask": "never asked"}
     end = {"id": "end", "ask": "Done?", "after": ["between"]}
@@ -201,9 +193,7 @@ async def test_an_effect_that_is_rejected_afterwards_is_undone_and_the_plan_goes
     }
 
 
-async def test_a_rejected_call_is_skipped_where_the_plan_says_so(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_rejected_call_may_be_skipped(stage: Stage, order_id: str) -> None:
     after = {"id": "after", "ask": "Rejected because: ${refund.rejected.reason}. All well?"}
     async with stage.worker_here():
         run = await stage.start(plan(refund_step(order_id, on_reject="skip"), after))

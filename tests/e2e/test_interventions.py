@@ -31,9 +31,7 @@ async def in_doubt(stage: Stage, order_id: str, *, applied: bool) -> tuple[Run, 
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_it_happened_needs_evidence_and_its_receipt_serves_later_steps(
-    stage: Stage, order_id: str
-) -> None:
+async def test_happened_needs_evidence_and_serves_later_steps(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=NEITHER):
         run, question = await in_doubt(stage, order_id, applied=True)
         with pytest.raises(WorkflowUpdateFailedError) as refused:
@@ -54,9 +52,7 @@ async def test_it_happened_needs_evidence_and_its_receipt_serves_later_steps(
 
 
 @pytest.mark.parametrize("on_failure", ["compensate", "continue"])
-async def test_what_did_not_happen_and_is_called_off_is_not_called_again_and_the_plan_goes_by_that(
-    stage: Stage, order_id: str, on_failure: str
-) -> None:
+async def test_a_call_off_repeats_nothing(stage: Stage, order_id: str, on_failure: str) -> None:
     plan = example_plan("refund.yaml", order_id=order_id)
     steps = [
         one.model_copy(update={"on_failure": on_failure}) if one.id == "refund" else one
@@ -92,9 +88,7 @@ async def test_giving_up_fails_the_run_and_lists_the_effect(stage: Stage, order_
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_second_run_joins_the_open_question_and_goes_on_when_it_is_settled(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_second_run_joins_the_open_question(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=NEITHER):
         first, question = await in_doubt(stage, order_id, applied=True)
         second = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -114,9 +108,7 @@ async def test_a_second_run_joins_the_open_question_and_goes_on_when_it_is_settl
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_run_follows_the_ledger_where_its_question_was_settled_without_it(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_run_follows_a_question_settled_elsewhere(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=NEITHER):
         run, question = await in_doubt(stage, order_id, applied=False)
         answer = {"intervention_id": question.id, "outcome": "not_happened"}

@@ -26,9 +26,7 @@ def planned(agent: str, order_id: str, count: Path, **more: Any) -> Plan:
     return Plan.model_validate(plan | more)
 
 
-async def test_calls_of_one_turn_run_beside_each_other(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_calls_of_one_turn_run_in_parallel(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**AGENTS):
         run = await stage.start(planned("hasty", order_id, count))
         request = await run.asks("turn-1.1")
@@ -46,9 +44,7 @@ async def test_calls_of_one_turn_run_beside_each_other(
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 0)
 
 
-async def test_a_graphs_interrupt_asks_a_human_and_its_functions_need_no_thread(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_a_graphs_interrupt_asks_a_human(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**AGENTS):
         run = await stage.start(planned("graph", order_id, count))
         await run.in_state(RunState.WAITING_INPUT)
@@ -61,9 +57,7 @@ async def test_a_graphs_interrupt_asks_a_human_and_its_functions_need_no_thread(
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 1)
 
 
-async def test_an_agent_inside_a_node_that_is_interrupted_repeats_nothing(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_interrupted_nodes_repeat_nothing(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**AGENTS):
         run = await stage.start(planned("asks_afterwards", order_id, count))
         await run.decide(decision_on(await run.asks("turn-2.1")))
@@ -76,9 +70,7 @@ async def test_an_agent_inside_a_node_that_is_interrupted_repeats_nothing(
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
 
 
-async def test_a_call_that_no_model_has_asked_for_is_not_made_again_with_its_node(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_calls_without_model_are_made_once(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**AGENTS):
         run = await stage.start(planned("without_model", order_id, count))
         await run.decide(decision_on(await run.asks("refund")))
@@ -91,9 +83,7 @@ async def test_a_call_that_no_model_has_asked_for_is_not_made_again_with_its_nod
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_call_by_code_is_not_taken_for_another_one_that_has_its_id(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_calls_with_one_id_stay_apart(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**AGENTS):
         run = await stage.start(planned("same_ids", order_id, count))
         result = await run.result()
@@ -104,9 +94,7 @@ async def test_a_call_by_code_is_not_taken_for_another_one_that_has_its_id(
 
 
 @pytest.mark.crash
-async def test_a_worker_killed_behind_a_graphs_interrupt_asks_nobody_again_and_pays_once(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_kills_behind_interrupts_pay_once(stage: Stage, order_id: str, count: Path) -> None:
     with stage.worker(**AGENTS) as first:
         first.wait_ready()
         run = await stage.start(planned("graph", order_id, count))
@@ -122,9 +110,7 @@ async def test_a_worker_killed_behind_a_graphs_interrupt_asks_nobody_again_and_p
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (2, 1)
 
 
-async def test_a_model_is_told_of_a_tool_that_is_not_there_and_of_params_that_are_no_json(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_a_model_is_told_of_unfit_calls(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**AGENTS):
         run = await stage.start(planned("stumbler", order_id, count))
         result = await run.result()
@@ -135,9 +121,7 @@ async def test_a_model_is_told_of_a_tool_that_is_not_there_and_of_params_that_ar
     assert turns(count) == 3
 
 
-async def test_a_graph_that_reaches_its_limit_fails_the_run(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_a_graph_at_its_limit_fails_the_run(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**AGENTS):
         run = await stage.start(planned("limited", order_id, count))
         result = await run.result()
@@ -146,9 +130,7 @@ async def test_a_graph_that_reaches_its_limit_fails_the_run(
     assert turns(count) == 4
 
 
-async def test_a_graph_that_is_not_run_by_invoke_fails_the_run(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_a_graph_without_invoke_fails(stage: Stage, order_id: str, count: Path) -> None:
     plan = driven(LANGCHAIN, "refunds", order_id, count)
     directly = plan.model_copy(update={"input": {**plan.input, "directly": True}})
     async with stage.worker_here(**AGENTS):
@@ -172,9 +154,7 @@ async def test_traces_that_a_worker_is_set_to_send_are_not_sent_from_a_run(
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (3, 1)
 
 
-async def test_what_a_model_has_written_out_of_canonical_json_is_carried_on(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_odd_model_json_is_carried_on(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**AGENTS):
         run = await stage.start(planned("odd", order_id, count), continue_after=10)
         await run.decide(decision_on(await run.asks("turn-3.1")))
@@ -194,9 +174,7 @@ def openai_planned(agent: str, order_id: str, count: Path) -> Plan:
     return Plan.model_validate({"agent": named, "goal": f"Refund {count} {order_id} please"})
 
 
-async def test_an_openai_model_is_told_of_a_tool_that_is_not_there_and_of_params_that_are_no_json(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_openai_models_hear_of_unfit_calls(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**OPENAI_AGENTS):
         run = await stage.start(driven(OPENAI, "stumbler", order_id, count))
         result = await run.result()
@@ -205,9 +183,7 @@ async def test_an_openai_model_is_told_of_a_tool_that_is_not_there_and_of_params
     assert turns(count) == 3
 
 
-async def test_an_agent_that_comes_to_no_end_fails_the_run(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_an_endless_agent_fails_the_run(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**OPENAI_AGENTS):
         run = await stage.start(driven(OPENAI, "runner", order_id, count))
         result = await run.result()
@@ -216,9 +192,7 @@ async def test_an_agent_that_comes_to_no_end_fails_the_run(
     assert turns(count) == 10
 
 
-async def test_a_run_that_continues_as_new_goes_on_with_the_agent_that_has_taken_over(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_a_handover_outlives_executions(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**OPENAI_AGENTS):
         run = await stage.start(openai_planned("clerk", order_id, count), continue_after=10)
         await run.decide(decision_on(await run.asks("turn-3.1")))
@@ -230,9 +204,7 @@ async def test_a_run_that_continues_as_new_goes_on_with_the_agent_that_has_taken
     assert (turns(count), stage.shop.counts(order_id)["refunds"]) == (4, 1)
 
 
-async def test_an_agent_that_is_a_tool_does_not_go_on_in_place_of_the_one_that_has_it(
-    stage: Stage, order_id: str, count: Path
-) -> None:
+async def test_an_agent_that_is_a_tool_gives_back(stage: Stage, order_id: str, count: Path) -> None:
     async with stage.worker_here(**OPENAI_AGENTS):
         run = await stage.start(openai_planned("delegator", order_id, count), continue_after=25)
         result = await run.result()

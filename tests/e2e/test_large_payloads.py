@@ -61,9 +61,7 @@ COUNT = {"id": "count", "tool": "pages.count", "params": {"pages": "${pages}"}}
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_the_outputs_of_a_long_list_are_handed_on_to_a_step_a_condition_and_a_child(
-    stage: Stage, order_id: str, mode: str
-) -> None:
+async def test_a_long_lists_outputs_are_handed_on(stage: Stage, order_id: str, mode: str) -> None:
     late = {"id": "late", "tool": "pages.read", "when": "pages[7].n == 7", "params": {"n": 1}}
     theirs = {**COUNT, "params": {"pages": "${input.pages}"}}
     child = {
@@ -83,9 +81,7 @@ async def test_the_outputs_of_a_long_list_are_handed_on_to_a_step_a_condition_an
     assert len(step(result, "pages").output) == MANY  # type: ignore[arg-type]
 
 
-async def test_a_model_is_told_of_all_that_was_done_however_much_it_was(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_model_hears_all_of_it(stage: Stage, order_id: str, tmp_path: Path) -> None:
     script = [call("pages.read", n=n, length=300_000) for n in range(8)]
     async with stage.worker_here(**PAGES, **MODEL, largest_inline=str(1024 * 1024)):
         run = await stage.start(driven(tmp_path, *script, finish("ok")))
@@ -96,9 +92,7 @@ async def test_a_model_is_told_of_all_that_was_done_however_much_it_was(
 
 
 @pytest.mark.parametrize("mode", ["async", "exit"])
-async def test_outputs_that_stay_inline_by_a_large_setting_are_reported_at_once(
-    stage: Stage, mode: str
-) -> None:
+async def test_large_inline_outputs_are_reported_at_once(stage: Stage, mode: str) -> None:
     steps = plan(pages(length=60_000), input=numbers(100))
     async with stage.worker_here(**PAGES, largest_inline=str(64 * 1024)):
         run = await stage.start(steps, durability=mode)
@@ -118,9 +112,7 @@ async def test_steps_that_begin_at_once_hand_on_more_than_a_message_takes(stage:
 
 
 @pytest.mark.parametrize("decisions", ["open", "signed"])
-async def test_a_decision_as_large_as_the_server_takes_is_refused_and_the_run_goes_on(
-    stage: Stage, client: Client, decisions: str
-) -> None:
+async def test_a_huge_decision_is_refused(stage: Stage, client: Client, decisions: str) -> None:
     order_id, other = stage.shop.new_order(), stage.shop.new_order()
     gated = refund_step(other, approval={"expires_in": "1h"}) | {"id": "second"}
     umas = key_of(stage, person(stage, "uma"))
@@ -145,7 +137,7 @@ async def test_a_decision_as_large_as_the_server_takes_is_refused_and_the_run_go
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
-async def test_events_that_are_kept_for_later_go_along_into_the_next_execution(
+async def test_kept_events_go_along_into_the_next_execution(
     stage: Stage,
 ) -> None:
     waits = [
@@ -191,9 +183,7 @@ async def test_a_run_whose_history_is_full_fails_and_undoes_what_it_has_done(
     assert [row["type"] for row in await stage.events(run, "run.failed")] == ["run.failed"]
 
 
-async def test_a_worker_that_cannot_reach_the_store_loses_nothing_and_goes_on_later(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_lost_store_loses_nothing(stage: Stage, order_id: str) -> None:
     folder, away = stage.folder / "artifacts", stage.folder / "away"
     gated = refund_step(order_id, approval={"expires_in": "1h"})
     steps = plan(pages(), gated, COUNT, input=numbers())
@@ -216,9 +206,7 @@ async def test_a_worker_that_cannot_reach_the_store_loses_nothing_and_goes_on_la
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_run_that_was_started_with_what_is_not_there_yet_waits_for_it(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_run_waits_for_a_start_that_is_not_there_yet(stage: Stage, order_id: str) -> None:
     folder, away = stage.folder / "artifacts", stage.folder / "away"
     each = {"tool": "pages.count", "params": {"pages": ["x" * 300_000]}}
     run = await stage.start(plan(*({**each, "id": f"count{n}"} for n in range(5))))
@@ -264,9 +252,7 @@ def looking_in(stage: Stage, folder: Path) -> Client:
 
 @pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("looks_in", ["another store", "an empty folder"])
-async def test_a_worker_that_looks_in_the_wrong_store_leaves_what_is_sent_to_another(
-    stage: Stage, order_id: str, looks_in: str
-) -> None:
+async def test_a_wrong_store_keeps_what_is_sent(stage: Stage, order_id: str, looks_in: str) -> None:
     right, wrong = stage.folder / "artifacts", stage.folder / "elsewhere"
     if looks_in == "another store":
         await Blobs(str(wrong)).store_id(make=True)

@@ -57,9 +57,7 @@ async def calls(run: Run) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("activity", ["open_run", "request_approval", "verify_decision"])
-async def test_a_ledger_that_is_away_for_a_while_adds_one_activity_to_a_history(
-    stage: Stage, order_id: str, activity: str
-) -> None:
+async def test_a_lost_ledger_adds_one_activity(stage: Stage, order_id: str, activity: str) -> None:
     fails = FailsForNow(activity, attempts=4)
     async with stage.worker_here(client=fails.client(stage.client)):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -75,9 +73,7 @@ async def test_a_ledger_that_is_away_for_a_while_adds_one_activity_to_a_history(
 
 @pytest.mark.crash
 @pytest.mark.parametrize("by", ["signal", "temporal"])
-async def test_what_a_run_asked_before_a_crash_waits_for_nobody_once_it_has_ended(
-    stage: Stage, order_id: str, by: str
-) -> None:
+async def test_a_crashed_question_keeps_nobody(stage: Stage, order_id: str, by: str) -> None:
     with stage.worker(crash_at=f"request_approval:{CrashPoint.BEFORE_REPORT}") as doomed:
         doomed.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -96,9 +92,7 @@ async def test_what_a_run_asked_before_a_crash_waits_for_nobody_once_it_has_ende
 
 
 @pytest.mark.crash
-async def test_a_decision_by_update_lends_its_verdict_to_no_other_after_a_crash(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_decided_update_lends_no_verdict(stage: Stage, order_id: str) -> None:
     with stage.worker(crash_at=f"verify_decision:{CrashPoint.BEFORE_REPORT}") as doomed:
         doomed.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -118,7 +112,7 @@ async def test_a_decision_by_update_lends_its_verdict_to_no_other_after_a_crash(
 
 
 @pytest.mark.crash
-async def test_an_answer_by_update_lends_its_verdict_to_no_other_after_a_crash(
+async def test_an_answered_update_lends_its_verdict_to_no_other(
     stage: Stage,
 ) -> None:
     asks = {"question": "How many?", "answer": {"type": "integer"}}
@@ -167,9 +161,7 @@ async def test_an_answer_without_a_name_is_to_what_waited_before_a_crash(stage: 
         await run.result()
 
 
-async def test_an_audit_compares_the_heads_that_calls_made_here_have_returned(
-    stage: Stage, order_id: str
-) -> None:
+async def test_an_audit_compares_heads_of_calls_made_here(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.asks()
@@ -195,9 +187,7 @@ def empty_url(tmp_path: Path) -> str:
     return url
 
 
-async def test_a_run_unknown_to_its_ledger_waits_for_a_human_and_goes_on_once_it_is_restored(
-    stage: Stage, empty_url: str, order_id: str
-) -> None:
+async def test_an_unknown_run_waits(stage: Stage, empty_url: str, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.asks()
@@ -216,9 +206,7 @@ async def test_a_run_unknown_to_its_ledger_waits_for_a_human_and_goes_on_once_it
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_call_whose_run_the_ledger_has_lost_is_never_made(
-    stage: Stage, empty_url: str, order_id: str
-) -> None:
+async def test_a_lost_run_makes_no_call(stage: Stage, empty_url: str, order_id: str) -> None:
     before = stage.shop.requests("refunds")["received"]
     calling = Pause("execute_tools", lambda batch: batch.first.step_id == "refund")
     async with stage.worker_here(client=calling.client(stage.client)):

@@ -81,9 +81,7 @@ async def test_items_that_follow_one_another_are_one_batch(stage: Stage) -> None
         ("exit", CrashPoint.BEFORE_REPORT),
     ],
 )
-async def test_a_worker_that_dies_at_an_item_doubles_and_drops_none(
-    stage: Stage, mode: str, point: CrashPoint
-) -> None:
+async def test_a_kill_at_an_item_doubles_none(stage: Stage, mode: str, point: CrashPoint) -> None:
     orders = new_orders(stage)
     with stage.worker(crash_at=f"payments.refund:{point}", tool_modules=UNGATED) as doomed:
         doomed.wait_ready()
@@ -112,9 +110,7 @@ async def test_a_pause_stops_a_list_between_its_items(stage: Stage, mode: str) -
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_cancel_undoes_the_items_that_were_done_and_begins_no_other(
-    stage: Stage, mode: str
-) -> None:
+async def test_a_cancel_undoes_done_items_and_begins_no_other(stage: Stage, mode: str) -> None:
     orders = new_orders(stage)
     async with stage.worker_here(tool_modules=UNGATED):
         run = await at_its_second_item(stage, mode, orders)
@@ -129,9 +125,7 @@ async def test_a_cancel_undoes_the_items_that_were_done_and_begins_no_other(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_what_was_done_for_items_is_undone_when_one_of_them_fails(
-    stage: Stage, mode: str
-) -> None:
+async def test_a_failed_item_undoes_the_others(stage: Stage, mode: str) -> None:
     orders = [*new_orders(stage, 2), "order-404", *new_orders(stage, 1)]
     async with stage.worker_here(tool_modules=UNGATED):
         run = await stage.start(refunds(orders), durability=mode)
@@ -219,9 +213,7 @@ def counting(many: int, **then: Any) -> list[dict[str, Any]]:
     ]
 
 
-async def test_lists_inside_lists_end_where_the_run_has_no_room_left(
-    stage: Stage, order_id: str
-) -> None:
+async def test_nested_lists_end_where_no_room_is_left(stage: Stage, order_id: str) -> None:
     refund = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
     leaf = {"tool": "numbers.upto", "params": {"many": 1}}
     inner = {"plan": {"steps": counting(900, **leaf)}}
@@ -284,9 +276,7 @@ async def waits(stage: Stage, visit: Visit, run: Run) -> None:
         pytest.param("postgresql", "account.read", marks=pytest.mark.postgres),
     ],
 )
-async def test_two_runs_on_one_resource_never_overlap_whatever_their_tools(
-    stage: Stage, visit: Visit, second: str
-) -> None:
+async def test_runs_on_one_resource_never_overlap(stage: Stage, visit: Visit, second: str) -> None:
     async with stage.worker_here(tool_modules=ACCOUNT):
         first = await stage.start(resource_plan("account.pay", visit))
         await begun(visit, first)
@@ -305,9 +295,7 @@ async def test_two_runs_on_one_resource_never_overlap_whatever_their_tools(
 
 
 @pytest.mark.crash
-async def test_what_a_killed_worker_held_its_own_run_takes_over_and_another_gets_after_the_limit(
-    stage: Stage, visit: Visit
-) -> None:
+async def test_a_dead_workers_resource_is_taken_over_in_time(stage: Stage, visit: Visit) -> None:
     crash_at = "account.pay:during_call"
     with stage.worker(tool_modules=ACCOUNT, crash_at=crash_at) as doomed:
         doomed.wait_ready()
@@ -334,9 +322,7 @@ def after_the_lease_of(acquired: dict[str, Any]) -> str:
 
 
 @pytest.mark.crash
-async def test_a_tool_that_blocks_its_worker_past_the_lease_ends_it_before_others_may_have_it(
-    stage: Stage, visit: Visit
-) -> None:
+async def test_a_tool_blocking_past_its_lease_ends_its_worker(stage: Stage, visit: Visit) -> None:
     with stage.worker(tool_modules=ACCOUNT) as blocked:
         blocked.wait_ready()
         first = await stage.start(resource_plan("account.block", visit))

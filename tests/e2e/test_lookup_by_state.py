@@ -65,9 +65,7 @@ async def test_what_was_so_before_the_call_is_for_a_human_after_a_crash(
 
 
 @pytest.mark.parametrize("point", [point for point in CrashPoint])
-async def test_what_was_not_so_before_the_call_is_made_once_wherever_the_worker_dies(
-    stage: Stage, booking: str, point: CrashPoint
-) -> None:
+async def test_an_unmet_state_is_made_once(stage: Stage, booking: str, point: CrashPoint) -> None:
     run = await killed(stage, booking, point)
     async with stage.worker_here(**TOOLS):
         result = await run.result()
@@ -77,9 +75,7 @@ async def test_what_was_not_so_before_the_call_is_made_once_wherever_the_worker_
     assert stage.intervention_rows(run) == []
 
 
-async def test_what_is_so_already_is_called_all_the_same_and_the_ledger_tells(
-    stage: Stage, booking: str
-) -> None:
+async def test_what_is_so_already_is_called_and_told(stage: Stage, booking: str) -> None:
     Path(booking).write_text(json.dumps(["LH2"]))
     params: Any = {"booking": booking, "flight": "LH2"}
     plan = Plan.model_validate([{"id": "change", "tool": "flights.change", "params": params}])
@@ -93,9 +89,7 @@ async def test_what_is_so_already_is_called_all_the_same_and_the_ledger_tells(
     assert seen["body"]["answer"] == "found"
 
 
-async def test_a_lookup_that_says_no_after_a_crash_is_the_steps_no(
-    stage: Stage, booking: str
-) -> None:
+async def test_a_lookups_no_after_a_crash_is_the_steps_no(stage: Stage, booking: str) -> None:
     run = await killed(stage, booking, CrashPoint.AFTER_CLAIM)
     Path(booking).write_text(json.dumps(["LH1", "closed"]))
     async with stage.worker_here(**TOOLS):
@@ -108,9 +102,7 @@ async def test_a_lookup_that_says_no_after_a_crash_is_the_steps_no(
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
-async def test_an_attempt_is_given_the_time_for_its_looks_beside_that_for_its_call(
-    stage: Stage, booking: str, durability: str
-) -> None:
+async def test_an_attempt_has_time_for_looks(stage: Stage, booking: str, durability: str) -> None:
     params: Any = {"booking": booking, "flight": "LH2"}
     change: Any = {"id": "change", "tool": "flights.change", "params": params}
     back: Any = {**change, "id": "back", "params": {**params, "flight": "LH1"}}

@@ -62,9 +62,7 @@ def value(text: str, name: str, *labels: str) -> float:
     return sum(float(number) for said, number in series if all(one in said for one in labels))
 
 
-async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_recovery_shows_at_endpoint_and_ledger(stage: Stage, order_id: str) -> None:
     with listening() as free:
         address = address_of(free)
     with stage.worker(crash_at="payments.refund:after_call") as doomed:
@@ -105,9 +103,7 @@ async def test_a_recovery_shows_at_the_endpoint_and_in_the_figures_of_the_ledger
     assert (found.duplicates.keys, found.invariants.ok, found.invariants.runs) == (0, 1, 1)
 
 
-async def test_a_receiver_gets_the_metrics_that_an_endpoint_would_show(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_receiver_gets_an_endpoints_metrics(stage: Stage, order_id: str) -> None:
     committed = (("outcome", "committed"), ("tool", "payments.refund"))
     with receiving() as receiver:
         environment = stage.environment() | {
@@ -168,9 +164,7 @@ async def test_a_receiver_gets_the_metrics_that_an_endpoint_would_show(
     ],
     ids=["two ways", "another protocol", "taken"],
 )
-def test_what_cannot_be_sent_or_served_is_refused_in_one_line(
-    tmp_path: Path, settings: dict[str, str], said: str
-) -> None:
+def test_bad_metrics_are_refused(tmp_path: Path, settings: dict[str, str], said: str) -> None:
     with listening() as taken:
         own = {"SUREHAND_DATABASE_URL": "sqlite:///none.db", "SUREHAND_METRICS": address_of(taken)}
         with WorkerProcess(own | settings, tmp_path) as worker:
@@ -261,9 +255,7 @@ async def test_a_wait_is_no_open_span_and_links_join_the_traces_over_a_kill_and_
     assert first.ended_ns <= second.began_ns
 
 
-async def test_spans_say_what_the_conventions_ask_and_which_effect_it_was(
-    stage: Stage, order_id: str, receiver: Receiver
-) -> None:
+async def test_spans_follow_conventions(stage: Stage, order_id: str, receiver: Receiver) -> None:
     with traced(stage, receiver) as worker:
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.approve()
@@ -291,9 +283,7 @@ async def test_spans_say_what_the_conventions_ask_and_which_effect_it_was(
     assert said["surehand.effect.id"] in entries
 
 
-async def test_no_span_has_params_outputs_or_the_words_of_an_error(
-    stage: Stage, order_id: str, receiver: Receiver
-) -> None:
+async def test_spans_hold_no_secrets(stage: Stage, order_id: str, receiver: Receiver) -> None:
     ticket = {"order_id": order_id, "ticket_id": "ticket-78"}
     with traced(stage, receiver) as worker:
         run = await stage.start(example_plan("refund_fails.yaml", **ticket))
@@ -311,9 +301,7 @@ async def test_no_span_has_params_outputs_or_the_words_of_an_error(
         assert content.encode() not in receiver.raw, content
 
 
-async def test_a_child_run_is_in_its_parents_trace_until_it_waits(
-    stage: Stage, order_id: str, receiver: Receiver
-) -> None:
+async def test_a_child_shares_the_trace(stage: Stage, order_id: str, receiver: Receiver) -> None:
     after = {"id": "after", "ask": "Paid. Well?"}
     with traced(stage, receiver) as worker:
         run = await stage.start(plan(child(refund_step(order_id)), after))
@@ -333,9 +321,7 @@ async def test_a_child_run_is_in_its_parents_trace_until_it_waits(
         assert span.attributes["surehand.run.state"] != "running"
 
 
-async def test_a_run_that_continues_as_new_links_its_traces(
-    stage: Stage, order_id: str, receiver: Receiver
-) -> None:
+async def test_continued_runs_link_up(stage: Stage, order_id: str, receiver: Receiver) -> None:
     steps = [{"id": f"r{n}", "tool": "orders.read", "params": {"order_id": order_id}}
              for n in range(12)]  # fmt: skip
     with traced(stage, receiver) as worker:
@@ -387,9 +373,7 @@ async def test_a_run_is_made_though_nobody_receives_its_spans(stage: Stage, orde
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_worker_without_opentelemetry_says_so_and_works(
-    stage: Stage, order_id: str, receiver: Receiver
-) -> None:
+async def test_without_telemetry_it_works(stage: Stage, order_id: str, receiver: Receiver) -> None:
     missing = "import sys\nsys.modules['opentelemetry'] = None\n"
     (stage.folder / "without").mkdir()
     (stage.folder / "without" / "sitecustomize.py").write_text(missing)

@@ -15,9 +15,7 @@ from tests.e2e.runs import Run, decision_on, example_plan, states, step, until
 from tests.e2e.stage import Stage
 
 
-async def test_a_model_reads_asks_refunds_and_is_told_what_humans_have_made_of_it(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_model_hears_what_humans_did(stage: Stage, order_id: str, tmp_path: Path) -> None:
     question = {"do": "ask", "question": "Is it damaged?", "answer": {"type": "boolean"}}
     script = [call("orders.read", order_id=order_id), question, refund(order_id), ALL]
     async with stage.worker_here(**MODEL):
@@ -41,9 +39,7 @@ async def test_a_model_reads_asks_refunds_and_is_told_what_humans_have_made_of_i
     assert asked(tmp_path) == 4
 
 
-async def test_a_model_is_told_of_a_no_a_rejection_and_an_unknown_tool(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_model_is_told_of_refusals(stage: Stage, order_id: str, tmp_path: Path) -> None:
     read = call("orders.read", order_id="order-404")
     script = [read, call("no.such"), refund(order_id), ALL]
     async with stage.worker_here(**MODEL):
@@ -104,9 +100,7 @@ async def test_a_model_is_told_of_a_call_in_doubt_what_a_human_has_settled(
     assert (counts["refunds"], counts["refund_cancellations"]) == left
 
 
-async def test_a_call_that_nobody_can_settle_ends_the_run_and_the_model_hears_nothing(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_unsettled_calls_end_the_run(stage: Stage, order_id: str, tmp_path: Path) -> None:
     stage.shop.fault("refunds", times=1, fail="drop_after", **UNANSWERED)
     async with stage.worker_here(**HUMAN):
         run = await stage.start(driven(tmp_path, refund(order_id), ALL))
@@ -124,9 +118,7 @@ async def test_a_call_that_nobody_can_settle_ends_the_run_and_the_model_hears_no
 ON_HOLD: Final = call("tickets.close", ticket_id="ticket-78")
 
 
-async def test_a_call_that_fails_and_is_made_right_later_has_nothing_undone(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_mended_call_undoes_nothing(stage: Stage, order_id: str, tmp_path: Path) -> None:
     """A failed tool is no failed run: what was done before stays (langchain4j #5823)."""
     right = call("tickets.close", ticket_id="ticket-77")
     async with stage.worker_here(**MODEL):
@@ -140,9 +132,7 @@ async def test_a_call_that_fails_and_is_made_right_later_has_nothing_undone(
     assert await stage.events(run, "effect.compensated") == []
 
 
-async def test_what_was_done_before_several_failures_is_undone_once_when_the_run_fails(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_failures_undo_effects_once(stage: Stage, order_id: str, tmp_path: Path) -> None:
     """Each failure is another reason to undo, and the effect is one (langchain4j #5171)."""
     gives_up = {"do": "give_up", "reason": "out of ideas"}
     script = [refund(order_id), ON_HOLD, ON_HOLD, ON_HOLD, gives_up]
@@ -175,9 +165,7 @@ async def test_a_turn_that_is_recorded_is_not_asked_again_by_a_crash_before_its_
     assert asked(tmp_path) == 2
 
 
-async def test_a_model_may_only_call_the_tools_that_its_run_was_given(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_model_calls_given_tools_only(stage: Stage, order_id: str, tmp_path: Path) -> None:
     """A model that was talked into it reaches no other tool, and the run tells that it tried."""
     script = [refund(order_id), call("mail.send", to="x"), call("orders.read", order_id=order_id)]
     async with stage.worker_here(**MODEL):
@@ -209,9 +197,7 @@ async def test_a_pattern_gives_a_model_no_tool_that_undoes_another_runs_effect(
     assert (await stage.effect_states(honest))["payments.refund"] == "committed"
 
 
-async def test_a_tool_that_undoes_can_be_given_by_its_name(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_an_undo_may_be_given_by_name(stage: Stage, order_id: str, tmp_path: Path) -> None:
     async with stage.worker_here(**MODEL):
         _, undo = await refunded_by_another(stage, order_id)
         run = await stage.start(driven(tmp_path, undo, ALL, tools=["payments.cancel_refund"]))
@@ -229,9 +215,7 @@ async def refunded_by_another(stage: Stage, order_id: str) -> tuple[Run, dict[st
     return honest, call("payments.cancel_refund", **given)
 
 
-async def test_a_tool_that_is_loaded_later_is_none_of_those_that_a_run_was_given(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_later_tools_are_not_given(stage: Stage, order_id: str, tmp_path: Path) -> None:
     ask = {"do": "ask", "question": "Go on?"}
     plan = driven(tmp_path, ask, call("payments.price", amount=1), ALL)
     async with stage.worker_here(**MODEL):
@@ -246,9 +230,7 @@ async def test_a_tool_that_is_loaded_later_is_none_of_those_that_a_run_was_given
     assert refused["body"]["tool"] == "payments_price"
 
 
-async def test_a_model_that_asks_for_others_again_and_again_fails_its_run(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_repeated_refusals_fail_the_run(stage: Stage, order_id: str, tmp_path: Path) -> None:
     async with stage.worker_here(**MODEL):
         run = await stage.start(driven(tmp_path, *[refund(order_id)] * 3, tools=["orders.read"]))
         result = await run.result()
@@ -258,9 +240,7 @@ async def test_a_model_that_asks_for_others_again_and_again_fails_its_run(
     assert len(await stage.events(run, "step.refused")) == 3
 
 
-async def test_a_model_run_waits_for_the_store_that_has_its_turn(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_model_run_waits_for_its_store(stage: Stage, order_id: str, tmp_path: Path) -> None:
     folder, away = stage.folder / "artifacts", stage.folder / "away"
     large = {"do": "ask", "question": "Go on?", "answer": {"description": "x" * 20_000}}
     given = driven(tmp_path, large, ALL).model_dump(mode="json", exclude={"steps"})
@@ -282,9 +262,7 @@ async def test_a_model_run_waits_for_the_store_that_has_its_turn(
     assert asked(tmp_path) == 2
 
 
-async def test_a_plan_names_an_agent_of_the_users_own(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_plan_names_the_users_agent(stage: Stage, order_id: str, tmp_path: Path) -> None:
     count = tmp_path / "count"
     plan = {"agent": "tests.variants.agents:refunds", "goal": f"Refund {count} {order_id}"}
     async with stage.worker_here(agent_modules="tests.variants.agents"):
@@ -300,9 +278,7 @@ def named_agent(agent: str, count: Path, order_id: str) -> Plan:
     return Plan.model_validate(given)
 
 
-async def test_an_agents_structured_output_is_its_runs(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_structured_output_is_the_runs(stage: Stage, order_id: str, tmp_path: Path) -> None:
     async with stage.worker_here(agent_modules="tests.variants.agents"):
         run = await stage.start(named_agent("finder", tmp_path / "count", order_id))
         result = await run.result()
@@ -337,9 +313,7 @@ async def test_what_an_agents_own_tools_defer_is_asked_of_a_human(
     assert asked(tmp_path) == 2
 
 
-async def test_a_plan_reaches_no_module_that_the_worker_does_not_name(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_plan_reaches_named_modules(stage: Stage, order_id: str, tmp_path: Path) -> None:
     async with stage.worker_here(**MODEL):
         run = await stage.start(Plan.model_validate({"agent": "tests.variants.agents:refunds"}))
         result = await run.result()
@@ -347,9 +321,7 @@ async def test_a_plan_reaches_no_module_that_the_worker_does_not_name(
     assert "SUREHAND_AGENT_MODULES" in (result.error or "")
 
 
-async def test_an_agent_that_makes_no_steps_is_not_run(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_bare_agent_is_not_run(stage: Stage, order_id: str, tmp_path: Path) -> None:
     count = tmp_path / "count"
     plan = {"agent": "tests.variants.agents:bare", "goal": f"Refund {count} {order_id}"}
     async with stage.worker_here(agent_modules="tests.variants.agents"):
@@ -359,9 +331,7 @@ async def test_an_agent_that_makes_no_steps_is_not_run(
     assert not count.exists()
 
 
-async def test_a_turn_that_fails_waits_for_a_human_who_may_end_the_run(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_failed_turn_may_be_ended(stage: Stage, order_id: str, tmp_path: Path) -> None:
     async with stage.worker_here(**MODEL):
         run = await stage.start(driven(tmp_path, refund(order_id), {"do": "break"}))
         await run.approve()
@@ -375,9 +345,7 @@ async def test_a_turn_that_fails_waits_for_a_human_who_may_end_the_run(
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
-async def test_tokens_of_turns_count_for_the_budget(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_turns_count_for_the_budget(stage: Stage, order_id: str, tmp_path: Path) -> None:
     given = driven(tmp_path, call("orders.read", order_id=order_id), ALL)
     plan = given.model_copy(update={"budget": Budget(tokens=10)})
     async with stage.worker_here(**MODEL):

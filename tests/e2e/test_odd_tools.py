@@ -65,9 +65,7 @@ async def test_a_no_that_no_database_can_store_is_still_a_no(stage: Stage, tool:
 @pytest.mark.parametrize(
     "tool", ["write.cancels", "write.unfound", "write.unasked", "write.lost-then-down"]
 )
-async def test_a_write_that_never_says_what_became_of_it_ends_with_a_human(
-    stage: Stage, tool: str
-) -> None:
+async def test_a_write_without_a_word_ends_with_a_human(stage: Stage, tool: str) -> None:
     async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan({"id": "it", "tool": tool}))
         await asks_a_human(stage, run)
@@ -85,9 +83,7 @@ async def test_a_read_that_cancels_itself_fails_after_as_many_tries_as_any(stage
 
 
 @pytest.mark.parametrize("tool", ["write.nan", "write.bytes"])
-async def test_an_output_that_is_no_json_is_recorded_as_well_as_it_can_be(
-    stage: Stage, tool: str
-) -> None:
+async def test_an_output_that_is_no_json_is_recorded(stage: Stage, tool: str) -> None:
     async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan({"id": "it", "tool": tool}))
         result = await run.result()
@@ -101,9 +97,7 @@ async def test_an_output_that_is_no_json_is_recorded_as_well_as_it_can_be(
     [("read.month", {"month": "${input.month}"}), ("write.keyless", {})],
     ids=["a broken validator", "a key that is None"],
 )
-async def test_params_that_break_the_tools_own_code_fail_the_step_at_once(
-    stage: Stage, tool: str, params: dict[str, str]
-) -> None:
+async def test_bad_params_fail_at_once(stage: Stage, tool: str, params: dict[str, str]) -> None:
     steps = {"id": "it", "tool": tool, "params": params}
     async with stage.worker_here(tool_modules=ODD, **QUICK):
         run = await stage.start(plan(steps, input={"month": "2024"}))
@@ -115,9 +109,7 @@ async def test_params_that_break_the_tools_own_code_fail_the_step_at_once(
 
 
 @pytest.mark.parametrize("name", ["order-id", "order_id"])
-async def test_params_with_aliases_run_from_the_plan_to_the_receipt(
-    stage: Stage, name: str
-) -> None:
+async def test_params_with_aliases_reach_the_receipt(stage: Stage, name: str) -> None:
     async with stage.worker_here(tool_modules=ODD, **QUICK):
         call = {"id": "it", "tool": "write.aliased", "params": {name: "1001"}}
         run = await stage.start(plan(call))
@@ -134,9 +126,7 @@ async def test_params_with_aliases_run_from_the_plan_to_the_receipt(
 
 @pytest.mark.crash
 @pytest.mark.parametrize("what", ["refund", "read"])
-async def test_a_tool_that_blocks_its_worker_ends_it_and_another_worker_goes_on(
-    stage: Stage, order_id: str, what: str
-) -> None:
+async def test_a_blocking_tool_ends_its_worker(stage: Stage, order_id: str, what: str) -> None:
     with stage.worker(tool_modules=f"tests.variants.{what}_blocks") as blocked:
         blocked.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -159,9 +149,7 @@ async def test_a_tool_that_blocks_its_worker_ends_it_and_another_worker_goes_on(
 MORE = 2 * 1024**3  # bytes
 
 
-async def test_memory_that_runs_out_repeats_a_read_and_never_a_refund_that_was_paid(
-    stage: Stage, order_id: str
-) -> None:
+async def test_lost_memory_repeats_reads_and_no_paid_refund(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True)
     before = stage.shop.requests("refunds")["received"]
     with stage.worker(tool_modules="tests.variants.hungry") as worker:

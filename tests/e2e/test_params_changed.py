@@ -104,9 +104,7 @@ async def test_a_call_that_is_not_the_approved_one_is_refused_and_has_no_effect(
     [lambda call: {"approval_id": None}, lambda call: {"approval_id": None, "gated": False}],
     ids=["no approval", "said not to need one"],
 )
-async def test_a_call_without_its_approval_goes_back_to_asking(
-    stage: Stage, order_id: str, change: Change
-) -> None:
+async def test_an_unapproved_call_is_asked(stage: Stage, order_id: str, change: Change) -> None:
     async with stage.worker_here(client=Tamper(change).client(stage.client)):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         first = await run.approve()
@@ -120,9 +118,7 @@ async def test_a_call_without_its_approval_goes_back_to_asking(
 
 
 @pytest.mark.guarantee("G3")
-async def test_a_run_asks_under_the_next_number_where_a_row_was_written_before_its_request(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_run_asks_past_a_forged_row(stage: Stage, order_id: str) -> None:
     asking = Pause("request_approval")
     async with stage.worker_here(client=asking.client(stage.client)):
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -151,9 +147,7 @@ async def test_a_run_asks_under_the_next_number_where_a_row_was_written_before_i
 @pytest.mark.fast
 @pytest.mark.crash
 @pytest.mark.guarantee("G3")
-async def test_a_vote_whose_role_is_revoked_before_a_killed_worker_has_called_lets_no_other_call(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_revoked_role_stops_the_call_after_a_kill(stage: Stage, order_id: str) -> None:
     person(stage, "ann", "manager")
     person(stage, "bob", "manager")
     plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
@@ -190,9 +184,7 @@ def two_notes(order_id: str) -> Plan:
     return Plan.model_validate([{"id": "one", **note}, {"id": "two", **note}])
 
 
-async def test_one_approval_is_good_for_one_step_even_if_another_has_the_same_params(
-    stage: Stage, order_id: str
-) -> None:
+async def test_one_approval_is_good_for_one_step(stage: Stage, order_id: str) -> None:
     def of_step_one(call: ToolCall) -> dict[str, Any]:
         return {"approval_id": f"{call.run_id}/one/1"}
 
@@ -211,9 +203,7 @@ async def test_one_approval_is_good_for_one_step_even_if_another_has_the_same_pa
     assert stage.shop.counts(order_id)["mails"] == 1
 
 
-async def test_equal_steps_without_a_business_key_are_both_made(
-    stage: Stage, order_id: str
-) -> None:
+async def test_equal_steps_without_a_key_are_both_made(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=TOOLS):
         run = await stage.start(two_notes(order_id))
         await run.approve()

@@ -32,9 +32,7 @@ async def refusal(run: Run, verb: Verb, message: Any) -> str:
     return str(refused.value.cause)
 
 
-async def test_a_paused_run_calls_nothing_though_its_call_is_approved(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_paused_run_calls_nothing_though_approved(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
@@ -50,9 +48,7 @@ async def test_a_paused_run_calls_nothing_though_its_call_is_approved(
         assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_what_a_resume_token_resumes_looks_at_the_permission_again(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_resume_token_checks_the_permission_again(stage: Stage, order_id: str) -> None:
     person(stage, "uma", permissions=("refunds",))
     async with stage.worker_here(tool_modules=STRICT):
         run = await stage.start(refund(order_id))
@@ -73,9 +69,7 @@ async def test_what_a_resume_token_resumes_looks_at_the_permission_again(
         await run.result()
 
 
-async def test_a_stale_a_void_and_a_foreign_resume_token_are_refused(
-    stage: Stage, order_id: str
-) -> None:
+async def test_stale_void_and_foreign_tokens_are_refused(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(refund(order_id))
         request = await run.asks()
@@ -103,9 +97,7 @@ async def test_a_stale_a_void_and_a_foreign_resume_token_are_refused(
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
-async def test_a_resume_token_holds_though_a_call_that_was_under_way_has_ended(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_resume_token_outlasts_a_call_under_way(stage: Stage, order_id: str) -> None:
     calling = Pause("execute_tools")
     look = {"id": "look", "tool": "orders.read", "params": {"order_id": order_id}}
     async with stage.worker_here(client=calling.client(stage.client)):
@@ -154,9 +146,7 @@ def refunds(stage: Stage, order_id: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_call_under_way_at_the_limit_is_finished_and_recorded(
-    stage: Stage, order_id: str, durability: str
-) -> None:
+async def test_a_call_at_the_limit_is_kept(stage: Stage, order_id: str, durability: str) -> None:
     stage.shop.fault("refunds", delay_before_s=2.5, times=1)
     async with stage.worker_here(**PATIENT):
         run = await refunding(stage, order_id, durability=durability)
@@ -190,9 +180,7 @@ async def test_what_a_step_may_have_done_when_its_time_is_over_is_undone(
     assert (await stage.effect_states(run))["payments.refund"] == "compensated"
 
 
-async def test_a_step_that_somebody_tries_again_has_its_time_anew_and_repeats_no_effect(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_retried_step_has_its_time_again(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", fail="drop_after", times=1)
     async with stage.worker_here(**PATIENT):
         run = await refunding(stage, order_id, on_failure="pause")
@@ -207,9 +195,7 @@ async def test_a_step_that_somebody_tries_again_has_its_time_anew_and_repeats_no
     assert refunds(stage, order_id) == (1, 0)
 
 
-async def test_a_read_whose_time_is_over_has_failed_and_waits_for_people_are_none_of_it(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_reads_time_is_over_and_people_have_theirs(stage: Stage, order_id: str) -> None:
     # Given a read that would be tried again in a minute, and an approval that comes late
     stage.shop.fault("orders", fail="before", status=503)
     before = stage.shop.requests("orders")["received"]

@@ -49,9 +49,7 @@ async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("durability", ["sync", "exit"])
-async def test_runs_complete_through_a_pooler_and_make_each_effect_once(
-    stage: Stage, durability: str
-) -> None:
+async def test_runs_through_a_pooler_make_each_effect_once(stage: Stage, durability: str) -> None:
     orders = [stage.shop.new_order() for _ in range(4)]
     with stage.worker() as worker:
         worker.wait_ready()
@@ -77,9 +75,7 @@ def test_a_worker_behind_a_pooler_says_that_its_death_is_noticed_by_time_outs(
 @pytest.mark.crash
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("kind", [LOOKUP, DEDUPES])
-async def test_a_worker_killed_in_its_call_behind_a_pooler_leaves_one_effect(
-    stage: Stage, order_id: str, kind: str
-) -> None:
+async def test_a_kill_behind_a_pooler_is_one_effect(stage: Stage, order_id: str, kind: str) -> None:
     stage.shop.fault("refunds", **SHOPS[kind])
     with stage.worker(tool_modules=kind, crash_at="payments.refund:after_call") as worker:
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -91,7 +87,7 @@ async def test_a_worker_killed_in_its_call_behind_a_pooler_leaves_one_effect(
 
 
 @pytest.mark.guarantee("G1")
-def test_tenants_whose_transactions_share_connections_see_only_their_own_rows(
+def test_tenants_that_share_connections_see_their_own_rows(
     ledger_url: str,
 ) -> None:
     ledger = Ledger(make_engine(ledger_url))
@@ -124,9 +120,7 @@ def test_tenants_whose_transactions_share_connections_see_only_their_own_rows(
     bare.dispose()
 
 
-def test_statements_are_prepared_where_the_server_answers_itself_and_not_behind_a_pooler(
-    ledger_url: str, postgres_ledgers: PostgresLedgers
-) -> None:
+def test_a_pooler_prepares_no_statement(ledger_url: str, postgres_ledgers: PostgresLedgers) -> None:
     def threshold(url: str) -> int | None:
         engine = make_engine(url)
         with engine.connect() as connection:

@@ -71,9 +71,7 @@ async def test_a_large_refund_needs_two_managers_and_a_small_one_nobody(stage: S
         assert stage.approval_rows(small) == []
 
 
-async def test_an_edit_is_asked_about_anew_and_what_runs_is_what_was_approved_then(
-    stage: Stage, order_id: str
-) -> None:
+async def test_an_edit_is_asked_about_again_and_then_run(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(refund(order_id, four_eyes=True))
         first = await run.asks()
@@ -95,9 +93,7 @@ async def test_an_edit_is_asked_about_anew_and_what_runs_is_what_was_approved_th
         assert [row["params"]["amount"] for row in stage.approval_rows(run)] == [FULL, LESS]
 
 
-async def test_an_edit_whose_request_expires_before_the_run_hears_of_it_is_asked_about_anew(
-    stage: Stage, order_id: str
-) -> None:
+async def test_an_edit_outlives_its_expired_request(stage: Stage, order_id: str) -> None:
     hearing = Pause("verify_decision", done=True)
     async with stage.worker_here(client=hearing.client(stage.client)):
         run = await stage.start(refund(order_id, expires_in="10s"))
@@ -117,9 +113,7 @@ async def test_an_edit_whose_request_expires_before_the_run_hears_of_it_is_asked
     assert [one["amount"] for one in stage.shop.world(order_id)["refunds"]] == [LESS]
 
 
-async def test_a_user_whose_permission_is_revoked_pauses_and_goes_on_when_it_is_back(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_revoked_permission_pauses_until_it_is_back(stage: Stage, order_id: str) -> None:
     person(stage, "uma", permissions=("refunds",))
     async with stage.worker_here(tool_modules=STRICT):
         run = await stage.start(refund(order_id))
@@ -144,9 +138,7 @@ def paused_attempts(view: RunView) -> int:
     return sum(one.attempts for one in view.result.steps if one.state == "paused_permission")
 
 
-async def test_a_tool_that_has_changed_since_its_approval_is_asked_about_again(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_changed_tool_is_asked_about_again(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         old = await run.asks()
@@ -164,9 +156,7 @@ async def test_a_tool_that_has_changed_since_its_approval_is_asked_about_again(
         assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_an_order_that_changes_after_the_approval_is_asked_about_again(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_changed_order_is_asked_about_again(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules="tests.variants.refund_checked"):
         run = await stage.start(refund(order_id))
         first = await run.asks()
@@ -216,7 +206,7 @@ async def test_a_request_that_nobody_answers_is_asked_again_or_of_somebody_else(
         assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_call_whose_precondition_says_never_fails_at_once_and_nobody_is_asked(
+async def test_a_precondition_that_says_never_asks_nobody(
     stage: Stage,
 ) -> None:
     order = stage.shop.new_order(currency="USD")
@@ -282,9 +272,7 @@ async def ends(stage: Stage, run: Run, request: ApprovalRequest, file: Path) -> 
     assert await stage.events(run, "approval.consumed") == []
 
 
-async def test_a_role_that_is_revoked_before_the_read_takes_the_vote_with_it(
-    stage: Stage, file: Path
-) -> None:
+async def test_a_role_revoked_before_the_read_takes_the_vote(stage: Stage, file: Path) -> None:
     person(stage, "uma", permissions=("prices",))
     person(stage, "ann", "manager")
     person(stage, "bob", "manager")
@@ -296,9 +284,7 @@ async def test_a_role_that_is_revoked_before_the_read_takes_the_vote_with_it(
         await ends(stage, run, await asks_again(run, first), file)
 
 
-async def test_a_read_that_its_user_may_not_make_is_skipped_when_its_run_is_cancelled(
-    stage: Stage, file: Path
-) -> None:
+async def test_a_cancel_skips_a_read_that_is_not_allowed(stage: Stage, file: Path) -> None:
     async with stage.worker_here(tool_modules=TOOLS):
         run = await stage.start(reading(file))
         await run.decide(decision_on(await run.asks()))

@@ -54,9 +54,7 @@ def used(stage: Stage, kind: str) -> int:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_run_over_the_effects_of_an_hour_waits_and_goes_on_once_they_are_raised(
-    stage: Stage, order_id: str, durability: str
-) -> None:
+async def test_effects_over_the_quota_wait(stage: Stage, order_id: str, durability: str) -> None:
     limited(stage, effects_per_hour=1)
     async with stage.worker_here():
         run = await stage.start(mails(order_id, "one", "two"), durability=durability)
@@ -75,9 +73,7 @@ async def test_a_run_over_the_effects_of_an_hour_waits_and_goes_on_once_they_are
     assert used(stage, "effects") == 2
 
 
-async def test_a_step_over_a_quota_fails_where_what_is_over_is_rejected(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_step_over_a_quota_may_be_rejected(stage: Stage, order_id: str) -> None:
     limited(stage, effects_per_hour=1, over="reject")
     async with stage.worker_here():
         run = await stage.start(
@@ -92,9 +88,7 @@ async def test_a_step_over_a_quota_fails_where_what_is_over_is_rejected(
     assert [e["body"]["over"] for e in await stage.events(run, "quota.exceeded")] == ["reject"]
 
 
-async def test_a_run_that_waits_for_a_quota_can_be_paused_and_cancelled(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_quota_wait_can_be_paused_and_cancelled(stage: Stage, order_id: str) -> None:
     limited(stage, effects_per_hour=0)
     async with stage.worker_here():
         run = await stage.start(mails(order_id, "one"))
@@ -114,9 +108,7 @@ async def _all_end(runs: list[Run], timeout_s: float = 240) -> None:
     assert {end.state for end in ends} == {RunState.COMPLETED}
 
 
-async def test_a_run_over_the_open_runs_waits_hears_what_is_sent_and_has_its_turn(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_run_over_the_open_runs_waits_and_listens(stage: Stage, order_id: str) -> None:
     limited(stage, open_runs=1)
     asking = plan({"id": "go", "ask": {"question": "Go?"}}, mail_step(order_id, "one"))
     async with stage.worker_here():
@@ -147,9 +139,7 @@ async def test_a_run_over_the_open_runs_waits_hears_what_is_sent_and_has_its_tur
     assert stage.shop.counts(order_id)["mails"] == 1
 
 
-async def test_a_run_that_waits_for_its_turn_continues_as_new_and_keeps_its_place(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_waiting_run_continues_and_keeps_its_place(stage: Stage, order_id: str) -> None:
     limited(stage, open_runs=0)
     async with stage.worker_here():
         run = await stage.start(mails(order_id, "one"), continue_after=1)
@@ -167,9 +157,7 @@ async def test_a_run_that_waits_for_its_turn_continues_as_new_and_keeps_its_plac
 
 
 @pytest.mark.usefixtures("no_settings")
-async def test_a_start_over_the_quota_is_refused_where_what_is_over_is_rejected(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_start_over_the_quota_may_be_rejected(stage: Stage, order_id: str) -> None:
     limited(stage, open_runs=0, over="reject")
     async with stage.worker_here():
         client = await connected(stage)
@@ -188,9 +176,7 @@ async def test_a_start_over_the_quota_is_refused_where_what_is_over_is_rejected(
 
 
 @pytest.mark.usefixtures("no_settings")
-async def test_a_run_has_its_plans_priority_and_its_calls_have_the_weight_of_their_tenant(
-    stage: Stage, order_id: str
-) -> None:
+async def test_runs_and_calls_have_priority_and_weight(stage: Stage, order_id: str) -> None:
     limited(stage, weight=2.5)
     async with stage.worker_here():
         client = await connected(stage)
@@ -224,9 +210,7 @@ def stage_run(stage: Stage, run_id: str) -> Run:
     return run
 
 
-async def test_a_step_waits_while_as_many_requests_of_its_tenant_wait_as_may(
-    stage: Stage, order_id: str
-) -> None:
+async def test_requests_over_the_quota_wait(stage: Stage, order_id: str) -> None:
     limited(stage, pending_approvals=1)
     plans = [plan(mail_step(order_id, kind, approval=True)) for kind in ("one", "two")]
     async with stage.worker_here():
@@ -252,9 +236,7 @@ async def _one_of_each(first: Run, second: Run) -> Run:
 
 @pytest.mark.crash
 @pytest.mark.parametrize("point", ["after_claim", "before_report"])
-async def test_a_worker_that_is_killed_around_a_claim_counts_its_effect_once(
-    stage: Stage, order_id: str, point: str
-) -> None:
+async def test_a_kill_counts_the_effect_once(stage: Stage, order_id: str, point: str) -> None:
     limited(stage, effects_per_hour=1)
     once = str(stage.folder / "died")
     with stage.worker(crash_at=f"mail.send:{point}", crash_once=once) as dies:
@@ -271,9 +253,7 @@ async def test_a_worker_that_is_killed_around_a_claim_counts_its_effect_once(
 
 
 @pytest.mark.parametrize(("tool", "how"), [("model.ask", "well"), ("model.order", "transient")])
-async def test_the_call_behind_the_one_that_has_used_up_the_days_tokens_waits(
-    stage: Stage, tool: str, how: str
-) -> None:
+async def test_a_call_behind_spent_tokens_waits(stage: Stage, tool: str, how: str) -> None:
     fails = 1 if how == "transient" else 0
     limited(stage, tokens_per_day=10 * (1 + fails))
     calls = [
@@ -294,9 +274,7 @@ async def test_the_call_behind_the_one_that_has_used_up_the_days_tokens_waits(
 
 
 @pytest.mark.timeout(560)
-async def test_a_tenant_that_starts_very_many_runs_holds_up_nobody_beside_it(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_busy_tenant_holds_up_nobody(stage: Stage, order_id: str) -> None:
     many, few, limit = 60, 3, 5
     limited(stage, open_runs=limit)
     seen: list[int] = []
@@ -328,9 +306,7 @@ async def test_a_tenant_that_starts_very_many_runs_holds_up_nobody_beside_it(
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
-async def test_ten_runs_end_beside_ten_thousand_of_another_tenant(
-    stage: Stage, order_id: str
-) -> None:
+async def test_ten_runs_end_beside_ten_thousand(stage: Stage, order_id: str) -> None:
     many, few, at_once = 10_000, 10, 50
     limited(stage, open_runs=5)
     reads = plan({"id": "read", "tool": "orders.read", "params": {"order_id": order_id}})
@@ -345,9 +321,7 @@ async def test_ten_runs_end_beside_ten_thousand_of_another_tenant(
 
 
 @pytest.mark.crash
-async def test_a_call_that_may_have_happened_is_no_quotas_to_settle(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_doubt_is_no_quotas_to_settle(stage: Stage, order_id: str) -> None:
     once = str(stage.folder / "died")
     one = mail_step(order_id, "one", approval={"expires_in": "5s"}, on_failure="continue")
     with stage.worker(crash_at="mail.send:after_call", crash_once=once) as dies:
@@ -405,7 +379,7 @@ MANY: Final = 80
 FEW: Final = 6
 
 
-async def test_a_tenant_with_few_runs_has_its_turn_before_most_of_what_another_has_queued(
+async def test_a_tenant_with_few_runs_has_its_turn_early(
     stage: Stage,
 ) -> None:
     order: list[str] = []

@@ -28,9 +28,7 @@ from tests.ledger_databases import DATABASES
 
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("cached", ["0", "1000"], ids=["replayed at each step", "kept in memory"])
-async def test_the_refund_plan_makes_one_refund_and_sends_one_mail(
-    stage: Stage, order_id: str, cached: str
-) -> None:
+async def test_a_refund_plan_pays_and_mails_once(stage: Stage, order_id: str, cached: str) -> None:
     with stage.worker(max_cached_workflows=cached) as worker:
         worker.wait_ready()
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -80,9 +78,7 @@ async def test_the_end_of_a_run_with_many_effects_can_be_told(
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_second_run_for_the_same_order_refunds_nothing_and_asks_nobody(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_second_run_pays_nothing_and_asks_nobody(stage: Stage, order_id: str) -> None:
     plan = example_plan("refund.yaml", order_id=order_id)
     async with stage.worker_here():
         first = await stage.start(plan)
@@ -107,9 +103,7 @@ async def test_a_second_run_for_the_same_order_refunds_nothing_and_asks_nobody(
 
 
 @pytest.mark.guarantee("G1")
-async def test_a_second_run_does_not_undo_what_the_first_has_made(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_second_run_undoes_nothing_of_the_first(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         first = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await first.approve()
@@ -127,9 +121,7 @@ async def test_a_second_run_does_not_undo_what_the_first_has_made(
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("database", DATABASES)
-async def test_two_runs_that_claim_one_key_at_the_same_moment_make_one_call(
-    stage: Stage, order_id: str
-) -> None:
+async def test_two_claims_of_one_key_make_one_call(stage: Stage, order_id: str) -> None:
     # Answered late, so that the second run meets the first one's claim and not its receipt.
     stage.shop.fault("refunds", ignore_keys=True, delay_after_s=1)
     plan = example_plan("refund.yaml", order_id=order_id)
@@ -169,9 +161,7 @@ async def told(stage: Stage, run: Run, result: RunResult, step_id: str, reason: 
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_step_of_a_plan_that_is_refused_is_an_event_with_its_reason(
-    stage: Stage, durability: str
-) -> None:
+async def test_a_refused_step_is_an_event_with_its_reason(stage: Stage, durability: str) -> None:
     steps: list[dict[str, Any]] = [
         {"id": "price", "tool": "payments.price", "params": PAYMENT},
         {"id": "nowhere", "tool": "payments.price", "params": {**PAYMENT, "amount": "${price.no}"}},
@@ -200,9 +190,7 @@ async def test_a_step_of_a_plan_that_is_refused_is_an_event_with_its_reason(
     assert len(await stage.events(run, "step.refused")) == 6
 
 
-async def test_a_model_may_give_a_param_of_several_types_and_is_told_what_is_refused(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_a_model_hears_which_of_its_params_are_refused(stage: Stage, tmp_path: Path) -> None:
     script = [
         call("payments.price", **PAYMENT),
         call("payments.price", **{**PAYMENT, "to": {}}),
@@ -252,7 +240,7 @@ async def test_code_is_raised_what_is_refused_and_its_run_tells_it(stage: Stage)
         await told(stage, run, result, step_id, reason)
 
 
-async def test_a_first_call_that_is_refused_for_its_params_is_skipped_and_told(
+async def test_a_first_call_with_refused_params_is_skipped(
     stage: Stage,
 ) -> None:
     wanted = [["payments.price", {"amount": 1}], ["payments.price", PAYMENT]]
@@ -307,9 +295,7 @@ async def test_a_plan_that_does_not_fit_its_tools_starts_nothing(
     assert set(stage.shop.counts(order_id).values()) == {0}
 
 
-async def test_a_run_id_is_never_used_twice_even_if_temporal_would_allow_it(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_run_id_is_never_used_twice(stage: Stage, order_id: str) -> None:
     plan = example_plan("refund.yaml", order_id=order_id)
     async with stage.worker_here():
         run = await stage.start(plan)
@@ -410,9 +396,7 @@ async def test_a_worker_that_dies_in_an_activity_of_the_ledger_is_missed_once(
 
 
 @pytest.mark.crash
-async def test_a_worker_that_dies_while_many_runs_are_opened_is_missed_by_their_workflow_tasks(
-    stage: Stage, order_id: str
-) -> None:
+async def test_deaths_while_opening_are_missed_by_tasks(stage: Stage, order_id: str) -> None:
     read = {"id": "read", "tool": "orders.read", "params": {"order_id": order_id}}
     plan = Plan.model_validate([read])
     with stage.worker(crash_at="open_run:before_report") as doomed:

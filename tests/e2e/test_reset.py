@@ -63,9 +63,7 @@ async def test_a_run_that_is_reset_repeats_no_effect_and_asks_nobody_again(
     assert result.uncompensated == []
 
 
-async def test_a_run_that_has_undone_its_effects_does_not_make_them_when_it_is_reset(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_reset_run_does_not_make_undone_effects(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
         await run.approve()
@@ -93,9 +91,7 @@ def scheduled(stage: Stage, run: Run) -> int:
 
 
 @pytest.mark.parametrize("how", ["the run", "the activity"])
-async def test_a_batch_that_is_reset_while_it_is_tried_again_goes_on(
-    stage: Stage, order_id: str, how: str
-) -> None:
+async def test_a_batch_goes_on_after_a_reset(stage: Stage, order_id: str, how: str) -> None:
     stage.shop.fault("mails", fail="before", status=503)
     steps = [mail_step(order_id, kind) for kind in ("first", "second")]
     async with stage.worker_here():
@@ -147,9 +143,7 @@ async def decided_anew(stage: Stage, meant: Path, run: Run) -> Run:
 @pytest.mark.parametrize(
     "whose", ["its own", "of its child run, by itself", "its own, by its child run"]
 )
-async def test_an_effect_that_another_step_of_a_reset_run_goes_on_with_is_not_undone(
-    stage: Stage, tmp_path: Path, whose: str
-) -> None:
+async def test_an_effect_used_anew_is_not_undone(stage: Stage, tmp_path: Path, whose: str) -> None:
     meant = tmp_path / "meant"
     meant.write_text(paper(stage, "one"))
     one, two = files(stage, "a"), {**files(stage, "a"), "id": "anew"}
@@ -170,9 +164,7 @@ async def test_an_effect_that_another_step_of_a_reset_run_goes_on_with_is_not_un
 
 
 @pytest.mark.parametrize("whose", ["its own", "of its child run"])
-async def test_a_run_does_not_complete_on_what_it_had_undone_before_it_was_reset(
-    stage: Stage, tmp_path: Path, whose: str
-) -> None:
+async def test_a_run_never_rests_on_undone_work(stage: Stage, tmp_path: Path, whose: str) -> None:
     meant = tmp_path / "meant"
     meant.write_text(paper(stage, "one"))
     first = files(stage, "a") if whose == "its own" else child(files(stage, "a"))
@@ -193,9 +185,7 @@ async def test_a_run_does_not_complete_on_what_it_had_undone_before_it_was_reset
     assert (told(stage, "file"), told(stage, "take out")) == (["a"], ["a"])
 
 
-async def test_a_run_does_not_complete_on_what_an_earlier_life_of_it_made_and_a_later_one_undid(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_a_run_never_rests_on_what_another_life_undid(stage: Stage, tmp_path: Path) -> None:
     meant = tmp_path / "meant"
     meant.write_text(paper(stage, "one"))
     steps = either(stage, meant, files(stage, "a"), {**files(stage, "a"), "id": "anew"})
@@ -247,9 +237,7 @@ async def filed(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_run_that_is_reset_to_its_first_task_repeats_nothing_and_completes(
-    stage: Stage, tmp_path: Path, mode: str
-) -> None:
+async def test_a_full_reset_repeats_nothing(stage: Stage, tmp_path: Path, mode: str) -> None:
     async with stage.worker_here(**TOOLS):
         run, _ = await filed(stage, tmp_path, GO, durability=mode)
         await run.in_state(RunState.WAITING_EVENT)
@@ -264,9 +252,7 @@ async def test_a_run_that_is_reset_to_its_first_task_repeats_nothing_and_complet
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_what_the_first_life_of_a_reset_run_has_done_is_undone_before_it_completes(
-    stage: Stage, tmp_path: Path, mode: str
-) -> None:
+async def test_a_first_lifes_effects_are_undone(stage: Stage, tmp_path: Path, mode: str) -> None:
     async with stage.worker_here(**TOOLS):
         run, meant = await filed(stage, tmp_path, GO, durability=mode)
         await run.in_state(RunState.WAITING_EVENT)
@@ -284,9 +270,7 @@ async def test_what_the_first_life_of_a_reset_run_has_done_is_undone_before_it_c
     assert undone["step_id"] == "file"
 
 
-async def test_a_reset_run_that_has_nothing_to_do_any_more_undoes_what_it_did(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_a_reset_run_without_work_undoes_what_it_did(stage: Stage, tmp_path: Path) -> None:
     meant = tmp_path / "meant"
     meant.write_text(paper(stage, "a"))
     read, write = which(meant)
@@ -304,9 +288,7 @@ async def test_a_reset_run_that_has_nothing_to_do_any_more_undoes_what_it_did(
 
 
 @pytest.mark.parametrize("end", ["terminated and unwound", "cancelled", "failed"])
-async def test_both_effects_of_a_step_over_two_lives_are_undone(
-    stage: Stage, tmp_path: Path, end: str
-) -> None:
+async def test_both_lives_effects_are_undone(stage: Stage, tmp_path: Path, end: str) -> None:
     async with stage.worker_here(**TOOLS):
         run, meant = await filed(stage, tmp_path, GO, *([FAILS] if end == "failed" else []))
         await run.in_state(RunState.WAITING_EVENT)
@@ -335,9 +317,7 @@ async def test_both_effects_of_a_step_over_two_lives_are_undone(
 @pytest.mark.parametrize(
     ("then", "to"), [("completes", "before its child run"), ("fails", "to its first task")]
 )
-async def test_a_reset_run_takes_over_what_its_completed_child_run_has_done(
-    stage: Stage, then: str, to: str
-) -> None:
+async def test_a_reset_run_takes_over_its_done_child(stage: Stage, then: str, to: str) -> None:
     meant, last = files(stage, "first"), [] if then == "completes" else [FAILS]
     at = ("execute_tools", 1) if to == "before its child run" else ("open_run", 1)
     async with stage.worker_here(**TOOLS):
@@ -429,7 +409,7 @@ async def test_a_child_run_of_another_input_is_undone_before_a_reset_run_begins_
     ]
 
 
-async def test_a_run_that_is_reset_to_behind_its_child_run_undoes_it_all_the_same(
+async def test_a_run_reset_behind_its_child_run_undoes_the_child(
     stage: Stage,
 ) -> None:
     async with stage.worker_here(**TOOLS):
@@ -448,9 +428,7 @@ async def test_a_run_that_is_reset_to_behind_its_child_run_undoes_it_all_the_sam
 
 
 @pytest.mark.parametrize("end", ["completes", "fails", "is cancelled", "keeps all", "is unwound"])
-async def test_no_child_run_of_an_earlier_life_outlives_the_end_of_its_parent(
-    stage: Stage, tmp_path: Path, end: str
-) -> None:
+async def test_no_childs_of_earlier_lives_live_on(stage: Stage, tmp_path: Path, end: str) -> None:
     """The server ends those of the newest execution only: the others would wait for ever."""
     meant = tmp_path / "meant"
     meant.write_text("child")

@@ -169,9 +169,7 @@ async def test_without_an_epoch_a_restored_ledger_repeats_effects(
     stage.started[:] = again
 
 
-async def test_a_new_run_for_a_fact_that_was_forgotten_finds_its_effect(
-    stage: Stage, backups: Backups, starter: Starter
-) -> None:
+async def test_a_new_run_finds_its_effect(stage: Stage, backups: Backups, starter: Starter) -> None:
     stage.shop.fault("refunds", ignore_keys=True)
     order = stage.shop.new_order()
     at = backups.back_up()
