@@ -7,24 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.shop.calls import applied, post, refund
+from tests.shop.calls import post, refund
 from tests.shop_process import ShopProcess
 
 LINES = [{"sku": "article", "quantity": 2}]
 EURO = {"amount": "1.00", "currency": "EUR"}
-
-
-def test_a_refund_is_applied_counted_and_seen_in_the_order(
-    shop: ShopProcess, http: httpx.Client
-) -> None:
-    order_id = shop.new_order()
-
-    response = refund(http, order_id, "key-applied")
-
-    assert response.status_code == 201
-    assert response.json()["amount"] == "120.00"
-    assert shop.counts(order_id)["refunds"] == 1
-    assert http.get(f"/orders/{order_id}").json()["refunded"] == "120.00"
 
 
 def test_an_honoured_key_answers_with_the_first_receipt_and_applies_nothing(
@@ -80,56 +67,6 @@ def test_a_key_used_for_another_request_is_refused(shop: ShopProcess, http: http
     assert shop.counts(order_id)["refunds"] == 1
 
 
-def test_a_refund_is_found_by_its_key(shop: ShopProcess, http: httpx.Client) -> None:
-    receipt = refund(http, shop.new_order(), "key-found").json()
-
-    assert applied(http, "refunds", "key-found") == [
-        {"receipt": receipt, "half": False, "undone": False}
-    ]
-    assert applied(http, "refunds", "key-never-used") == []
-
-
-def test_a_cancelled_refund_gives_the_money_back_and_is_found_undone(
-    shop: ShopProcess, http: httpx.Client
-) -> None:
-    order_id = shop.new_order()
-    refund_id = refund(http, order_id, "key-cancelled").json()["refund_id"]
-
-    for _ in range(2):
-        post(http, f"/refunds/{refund_id}/cancel", "key-cancellation").raise_for_status()
-
-    assert http.get(f"/orders/{order_id}").json()["refunded"] == "0.00"
-    assert shop.counts(order_id)["refund_cancellations"] == 1
-    assert [found["undone"] for found in applied(http, "refunds", "key-cancelled")] == [True]
-    assert len(applied(http, "refund_cancellations", "key-cancellation")) == 1
-
-
-def test_a_restock_and_its_undo_leave_the_stock_as_it_was(
-    shop: ShopProcess, http: httpx.Client
-) -> None:
-    order_id = shop.new_order(lines=LINES)
-    stock = shop.world(order_id)["stock"]["article"]
-
-    restocked = post(http, "/restocks", "key-restock", {"order_id": order_id, "lines": LINES})
-    assert shop.world(order_id)["stock"]["article"] == stock + 2
-    post(http, f"/restocks/{restocked.json()['restock_id']}/undo", "key-undo").raise_for_status()
-
-    assert shop.world(order_id)["stock"]["article"] == stock
-    assert len(applied(http, "restocks", "key-restock")) == 1
-    assert len(applied(http, "restock_undos", "key-undo")) == 1
-
-
-def test_a_mail_is_kept_and_counted(shop: ShopProcess, http: httpx.Client) -> None:
-    order_id = shop.new_order()
-    mail = {"kind": "notice", "to": "ada@example.com", "subject": "Refund", "body": "Done."}
-
-    post(http, "/mails", "key-mail", {"order_id": order_id, **mail}).raise_for_status()
-
-    assert [sent["subject"] for sent in shop.world(order_id)["mails"]] == ["Refund"]
-    assert shop.counts(order_id)["mails"] == 1
-    assert len(applied(http, "mails", "key-mail")) == 1
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "code"),
     [
@@ -167,9 +104,3 @@ def test_what_is_refused_is_said_with_a_code_and_never_counted(
 
     assert (response.status_code, response.json()["code"]) == (status, code)
     assert shop.counts() == before
-
-
-def test_the_order_refunded_by_hand_is_in_the_shop_from_the_start(http: httpx.Client) -> None:
-    order = http.get("/orders/order-1002").json()
-
-    assert (order["paid"], order["refunded"]) == ("80.00", "80.00")

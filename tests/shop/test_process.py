@@ -6,49 +6,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.shop.calls import applied, refund
+from tests.shop.calls import refund
 from tests.shop_process import ROOT, ShopProcess
-
-CLIENT = """
-import httpx, sys
-url, order_id, key = sys.argv[1:]
-body = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
-headers = {"Idempotency-Key": key}
-httpx.post(url + "/refunds", json=body, headers=headers, timeout=60, trust_env=False)
-"""
-
-
-@contextmanager
-def client_process(shop: ShopProcess, order_id: str, key: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Ask for a refund in a process of its own, which is killed when the block ends."""
-    with subprocess.Popen([sys.executable, "-c", CLIENT, shop.url, order_id, key]) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_a_request_on_the_wire_is_applied_after_its_client_was_killed(shop: ShopProcess) -> None:
-    order_id = shop.new_order()
-    seen = shop.requests("refunds")
-    shop.fault("refunds", delay_before_s=2.0)
-
-    with client_process(shop, order_id, "key-of-the-dead"):
-        shop.wait_requests("refunds", seen["received"] + 1)
-
-    assert shop.requests("refunds")["in_flight"] == 1
-    assert shop.counts(order_id)["refunds"] == 0
-    shop.wait_finished("refunds", seen["finished"] + 1)
-    assert shop.counts(order_id)["refunds"] == 1
-    with httpx.Client(base_url=shop.url, trust_env=False) as http:
-        assert len(applied(http, "refunds", "key-of-the-dead")) == 1
 
 
 def test_a_client_that_stopped_listening_does_not_stop_the_application(
@@ -64,22 +28,6 @@ def test_a_client_that_stopped_listening_does_not_stop_the_application(
 
     shop.wait_finished("refunds", finished + 1)
     assert shop.counts(order_id)["refunds"] == 1
-
-
-def test_waiting_for_an_effect_ends_before_its_slow_answer(shop: ShopProcess) -> None:
-    effects = shop.counts()["refunds"]
-    order_id = shop.new_order()
-    shop.fault("refunds", delay_after_s=30)
-
-    with client_process(shop, order_id, "key-slow-answer") as client:
-        shop.wait_effects("refunds", effects + 1)
-
-        assert client.poll() is None
-
-
-def test_waiting_in_vain_is_an_error(shop: ShopProcess) -> None:
-    with pytest.raises(TimeoutError, match="mails"):
-        shop.wait_requests("mails", 1000, timeout_s=0.1)
 
 
 def test_effects_survive_the_death_of_the_shop_and_it_comes_back_on_its_port(
@@ -112,12 +60,6 @@ def test_two_shops_to_which_the_same_happened_have_equal_worlds(tmp_path: Path) 
 
     assert worlds[0] == worlds[1]
     assert worlds[0]["refunds"][0]["cancellations"] == 1
-
-
-def test_an_order_id_is_given_once(shop: ShopProcess, http: httpx.Client) -> None:
-    assert shop.new_order(order_id="order-of-mine", paid="9.90") == "order-of-mine"
-    assert http.get("/orders/order-of-mine").json()["paid"] == "9.90"
-    assert http.post("/admin/orders", json={"order_id": "order-of-mine"}).status_code == 409
 
 
 def test_a_taken_port_is_named_in_one_line(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from surehand.activities.tools.classify import classify
 from surehand.activities.tools.failures import FailureClass
-from surehand.activities.tools.tool import Found, No, NotFound, Partial, ToolContext, Unknown
+from surehand.activities.tools.tool import Partial, ToolContext, Unknown
 from surehand.activities.tools.toolbox import Toolbox, load_toolbox
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.plan.plan import Plan
@@ -74,37 +74,6 @@ async def test_the_steps_of_the_example_plans_fit_their_tools(
     assert counts["mails"] == (1 if plan_file == "refund.yaml" else 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "params", "code"),
-    [
-        ("orders.read", {"order_id": "order-0"}, "order_not_found"),
-        ("refunds.calculate", {"order_id": "order-1002", "paid": "80.00"}, "already_refunded"),
-        ("refunds.calculate", {"order_id": "order-1003", "paid": "349.90"}, "already_shipped"),
-        ("payments.refund", {"order_id": "order-0", "amount": 1}, "order_not_found"),
-        ("payments.refund", {"order_id": "order-1003", "amount": 1}, "already_shipped"),
-        ("tickets.close", {"ticket_id": "ticket-0"}, "ticket_not_found"),
-    ],
-)
-async def test_a_no_is_an_answer(
-    toolbox: Toolbox, name: str, params: dict[str, Any], code: str
-) -> None:
-    answer = await call(toolbox, name, "key-no", **params)
-
-    assert isinstance(answer, No)
-    assert answer.code == code
-
-
-async def test_a_lookup_finds_what_the_call_would_have_returned(
-    shop: ShopProcess, toolbox: Toolbox
-) -> None:
-    params = {"order_id": shop.new_order(), "amount": "120.00"}
-
-    assert await find(toolbox, "payments.refund", "key-lookup", **params) == NotFound()
-    receipt = await call(toolbox, "payments.refund", "key-lookup", **params)
-
-    assert await find(toolbox, "payments.refund", "key-lookup", **params) == Found(receipt)
-
-
 async def test_a_lookup_tells_what_was_applied_by_half(shop: ShopProcess, toolbox: Toolbox) -> None:
     params = {"order_id": shop.new_order(), "amount": "120.00"}
     shop.fault("refunds", half=True, times=1)
@@ -135,27 +104,6 @@ async def test_a_lookup_that_cannot_tell_says_so(shop: ShopProcess, toolbox: Too
     assert isinstance(await find(toolbox, "payments.refund", "key-none", **once), Unknown)
 
 
-async def test_the_declared_compensations_undo_what_the_tools_did(
-    shop: ShopProcess, toolbox: Toolbox
-) -> None:
-    order_id = shop.new_order()
-    order = await call(toolbox, "orders.read", "key-read", order_id=order_id)
-    stock = shop.world(order_id)["stock"]
-
-    for name, params in (
-        ("payments.refund", {"order_id": order_id, "amount": "120.00"}),
-        ("inventory.restock", {"order_id": order_id, "lines": order["lines"]}),
-    ):
-        receipt = await call(toolbox, name, f"{order_id}:{name}", **params)
-        tool = toolbox.get(name)
-        assert tool is not None and tool.compensate is not None
-        undo = tool.compensate.params(params, receipt)
-        await call(toolbox, tool.compensate.tool, f"{order_id}:undo:{name}", **undo)
-
-    assert shop.world(order_id)["stock"] == stock
-    assert shop.world(order_id)["orders"][0]["refunded"] == "0.00"
-
-
 @pytest.mark.parametrize(
     ("fault", "failure"),
     [
@@ -175,17 +123,6 @@ async def test_failures_come_as_the_worker_classifies_them(
         await call(toolbox, "payments.refund", f"key-{fault}", **params)
 
     assert classify(raised.value).failure_class is failure
-
-
-async def test_a_shop_that_is_down_is_a_dependency_down(
-    toolbox: Toolbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SHOP_URL", "http://127.0.0.1:1")
-
-    with pytest.raises(httpx.ConnectError) as raised:
-        await call(toolbox, "orders.read", "key-down", order_id="order-1001")
-
-    assert classify(raised.value).failure_class is FailureClass.DEPENDENCY_DOWN
 
 
 @pytest.mark.parametrize(
