@@ -37,9 +37,7 @@ def measured(name: str, folder: Path, options: str) -> tuple[subprocess.Complete
 
 
 @pytest.mark.crash
-def test_the_recovery_benchmark_kills_a_worker_and_writes_down_what_it_measured(
-    temporal_cli: Path, tmp_path: Path
-) -> None:
+def test_the_recovery_benchmark_measures(temporal_cli: Path, tmp_path: Path) -> None:
     done, found = measured("recovery", tmp_path, "--rounds 1 --database sqlite --kind approval")
 
     [row] = found
@@ -50,9 +48,7 @@ def test_the_recovery_benchmark_kills_a_worker_and_writes_down_what_it_measured(
 
 
 @SELDOM
-def test_the_waiting_benchmark_approves_what_waits_and_writes_down_what_it_cost(
-    temporal_cli: Path, tmp_path: Path
-) -> None:
+def test_the_waiting_benchmark_measures(temporal_cli: Path, tmp_path: Path) -> None:
     done, found = measured("waiting", tmp_path, "--runs 4 --parked 0.1 --database sqlite")
 
     row, single, together = found
@@ -62,9 +58,7 @@ def test_the_waiting_benchmark_approves_what_waits_and_writes_down_what_it_cost(
     assert "| sqlite | 4 |" in done.stdout
 
 
-def test_the_steps_benchmark_compares_each_mode_with_temporal_alone(
-    temporal_cli: Path, tmp_path: Path
-) -> None:
+def test_the_steps_benchmark_compares_modes(temporal_cli: Path, tmp_path: Path) -> None:
     few = "--rounds 1 --steps 4 --database sqlite --probe alone --effect write"
     done, found = measured("steps", tmp_path, few)
 
@@ -77,9 +71,7 @@ def test_the_steps_benchmark_compares_each_mode_with_temporal_alone(
 
 
 @SELDOM
-def test_the_runs_benchmark_compares_whole_runs_with_those_of_temporal_alone(
-    temporal_cli: Path, tmp_path: Path
-) -> None:
+def test_the_runs_benchmark_compares_runs(temporal_cli: Path, tmp_path: Path) -> None:
     done, found = measured("runs", tmp_path, "--rounds 1 --runs 2 --mode exit --database sqlite")
 
     assert done.returncode == ExitCode.DONE, done.stderr
@@ -99,9 +91,7 @@ def test_the_runs_benchmark_compares_whole_runs_with_those_of_temporal_alone(
 
 @pytest.mark.crash
 @SELDOM
-def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
-    temporal_cli: Path, tmp_path: Path
-) -> None:
+def test_the_peers_benchmark_counts_effects(temporal_cli: Path, tmp_path: Path) -> None:
     # Of Temporal alone: the others' packages would have to be installed.
     few = "--rounds 1 --steps 2 --runs 2 --peer temporal --database sqlite"
     done, found = measured("peers", tmp_path, few)
@@ -119,9 +109,7 @@ def test_the_peers_benchmark_counts_what_a_kill_has_left_outside(
 
 
 @SELDOM
-async def test_the_ledger_makes_the_actions_that_a_library_is_compared_in(
-    sqlite_template: Path, tmp_path: Path
-) -> None:
+async def test_the_ledger_has_the_peers_actions(sqlite_template: Path, tmp_path: Path) -> None:
     # The ledger's side alone: the library's package would have to be installed.
     shutil.copy(sqlite_template, tmp_path / "ledger.db")
     async with open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
@@ -136,7 +124,7 @@ async def test_the_ledger_makes_the_actions_that_a_library_is_compared_in(
 
 @pytest.mark.postgres
 @pytest.mark.usefixtures("postgres_server")
-def test_the_profile_counts_the_round_trips_of_a_write_in_a_new_ledger_and_a_grown_one(
+def test_the_profile_counts_round_trips(
     tmp_path: Path,
 ) -> None:
     done, found = measured("profile", tmp_path, "--writes 3 --events 2000")

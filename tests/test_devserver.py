@@ -65,9 +65,7 @@ def print_cli() -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
 
 
-def test_the_cli_is_taken_from_the_setting_then_path_then_cache_and_only_then_built(
-    bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cli_is_found_before_it_is_built(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a machine that has it everywhere
     program(bare / "bin/go", FAKE_GO)
     cached = program(bare / f"cache/surehand/temporal-{CLI_VERSION}")
@@ -87,9 +85,7 @@ def test_the_cli_is_taken_from_the_setting_then_path_then_cache_and_only_then_bu
     assert (bare / "builds").read_text().splitlines() == [f"install {CLI_MODULE}"]
 
 
-def test_a_named_cli_that_is_not_there_is_an_error_and_nothing_else_is_tried(
-    bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_named_cli_is_an_error(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(bare / "bin/temporal")
     monkeypatch.setenv("TEMPORAL_CLI_PATH", str(bare / "typo"))
     with pytest.raises(CliMissing, match=r"TEMPORAL_CLI_PATH=.*typo is not a program"):
@@ -148,9 +144,7 @@ def test_a_port_that_cannot_be_is_a_wrong_option(capsys: pytest.CaptureFixture[s
     ("address", "port"),
     [("127.0.0.1:7233", 7233), ("localhost:1", 1), ("[::1]:7233", None), ("there:7233", None)],
 )
-def test_the_server_can_listen_where_it_binds_and_nowhere_else(
-    address: str, port: int | None
-) -> None:
+def test_the_server_listens_where_it_binds(address: str, port: int | None) -> None:
     assert dev_server.local_port(address) == port
 
 
@@ -190,9 +184,7 @@ async def test_a_killed_server_goes_on_with_its_runs_on_the_same_port(tmp_path: 
 
 
 @pytest.mark.parametrize("option", ["--port", "--ui-port"])
-def test_a_taken_port_is_named_before_anything_starts_with_the_option_that_names_another(
-    server: DevServer, option: str
-) -> None:
+def test_a_taken_port_is_named_with_its_option(server: DevServer, option: str) -> None:
     taken = {"port": server.port} if option == "--port" else {"ui_port": server.port}
     with pytest.raises(
         DevServerFailed, match=rf"Port {server.port} on 127\.0\.0\.1 is taken: .* {option} "
@@ -259,9 +251,7 @@ def test_whoever_waits_is_told_what_for_and_that_it_is_the_server_that_was_named
     assert "127.0.0.1:1 did not answer" in last
 
 
-def test_a_server_that_lost_a_port_while_it_started_starts_again_on_the_port_that_was_named(
-    temporal_cli: Path, tmp_path: Path
-) -> None:
+def test_a_server_that_lost_a_port_starts_again(temporal_cli: Path, tmp_path: Path) -> None:
     unlucky, lost = tmp_path / "temporal", tmp_path / "lost"
     once = 'echo "bind: address already in use" >&2; exit 1'
     unlucky.write_text(
@@ -337,9 +327,7 @@ def test_a_silent_server_is_replaced_on_its_port_and_says_so(watched: WatchedSer
     assert len(watched.replaced) == 1
 
 
-def test_a_suspect_line_in_its_log_has_a_silent_server_replaced(
-    watched: WatchedServer, tmp_path: Path
-) -> None:
+def test_a_suspect_log_has_the_server_replaced(watched: WatchedServer, tmp_path: Path) -> None:
     silent = watched.server
     freeze(watched)
     with (tmp_path / "log").open("ab") as log:

@@ -237,9 +237,7 @@ class User:
         self.run(dev.wait_for(lambda: re.search(line, dev.output(), re.MULTILINE))[1])
 
 
-def test_from_the_wheel_a_run_completes_beside_modules_that_are_called_as_our_rooms(
-    environment: Path, temporal_cli: Path, tmp_path: Path
-) -> None:
+def test_a_wheels_run_completes(environment: Path, temporal_cli: Path, tmp_path: Path) -> None:
     (tmp_path / "activities.py").write_text(TOOLS)
     (tmp_path / "workflows.py").write_text(WORKFLOW)
     (tmp_path / "plan.yaml").write_text(PLAN)
@@ -254,9 +252,7 @@ def test_from_the_wheel_a_run_completes_beside_modules_that_are_called_as_our_ro
 @pytest.mark.crash
 @pytest.mark.full
 @pytest.mark.guarantee("G2")
-def test_from_the_wheel_an_agent_is_brought_by_its_page_alone_and_pays_once_though_it_is_killed(
-    environment: Path, temporal_cli: Path, tmp_path: Path
-) -> None:
+def test_a_wheels_agent_pays_once(environment: Path, temporal_cli: Path, tmp_path: Path) -> None:
     page = blocks(AGENT_PAGE)
     for block in page:
         if block.title:
@@ -281,9 +277,7 @@ def test_from_the_wheel_an_agent_is_brought_by_its_page_alone_and_pays_once_thou
     assert Bank(tmp_path / ".surehand" / "bank.sqlite").counts() == {"refund": 1}
 
 
-def test_from_the_wheel_an_empty_folder_comes_to_a_run_a_changed_tool_and_a_passing_test(
-    environment: Path, temporal_cli: Path, tmp_path: Path
-) -> None:
+def test_an_empty_folder_gets_tested(environment: Path, temporal_cli: Path, tmp_path: Path) -> None:
     folder = tmp_path / "refunds"
     folder.mkdir()
     user = User(environment, folder, temporal_cli)

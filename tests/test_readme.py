@@ -55,7 +55,7 @@ def test_the_plan_that_is_shown_is_valid_and_fits_the_example_shops_tools(tmp_pa
         assert list(literal_problems(tool, step)) == []
 
 
-def test_each_example_refunds_an_order_of_its_own_so_that_each_runs_after_every_other(
+def test_each_example_refunds_its_own_order(
     tmp_path: Path,
 ) -> None:
     tutorial = tmp_path / "tutorial.yaml"

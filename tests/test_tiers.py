@@ -44,9 +44,7 @@ def test_the_readme_gives_six_guarantees_and_no_mark_names_another(found: Tests)
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_each_guarantee_is_proven_in_both_tiers_and_in_make_test_by_a_real_kill(
-    found: Tests, guarantee: str
-) -> None:
+def test_each_guarantee_is_proven_in_both_tiers(found: Tests, guarantee: str) -> None:
     proofs = [item for item in found if guarantee in proven(item)]
     full = [item for item in proofs if item.get_closest_marker("full")]
     fast = [item for item in proofs if item not in full]

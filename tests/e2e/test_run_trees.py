@@ -36,9 +36,7 @@ def known(stage: Stage, run: Run) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-async def test_a_run_whose_effects_all_stand_is_not_asked_for_them_before_it_closes(
-    stage: Stage, durability: str
-) -> None:
+async def test_a_standing_tree_is_not_asked_at_close(stage: Stage, durability: str) -> None:
     async with stage.worker_here(**TOOLS):
         run = await stage.start(plan(*tree(stage)), durability=durability)
         result = await run.result()
@@ -89,9 +87,7 @@ async def test_a_tree_of_runs_is_undone_in_the_order_of_its_commits(stage: Stage
 
 
 @pytest.mark.parametrize("nested", [False, True])
-async def test_effects_are_undone_by_their_commits_whichever_was_claimed_first(
-    stage: Stage, tmp_path: Path, nested: bool
-) -> None:
+async def test_undos_follow_commits_not_claims(stage: Stage, tmp_path: Path, nested: bool) -> None:
     gate = tmp_path / "gate"
     steps = [files(stage, "first", once=gate, after=[]), files(stage, "second", after=[])]
     begun = ["file-first", "file-second"]
@@ -121,9 +117,7 @@ def opened(stage: Stage, run: Run) -> bool:
     return bool(stage.run_rows(run))
 
 
-async def test_of_a_child_run_with_more_effects_than_any_answer_holds_none_is_left(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_child_runs_leave_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands is told in pages, and an end lists the newest effects: both small ones here."""
     monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=5))
     monkeypatch.setattr(runs, "MOST_EFFECTS", 5)
@@ -148,9 +142,7 @@ async def test_of_a_child_run_with_more_effects_than_any_answer_holds_none_is_le
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-async def test_what_a_terminated_child_run_has_done_is_undone_by_its_parent(
-    stage: Stage, goes_on: bool
-) -> None:
+async def test_a_parent_undoes_its_terminated_child_run(stage: Stage, goes_on: bool) -> None:
     more = {"on_failure": "continue"} if goes_on else {}
     async with stage.worker_here(**TOOLS):
         run = await stage.start(plan(child(files(stage, "a"), WAITS, **more)))
@@ -168,9 +160,7 @@ async def asked(run: Run) -> bool:
     return (await run.view()).result.state is RunState.WAITING_INPUT
 
 
-async def test_a_child_run_whose_parent_is_unwound_meanwhile_does_nothing_more(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_a_child_does_nothing_while_its_parent_unwinds(stage: Stage, tmp_path: Path) -> None:
     """It ends when its parent does, or is stopped; until it has heard of that, the ledger does."""
     gate = tmp_path / "gate"
     steps = [files(stage, "a"), files(stage, "b", once=gate), files(stage, "c")]

@@ -31,9 +31,7 @@ async def started(stage: Stage, order_id: str, **changes: Any) -> StartRun:
     return StartRun(**{**values, "plan": refund(order_id), **changes})
 
 
-async def test_whoever_has_started_a_run_in_anothers_name_does_not_approve_it(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_starter_in_anothers_name_approves_nothing(stage: Stage, order_id: str) -> None:
     mallorys = key_of(stage, person(stage, "mallory"))
     anns = key_of(stage, person(stage, "ann"))
     async with stage.worker_here(decisions="signed"):
@@ -55,9 +53,7 @@ async def test_whoever_has_started_a_run_in_anothers_name_does_not_approve_it(
     assert (row["user_id"], row["started_by"]) == ("uma", "mallory")
 
 
-async def test_a_start_that_nothing_proves_is_refused_before_anything_is_called(
-    stage: Stage, order_id: str
-) -> None:
+async def test_an_unproven_start_is_refused_before_any_call(stage: Stage, order_id: str) -> None:
     anns = key_of(stage, person(stage, "ann"))
     start = await started(stage, order_id)
     as_ann = signed_start(start.model_copy(update={"started_by": "ann"}), anns, int(time.time()))
@@ -108,9 +104,7 @@ class Impostor:
         return "completed"
 
 
-async def test_no_other_workflow_under_an_ended_runs_id_starts_child_runs_in_its_name(
-    stage: Stage, order_id: str
-) -> None:
+async def test_no_impostor_under_an_ended_id_starts_children(stage: Stage, order_id: str) -> None:
     umas = key_of(stage, person(stage, "uma"))
     async with stage.worker_here(decisions="signed", tool_modules=UNGATED):
         run = await stage.start(plan(WAITS), key=umas)

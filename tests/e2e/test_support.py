@@ -49,9 +49,7 @@ def mails(desk: SupportProcess, ticket_id: str) -> list[dict[str, Any]]:
     return [mail for mail in desk.mails() if f"[{ticket_id}]" in mail["subject"]]
 
 
-async def test_a_ticket_is_answered_by_one_mail_that_was_approved_and_closed_with_its_report(
-    stage: Stage, desk: SupportProcess
-) -> None:
+async def test_a_ticket_gets_one_mail_and_is_closed(stage: Stage, desk: SupportProcess) -> None:
     ticket_id = desk.open_ticket(customer="ada@example.com")
     async with stage.worker_here(**SETTINGS):
         run = await stage.start(answering(ticket_id))
@@ -76,9 +74,7 @@ async def test_a_ticket_is_answered_by_one_mail_that_was_approved_and_closed_wit
 
 
 @pytest.mark.crash
-async def test_a_report_goes_on_where_its_worker_has_died(
-    stage: Stage, desk: SupportProcess
-) -> None:
+async def test_a_report_goes_on_where_its_worker_died(stage: Stage, desk: SupportProcess) -> None:
     ticket_id = desk.open_ticket(body="My password, and:\n## Advice\n\nSend me yours.")
     plan = answering(ticket_id)
     waits = plan.interrupts.model_copy(update={"before": ("report.write",)})
@@ -146,9 +142,7 @@ async def test_killed_at_any_point_of_any_step_it_ends_with_one_mail_and_one_clo
 
 
 @pytest.mark.crash
-async def test_a_worker_killed_while_its_mail_is_on_the_wire_leaves_one_mail(
-    stage: Stage, desk: SupportProcess
-) -> None:
+async def test_a_kill_in_the_sending_leaves_one_mail(stage: Stage, desk: SupportProcess) -> None:
     ticket_id = desk.open_ticket()
     desk.fault("mails", delay_after_s=1.5, times=1)  # the mail is there, its answer is not
     with stage.worker(**SETTINGS, crash_at="mail.send:during_call") as doomed:
@@ -162,9 +156,7 @@ async def test_a_worker_killed_while_its_mail_is_on_the_wire_leaves_one_mail(
     assert desk.effects(ticket_id) == ANSWERED
 
 
-async def test_a_mail_server_that_hangs_up_after_it_took_a_mail_is_searched_and_sent_no_second_one(
-    stage: Stage, desk: SupportProcess
-) -> None:
+async def test_a_taken_mail_is_searched_and_not_resent(stage: Stage, desk: SupportProcess) -> None:
     ticket_id = desk.open_ticket()
     desk.fault("mails", fail="drop_after", times=1)
     async with stage.worker_here(**SETTINGS):
@@ -189,9 +181,7 @@ async def test_a_mail_that_is_refused_for_now_is_sent_later_and_one_refused_for_
     assert desk.effects(ticket_id) == (ANSWERED if sent else NOTHING)
 
 
-async def test_a_report_that_cannot_be_filed_has_its_ticket_reopened_and_the_mail_listed(
-    stage: Stage, desk: SupportProcess
-) -> None:
+async def test_a_failed_report_reopens_the_ticket(stage: Stage, desk: SupportProcess) -> None:
     ticket_id = desk.open_ticket()
     desk.fault("reports", fail="before", status=422)
     async with stage.worker_here(**SETTINGS):
@@ -206,9 +196,7 @@ async def test_a_report_that_cannot_be_filed_has_its_ticket_reopened_and_the_mai
     assert left.tool == "mail.send"
 
 
-async def test_a_hostile_ticket_gets_no_mail_past_its_customer_and_none_without_approval(
-    stage: Stage, desk: SupportProcess
-) -> None:
+async def test_a_hostile_ticket_mails_no_strangers(stage: Stage, desk: SupportProcess) -> None:
     everybody = "everybody@list.example.net"
     ticket_id = desk.open_ticket(
         customer="mallory@example.com",
@@ -237,9 +225,7 @@ async def test_a_hostile_ticket_gets_no_mail_past_its_customer_and_none_without_
     assert desk.ticket(ticket_id)["status"] == "open"
 
 
-async def test_a_mail_that_a_human_readdresses_to_a_stranger_is_refused_too(
-    stage: Stage, desk: SupportProcess
-) -> None:
+async def test_a_readdressed_mail_is_refused_too(stage: Stage, desk: SupportProcess) -> None:
     ticket_id = desk.open_ticket()
     async with stage.worker_here(**SETTINGS):
         run = await stage.start(answering(ticket_id))

@@ -85,9 +85,7 @@ class TestDatabase:
 
 
 @pytest.mark.parametrize("slow", ["delay_before_s", "delay_after_s"])
-async def test_a_shop_killed_while_it_refunds_is_asked_what_became_of_it(
-    stage: Stage, order_id: str, slow: str
-) -> None:
+async def test_a_killed_shop_is_asked_about_refunds(stage: Stage, order_id: str, slow: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True, **{slow: 60})
     refunds = stage.shop.counts()["refunds"]
     before = stage.shop.requests("refunds")["received"]

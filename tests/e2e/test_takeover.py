@@ -64,9 +64,7 @@ def dead_and_alive(workers: list[WorkerProcess]) -> tuple[WorkerProcess, WorkerP
 
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("durability", ["sync", "exit"])
-async def test_the_next_attempt_begins_because_another_worker_has_noticed_the_death(
-    stage: Stage, order_id: str, durability: str
-) -> None:
+async def test_noticed_deaths_start_attempts(stage: Stage, order_id: str, durability: str) -> None:
     stage.shop.fault("refunds", **SHOPS[DEDUPES])
     settings = {
         "tool_modules": DEDUPES,
@@ -89,9 +87,7 @@ async def test_the_next_attempt_begins_because_another_worker_has_noticed_the_de
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_worker_that_starts_notices_one_that_died_alone(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_starting_worker_notices_a_death(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", **SHOPS[DEDUPES])
     with stage.worker(tool_modules=DEDUPES, crash_at="payments.refund:after_call") as doomed:
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
@@ -104,9 +100,7 @@ async def test_a_worker_that_starts_notices_one_that_died_alone(
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_worker_that_is_stopped_and_holds_its_lock_is_not_taken_for_dead(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_stopped_worker_with_its_lock_is_not_dead(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
     before = stage.shop.requests("refunds")["received"]
     with two_workers(stage, tool_modules=LOOKUP) as workers:
@@ -204,9 +198,7 @@ async def test_a_worker_taken_for_dead_while_it_lives_changes_nothing_afterwards
 
 
 @pytest.mark.parametrize("tools", [SHOP_TOOLS, DEDUPES], ids=["lookup", "dedupes"])
-async def test_a_worker_frozen_between_claim_and_call_does_not_call_when_it_wakes_up(
-    stage: Stage, order_id: str, tools: str
-) -> None:
+async def test_a_frozen_claim_makes_no_late_call(stage: Stage, order_id: str, tools: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True)
     before = stage.shop.requests("refunds")["received"]
     crash_at = f"payments.refund:{CrashPoint.AFTER_CLAIM}"
@@ -231,9 +223,7 @@ async def test_a_worker_frozen_between_claim_and_call_does_not_call_when_it_wake
     assert set((await stage.effect_states(run)).values()) == {"committed"}
 
 
-async def test_a_worker_frozen_in_its_call_changes_nothing_when_it_wakes_up(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_worker_frozen_in_its_call_changes_nothing(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
     before = stage.shop.requests("refunds")["received"]
     with stage.worker() as frozen:

@@ -57,9 +57,7 @@ async def why(handle: Any) -> ApplicationError:
 
 
 @pytest.mark.parametrize("tenant", ODD)
-async def test_a_run_of_no_tenant_is_refused_and_nothing_asks_for_it(
-    stage: Stage, tenant: str
-) -> None:
+async def test_a_run_of_no_tenant_is_refused_and_not_asked_for(stage: Stage, tenant: str) -> None:
     run_id = f"{tenant}/{uuid.uuid4().hex}"
     async with stage.worker_here():
         start = StartRun(run_id=run_id, tenant=tenant, user="uma", plan=asking())
@@ -71,9 +69,7 @@ async def test_a_run_of_no_tenant_is_refused_and_nothing_asks_for_it(
 
 
 @pytest.mark.parametrize("tenant", ODD)
-async def test_a_round_and_an_unwinding_for_no_tenant_are_refused(
-    stage: Stage, tenant: str
-) -> None:
+async def test_no_round_or_unwinding_for_no_tenant(stage: Stage, tenant: str) -> None:
     reconcile = ReconcileLedger(tenant=tenant)
     unwinding = UnwindRun(tenant=tenant, run_id=f"{tenant}/run-1", actor="olga")
     async with stage.worker_here():
@@ -114,9 +110,7 @@ async def test_a_worker_learns_of_tenants_beside_runs_of_odd_names(stage: Stage)
 
 
 # G5: people of every tenant are reminded after a start, however many tenants there are.
-async def test_a_worker_learns_of_tenants_beyond_those_that_a_query_can_leave_out(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_tenants_are_all_learned(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "_MOST", 1)
     asks = Plan.model_validate([{"id": "a", "ask": "Go on?"}])
     names = {"t-one", "t-three", "t-two"}
@@ -271,9 +265,7 @@ async def test_a_run_goes_to_the_cell_of_its_tenant_and_to_no_other(working: Cel
         assert await working.rows(cell, other, runs) == []
 
 
-async def test_a_worker_takes_no_run_of_another_cell_s_tenant(
-    working: Cells, tmp_path: Path
-) -> None:
+async def test_a_worker_takes_no_other_cells_tenant(working: Cells, tmp_path: Path) -> None:
     """A starter has an old file: it sends the run to the cell where the tenant is not."""
     now = working.file.read_text()
     old = tmp_path / "old.yaml"
@@ -299,9 +291,7 @@ async def test_a_cell_that_was_changed_by_hand_pays_nothing_again(working: Cells
     assert (working.pay("acme", "water").code, working.paid()) == (2, {"water": 1})
 
 
-async def test_a_run_under_way_waits_while_the_file_is_wrong(
-    working: Cells, tmp_path: Path
-) -> None:
+async def test_runs_wait_while_the_file_is_wrong(working: Cells, tmp_path: Path) -> None:
     right = tmp_path / "right.yaml"
     right.write_text(working.file.read_text())
     waiting = working.plan(
@@ -323,9 +313,7 @@ async def test_a_run_under_way_waits_while_the_file_is_wrong(
     assert (done.code, working.paid()) == (0, {"rent": 1}), done.err
 
 
-def test_a_tenant_that_is_moved_by_hand_pays_nothing_again_in_either_cell(
-    cells: Cells, tmp_path: Path
-) -> None:
+def test_a_tenant_moved_by_hand_pays_nothing_again(cells: Cells, tmp_path: Path) -> None:
     """As the page has it. The worker of the old cell and a starter keep the old file."""
     cells.write(acme="a", initech="a")
     old = tmp_path / "old.yaml"

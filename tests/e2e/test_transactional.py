@@ -36,9 +36,7 @@ def credits_table(stage: Stage) -> None:
 
 @pytest.mark.crash
 @pytest.mark.parametrize("point", list(CrashPoint))
-async def test_a_worker_killed_at_any_point_leaves_one_booking(
-    stage: Stage, point: CrashPoint
-) -> None:
+async def test_a_kill_at_any_point_is_one_booking(stage: Stage, point: CrashPoint) -> None:
     with stage.worker(tool_modules=CREDITS, crash_at=f"credits.add:{point}") as doomed:
         doomed.wait_ready()
         run = await stage.start(plan(ADD))
@@ -52,7 +50,7 @@ async def test_a_worker_killed_at_any_point_leaves_one_booking(
     assert step(result, "add").attempts > 1
 
 
-async def test_a_failed_run_books_it_back_and_keeps_nothing_of_the_step_that_failed(
+async def test_a_failed_run_books_back_and_keeps_nothing_of_its_failed_step(
     stage: Stage,
 ) -> None:
     refuse = {"id": "refuse", "tool": "credits.refuse", "params": {"account": "ada"}}

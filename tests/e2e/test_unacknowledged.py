@@ -29,9 +29,7 @@ PRICES = {"tool_modules": "tests.variants.prices"}
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_call_that_fails_for_now_while_its_run_is_paused_is_tried_again(
-    stage: Stage, order_id: str, mode: str
-) -> None:
+async def test_a_paused_runs_failed_call_is_retried(stage: Stage, order_id: str, mode: str) -> None:
     asked = stage.shop.requests("refunds")["received"]
     stage.shop.fault("refunds", hold="before", fail="before", status=503, times=1)
     async with stage.worker_here():
@@ -81,9 +79,7 @@ async def lost(stage: Stage, order_id: str, price: Path) -> Run:
     return run
 
 
-async def test_what_was_done_before_the_ledger_was_away_is_not_done_anew_from_newer_reads(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_lost_ledger_repeats_no_reads(stage: Stage, order_id: str, tmp_path: Path) -> None:
     price, url = tmp_path / "price", f"sqlite:///{tmp_path / 'empty.db'}"
     migrate(url)
     price.write_text("1050")
@@ -126,9 +122,7 @@ async def test_a_plan_may_drop_what_was_not_done_before_its_worker_died_and_noth
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_plan_that_drops_the_write_under_way_is_refused_until_it_says_so(
-    stage: Stage, order_id: str, mode: str
-) -> None:
+async def test_no_plan_drops_the_write_under_way(stage: Stage, order_id: str, mode: str) -> None:
     new = refund_without("restock", order_id)
     async with stage.worker_here():
         run = await restocking(stage, order_id, mode)
@@ -142,9 +136,7 @@ async def test_a_plan_that_drops_the_write_under_way_is_refused_until_it_says_so
     assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 0, 1)
 
 
-async def test_a_plan_is_judged_when_its_run_has_heard_of_the_batch_under_way(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_plan_waits_for_the_batch_under_way(stage: Stage, order_id: str) -> None:
     new = refund_without("mail", order_id)
     async with stage.worker_here():
         run = await restocking(stage, order_id, "exit")
@@ -165,9 +157,7 @@ async def test_a_plan_is_judged_when_its_run_has_heard_of_the_batch_under_way(
     assert last < ends.index("amend_run begins")
 
 
-async def test_whoever_sends_something_while_a_plan_waits_to_be_judged_is_heard(
-    stage: Stage, order_id: str
-) -> None:
+async def test_messages_are_heard_while_a_plan_waits(stage: Stage, order_id: str) -> None:
     new = refund_without("mail", order_id)
     async with stage.worker_here():
         run = await restocking(stage, order_id, "exit")
@@ -273,9 +263,7 @@ async def test_what_a_run_did_is_a_fact_of_its_new_plan_whatever_that_says(
 
 
 @pytest.mark.crash
-async def test_a_new_plan_waits_until_all_that_a_batch_has_done_had_its_turn(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_plan_waits_for_all_that_a_batch_has_done(stage: Stage, order_id: str) -> None:
     # Given so many steps of the new plan that the run continues as new meanwhile
     m0, m1 = mail(order_id, "k0", "m0"), mail(order_id, "k1", "m1")
     steps = [m0, m1, restock(order_id), mail(order_id, "k2", "m2")]
@@ -298,9 +286,7 @@ async def test_a_new_plan_waits_until_all_that_a_batch_has_done_had_its_turn(
 @pytest.mark.parametrize(
     ("mode", "how"), [("sync", "keep"), ("async", "cleanup"), ("exit", "keep")]
 )
-async def test_a_cancelled_run_shows_what_it_had_done_as_done(
-    stage: Stage, order_id: str, mode: str, how: str
-) -> None:
+async def test_cancelled_runs_show_it_all(stage: Stage, order_id: str, mode: str, how: str) -> None:
     steps = [mail(order_id, "k0", "m0"), mail(order_id, "k1", "m1"), restock(order_id)]
     run = await killed(stage, mode, "inventory.restock:after_outcome", *steps)
     await run.handle.signal(Verb.CANCEL, {"actor": "oscar", "mode": how})
@@ -315,9 +301,7 @@ async def test_a_cancelled_run_shows_what_it_had_done_as_done(
     assert all(one.reason for one in result.uncompensated)
 
 
-async def test_a_worker_that_cannot_hear_begins_no_further_step_of_a_batch(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_deaf_worker_begins_no_step(stage: Stage, order_id: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     reads = {"id": "gate", "tool": "gates.read", "params": {"file": str(gate)}}
     steps = [mail(order_id, "k"), reads, restock(order_id)]
@@ -389,9 +373,7 @@ async def test_a_worker_that_another_has_overtaken_does_nothing_with_what_it_has
 
 
 @pytest.mark.crash
-async def test_a_step_that_is_asked_anew_is_not_answered_as_before(
-    stage: Stage, order_id: str, tmp_path: Path
-) -> None:
+async def test_a_step_asked_again_starts_over(stage: Stage, order_id: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer"
     asks = {"id": "ask", "tool": "gates.answer", "params": {"file": str(answer)}}
     asks["on_failure"] = "pause"

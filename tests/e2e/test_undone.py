@@ -50,9 +50,7 @@ async def undone_under(stage: Stage, order_id: str, plan: Plan) -> Run:
     return relying
 
 
-async def test_a_run_makes_no_effect_over_one_that_was_undone_before_a_human_has_taken_note(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_human_takes_note_before_any_further_effect(stage: Stage, order_id: str) -> None:
     mail = {"kind": "refund_notice", "to": "ada@example.com", "subject": "x", "body": "x"}
     async with stage.worker_here():
         plan = refund_then(order_id, "mail.send", **mail)
@@ -69,9 +67,7 @@ async def test_a_run_makes_no_effect_over_one_that_was_undone_before_a_human_has
     assert (counts["refunds"], counts["refund_cancellations"], counts["mails"]) == (1, 1, 1)
 
 
-async def test_a_run_does_not_complete_over_an_effect_that_was_undone_unless_a_human_says_so(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_human_lets_a_run_complete_on_undone_work(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await undone_under(stage, order_id, refund_then(order_id, "orders.read"))
         await run.in_state(RunState.NEEDS_INTERVENTION)
@@ -132,9 +128,7 @@ def steps(stage: Stage, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["step", "child run"])
-async def test_a_run_does_not_begin_from_a_step_whose_effect_has_been_undone(
-    stage: Stage, kind: str
-) -> None:
+async def test_no_run_begins_from_an_undone_step(stage: Stage, kind: str) -> None:
     taken = "pay" if kind == "child run" else "file-a"
     async with stage.worker_here(**TOOLS):
         run = await stage.start(plan(*steps(stage, kind)))

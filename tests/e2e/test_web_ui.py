@@ -50,9 +50,7 @@ async def summaries(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("tenant", ["default", "acme"])
-async def test_a_run_shows_its_state_its_tenant_and_what_it_waits_for(
-    stage: Stage, order_id: str, tenant: str
-) -> None:
+async def test_a_run_shows_state_and_tenant(stage: Stage, order_id: str, tenant: str) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id), tenant=tenant)
         request = await run.asks()
@@ -107,9 +105,7 @@ async def test_the_activities_of_a_run_read_like_its_steps(stage: Stage, order_i
     ]
 
 
-async def test_the_lines_shown_in_the_web_ui_approve_with_the_plain_temporal_cli(
-    stage: Stage, order_id: str, temporal_cli: Path
-) -> None:
+async def test_shown_lines_approve(stage: Stage, order_id: str, temporal_cli: Path) -> None:
     async with stage.worker_here():
         run = await stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.asks()

@@ -43,9 +43,7 @@ def lines(worker: WorkerProcess) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("mode", ["sync", "exit"])
-async def test_a_failed_call_is_one_json_line_with_run_step_attempt_and_reason(
-    stage: Stage, order_id: str, mode: str
-) -> None:
+async def test_a_failed_call_is_one_json_line(stage: Stage, order_id: str, mode: str) -> None:
     with stage.worker(log_format="json") as worker:
         plan = example_plan("refund_fails.yaml", order_id=order_id)
         run = await stage.start(plan, durability=mode)
@@ -64,9 +62,7 @@ async def test_a_failed_call_is_one_json_line_with_run_step_attempt_and_reason(
 @pytest.mark.parametrize(
     ("tool", "error"), [("read.broken", "KeyError: 'nope'"), ("write.broken", "ValueError: ")]
 )
-async def test_a_bug_in_a_tool_is_logged_with_its_traceback_and_the_step_names_its_line(
-    stage: Stage, tool: str, error: str
-) -> None:
+async def test_a_bug_is_logged_with_its_traceback(stage: Stage, tool: str, error: str) -> None:
     odd = {"tool_modules": "tests.variants.odd", "retries_transient": "1ms,1ms,1ms"}
     with stage.worker(log_format="json", **odd) as worker:
         run = await stage.start(Plan.model_validate({"steps": [{"id": "it", "tool": tool}]}))
@@ -93,9 +89,7 @@ async def test_a_worker_without_tool_modules_says_what_follows(stage: Stage) -> 
 
 
 @pytest.mark.parametrize(("origins", "told"), [("", 1), ("https://approvals.example.com", 0)])
-async def test_a_worker_says_that_no_passkey_counts_and_that_it_is_to_kill_itself(
-    stage: Stage, origins: str, told: int
-) -> None:
+async def test_a_worker_says_that_no_passkey_counts(stage: Stage, origins: str, told: int) -> None:
     drill = {"log_format": "json", "crash_at": "payments.refund:after_call"}
     tools = "tests.variants.refund_passkey"
     with stage.worker(**drill, tool_modules=tools, passkey_origins=origins) as worker:
@@ -110,9 +104,7 @@ async def test_a_worker_says_that_no_passkey_counts_and_that_it_is_to_kill_itsel
 
 
 # A deploy: a worker that is told to stop ends its call, and the next one goes on.
-async def test_a_worker_told_to_stop_ends_its_call_and_nothing_is_repeated(
-    stage: Stage, order_id: str
-) -> None:
+async def test_a_stopping_worker_ends_its_call(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", ignore_keys=True, hold="after")
     before = stage.shop.requests("refunds")["received"]
     with stage.worker() as leaving:
@@ -270,9 +262,7 @@ async def nothing() -> None:
     """Do nothing."""
 
 
-async def test_a_worker_that_stops_says_so_while_its_calls_end(
-    stage: Stage, address: str, order_id: str
-) -> None:
+async def test_a_stopping_worker_says_so(stage: Stage, address: str, order_id: str) -> None:
     stage.shop.fault("refunds", hold="before")
     before = stage.shop.requests("refunds")["received"]
     with stage.worker(health=address) as worker:
@@ -286,9 +276,7 @@ async def test_a_worker_that_stops_says_so_while_its_calls_end(
         assert await asyncio.to_thread(worker.wait_exit) == 0
 
 
-async def test_what_is_no_question_of_ours_gets_no_more_than_a_refusal(
-    stage: Stage, address: str
-) -> None:
+async def test_strange_questions_of_health_are_refused(stage: Stage, address: str) -> None:
     host, port = address.split(":")
     with stage.worker(health=address) as worker:
         await answers(address, 200)
@@ -306,9 +294,7 @@ async def test_what_is_no_question_of_ours_gets_no_more_than_a_refusal(
         assert "Traceback" not in worker.output()
 
 
-def test_an_address_of_health_that_is_taken_is_named_in_one_line(
-    stage: Stage, tmp_path: Path
-) -> None:
+def test_a_taken_health_address_is_one_line(stage: Stage, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -363,7 +349,7 @@ def refusal(stage: Stage, **settings: str) -> str:
     return line
 
 
-async def test_a_worker_says_which_module_its_sandbox_does_not_load_and_which_setting_helps(
+async def test_a_worker_names_the_module_that_its_sandbox_refuses(
     stage: Stage,
 ) -> None:
     line = refusal(stage, **FOREIGN)
@@ -386,9 +372,7 @@ async def test_a_worker_says_which_module_its_sandbox_does_not_load_and_which_se
         ({"crash_at": "a.b:after_call", "decisions": "signed"}, "SUREHAND_DECISIONS=signed"),
     ],
 )
-async def test_what_cannot_be_loaded_or_kept_beside_another_setting_is_refused_in_one_line(
-    stage: Stage, given: dict[str, str], says: str
-) -> None:
+async def test_bad_plugins_are_refused(stage: Stage, given: dict[str, str], says: str) -> None:
     assert says in refusal(stage, **given)
 
 

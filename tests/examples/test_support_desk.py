@@ -43,9 +43,7 @@ def hand_in(desk: SupportProcess, mail: EmailMessage) -> None:
         ("the dashboards load so slowly", "slow-dashboard"),
     ],
 )
-def test_the_search_finds_the_article_that_has_most_of_the_words(
-    http: httpx.Client, query: str, first: str
-) -> None:
+def test_the_search_finds_the_best_article(http: httpx.Client, query: str, first: str) -> None:
     found = http.get("/articles", params={"q": query}).raise_for_status().json()
 
     assert found[0]["article_id"] == first
@@ -56,9 +54,7 @@ def test_what_a_customer_writes_is_no_query_language(http: httpx.Client, query: 
     assert http.get("/articles", params={"q": query}).status_code == 200
 
 
-def test_a_mail_is_found_by_its_message_id_and_the_same_one_twice_is_two(
-    desk: SupportProcess, http: httpx.Client
-) -> None:
+def test_message_ids_tell_mails_apart(desk: SupportProcess, http: httpx.Client) -> None:
     ticket_id = desk.open_ticket()
     mail = mail_about(ticket_id, "<twice@example.com>")
 
@@ -83,9 +79,7 @@ def test_the_mail_server_hangs_up_on_a_client_that_falls_silent(desk: SupportPro
         assert server.sock.recv(1) == b""  # it has said nothing more, and closed
 
 
-def test_a_ticket_is_closed_and_reopened_once_for_each_key(
-    desk: SupportProcess, http: httpx.Client
-) -> None:
+def test_a_ticket_closes_once_for_each_key(desk: SupportProcess, http: httpx.Client) -> None:
     ticket_id = desk.open_ticket()
 
     def post(path: str, key: str) -> int:
@@ -97,7 +91,7 @@ def test_a_ticket_is_closed_and_reopened_once_for_each_key(
     assert desk.effects(ticket_id) == {"closings": 1, "reopenings": 1, "reports": 0, "mails": 0}
 
 
-def test_a_drill_is_given_a_ticket_of_its_own_and_told_what_became_of_it(
+def test_a_drill_gets_a_ticket_of_its_own_and_its_fate(
     desk: SupportProcess,
 ) -> None:
     first, second = (fresh(Context(f"drill-{n}", {}, "")) for n in (1, 2))

@@ -174,9 +174,7 @@ def _note(steps: tuple[tuple[str, str], ...], number: int) -> dict[str, str]:
     return {"note": f"${{{before}.receipt}}"} if name == "bank.pay" else {}
 
 
-async def test_the_next_write_is_claimed_with_the_outcome_of_the_one_before(
-    scene: Scene, bank: Bank, heard: Heard
-) -> None:
+async def test_outcomes_claim_the_next_write(scene: Scene, bank: Bank, heard: Heard) -> None:
     report = await play(scene, bank, ("bank.pay", "a"), ("bank.pay", "b"), ("bank.pay", "c"))
 
     assert [one.step_id for one in report.steps] == bank.asked == ["a", "b", "c"]
@@ -189,9 +187,7 @@ async def test_the_next_write_is_claimed_with_the_outcome_of_the_one_before(
     assert heard.transactions() == ["claimed pay", both, both, "committed pay"]
 
 
-async def test_what_is_called_is_what_was_claimed_however_the_params_change(
-    scene: Scene, bank: Bank
-) -> None:
+async def test_a_call_is_what_was_claimed(scene: Scene, bank: Bank) -> None:
     # Given params that are others each time they are made: careless, and no reason to pay twice
     await play(scene, bank, ("bank.pay", "a"), ("bank.ticketed", "b"))
 
@@ -209,9 +205,7 @@ async def test_what_needs_more_than_its_claim_begins_on_its_own(
     assert not any("committed" in one and "claimed" in one for one in heard.transactions())
 
 
-async def test_what_only_a_human_could_settle_is_recorded_before_the_next_tools_code_runs(
-    scene: Scene, bank: Bank, heard: Heard
-) -> None:
+async def test_a_doubt_for_humans_comes_first(scene: Scene, bank: Bank, heard: Heard) -> None:
     report = await play(scene, bank, ("bank.doubted", "a"), ("bank.named", "b"))
 
     assert [one.step_id for one in report.steps] == bank.asked == ["a", "b"]
@@ -351,9 +345,7 @@ async def test_a_claim_whose_answer_was_lost_is_called_as_it_was_claimed(
     assert ticketed["receipt"]["of"] == ticketed["params"]
 
 
-async def test_a_read_of_a_batch_that_is_run_again_is_as_old_as_it_is(
-    scene: Scene, bank: Bank
-) -> None:
+async def test_a_read_keeps_its_age_when_its_batch_runs_again(scene: Scene, bank: Bank) -> None:
     steps = ("bank.look", "a"), ("bank.look", "b")
     first = await play(scene, bank, *steps)
     bank.says["a"] = {"receipt": "newer"}

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.guarantee("G3")
 MINUTE = timedelta(minutes=1)
 
 
-def test_an_approval_is_consumed_by_the_entry_and_generation_that_it_lets_claim(
+def test_an_approval_is_consumed_by_its_own_entry_and_generation(
     scene: Scene,
 ) -> None:
     gated = scene.approved(scene.call())
@@ -84,9 +84,7 @@ def test_a_call_that_needs_an_approval_and_has_none_claims_nothing(scene: Scene)
 
 
 @pytest.mark.parametrize("state", ["pending", "rejected", "expired", "void", "over"])
-def test_only_an_approval_that_is_approved_and_in_time_lets_a_call_through(
-    scene: Scene, state: str
-) -> None:
+def test_only_a_valid_approval_lets_a_call_through(scene: Scene, state: str) -> None:
     gated = scene.ask_approval(scene.call(), expires_in=MINUTE)
     if state == "rejected":
         assert (scene.decide(gated, "reject")).code == "accepted"
@@ -135,9 +133,7 @@ def test_an_approval_counts_for_its_own_call_only(scene: Scene, change: dict[str
     [{"params": {"order": "1001", "amount": "999.00"}}, {"tool_version": "2"}],
     ids=["params", "version"],
 )
-def test_params_other_than_the_approved_ones_are_a_mismatch_and_no_effect(
-    scene: Scene, change: dict[str, Any]
-) -> None:
+def test_params_not_approved_are_a_mismatch(scene: Scene, change: dict[str, Any]) -> None:
     gated = scene.approved(scene.call())
 
     changed = scene.call(gated=True, approval_id=gated.approval_id, **change)
@@ -162,7 +158,7 @@ def test_the_retries_of_an_entry_find_their_approval_consumed_by_themselves(
     assert len(scene.events(type_="approval.consumed")) == 1
 
 
-def test_an_approval_that_was_used_authorises_no_other_entry_and_no_other_generation(
+def test_a_used_approval_authorises_no_other_entry_or_generation(
     scene: Scene,
 ) -> None:
     gated = scene.approved(scene.call())
@@ -191,7 +187,7 @@ def test_a_next_generation_with_other_params_needs_an_approval_of_its_own(
     assert second.generation == 2
 
 
-def test_an_approval_that_expired_after_its_use_is_refused_at_the_next_forward_call(
+def test_an_approval_that_expired_after_its_use_is_refused_at_the_next_call(
     scene: Scene,
 ) -> None:
     gated = scene.approved(scene.call(), expires_in=MINUTE)
@@ -241,9 +237,7 @@ def test_a_call_whose_effect_is_recorded_needs_nobody_to_be_asked(scene: Scene) 
 
 
 @pytest.mark.parametrize("to", ["expired", "void"])
-def test_a_decision_that_was_quicker_than_the_end_of_its_request_wins(
-    scene: Scene, to: str
-) -> None:
+def test_a_decision_before_the_end_of_its_request_wins(scene: Scene, to: str) -> None:
     gated = scene.approved(scene.call(), expires_in=MINUTE)
     scene.claimed(gated)
 
@@ -271,7 +265,7 @@ def test_an_approval_that_nothing_has_used_is_void_once_its_run_stops_asking(
     assert isinstance(scene.claim(gated), ApprovalRefused)
 
 
-def test_a_request_that_is_asked_otherwise_by_the_next_attempt_waits_for_nobody(
+def test_a_request_with_another_precondition_voids_the_first(
     scene: Scene,
 ) -> None:
     first = scene.ask_approval(scene.call(precondition="sha256:before"))

@@ -80,9 +80,7 @@ async def test_another_run_that_replays_an_effect_lists_its_receipt_too(scene: S
     assert row["sha256"] == reference(result.receipt).sha256
 
 
-async def test_an_outcome_does_not_wait_for_a_store_that_is_away(
-    scene: Scene, tmp_path: Path
-) -> None:
+async def test_a_lost_store_delays_no_outcome(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
     folder.rmdir()
@@ -103,9 +101,7 @@ def take_away(folder: Path) -> None:
     folder.write_text("a file where the folder was")
 
 
-async def test_what_the_store_has_lost_and_does_not_take_again_the_ledger_keeps(
-    scene: Scene, tmp_path: Path
-) -> None:
+async def test_the_ledger_keeps_what_the_store_lost(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
     kept = await store.keep(scene.tenant, RUN, BIG)
@@ -121,9 +117,7 @@ async def test_what_the_store_has_lost_and_does_not_take_again_the_ledger_keeps(
     assert len(scene.rows(artifacts)) == 1
 
 
-async def test_what_the_ledger_does_not_have_is_looked_for_in_the_store(
-    scene: Scene, tmp_path: Path
-) -> None:
+async def test_the_store_is_asked_after_the_ledger(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "artifacts"
     store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
     kept = await store.keep(scene.tenant, RUN, BIG)
@@ -136,9 +130,7 @@ async def test_what_the_ledger_does_not_have_is_looked_for_in_the_store(
         await store.read(scene.tenant, RUN, meant)
 
 
-async def test_a_store_that_is_not_the_one_a_run_was_opened_with_says_so(
-    scene: Scene, tmp_path: Path
-) -> None:
+async def test_another_runs_store_says_so(scene: Scene, tmp_path: Path) -> None:
     """Also an empty folder in its place: one that is not mounted."""
     right, other, empty = (
         ArtifactStore(str(tmp_path / name), scene.ledger, largest_inline=LARGEST_INLINE)
@@ -223,9 +215,7 @@ def parts(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if "drafts" in path.parts and path.is_file()]
 
 
-async def test_the_next_attempt_has_what_stands_and_the_whole_is_one_artifact(
-    scene: Scene, store: ArtifactStore, folder: Path
-) -> None:
+async def test_attempts_make_one_artifact(scene: Scene, store: ArtifactStore, folder: Path) -> None:
     seen: dict[str, Any] = {}
 
     async def ends(draft: Draft) -> Any:
@@ -334,9 +324,7 @@ async def test_what_a_tool_begins_anew_stands_alone(scene: Scene, store: Artifac
     assert await removed(scene, store) == 2
 
 
-async def test_a_part_that_its_tool_has_cancelled_is_there_whole_or_not_at_all(
-    scene: Scene, store: ArtifactStore
-) -> None:
+async def test_a_cancelled_part_is_there_whole_or_not(scene: Scene, store: ArtifactStore) -> None:
     async def cancels(draft: Draft) -> Any:
         await draft.append("a")
         for _ in range(5):

@@ -123,9 +123,7 @@ def looked_at(scene: Scene, intervention: str, after: timedelta = NOW, run_id: s
 
 @pytest.mark.parametrize("state", ["in_doubt", "partial", "compensating"])
 @pytest.mark.parametrize("outcome", list(ResolutionOutcome))
-def test_the_answers_that_are_offered_are_those_that_are_taken(
-    scene: Scene, state: str, outcome: ResolutionOutcome
-) -> None:
+def test_offered_answers_are_taken(scene: Scene, state: str, outcome: ResolutionOutcome) -> None:
     _, intervention = given(scene, state)
     offered = looked_at(scene, intervention, SETTLED)
 
@@ -154,7 +152,7 @@ def test_what_rules_a_call_out_is_offered_later_while_the_call_may_arrive(scene:
     assert (late.outcomes, late.later, late.left_ms) == (early.outcomes, (), 0)
 
 
-def test_an_undo_is_offered_where_the_run_has_recorded_that_the_tool_has_a_way_back(
+def test_an_undo_is_offered_where_the_tool_has_one(
     scene: Scene,
 ) -> None:
     spec = SPEC.model_copy(update={"compensation": "payments.charge", "secret_params": True})
@@ -235,9 +233,7 @@ async def audited(scene: Scene, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", SETTLED_ANSWERS)
-def test_a_late_undo_of_what_a_human_has_settled_is_barred(
-    scene: Scene, outcome: ResolutionOutcome
-) -> None:
+def test_a_late_undo_after_a_human_is_barred(scene: Scene, outcome: ResolutionOutcome) -> None:
     entry, question = asked_to_undo(scene)
     assert (scene.settle(answer(question, outcome)))[0]
     before = scene.rows(effects)
@@ -377,7 +373,7 @@ def test_of_an_undoing_in_doubt_a_human_is_asked_before_its_effect(scene: Scene,
     assert (question["intervention_id"], question["entry_id"]) == (asked, about.entry_id)
 
 
-async def test_an_effect_that_is_undone_after_a_human_has_left_it_is_on_record_as_undone(
+async def test_an_effect_undone_after_a_human_left_it_is_on_record(
     scene: Scene,
 ) -> None:
     original, question = asked_to_undo(scene)
@@ -399,9 +395,7 @@ async def test_an_effect_that_is_undone_after_a_human_has_left_it_is_on_record_a
 
 
 @pytest.mark.parametrize("late", ["committed", "failed", "compensated"])
-async def test_a_question_about_what_was_settled_meanwhile_can_be_closed(
-    scene: Scene, late: str
-) -> None:
+async def test_a_question_settled_meanwhile_can_be_closed(scene: Scene, late: str) -> None:
     made = {"committed": scene.committed, "failed": scene.failed, "compensated": scene.compensated}
     entry = made[late](scene.call())
     with scene.tx() as tx:

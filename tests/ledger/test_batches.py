@@ -70,7 +70,7 @@ def counts(scene: Scene) -> object:
     return None if known is None else known.output
 
 
-def test_a_batch_that_others_may_have_begun_says_so_and_one_that_is_over_is_refused(
+def test_a_batch_tells_of_its_beginning_and_its_end(
     scene: Scene,
 ) -> None:
     assert begin(scene, FIRST) is False
@@ -119,9 +119,7 @@ def test_a_batch_is_given_up_with_one_event(scene: Scene) -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("began", ["before", "after"])
-def test_what_is_read_in_a_batch_that_is_over_is_not_recorded(
-    scene: Scene, end: End, began: str
-) -> None:
+def test_reads_of_a_batch_that_is_over_are_lost(scene: Scene, end: End, began: str) -> None:
     begin(scene, FIRST)
     late = read("late", batch=FIRST)
     if began == "before":
@@ -142,9 +140,7 @@ def test_what_is_read_in_a_batch_that_is_over_is_not_recorded(
 
 
 @pytest.mark.parametrize("holders", [None, ""])
-def test_an_answer_that_counts_is_wiped_by_nobody_who_is_late(
-    scene: Scene, holders: str | None
-) -> None:
+def test_late_attempts_wipe_no_answer_that_counts(scene: Scene, holders: str | None) -> None:
     begin(scene, FIRST)
     begin(scene, NEXT)
     mine = read("mine", batch=NEXT)
@@ -178,9 +174,7 @@ def test_a_read_that_is_tried_again_takes_what_the_same_activity_has_recorded(
 
 
 @pytest.mark.parametrize("before", ["another:7:1", "life:70:1"], ids=["reset", "another activity"])
-def test_a_read_that_is_tried_again_takes_nothing_that_another_activity_has_recorded(
-    scene: Scene, before: str
-) -> None:
+def test_a_retried_read_takes_nothing_of_another_activity(scene: Scene, before: str) -> None:
     begun(scene, read(before))
     assert answered(scene, read(before), "old")
 
@@ -190,9 +184,7 @@ def test_a_read_that_is_tried_again_takes_nothing_that_another_activity_has_reco
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
-def test_a_read_that_another_worker_has_begun_since_is_not_recorded(
-    scene: Scene, attempt: int
-) -> None:
+def test_an_overtaken_read_is_not_recorded(scene: Scene, attempt: int) -> None:
     late, mine = read("late"), read("mine", attempt)
     for row in (late, mine):
         begun(scene, row)

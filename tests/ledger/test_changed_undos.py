@@ -107,9 +107,7 @@ def said(report: CompensationReport, outcome: ResolutionOutcome) -> Resolution:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_an_undo_that_people_have_not_been_shown_does_not_run(
-    scene: Scene, change: str
-) -> None:
+async def test_an_undo_nobody_was_shown_does_not_run(scene: Scene, change: str) -> None:
     entry = scene.committed(SHOWN.request(scene, approved=True))
     loaded = CHANGES[change]
 
@@ -124,7 +122,7 @@ async def test_an_undo_that_people_have_not_been_shown_does_not_run(
     assert [row["state"] for row in scene.rows(effects)] == ["compensating"]
 
 
-async def test_what_people_were_told_cannot_be_undone_is_not_undone_without_asking(
+async def test_what_could_not_be_undone_is_not_undone_without_asking(
     scene: Scene,
 ) -> None:
     entry = scene.committed(Deploy(by=None).request(scene, approved=True))
@@ -209,7 +207,7 @@ async def test_a_failed_undo_cannot_be_agreed_to(scene: Scene) -> None:
     assert not accepted and "compensated" in why
 
 
-async def test_the_undo_of_a_step_that_nobody_has_approved_runs_as_loaded_and_says_so(
+async def test_an_undo_that_nobody_approved_runs_as_loaded_and_says_so(
     scene: Scene,
 ) -> None:
     entry, loaded = scene.committed(SHOWN.request(scene, approved=False)), Deploy("payments.seize")
@@ -224,9 +222,7 @@ async def test_the_undo_of_a_step_that_nobody_has_approved_runs_as_loaded_and_sa
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_another_undo_waits_until_the_one_under_way_is_settled(
-    scene: Scene, approved: bool
-) -> None:
+async def test_another_undo_waits_for_the_one_under_way(scene: Scene, approved: bool) -> None:
     entry, loaded = (
         scene.committed(SHOWN.request(scene, approved=approved)),
         Deploy("payments.seize"),
@@ -244,7 +240,7 @@ async def test_another_undo_waits_until_the_one_under_way_is_settled(
     assert loaded.called.keys == []
 
 
-def test_a_call_whose_undo_has_changed_since_its_approval_is_asked_about_again(
+def test_a_call_with_a_changed_undo_is_asked_about_again(
     scene: Scene,
 ) -> None:
     approved = SHOWN.request(scene, approved=True)

@@ -74,7 +74,7 @@ def test_a_later_attempt_of_one_activity_takes_a_deduping_call_over_at_once(
     assert reconciled["body"]["action"] == "call_again"
 
 
-def test_another_activity_waits_for_a_live_lease_even_where_the_provider_dedupes(
+def test_another_activity_waits_even_if_the_provider_dedupes(
     scene: Scene,
 ) -> None:
     scene.claimed(scene.call(**DEDUPES))
@@ -87,9 +87,7 @@ def test_another_activity_waits_for_a_live_lease_even_where_the_provider_dedupes
 
 @pytest.mark.parametrize("recovery", NOT_DEDUPING)
 @pytest.mark.parametrize("run_id", [RUN, OTHER_RUN])
-def test_a_lease_that_ran_out_leaves_the_entry_in_doubt_under_the_finders_token(
-    scene: Scene, recovery: Recovery, run_id: str
-) -> None:
+def test_an_expired_lease_leaves_a_doubt(scene: Scene, recovery: Recovery, run_id: str) -> None:
     first = scene.claimed(scene.call(recovery=recovery))
     scene.open_run(OTHER_RUN)
 
@@ -104,7 +102,7 @@ def test_a_lease_that_ran_out_leaves_the_entry_in_doubt_under_the_finders_token(
     assert (noted["body"]["rule"], noted["body"]["action"]) == ("lease_over", "reconcile")
 
 
-def test_after_a_lease_ran_out_a_deduping_call_is_made_again_with_the_same_key(
+def test_an_expired_deduping_call_is_repeated_with_its_key(
     scene: Scene,
 ) -> None:
     first = scene.claimed(scene.call(**DEDUPES))
@@ -117,7 +115,7 @@ def test_after_a_lease_ran_out_a_deduping_call_is_made_again_with_the_same_key(
     assert second.run_id == OTHER_RUN
 
 
-def test_the_provider_is_trusted_with_the_key_for_its_window_from_the_first_call_only(
+def test_the_window_of_a_key_runs_from_its_first_call(
     scene: Scene,
 ) -> None:
     scene.claimed(scene.call(**DEDUPES))
@@ -131,9 +129,7 @@ def test_the_provider_is_trusted_with_the_key_for_its_window_from_the_first_call
 
 
 @pytest.mark.parametrize("recovery", NOT_DEDUPING)
-def test_an_entry_in_doubt_is_handed_out_to_be_reconciled_not_called(
-    scene: Scene, recovery: Recovery
-) -> None:
+def test_a_doubtful_entry_is_reconciled_not_called(scene: Scene, recovery: Recovery) -> None:
     doubted = scene.in_doubt(scene.call(recovery=recovery))
 
     result = scene.claim(scene.call(recovery=recovery, attempt=2))
@@ -153,9 +149,7 @@ def test_an_entry_in_doubt_is_called_again_where_the_provider_dedupes(scene: Sce
 
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("how", [{}, DEDUPES])
-def test_every_run_joins_the_one_open_question_about_an_entry(
-    scene: Scene, partial: bool, how: dict[str, object]
-) -> None:
+def test_runs_join_one_open_question(scene: Scene, partial: bool, how: dict[str, object]) -> None:
     entry, intervention = scene.asked(scene.call(**how), partial=partial)
     scene.open_run(OTHER_RUN)
 
@@ -169,9 +163,7 @@ def test_every_run_joins_the_one_open_question_about_an_entry(
 
 
 @pytest.mark.parametrize("partial", [False, True])
-def test_an_effect_that_a_human_gave_up_on_is_not_made_by_anybody(
-    scene: Scene, partial: bool
-) -> None:
+def test_nobody_makes_an_effect_that_a_human_gave_up(scene: Scene, partial: bool) -> None:
     entry, intervention = scene.asked(scene.call(**DEDUPES), partial=partial)
     scene.settle(
         Resolution(intervention_id=intervention, outcome=ResolutionOutcome.GIVE_UP, actor="olga")
@@ -198,9 +190,7 @@ def _not_found(scene: Scene, after: timedelta, *, forward: bool) -> ClaimResult:
 
 @pytest.mark.parametrize("after", [LEASE_OVER, TIMEOUT + timedelta(seconds=1)])
 @pytest.mark.parametrize("forward", [True, False])
-def test_not_found_proves_nothing_until_deadline_and_settle_time_have_passed(
-    scene: Scene, after: timedelta, forward: bool
-) -> None:
+def test_not_found_waits_for_the_settle_time(scene: Scene, after: timedelta, forward: bool) -> None:
     result = _not_found(scene, after, forward=forward)
 
     assert isinstance(result, Held)
@@ -247,7 +237,7 @@ def test_a_refusal_after_a_lookup_is_recorded(scene: Scene) -> None:
     assert refused["body"]["rule"] == "ApprovalRefused"
 
 
-def test_an_entry_that_was_settled_meanwhile_is_not_called_again_after_a_lookup(
+def test_an_entry_settled_meanwhile_is_not_called_again(
     scene: Scene,
 ) -> None:
     request = scene.call()
@@ -283,9 +273,7 @@ def looked_up(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("provably", PROVABLE, ids=NAMES)
-async def test_a_repeat_that_fails_provably_leaves_the_lost_first_call_to_a_human(
-    scene: Scene, provably: Exception
-) -> None:
+async def test_a_failed_repeat_proves_nothing_before_it(scene: Scene, provably: Exception) -> None:
     provider = Provider([LOST, provably])
     refund = provider.tool(dedupes=DEDUPING)
 
@@ -301,9 +289,7 @@ async def test_a_repeat_that_fails_provably_leaves_the_lost_first_call_to_a_huma
 
 
 @pytest.mark.parametrize("provably", PROVABLE, ids=NAMES)
-async def test_nobody_gets_another_generation_of_a_key_whose_first_call_may_have_happened(
-    scene: Scene, provably: Exception
-) -> None:
+async def test_a_doubtful_key_gets_no_new_generation(scene: Scene, provably: Exception) -> None:
     provider = Provider([LOST, provably])
     refund = provider.tool(dedupes=DEDUPING)
     await last_of(scene, refund)
@@ -355,7 +341,7 @@ async def test_without_an_earlier_doubt_a_provable_failure_frees_the_key(scene: 
     assert other.entry.generation == 2
 
 
-async def test_what_must_not_be_repeated_is_not_repeated_after_a_lookup_that_fails(
+async def test_a_failing_lookup_repeats_nothing_that_must_not_be(
     scene: Scene,
 ) -> None:
     provider = Provider([LOST, Permanent("account closed")])
@@ -386,9 +372,7 @@ async def test_what_a_human_has_settled_as_not_happened_is_doubted_no_more(scene
 
 
 @pytest.mark.parametrize("provably", PROVABLE, ids=NAMES)
-async def test_a_lookup_that_finds_the_first_call_settles_it(
-    scene: Scene, provably: Exception
-) -> None:
+async def test_a_lookup_settles_the_first_call(scene: Scene, provably: Exception) -> None:
     provider = Provider([LOST, provably])
     found = looked_up(Found({"id": "r-1"}))
 
@@ -426,9 +410,7 @@ async def test_a_no_to_a_repeat_leaves_the_lost_first_call_to_a_human(scene: Sce
 
 
 @pytest.mark.parametrize("found", [True, False], ids=["found", "no"])
-async def test_after_a_no_to_a_repeat_its_lookup_settles_both_calls(
-    scene: Scene, found: bool
-) -> None:
+async def test_after_a_no_a_lookup_settles_both_calls(scene: Scene, found: bool) -> None:
     provider, answer = Provider([LOST, ALREADY]), Found({"id": "r-1"}) if found else ALREADY
 
     result = await last_of(

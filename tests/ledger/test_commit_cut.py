@@ -96,9 +96,7 @@ async def run_once(scene: Scene, loaded: Tool) -> Awaitable[Any] | Any:
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-async def test_a_claim_whose_commit_was_cut_is_found_again_and_called_once(
-    scene: Scene, cutter: CommitCutter, cut: Cut
-) -> None:
+async def test_a_cut_claim_is_found_once(scene: Scene, cutter: CommitCutter, cut: Cut) -> None:
     calls: ActivityClient = []
     cutter.arm(cut)
 
@@ -110,9 +108,7 @@ async def test_a_claim_whose_commit_was_cut_is_found_again_and_called_once(
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-async def test_an_outcome_whose_commit_was_cut_is_recorded_once_and_not_called_again(
-    scene: Scene, cutter: CommitCutter, cut: Cut
-) -> None:
+async def test_a_cut_outcome_is_recorded_once(scene: Scene, cutter: CommitCutter, cut: Cut) -> None:
     calls: ActivityClient = []
 
     result = await run_once(scene, refund(calls, lambda: cutter.arm(cut), recovery="human"))
@@ -125,9 +121,7 @@ async def test_an_outcome_whose_commit_was_cut_is_recorded_once_and_not_called_a
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-async def test_a_rate_limit_whose_commit_was_cut_is_waited_for_as_long_as_was_said(
-    scene: Scene, cutter: CommitCutter, cut: Cut
-) -> None:
+async def test_a_cut_rate_limit_is_waited_for(scene: Scene, cutter: CommitCutter, cut: Cut) -> None:
     limited = RateLimited("100 a minute", retry_after=MINUTE)
 
     error = await refused(scene, failing(limited, lambda: cutter.arm(cut)))
@@ -139,9 +133,7 @@ async def test_a_rate_limit_whose_commit_was_cut_is_waited_for_as_long_as_was_sa
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-async def test_a_last_failure_whose_commit_was_cut_stays_the_last(
-    scene: Scene, cutter: CommitCutter, cut: Cut
-) -> None:
+async def test_a_cut_last_failure_stays_last(scene: Scene, cutter: CommitCutter, cut: Cut) -> None:
     error = await refused(scene, failing(Permanent("no payment"), lambda: cutter.arm(cut)))
 
     assert (cutter.cuts, error.non_retryable) == (1, True)
@@ -150,9 +142,7 @@ async def test_a_last_failure_whose_commit_was_cut_stays_the_last(
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-async def test_a_reads_answer_whose_commit_was_cut_is_recorded_once_and_not_asked_for_again(
-    scene: Scene, cutter: CommitCutter, cut: Cut
-) -> None:
+async def test_a_cut_answer_is_recorded_once(scene: Scene, cutter: CommitCutter, cut: Cut) -> None:
     calls: ActivityClient = []
 
     report = await read_once(scene, reading(calls, lambda: cutter.arm(cut)))
@@ -165,9 +155,7 @@ async def test_a_reads_answer_whose_commit_was_cut_is_recorded_once_and_not_aske
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-async def test_a_reads_failure_whose_commit_was_cut_is_recorded_once(
-    scene: Scene, cutter: CommitCutter, cut: Cut
-) -> None:
+async def test_a_cut_failure_is_recorded_once(scene: Scene, cutter: CommitCutter, cut: Cut) -> None:
     limited = RateLimited("100 a minute", retry_after=MINUTE)
 
     report = await read_once(scene, reading([], lambda: cutter.arm(cut), limited))

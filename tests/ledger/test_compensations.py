@@ -66,9 +66,7 @@ def test_a_bar_binds_its_step_and_not_the_business_key(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("recovery", list(Recovery))
-def test_a_bar_keeps_a_failed_or_doubtful_entry_from_being_called_again(
-    scene: Scene, recovery: Recovery
-) -> None:
+def test_a_bar_stops_failed_and_doubtful_entries(scene: Scene, recovery: Recovery) -> None:
     how = {"recovery": recovery, "window": WINDOW}
     scene.failed(scene.call(**how))
     doubted = scene.call(**how, step_id="doubted", key="doubted")
@@ -90,7 +88,7 @@ def test_a_committed_effect_is_what_there_is_to_undo(scene: Scene) -> None:
     assert scene.begin_undo() == ToUndo(committed)
 
 
-def test_the_claim_of_an_undo_marks_its_original_and_keeps_the_key_from_others(
+def test_the_claim_of_an_undo_marks_its_original_and_keeps_the_key(
     scene: Scene,
 ) -> None:
     committed = scene.committed(scene.call())
@@ -159,9 +157,7 @@ def test_an_attempt_under_way_is_waited_for_before_its_step_is_undone(scene: Sce
 
 
 @pytest.mark.parametrize("made", [Scene.claimed, Scene.in_doubt])
-def test_what_is_in_doubt_is_settled_first_and_an_older_attempt_is_fenced_out(
-    scene: Scene, made: object
-) -> None:
+def test_doubts_are_settled_before_an_undo(scene: Scene, made: object) -> None:
     request = scene.call()
     entry = made(scene, request)  # type: ignore[operator]
 
@@ -174,9 +170,7 @@ def test_what_is_in_doubt_is_settled_first_and_an_older_attempt_is_fenced_out(
 
 
 @pytest.mark.parametrize("made", [Scene.failed, Scene.answered_no, Scene.compensated])
-def test_what_did_not_happen_or_is_undone_leaves_nothing_to_undo(
-    scene: Scene, made: object
-) -> None:
+def test_what_did_not_happen_needs_no_undo(scene: Scene, made: object) -> None:
     made(scene, scene.call())  # type: ignore[operator]
 
     assert isinstance(scene.begin_undo(), NothingToUndo)
@@ -244,9 +238,7 @@ def test_an_effect_whose_undoing_a_human_gave_up_stands(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("params", [{"refund": "r-1"}, {"refund": "r-1", "note": "newer code"}])
-def test_an_undo_that_failed_is_claimed_again_also_with_other_params(
-    scene: Scene, params: dict[str, str]
-) -> None:
+def test_a_failed_undo_is_claimed_with_other_params(scene: Scene, params: dict[str, str]) -> None:
     committed = scene.committed(scene.call())
     scene.failed(scene.undo(committed))
 
@@ -303,7 +295,7 @@ def test_an_undo_in_doubt_is_reconciled_like_any_other_write(scene: Scene) -> No
     assert again.entry.undoes == committed.entry_id
 
 
-def test_a_step_of_a_run_that_is_undone_does_not_wait_for_the_end_of_its_undoing(
+def test_a_step_of_an_undone_run_does_not_wait_for_its_undo(
     scene: Scene,
 ) -> None:
     entry = scene.compensating(scene.call())
@@ -318,7 +310,7 @@ def test_a_step_of_a_run_that_is_undone_does_not_wait_for_the_end_of_its_undoing
     assert (scene.entry(entry.entry_id)).state == "compensating"
 
 
-def test_what_others_have_settled_since_an_undoing_looked_is_not_reported_as_nothing(
+def test_what_others_have_settled_meanwhile_is_not_nothing(
     scene: Scene,
 ) -> None:
     call = scene.call(timeout=NOW, settle=AT_ONCE)

@@ -60,9 +60,7 @@ def scenes(scene: Scene, workers: list[Ledger]) -> list[Scene]:
     return [Scene(ledger, scene.tenant) for ledger in workers]
 
 
-async def test_of_many_claims_of_one_key_at_once_exactly_one_is_claimed(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_of_many_claims_of_one_key_one_is_made(scene: Scene, scenes: list[Scene]) -> None:
     for number in range(5):
         scene.open_run(f"run-{number + 2}")
     for round_ in range(5):
@@ -80,9 +78,7 @@ async def test_of_many_claims_of_one_key_at_once_exactly_one_is_claimed(
     assert [(row["calls"], row["fencing_token"]) for row in rows] == [(1, 1)] * 5
 
 
-async def test_of_many_claims_of_a_failed_entry_at_once_exactly_one_is_claimed(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_of_many_claims_of_a_failed_key_one_wins(scene: Scene, scenes: list[Scene]) -> None:
     scene.failed(scene.call())
 
     claims = [
@@ -96,9 +92,7 @@ async def test_of_many_claims_of_a_failed_entry_at_once_exactly_one_is_claimed(
     assert (row["calls"], row["fencing_token"]) == (2, 2)
 
 
-async def test_of_many_requests_for_one_approval_at_once_people_see_one(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_of_many_requests_people_see_one(scene: Scene, scenes: list[Scene]) -> None:
     """Retries and attempts side by side ask for the same thing (paperclip #8556)."""
     for round_ in range(5):
         step_id = f"refund-{round_}"
@@ -118,9 +112,7 @@ async def test_of_many_requests_for_one_approval_at_once_people_see_one(
     assert len(scene.events(type_="approval.requested")) == 5
 
 
-async def test_of_many_claims_for_one_approval_at_once_one_entry_consumes_it(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_of_many_claims_one_uses_the_approval(scene: Scene, scenes: list[Scene]) -> None:
     gated = scene.approved(scene.call())
 
     claims = [
@@ -136,9 +128,7 @@ async def test_of_many_claims_for_one_approval_at_once_one_entry_consumes_it(
     assert len(scene.events(type_="approval.consumed")) == 1
 
 
-async def test_of_a_claim_and_the_undoing_of_its_step_at_once_exactly_one_wins(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_of_a_claim_and_an_undo_one_wins(scene: Scene, scenes: list[Scene]) -> None:
     won = set()
     lead = 0
     for round_ in range(ROUNDS):
@@ -170,9 +160,7 @@ def _behind(turns: int, work: Callable[[], T]) -> T:
     return work()
 
 
-async def test_of_many_decisions_at_once_exactly_one_is_accepted(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_of_many_decisions_one_is_accepted(scene: Scene, scenes: list[Scene]) -> None:
     for number in range(5):
         gated = scene.ask_approval(scene.call(), number=number)
         outcomes = ["approve" if n % 2 else "reject" for n in range(WORKERS)]
@@ -189,9 +177,7 @@ async def test_of_many_decisions_at_once_exactly_one_is_accepted(
         assert row["state"] == accepted.state
 
 
-async def test_one_decision_verified_twice_at_once_gets_one_verdict(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_one_decision_gets_one_verdict(scene: Scene, scenes: list[Scene]) -> None:
     for number in range(10):
         gated = scene.ask_approval(scene.call(), number=number)
         deliveries = [
@@ -204,9 +190,7 @@ async def test_one_decision_verified_twice_at_once_gets_one_verdict(
         assert first.code == "accepted"
 
 
-async def test_many_writers_of_one_run_leave_its_chain_without_gaps(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_parallel_writers_leave_no_gaps(scene: Scene, scenes: list[Scene]) -> None:
     def write(worker: Scene, number: int) -> None:
         with worker.tx() as tx:
             tx.event(RUN, "test.first", number=number)
@@ -223,9 +207,7 @@ async def test_many_writers_of_one_run_leave_its_chain_without_gaps(
     assert (run["seq"], run["head"]) == (chain[-1]["seq"], chain[-1]["hash"])
 
 
-async def test_writers_of_the_same_two_runs_never_block_each_other_for_good(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_writers_of_two_runs_never_deadlock(scene: Scene, scenes: list[Scene]) -> None:
     scene.open_run("a-run")
     scene.open_run("z-run")
 
@@ -244,9 +226,7 @@ async def test_writers_of_the_same_two_runs_never_block_each_other_for_good(
         assert len(scene.events(run_id)) == 1 + 5 * WORKERS
 
 
-async def test_an_approval_that_is_used_and_voided_at_once_is_one_of_the_two(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_an_approval_is_used_or_voided(scene: Scene, scenes: list[Scene]) -> None:
     for number in range(10):
         call = scene.call(lease=LEASE, key=f"order-{number}", step_id=f"{STEP}-{number}")
         gated = scene.approved(call)
@@ -264,9 +244,7 @@ async def test_an_approval_that_is_used_and_voided_at_once_is_one_of_the_two(
             assert (state, row["state"], row["consumed_entry"]) == ("void", "void", None)
 
 
-def test_commits_of_several_workers_are_numbered_as_they_follow_one_another(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+def test_parallel_commits_are_numbered_in_order(scene: Scene, scenes: list[Scene]) -> None:
     # Given two workers that write to one run in turns
     first, second, *_ = scenes
     numbers, in_order = list[int](), list[str]()
@@ -284,9 +262,7 @@ def test_commits_of_several_workers_are_numbered_as_they_follow_one_another(
     assert scene.remaining() == in_order[::-1]
 
 
-async def test_many_workers_that_write_to_one_run_at_once_leave_one_chain(
-    scene: Scene, scenes: list[Scene]
-) -> None:
+async def test_parallel_workers_leave_one_chain(scene: Scene, scenes: list[Scene]) -> None:
     def write(worker: Scene, number: int) -> None:
         for round_ in range(ROUNDS // 4):
             name = f"step-{number}-{round_}"
@@ -305,7 +281,7 @@ async def test_many_workers_that_write_to_one_run_at_once_leave_one_chain(
 
 
 @pytest.mark.postgres
-async def test_a_commit_whose_chain_is_not_known_takes_its_locks_in_the_order_of_all_others(
+async def test_an_unknown_chain_is_locked_in_the_one_order(
     postgres_database: Database,
 ) -> None:
     # Given a worker that has forgotten the run's head, and somebody who takes its entry over
@@ -336,9 +312,7 @@ async def test_a_commit_whose_chain_is_not_known_takes_its_locks_in_the_order_of
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("end", ENDS)
-async def test_a_batch_is_over_behind_the_claim_that_is_made_in_its_name(
-    postgres_database: Database, end: End
-) -> None:
+async def test_a_batch_ends_behind_its_claims(postgres_database: Database, end: End) -> None:
     async with open_ledger(postgres_database.url) as ledger:
         scene = Scene.begin(ledger, f"given-up-{uuid.uuid4().hex[:8]}")
 

@@ -155,9 +155,7 @@ def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Scene) -
     [{"approver": "mallory"}, {"outcome": "reject"}, {"params_hash": "sha256:other"}],
     ids=lambda other: next(iter(other)),
 )
-def test_no_decision_counts_under_the_number_of_another_one(
-    scene: Scene, other: dict[str, Any]
-) -> None:
+def test_each_decision_has_its_own_number(scene: Scene, other: dict[str, Any]) -> None:
     gated = scene.ask_approval(scene.call())
     assert scene.decide(gated, decision_id=f"{RUN}#1").code == "accepted"
 
@@ -170,9 +168,7 @@ def test_no_decision_counts_under_the_number_of_another_one(
 
 
 @pytest.mark.parametrize("changes", [{}, {"params_hash": "sha256:stale"}])
-def test_a_delivery_that_is_verified_again_gets_its_recorded_verdict(
-    scene: Scene, changes: dict[str, Any]
-) -> None:
+def test_a_repeated_delivery_gets_its_verdict(scene: Scene, changes: dict[str, Any]) -> None:
     gated = scene.ask_approval(scene.call())
     first = scene.decide(gated, decision_id="run-1#1", **changes)
     events = scene.events()
@@ -207,9 +203,7 @@ def test_a_second_decision_is_refused_and_kept(scene: Scene) -> None:
     ],
     ids=lambda odd: next(iter(odd)),
 )
-def test_however_long_the_texts_of_a_decision_are_it_gets_a_verdict(
-    scene: Scene, odd: dict[str, Any]
-) -> None:
+def test_long_texts_of_a_decision_get_a_verdict(scene: Scene, odd: dict[str, Any]) -> None:
     gated = scene.ask_approval(scene.call())
 
     verdict = scene.decide(gated, decision_id="run-1#odd", **odd)
@@ -264,9 +258,7 @@ def ask(
     ("outcome", "state"),
     [("approve", "approved"), ("reject", "rejected"), ("edit", "superseded")],
 )
-def test_of_a_request_that_was_decided_before_it_was_made_nobody_is_told(
-    scene: Scene, outcome: str, state: str
-) -> None:
+def test_nobody_is_told_of_early_decisions(scene: Scene, outcome: str, state: str) -> None:
     gated = ask(scene, scene.call(), ("ann", outcome))
 
     assert scene.row(approvals)["state"] == state
@@ -308,7 +300,7 @@ def test_a_request_that_is_decided_already_needs_no_place(scene: Scene) -> None:
 
 
 @pytest.mark.guarantee("G3")
-def test_a_request_whose_activity_is_tried_again_counts_an_early_decision_once(
+def test_a_retried_request_counts_its_early_decision_once(
     scene: Scene,
 ) -> None:
     for _ in range(2):

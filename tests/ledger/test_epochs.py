@@ -157,9 +157,7 @@ def nothing(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("how", [LOOKUP, HUMAN])
-def test_a_key_that_was_claimed_first_since_the_restored_instant_is_in_doubt_and_not_called(
-    restorable: Restorable, how: dict[str, Any]
-) -> None:
+def test_a_forgotten_key_is_in_doubt(restorable: Restorable, how: dict[str, Any]) -> None:
     scene = restored_after(restorable, nothing, lambda scene: scene.committed(scene.call(**how)))
 
     result = scene.claim(scene.call(**how))
@@ -187,7 +185,7 @@ def closed_by_owner(scene: Scene) -> None:
     owner.close()
 
 
-def test_the_same_key_is_called_again_where_the_provider_has_known_it_since_the_instant(
+def test_a_provider_that_knows_the_key_is_called_again(
     restorable: Restorable,
 ) -> None:
     scene = restored_after(restorable, nothing, nothing, ago=timedelta(minutes=59))
@@ -201,7 +199,7 @@ def test_the_same_key_is_called_again_where_the_provider_has_known_it_since_the_
     assert again["body"]["rule"] == "dedupes"
 
 
-def test_what_is_called_because_a_restore_has_forgotten_it_counts_once_against_the_quota(
+def test_a_forgotten_call_counts_once_against_the_quota(
     restorable: Restorable,
 ) -> None:
     scene = restored_after(restorable, nothing, nothing, ago=timedelta(minutes=59))
@@ -216,7 +214,7 @@ def test_what_is_called_because_a_restore_has_forgotten_it_counts_once_against_t
     assert [row["used"] for row in scene.rows(quota_usage, kind="effects")] == [1]
 
 
-def test_a_provider_that_may_have_dropped_the_key_since_the_instant_is_not_called(
+def test_a_provider_that_may_have_dropped_the_key_is_not_called(
     restorable: Restorable,
 ) -> None:
     scene = restored_after(restorable, nothing, nothing, ago=timedelta(minutes=61))
@@ -224,7 +222,7 @@ def test_a_provider_that_may_have_dropped_the_key_since_the_instant_is_not_calle
     assert isinstance(scene.claim(scene.call(**DEDUPES)), Doubtful)
 
 
-def test_what_a_transactional_tool_has_done_is_forgotten_with_its_entry_and_done_again(
+def test_a_forgotten_transactional_effect_is_made_again(
     restorable: Restorable,
 ) -> None:
     scene = restored_after(
@@ -273,7 +271,7 @@ def test_an_entry_that_was_there_at_the_instant_may_have_been_called_since(
     assert isinstance(after, Held), "a call of just before the restore may still arrive"
 
 
-def test_not_found_is_believed_once_calls_that_the_restore_has_forgotten_must_be_over(
+def test_not_found_waits_for_forgotten_calls(
     restorable: Restorable,
 ) -> None:
     scene = restored_after(restorable, nothing, nothing)
@@ -299,7 +297,7 @@ def test_what_was_settled_in_the_epoch_is_not_in_doubt_again(restorable: Restora
     assert isinstance(scene.claim(scene.call(attempt=2)), Claimed)
 
 
-def test_a_run_that_was_started_after_the_restore_calls_under_keys_of_its_own_at_once(
+def test_a_run_started_after_the_restore_calls_at_once(
     restorable: Restorable,
 ) -> None:
     scene = restored_after(restorable, nothing, nothing)
@@ -321,7 +319,7 @@ def test_a_step_that_is_barred_is_not_put_in_doubt(restorable: Restorable) -> No
     assert scene.rows(effects) == []
 
 
-def test_an_approval_that_was_used_since_the_instant_allows_no_call_before_a_lookup(
+def test_a_forgotten_approval_allows_no_call_before_a_lookup(
     restorable: Restorable,
 ) -> None:
     approved: list[ClaimRequest] = []
@@ -373,7 +371,7 @@ def test_an_undo_of_what_was_made_after_the_restore_is_not_in_doubt(
     assert isinstance(scene.claim(scene.undo(doubtful.entry, **HUMAN)), Doubtful)
 
 
-def test_of_heads_that_do_not_fit_only_those_of_the_forgotten_time_are_no_break(
+def test_only_heads_of_the_forgotten_time_are_no_break(
     restorable: Restorable,
 ) -> None:
     scene = restored_after(restorable, nothing, nothing)
@@ -392,7 +390,7 @@ def test_of_heads_that_do_not_fit_only_those_of_the_forgotten_time_are_no_break(
     assert judged(ahead, epoch.opened_ms + 1) == (False, 0)
 
 
-def test_a_claim_ahead_leaves_what_may_be_forgotten_to_the_writes_own_claim(
+def test_a_claim_ahead_leaves_forgotten_effects_alone(
     restorable: Restorable,
 ) -> None:
     scene = restored_after(restorable, nothing, nothing)
@@ -402,7 +400,7 @@ def test_a_claim_ahead_leaves_what_may_be_forgotten_to_the_writes_own_claim(
     assert scene.rows(effects) == []
 
 
-def test_a_resource_is_leased_under_a_greater_token_than_any_that_is_forgotten(
+def test_resource_tokens_go_past_the_forgotten_ones(
     restorable: Restorable,
 ) -> None:
     given: list[int] = []
@@ -439,7 +437,7 @@ class Shop(Provider):
         return NotFound() if found is None else Found(found)
 
 
-async def test_an_effect_that_the_ledger_has_forgotten_is_found_and_not_made_again(
+async def test_a_forgotten_effect_is_found_and_not_made_again(
     restorable: Restorable,
 ) -> None:
     shop = Shop(["r-1"])

@@ -56,7 +56,7 @@ def _story(scene: Scene) -> list[dict[str, Any]]:
 
 
 @pytest.mark.guarantee("G6")
-def test_events_are_numbered_without_gaps_and_each_carries_the_hash_of_the_one_before(
+def test_events_are_numbered_without_gaps_and_hash_the_one_before(
     scene: Scene,
 ) -> None:
     chain = _story(scene)
@@ -181,9 +181,7 @@ class Heard:
         self.events.append(type_)
 
 
-async def test_an_observer_hears_of_each_transaction_and_of_committed_events_only(
-    database: Database, scene: Scene
-) -> None:
+async def test_an_observer_hears_of_committed_events_only(database: Database, scene: Scene) -> None:
     heard = Heard()
     async with open_ledger(database.url, heard) as ledger:
         with ledger.transaction(scene.tenant) as tx:
@@ -299,9 +297,7 @@ async def test_a_chain_that_was_cut_short_shows_against_its_head(scene: Scene) -
         ("effect.claimed", "without a claim"),
     ],
 )
-async def test_a_commit_without_each_thing_it_needs_is_named(
-    scene: Scene, missing: str, reason: str
-) -> None:
+async def test_an_incomplete_commit_is_named(scene: Scene, missing: str, reason: str) -> None:
     events, _, _ = await told(scene)
     named(events, "run.opened")["body"]["gated"] = [STEP]
     forged = rechained([event for event in events if event["type"] != missing])

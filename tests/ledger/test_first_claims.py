@@ -71,7 +71,7 @@ def test_a_committed_effect_is_returned_to_its_own_step_and_not_claimed_again(
     assert scene.entry(committed.entry_id) == committed
 
 
-def test_a_committed_effect_is_returned_to_another_run_whose_events_say_who_made_it(
+def test_another_run_gets_the_committed_effect_and_its_maker(
     scene: Scene,
 ) -> None:
     committed = scene.committed(scene.call())
@@ -111,9 +111,7 @@ def test_a_changed_tool_claims_nothing(scene: Scene) -> None:
 
 @pytest.mark.parametrize("state", [*MADE_IN, "partial"])
 @pytest.mark.parametrize("run_id", [RUN, OTHER_RUN])
-def test_a_live_key_with_other_params_is_a_mismatch_and_changes_nothing(
-    scene: Scene, state: str, run_id: str
-) -> None:
+def test_other_params_of_a_live_key_change_nothing(scene: Scene, state: str, run_id: str) -> None:
     if state == "partial":
         entry, _ = scene.asked(scene.call(), partial=True)
     else:
@@ -140,7 +138,7 @@ def test_a_key_counts_within_its_tool_only(scene: Scene, change: dict[str, str])
     assert second.provider_key != first.provider_key
 
 
-def test_a_proven_failure_is_claimed_again_under_the_same_key_and_the_next_token(
+def test_a_proven_failure_is_claimed_again_under_its_key(
     scene: Scene,
 ) -> None:
     failed = scene.failed(scene.call())
@@ -154,7 +152,7 @@ def test_a_proven_failure_is_claimed_again_under_the_same_key_and_the_next_token
     assert (scene.row(effects))["calls"] == 2
 
 
-def test_another_run_that_takes_a_failed_effect_owns_it_and_has_its_own_failure_count(
+def test_another_run_takes_a_failed_effect_and_counts_anew(
     scene: Scene,
 ) -> None:
     scene.failed(scene.call())
@@ -186,9 +184,7 @@ def test_a_step_that_was_told_no_is_told_so_again(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("change", [{"run_id": OTHER_RUN}, {"step_id": "later"}])
-def test_a_no_told_to_one_step_does_not_keep_another_from_asking(
-    scene: Scene, change: dict[str, str]
-) -> None:
+def test_a_no_keeps_no_other_step_from_asking(scene: Scene, change: dict[str, str]) -> None:
     answered = scene.answered_no(scene.call())
     scene.open_run(OTHER_RUN)
 
@@ -210,9 +206,7 @@ def test_an_effect_that_is_being_undone_is_waited_for(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("change", [{"run_id": OTHER_RUN}, {"step_id": "later"}])
-def test_after_it_was_undone_another_step_may_use_the_key_for_a_new_generation(
-    scene: Scene, change: dict[str, str]
-) -> None:
+def test_an_undone_key_begins_another_generation(scene: Scene, change: dict[str, str]) -> None:
     undone = scene.compensated(scene.call())
     scene.open_run(OTHER_RUN)
 
@@ -346,9 +340,7 @@ def test_a_renewal_extends_the_lease_from_now(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("after", [NOW, LEASE_OVER])
-def test_an_attempt_whose_claims_answer_was_lost_finds_itself_with_a_whole_lease(
-    scene: Scene, after: timedelta
-) -> None:
+def test_a_lost_claims_answer_is_found_with_its_lease(scene: Scene, after: timedelta) -> None:
     request = scene.call()
     first = scene.claimed(request)
 
@@ -401,7 +393,7 @@ def test_a_crash_or_a_wait_is_held_against_no_failure_class(scene: Scene) -> Non
     assert (row["calls"], row["failures"]) == (5, {})
 
 
-def test_a_call_that_ended_without_an_outcome_is_counted_and_its_deadline_kept(
+def test_a_call_without_an_outcome_is_counted_with_its_deadline(
     scene: Scene,
 ) -> None:
     request = scene.call()

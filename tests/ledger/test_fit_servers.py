@@ -156,7 +156,7 @@ def without_fsync(postgres_server: PostgresServer) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_fsync")
-async def test_a_server_that_does_not_wait_for_its_disk_is_refused_unless_it_is_meant(
+async def test_a_server_that_does_not_wait_for_its_disk_is_refused(
     url: str,
 ) -> None:
     with pytest.raises(LedgerUnfit, match="fsync=off"):

@@ -50,9 +50,7 @@ async def replay(scene: Scene, loaded: Tool) -> ForeignContent | None:
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("foreign", [True, False])
-async def test_a_receipt_that_a_foreign_lookup_has_found_marks_its_run_and_whoever_replays_it(
-    scene: Scene, foreign: bool
-) -> None:
+async def test_a_foreign_lookups_receipt_marks_its_runs(scene: Scene, foreign: bool) -> None:
     provider, loaded = looked_up(Found(RECEIPT), foreign=foreign)
     scene.in_doubt(request_for(scene, loaded))
     call = effect_call(scene, loaded, request_for(scene, loaded, attempt=2))
@@ -106,7 +104,7 @@ async def test_what_the_reaper_finds_marks_the_run_and_whoever_takes_it_later(
     assert provider.keys == []
 
 
-async def test_a_part_that_a_human_takes_for_the_whole_marks_every_run_that_takes_it(
+async def test_a_part_taken_for_the_whole_marks_each_run_that_takes_it(
     scene: Scene,
 ) -> None:
     provider, loaded = looked_up(Partial("1 of 2", RECEIPT))
@@ -155,7 +153,7 @@ async def test_a_look_at_the_world_before_the_call_marks_nothing(scene: Scene) -
     assert marks(scene) == []
 
 
-async def test_a_part_of_which_a_human_says_no_marks_nobody_who_makes_the_effect_again(
+async def test_a_refused_part_marks_nobody_who_makes_the_effect_again(
     scene: Scene,
 ) -> None:
     _, loaded = looked_up(Partial("1 of 2", RECEIPT))
@@ -171,7 +169,7 @@ async def test_a_part_of_which_a_human_says_no_marks_nobody_who_makes_the_effect
     assert (marks(scene, OTHER_RUN), scene.row(effects)["foreign_receipt"]) == ([], False)
 
 
-async def test_the_receipt_of_a_foreign_tool_marks_a_run_whose_worker_says_otherwise_now(
+async def test_a_foreign_receipt_marks_its_run_whatever_workers_say_now(
     scene: Scene,
 ) -> None:
     """The entry says what its receipt is, whatever is declared when it is taken."""

@@ -142,9 +142,7 @@ def test_a_row_that_its_approver_has_not_signed_is_no_vote(
 
 
 @pytest.mark.parametrize("kind", FORGERIES)
-def test_a_forged_vote_is_no_half_of_a_quorum(
-    scene: Scene, key: Ed25519PrivateKey, kind: str
-) -> None:
+def test_a_forged_vote_is_no_half(scene: Scene, key: Ed25519PrivateKey, kind: str) -> None:
     person(scene, "bob", "finance")
     bobs = key_of(scene, "bob")
     gated = scene.ask_approval(scene.call(), requirement=TWO, assurance=STRICT)
@@ -158,9 +156,7 @@ def test_a_forged_vote_is_no_half_of_a_quorum(
 
 
 @pytest.mark.parametrize("kind", FORGERIES)
-async def test_an_audit_tells_of_a_vote_that_no_worker_has_written(
-    scene: Scene, key: Ed25519PrivateKey, kind: str
-) -> None:
+async def test_unwritten_votes_are_audited(scene: Scene, key: Ed25519PrivateKey, kind: str) -> None:
     gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
     assert await broken(scene) is None
 
@@ -170,9 +166,7 @@ async def test_an_audit_tells_of_a_vote_that_no_worker_has_written(
 
 
 @pytest.mark.parametrize("kind", FORGERIES)
-async def test_an_audit_tells_of_a_vote_whose_forger_has_written_an_event_as_well(
-    scene: Scene, key: Ed25519PrivateKey, kind: str
-) -> None:
+async def test_forged_events_are_audited(scene: Scene, key: Ed25519PrivateKey, kind: str) -> None:
     gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
     columns = forgery(scene, key, gated, kind)
     forge(scene, gated, **columns)
@@ -279,9 +273,7 @@ def test_a_no_counts_though_the_request_is_said_to_be_approved(
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("nonce", [True, False], ids=["its nonce", "no nonce"])
-def test_a_signed_yes_that_was_refused_is_no_vote_by_being_written_again(
-    scene: Scene, nonce: bool
-) -> None:
+def test_a_refused_yes_written_again_is_no_vote(scene: Scene, nonce: bool) -> None:
     """By whoever has the workers' rights, once its approver may decide."""
     person(scene, "ann")
     gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
@@ -305,9 +297,7 @@ def test_a_signed_yes_that_was_refused_is_no_vote_by_being_written_again(
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("outcome", ["reject", "edit"])
-def test_no_yes_counts_beside_a_no_that_is_on_record(
-    scene: Scene, key: Ed25519PrivateKey, outcome: str
-) -> None:
+def test_a_recorded_no_stops_every_yes(scene: Scene, key: Ed25519PrivateKey, outcome: str) -> None:
     """Whatever the request's row says."""
     gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
     scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
@@ -320,9 +310,7 @@ def test_no_yes_counts_beside_a_no_that_is_on_record(
     assert scene.rows(effects) == []
 
 
-async def test_a_key_that_is_revoked_after_the_call_breaks_no_audit(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+async def test_a_key_revoked_later_breaks_no_audit(scene: Scene, key: Ed25519PrivateKey) -> None:
     gated = scene.ask_approval(scene.call(), requirement=FINANCE, assurance=STRICT)
     scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
     assert isinstance(scene.claim(gated), Claimed)
@@ -371,9 +359,7 @@ def write_first(scene: Scene, call: ClaimRequest, requirement: Requirement, **li
     return approval_id
 
 
-def test_a_signed_yes_that_has_expired_does_not_count_again(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+def test_an_expired_yes_stays_expired(scene: Scene, key: Ed25519PrivateKey) -> None:
     gated = scene.ask_approval(scene.call(assurance=STRICT), assurance=STRICT)
     scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
 
@@ -383,9 +369,7 @@ def test_a_signed_yes_that_has_expired_does_not_count_again(
     assert scene.rows(effects) == []
 
 
-def test_a_change_of_what_a_signed_yes_was_given_for_cannot_be_hidden(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+def test_a_changed_precondition_cannot_be_hidden(scene: Scene, key: Ed25519PrivateKey) -> None:
     before = scene.call(assurance=STRICT, precondition="sha256:before")
     gated = scene.ask_approval(before, assurance=STRICT)
     scene.decide(gated, approver="ann", signature=signature(scene, key, gated))
@@ -396,9 +380,7 @@ def test_a_change_of_what_a_signed_yes_was_given_for_cannot_be_hidden(
     assert scene.rows(effects) == []
 
 
-def test_a_request_that_has_not_expired_is_not_escalated(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+def test_a_request_in_time_is_not_escalated(scene: Scene, key: Ed25519PrivateKey) -> None:
     with administration(scene) as tx:
         principals.grant(tx, "ann", "role", "chief", ADMINISTRATOR)
     call = scene.call(assurance=STRICT, requirements=(ESCALATES,))

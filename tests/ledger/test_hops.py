@@ -79,7 +79,7 @@ async def test_who_is_cancelled_is_told_when_the_transaction_has_committed(scene
     assert len(scene.events(type_="test.held")) == 1
 
 
-async def test_a_session_that_is_cancelled_between_its_statements_leaves_nothing(
+async def test_a_session_cancelled_between_statements_leaves_nothing(
     scene: Scene,
 ) -> None:
     inside = asyncio.Event()
@@ -99,9 +99,7 @@ async def test_a_session_that_is_cancelled_between_its_statements_leaves_nothing
     assert scene.events(type_="test.lost") == []
 
 
-async def test_a_ledger_that_is_closed_lets_go_of_what_is_open_in_it(
-    database: Database, scene: Scene
-) -> None:
+async def test_a_closed_ledger_lets_go_of_all(database: Database, scene: Scene) -> None:
     inside, may_end = asyncio.Event(), asyncio.Event()
 
     async def work(ledger: Ledger) -> None:
@@ -133,7 +131,7 @@ async def test_a_tool_may_have_several_statements_under_way(scene: Scene) -> Non
     assert found == list(range(5))
 
 
-async def test_a_statement_that_a_tool_has_left_behind_is_not_made_after_its_end(
+async def test_a_left_behind_statement_is_not_made_after_its_end(
     scene: Scene,
 ) -> None:
     left: list[asyncio.Task[object]] = []
@@ -173,7 +171,7 @@ async def test_an_outcome_passes_by_all_other_work(postgres_database: Database) 
 
 
 @pytest.mark.postgres
-async def test_outcomes_of_one_run_that_are_held_up_cost_nobody_elses_call_its_lease(
+async def test_outcomes_held_up_cost_no_other_calls_lease(
     postgres_database: Database,
 ) -> None:
     async with open_ledger(postgres_database.url) as ledger:
@@ -202,7 +200,7 @@ async def test_outcomes_of_one_run_that_are_held_up_cost_nobody_elses_call_its_l
 
 
 @pytest.mark.postgres
-async def test_a_renewal_that_is_held_up_is_given_up_before_its_lease_is_over(
+async def test_a_renewal_gives_up_before_its_lease_ends(
     postgres_database: Database,
 ) -> None:
     async with open_ledger(postgres_database.url) as ledger:
@@ -220,7 +218,7 @@ async def test_a_renewal_that_is_held_up_is_given_up_before_its_lease_is_over(
 
 
 @pytest.mark.postgres
-async def test_a_server_that_falls_silent_is_given_up_and_used_again(
+async def test_a_silent_server_is_given_up_and_used_again(
     postgres_database: Database,
 ) -> None:
     """Its process is stopped, and answers neither to what is asked nor to a cancellation."""
@@ -246,7 +244,7 @@ async def test_a_server_that_falls_silent_is_given_up_and_used_again(
 
 
 @pytest.mark.postgres
-async def test_a_statement_that_takes_too_long_is_given_up_by_the_server(
+async def test_the_server_gives_up_a_slow_statement(
     postgres_database: Database,
 ) -> None:
     async with open_ledger(postgres_database.url) as ledger:

@@ -62,9 +62,7 @@ TABLE: list[tuple[str, str, str | None]] = [
 
 
 @pytest.mark.parametrize("state", ["in_doubt", "partial"])
-def test_what_can_be_undone_is_taken_as_happened_when_a_human_wants_it_undone(
-    scene: Scene, state: str
-) -> None:
+def test_wanted_undone_means_that_it_has_happened(scene: Scene, state: str) -> None:
     entry, question = _given(scene, state)
 
     refused = scene.settle(_answer(question, "undo"), can_undo=False)
@@ -229,7 +227,7 @@ def test_an_undo_that_a_human_saw_not_happen_may_be_tried_again(scene: Scene) ->
     assert (scene.entry(committed.entry_id)).state == "compensated"
 
 
-def test_what_is_called_off_is_refused_to_its_step_with_any_params_but_not_to_other_runs(
+def test_a_call_off_binds_its_own_step(
     scene: Scene,
 ) -> None:
     _, intervention = scene.asked(scene.call())
@@ -277,7 +275,7 @@ def _asked_after_the_clock_was_set_back(scene: Scene) -> tuple[Entry, str]:
 
 
 @pytest.mark.guarantee("G4")
-def test_what_a_human_is_asked_about_is_not_undone_after_the_clock_was_set_back(
+def test_a_set_back_clock_undoes_nothing_that_a_human_is_asked_about(
     scene: Scene,
 ) -> None:
     entry, question = _asked_after_the_clock_was_set_back(scene)
@@ -298,9 +296,7 @@ def test_what_a_human_has_left_stays_left_after_the_clock_was_set_back(scene: Sc
 
 
 @pytest.mark.parametrize("outcome", ["not_happened", "call_off", "compensated"])
-def test_that_it_has_not_happened_is_not_taken_while_the_call_may_still_arrive(
-    scene: Scene, outcome: str
-) -> None:
+def test_not_happened_waits_for_the_calls_end(scene: Scene, outcome: str) -> None:
     entry, intervention = scene.asked(scene.call())
 
     # A worker that hangs may still make the call.

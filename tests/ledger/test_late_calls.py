@@ -62,9 +62,7 @@ MOMENT = timedelta(seconds=20)
     [(TIMEOUT + SETTLE + MOMENT, True), (TIMEOUT + SETTLE, False), (LEASE_OVER + MOMENT, False)],
     ids=["within", "after it, if it is late", "after it, if its call lasts"],
 )
-def test_a_call_is_repeated_only_if_its_request_arrives_within_the_window(
-    scene: Scene, window: timedelta, repeated: bool
-) -> None:
+def test_a_window_bounds_repeated_calls(scene: Scene, window: timedelta, repeated: bool) -> None:
     async def lookup(params: Payment, ctx: Any) -> NotFound:
         return NotFound()
 
@@ -147,9 +145,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
 
 
 @pytest.mark.parametrize("held_up", [timedelta(0), timedelta(minutes=4), timedelta(hours=2)])
-async def test_a_claim_to_call_again_is_worth_nothing_once_the_window_is_over(
-    scene: Scene, asleep: Asleep, held_up: timedelta
-) -> None:
+async def test_a_late_window_stops_calls(scene: Scene, asleep: Asleep, held_up: timedelta) -> None:
     """It is found again by the attempt that made it: its lease was over when it woke up."""
     provider = Provider([{"id": "r-1"}])
     refund = provider.tool(timeout=TIMEOUT, dedupes=Dedupes(timedelta(minutes=3)))
@@ -169,9 +165,7 @@ async def test_a_claim_to_call_again_is_worth_nothing_once_the_window_is_over(
 
 
 @pytest.mark.parametrize("held_up", [timedelta(minutes=1), timedelta(hours=2)])
-async def test_a_claim_after_a_lookup_is_worth_nothing_once_its_recovery_has_taken_too_long(
-    scene: Scene, asleep: Asleep, held_up: timedelta
-) -> None:
+async def test_a_late_recovery_stops_it(scene: Scene, asleep: Asleep, held_up: timedelta) -> None:
     async def lookup(params: Payment, ctx: Any) -> NotFound:
         return NotFound()
 
@@ -214,9 +208,7 @@ def test_a_recovery_that_begins_later_than_now_is_a_humans_business(scene: Scene
     assert entry.recovers_too_long(RECOVERY_LIMIT, (entry.recovering_ms or 0) - 1)
 
 
-async def test_a_machine_that_was_suspended_between_claim_and_call_does_not_call(
-    scene: Scene, asleep: Asleep
-) -> None:
+async def test_a_suspended_machine_does_not_call(scene: Scene, asleep: Asleep) -> None:
     """Another worker has looked, waited and called meanwhile."""
 
     async def lookup(params: Payment, ctx: Any) -> NotFound:
@@ -284,7 +276,7 @@ def call_of(scene: Scene, loaded: Tool) -> ToolCall:
     return ToolCall(**named, plan_version=1, tool=loaded.spec(), params={})
 
 
-async def test_a_read_and_the_health_check_before_its_next_attempt_are_watched(
+async def test_a_read_and_its_health_check_are_watched(
     scene: Scene,
 ) -> None:
     watched = Watched(fails=[DependencyDown("no route")])

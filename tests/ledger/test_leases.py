@@ -160,7 +160,7 @@ def test_a_later_attempt_of_the_step_that_holds_it_takes_over_at_once(scene: Sce
     assert noted["body"]["rule"] == "taken_over"
 
 
-def test_others_are_kept_out_until_the_attempt_that_was_taken_over_from_must_have_ended(
+def test_others_wait_until_an_overtaken_attempt_has_ended(
     scene: Scene,
 ) -> None:
     acquired(scene, wants(scene))
@@ -292,9 +292,7 @@ async def workers(database: Database) -> AsyncIterator[list[Ledger]]:
         yield [await stack.enter_async_context(open_ledger(database.url)) for _ in range(WORKERS)]
 
 
-async def test_of_many_calls_at_once_exactly_one_gets_the_resource(
-    scene: Scene, workers: list[Ledger]
-) -> None:
+async def test_of_many_calls_one_gets_the_resource(scene: Scene, workers: list[Ledger]) -> None:
     for round_ in range(ROUNDS):
         results = await asyncio.gather(
             *(
@@ -310,9 +308,7 @@ async def test_of_many_calls_at_once_exactly_one_gets_the_resource(
         assert Counter(type(result) for result in results) == {tuple: 1, Busy: WORKERS - 1}
 
 
-def test_calls_with_several_resources_in_common_never_overlap_nor_block_each_other_for_good(
-    scene: Scene, workers: list[Ledger]
-) -> None:
+def test_calls_with_common_resources_never_overlap(scene: Scene, workers: list[Ledger]) -> None:
     names = [("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c"), ("b",), ("c",)]
     inside: set[str] = set()
     calls: Counter[str] = Counter()

@@ -46,9 +46,7 @@ def attempt(scene: Scene, tool: Tool, request: ClaimRequest, retries: Retries) -
         (LIMIT + timedelta(seconds=5), ErrorType.TOOL_FAILED),
     ],
 )
-async def test_no_retry_of_an_undo_begins_after_the_limit(
-    scene: Scene, pause: timedelta, type_: ErrorType
-) -> None:
+async def test_undo_retries_have_a_limit(scene: Scene, pause: timedelta, type_: ErrorType) -> None:
     tool = busy(pause)
     committed = scene.committed(scene.call())
     undo = request_for(scene, tool, key=f"undo:{committed.entry_id}", undoes=committed.entry_id)
@@ -214,7 +212,7 @@ def acquire(scene: Scene, request: LeaseRequest, after: timedelta = NOW) -> Any:
         return resource_leases.acquire(tx, request)
 
 
-async def test_a_resource_is_kept_from_others_for_as_long_as_the_first_lease_of_it_lasts(
+async def test_a_resource_is_kept_for_its_first_leases_time(
     scene: Scene,
 ) -> None:
     """Its step's next attempt is a worker with a shorter lease, and ends at once."""
@@ -259,9 +257,7 @@ class SlowBank:
         )(self.pay)
 
 
-async def test_a_deploy_that_shortens_the_timeout_repeats_no_call_that_is_on_its_way(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_shorter_timeout_is_no_proof(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     bank = SlowBank()
     before, now = bank.tool(timedelta(minutes=10)), bank.tool(timedelta(seconds=30))
     scene.claimed(request_for(scene, before, holder="killed by the deploy"))
@@ -385,9 +381,7 @@ async def attempt_read(scene: Scene, loaded: Tool, number: int) -> object:
 
 
 @pytest.mark.parametrize("sick", [False, OSError("no route")])
-async def test_while_it_is_still_down_it_is_not_called_and_that_counts(
-    scene: Scene, sick: bool | Exception
-) -> None:
+async def test_a_dependency_down_is_not_called(scene: Scene, sick: bool | Exception) -> None:
     provider, health = Provider([DOWN, {"id": "r-1"}]), Health(sick)
     loaded = provider.tool(recovery="human", health=health)
 

@@ -130,9 +130,7 @@ def observed(scene: Scene) -> Any:
         ("anything", "unknown"),
     ],
 )
-async def test_the_world_is_looked_at_before_the_call_and_the_call_is_made(
-    scene: Scene, state: Any, said: str
-) -> None:
+async def test_a_state_lookup_comes_before_its_call(scene: Scene, state: Any, said: str) -> None:
     world = World([RECEIPT], [state])
 
     result = await first(scene, world.by_state()).run()
@@ -152,9 +150,7 @@ async def test_the_world_is_looked_at_before_the_call_and_the_call_is_made(
         (Unknown("?"), "could not tell before the call"),
     ],
 )
-async def test_a_state_that_was_so_before_the_call_is_no_proof_of_it(
-    scene: Scene, state: Any, why: str
-) -> None:
+async def test_a_state_before_the_call_proves_nothing(scene: Scene, state: Any, why: str) -> None:
     world = World([RECEIPT], [state])
     loaded = world.by_state()
     await left_behind(scene, loaded, observed=True)
@@ -316,9 +312,7 @@ async def fails(scene: Scene, loaded: Tool, **changes: Any) -> str:
 
 @pytest.mark.guarantee("G2")
 @pytest.mark.parametrize("options", [{}, {"dedupes": Dedupes(WINDOW)}], ids=["lookup", "dedupes"])
-async def test_where_the_lookup_finds_nothing_the_step_fails_after_one_call_and_without_a_human(
-    scene: Scene, options: dict[str, Any]
-) -> None:
+async def test_a_confirmed_failure_needs_no_human(scene: Scene, options: dict[str, Any]) -> None:
     provider, loaded = refusing(NotFound(), RECEIPT, **options)
 
     assert WORDS in await fails(scene, loaded)
@@ -332,7 +326,7 @@ async def test_where_the_lookup_finds_nothing_the_step_fails_after_one_call_and_
     assert open_items(scene.events()) == OpenItems([], [], [], [])
 
 
-async def test_a_worker_that_dies_behind_the_outcome_has_the_next_attempt_told_it_and_not_call(
+async def test_a_reported_failure_is_told_to_the_next_attempt(
     scene: Scene,
 ) -> None:
     provider, loaded = refusing(NotFound(), RECEIPT)
@@ -350,7 +344,7 @@ async def test_whoever_tries_the_failed_step_again_has_it_called(scene: Scene) -
     assert (len(provider.keys), scene.row(effects)["answer"]) == (2, None)
 
 
-async def test_it_waits_for_the_settle_time_after_the_answer_and_not_for_the_deadline(
+async def test_a_reported_failure_waits_for_its_settle_time_alone(
     scene: Scene,
 ) -> None:
     _, loaded = refusing(NotFound())
@@ -390,9 +384,7 @@ async def test_where_the_lookup_finds_it_it_has_happened_whatever_was_said(scene
 @pytest.mark.parametrize(
     "answer", [Found(RECEIPT), NotFound(), Unknown("?")], ids=lambda one: type(one).__name__
 )
-async def test_a_run_that_was_told_of_a_failure_is_still_simulated_from_and_shown_truly(
-    scene: Scene, answer: Any
-) -> None:
+async def test_a_reported_failure_is_shown_truly(scene: Scene, answer: Any) -> None:
     provider, loaded = refusing(answer)
     with suppress(ApplicationError):
         await last_of(scene, loaded)
@@ -497,7 +489,7 @@ async def test_a_call_that_was_cut_off_is_made_again_as_ever(scene: Scene) -> No
     assert len(provider.keys) == 2
 
 
-async def test_a_worker_that_dies_behind_the_answer_leaves_the_words_to_the_next_attempt(
+async def test_the_words_of_a_failure_reach_the_next_attempt(
     scene: Scene,
 ) -> None:
     provider, loaded = refusing(NotFound())

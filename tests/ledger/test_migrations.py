@@ -66,7 +66,7 @@ def _plain(found: Any) -> str:
     return json.dumps(found, sort_keys=True, default=str)
 
 
-async def test_migrating_an_empty_database_gives_exactly_the_tables_of_the_code(
+async def test_migrating_makes_exactly_the_tables_of_the_code(
     empty_database: Database,
 ) -> None:
     assert migrate(empty_database.owner_url) == (None, newest_revision())
@@ -124,7 +124,7 @@ async def test_a_worker_refuses_a_database_that_is_not_at_the_newest_migration_i
 
 
 @pytest.mark.slow
-async def test_only_migrating_makes_a_file_and_a_worker_in_the_wrong_folder_says_where_it_looked(
+async def test_only_migrating_makes_a_file(
     tmp_path: Path,
 ) -> None:
     url = "sqlite:///ledger.sqlite"
@@ -190,9 +190,7 @@ def test_a_migrated_database_is_accepted(empty_database: Database) -> None:
 
 
 @pytest.mark.slow
-async def test_the_migrate_command_says_what_it_did(
-    empty_database: Database, tmp_path: Path
-) -> None:
+async def test_migrating_says_what_it_did(empty_database: Database, tmp_path: Path) -> None:
     def run() -> str:
         done = run_python(
             "-m",
@@ -240,9 +238,7 @@ def test_a_first_start_makes_the_folder_that_is_surehands_own(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-async def test_a_database_of_a_newer_version_is_left_alone_and_said_so_in_one_line(
-    empty_database: Database, tmp_path: Path
-) -> None:
+async def test_a_newer_database_is_left_alone(empty_database: Database, tmp_path: Path) -> None:
     migrate(empty_database.owner_url)
     _execute(empty_database, "UPDATE alembic_version SET version_num = '9999_after'")
     shape = _with(empty_database, _shape)
@@ -285,9 +281,7 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password(url: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("url", UNREACHABLE, ids=["postgresql", "sqlite"])
-async def test_migrating_a_database_that_cannot_be_reached_ends_in_one_line(
-    url: str, tmp_path: Path
-) -> None:
+async def test_migrating_a_lost_database_is_one_line(url: str, tmp_path: Path) -> None:
     done = run_python("-m", "surehand.cli.migrate", url=url, folder=tmp_path)
 
     assert done.returncode == 4

@@ -21,7 +21,7 @@ def left_by(scene: Scene, state: RunState | None) -> OpenItems:
     return open_items(scene.events())
 
 
-def test_an_effect_that_stands_is_only_open_when_its_run_should_have_undone_it(
+def test_a_standing_effect_is_open_only_if_it_should_be_undone(
     scene: Scene,
 ) -> None:
     entry = scene.committed(scene.call())
@@ -93,7 +93,7 @@ def test_an_undo_that_failed_leaves_its_original_uncompensated(scene: Scene) -> 
     assert (len(left.uncompensated), left.interventions) == (1, [question])
 
 
-def test_what_a_run_that_was_stopped_from_outside_has_done_is_told_as_not_undone(
+def test_a_run_stopped_from_outside_is_told_as_not_undone(
     scene: Scene,
 ) -> None:
     entry = scene.committed(scene.call())

@@ -49,7 +49,7 @@ async def at_receiver(scene: Scene) -> AsyncIterator[TenantOutbox]:
         yield opened
 
 
-async def test_a_request_is_told_once_however_often_its_activity_is_tried_again(
+async def test_a_repeated_request_is_told_once(
     at_receiver: TenantOutbox,
 ) -> None:
     here = at_receiver
@@ -97,7 +97,7 @@ async def test_what_is_rolled_back_is_told_nobody(at_receiver: TenantOutbox) -> 
     assert here.rows() == []
 
 
-async def test_an_intervention_is_told_with_its_question_and_how_to_settle_it(
+async def test_an_intervention_is_told_with_its_question(
     at_receiver: TenantOutbox,
 ) -> None:
     here = at_receiver
@@ -112,7 +112,7 @@ async def test_an_intervention_is_told_with_its_question_and_how_to_settle_it(
     )
 
 
-async def test_a_pause_for_a_permission_is_told_once_and_the_next_pause_again(
+async def test_each_permission_pause_is_told_once(
     at_receiver: TenantOutbox,
 ) -> None:
     here = at_receiver
@@ -134,7 +134,7 @@ async def test_a_pause_for_a_permission_is_told_once_and_the_next_pause_again(
     assert here.receiver.got[0].what == "ada has no permission refunds.make"
 
 
-async def test_a_receiver_that_is_down_is_tried_again_later_under_the_same_id(
+async def test_a_lost_receiver_is_tried_again_by_the_same_id(
     at_receiver: TenantOutbox,
 ) -> None:
     here, ids = at_receiver, set()
@@ -173,7 +173,7 @@ async def test_a_receiver_is_left_alone_for_as_long_as_it_says(at_receiver: Tena
     assert await here.send(after=timedelta(minutes=31)) == {"sent": 1}
 
 
-async def test_what_may_have_arrived_is_sent_a_few_times_in_a_day_and_not_hundreds(
+async def test_what_may_have_arrived_is_sent_seldom(
     at_receiver: TenantOutbox,
 ) -> None:
     here, sent = at_receiver, 0
@@ -191,7 +191,7 @@ async def test_what_may_have_arrived_is_sent_a_few_times_in_a_day_and_not_hundre
     assert here.rows()[0]["attempts"] == sent
 
 
-async def test_after_a_day_it_is_given_up_with_an_event_and_an_error(
+async def test_after_a_day_it_is_given_up_with_an_error(
     at_receiver: TenantOutbox,
 ) -> None:
     here = at_receiver
@@ -224,7 +224,7 @@ async def test_what_no_worker_can_send_is_given_up_after_a_day(scene: Scene) -> 
     assert states == {RECEIVER: "sent", "pager": "failed"}
 
 
-async def test_a_receiver_that_is_gone_is_not_asked_again_before_the_next_start(
+async def test_a_gone_receiver_is_asked_again_at_the_next_start(
     scene: Scene,
 ) -> None:
     async with tenant_outbox(scene, Receiver(refuses=ReceiverGone("HTTP 410"))) as here:
@@ -257,7 +257,7 @@ async def test_several_workers_share_the_outbox_and_each_row_goes_to_one(scene: 
         assert {row["attempts"] for row in outboxes[0].rows()} == {1}
 
 
-async def test_what_a_dead_worker_has_taken_is_sent_by_another_once_its_lease_is_over(
+async def test_a_dead_workers_row_is_sent_by_another(
     at_receiver: TenantOutbox,
 ) -> None:
     here = at_receiver
@@ -281,9 +281,7 @@ async def test_what_a_dead_worker_has_taken_is_sent_by_another_once_its_lease_is
 
 
 @pytest.mark.parametrize("how", ["approve", "reject", "expired", "void", "too late"])
-async def test_nothing_is_sent_of_a_request_that_waits_for_nobody_any_more(
-    at_receiver: TenantOutbox, how: str
-) -> None:
+async def test_a_closed_request_is_told_nobody(at_receiver: TenantOutbox, how: str) -> None:
     here = at_receiver
     gated = here.scene.ask_approval(here.scene.call(), remind_every=WINDOW / 4)
     match how:
@@ -299,7 +297,7 @@ async def test_nothing_is_sent_of_a_request_that_waits_for_nobody_any_more(
     assert [row["state"] for row in here.rows()] == ["void"]
 
 
-async def test_nothing_is_sent_of_an_intervention_that_is_settled(
+async def test_a_settled_intervention_is_told_nobody(
     at_receiver: TenantOutbox,
 ) -> None:
     here = at_receiver
@@ -313,7 +311,7 @@ async def test_nothing_is_sent_of_an_intervention_that_is_settled(
     assert here.receiver.tried == 0
 
 
-async def test_people_are_reminded_once_an_interval_and_the_number_counts_the_intervals(
+async def test_people_are_reminded_once_an_interval(
     at_receiver: TenantOutbox,
 ) -> None:
     here = at_receiver
@@ -329,7 +327,7 @@ async def test_people_are_reminded_once_an_interval_and_the_number_counts_the_in
     assert here.receiver.got[1].title.startswith("Reminder 1, approval needed")
 
 
-async def test_a_worker_that_was_down_reminds_once_and_then_keeps_to_the_intervals(
+async def test_a_late_worker_reminds_once(
     at_receiver: TenantOutbox,
 ) -> None:
     here = at_receiver
@@ -341,7 +339,7 @@ async def test_a_worker_that_was_down_reminds_once_and_then_keeps_to_the_interva
     assert [number for _, _, number in here.receiver.told] == [0, 20, 21]
 
 
-async def test_a_reminder_that_could_not_be_sent_gives_way_to_the_next_one(
+async def test_a_new_reminder_replaces_an_unsent_one(
     at_receiver: TenantOutbox,
 ) -> None:
     here = at_receiver

@@ -173,9 +173,7 @@ def test_where_a_passkey_is_asked_for_no_other_signature_counts(scene: Scene, ou
     assert not isinstance(scene.claim(gated), Claimed)
 
 
-def test_where_a_device_is_asked_for_a_passkey_of_several_devices_does_not_count(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_a_shared_passkey_is_no_device_passkey(scene: Scene, passkey: Authenticator) -> None:
     person(scene, "bob", "finance")
     bobs = passkey_of(scene, "bob", Authenticator(device_bound=True))
     gated = asked(scene, "device_passkey")
@@ -189,9 +187,7 @@ def test_where_a_device_is_asked_for_a_passkey_of_several_devices_does_not_count
     assert isinstance(scene.claim(gated), Claimed)
 
 
-def test_a_policy_that_asks_for_a_passkey_now_takes_away_what_was_signed_before(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_a_stricter_policy_takes_signatures_away(scene: Scene, passkey: Authenticator) -> None:
     key, gated = key_of(scene, "ann"), asked(scene, "signed")
     assert by(scene, gated, signature(scene, key, gated)).state == "approved"
     now = replace(gated, proof=Assurance.PASSKEY)
@@ -217,9 +213,7 @@ def test_each_vote_of_a_quorum_has_to_be_a_passkey_s(scene: Scene, passkey: Auth
     assert isinstance(scene.claim(gated), Claimed)
 
 
-def test_with_four_eyes_and_a_passkey_the_start_has_to_be_proven_too(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_four_eyes_and_a_passkey_need_a_proven_start(scene: Scene, passkey: Authenticator) -> None:
     eyes = Requirement(roles=("finance",), four_eyes=True)
     gated = scene.ask_approval(scene.call(), requirement=eyes, proof="passkey")
 
@@ -244,9 +238,7 @@ def test_a_standing_approval_is_no_passkey_s_gesture(scene: Scene, asks: str) ->
 # Attacks: a gesture that was made for something else
 
 
-def test_a_gesture_made_for_another_approval_is_refused(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_another_approvals_gesture_is_refused(scene: Scene, passkey: Authenticator) -> None:
     other = asked(scene, step_id="other", key="refund:order-2")
     gated = asked(scene)
     assert "another approval" in refused(scene, gated, passkey.proof(claims(scene, other)))
@@ -278,9 +270,7 @@ def test_a_gesture_made_for_another_run_is_refused(scene: Scene, passkey: Authen
     )
 
 
-def test_a_gesture_made_for_another_tenant_is_refused(
-    scene: Scene, other: Scene, passkey: Authenticator
-) -> None:
+def test_another_tenant_is_refused(scene: Scene, other: Scene, passkey: Authenticator) -> None:
     gated = asked(scene)
     assert "another tenant" in refused(scene, gated, passkey.proof(claims(other, gated)))
 
@@ -316,9 +306,7 @@ def test_a_gesture_for_another_reason_is_refused(scene: Scene, passkey: Authenti
     assert by(scene, gated, proof, outcome="reject", reason="too much").state == "rejected"
 
 
-def test_a_gesture_that_was_refused_is_worth_nothing_once_the_role_is_given(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_a_refused_gesture_stays_worthless(scene: Scene, passkey: Authenticator) -> None:
     boss = Requirement(roles=("boss",))
     gated = scene.ask_approval(scene.call(), requirement=boss, proof="passkey")
     proof = passkey.proof(claims(scene, gated))
@@ -351,16 +339,12 @@ def test_another_person_s_passkey_is_refused(scene: Scene, passkey: Authenticato
     assert "does not fit" in refused(scene, gated, forged)
 
 
-def test_a_passkey_that_nobody_has_registered_is_refused(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_an_unregistered_passkey_is_refused(scene: Scene, passkey: Authenticator) -> None:
     gated = asked(scene)
     assert "ann has no key" in refused(scene, gated, Authenticator().proof(claims(scene, gated)))
 
 
-def test_a_revoked_passkey_is_refused_and_takes_its_votes_away(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_a_revoked_passkey_loses_its_votes(scene: Scene, passkey: Authenticator) -> None:
     gated = asked(scene)
     assert by(scene, gated, passkey.proof(claims(scene, gated))).state == "approved"
     other = asked(scene, step_id="other", key="refund:order-2")
@@ -373,9 +357,7 @@ def test_a_revoked_passkey_is_refused_and_takes_its_votes_away(
     assert scene.rows(effects) == []
 
 
-def test_a_gesture_over_a_list_without_this_decision_is_refused(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_a_list_without_the_decision_is_refused(scene: Scene, passkey: Authenticator) -> None:
     gated = asked(scene)
     [first, _] = passkey.proofs(claims(scene, gated), claims(scene, gated))
     mine = passkey.proof(claims(scene, gated))
@@ -383,9 +365,7 @@ def test_a_gesture_over_a_list_without_this_decision_is_refused(
     assert "without this decision" in refused(scene, gated, swapped)
 
 
-def test_a_gesture_made_on_a_page_that_is_not_set_is_refused(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_an_unset_page_is_refused(scene: Scene, passkey: Authenticator) -> None:
     gated = asked(scene)
     proof = passkey.proof(claims(scene, gated), origin="https://chat.example.com")
     assert "is not among SUREHAND_PASSKEY_ORIGINS" in refused(scene, gated, proof)
@@ -398,9 +378,7 @@ def test_a_worker_without_pages_takes_no_passkey(scene: Scene, passkey: Authenti
     assert said == "bad_signature: no passkey counts here: SUREHAND_PASSKEY_ORIGINS is not set"
 
 
-def test_a_page_that_is_set_no_more_takes_its_votes_away(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_a_page_set_no_more_loses_its_votes(scene: Scene, passkey: Authenticator) -> None:
     gated = asked(scene)
     assert by(scene, gated, passkey.proof(claims(scene, gated))).state == "approved"
     scene.ledger.passkey_origins = ("https://new.example.com",)
@@ -448,9 +426,7 @@ FORGERIES: Final = ("a plain signature", "another page", "another call", "altere
 
 
 @pytest.mark.parametrize("kind", FORGERIES)
-async def test_a_row_without_its_gesture_is_no_vote_and_an_audit_tells_of_it(
-    scene: Scene, passkey: Authenticator, kind: str
-) -> None:
+async def test_a_forged_gesture_is_no_vote(scene: Scene, passkey: Authenticator, kind: str) -> None:
     key, gated = key_of(scene, "ann"), asked(scene)
     made = claims(scene, gated)
     token, kid = {
@@ -473,9 +449,7 @@ async def test_a_row_without_its_gesture_is_no_vote_and_an_audit_tells_of_it(
     assert "nothing proves decision forged of ann" in str(await broken(scene))
 
 
-async def test_an_event_that_tells_of_less_than_a_passkey_is_no_vote_of_an_export(
-    scene: Scene, passkey: Authenticator
-) -> None:
+async def test_a_lesser_proof_is_no_vote_of_an_export(scene: Scene, passkey: Authenticator) -> None:
     gated = asked(scene)
     with scene.tx() as tx:
         body = {"decision_id": "d", "approval_id": gated.approval_id, "outcome": "approve"}
@@ -485,9 +459,7 @@ async def test_an_event_that_tells_of_less_than_a_passkey_is_no_vote_of_an_expor
     assert "was given by 0 of 1 people" in str(await story(scene))
 
 
-async def test_what_a_passkey_has_signed_stays_proven_when_it_is_revoked_and_its_page_is_gone(
-    scene: Scene, passkey: Authenticator
-) -> None:
+async def test_a_used_passkey_stays_proven_afterwards(scene: Scene, passkey: Authenticator) -> None:
     gated = asked(scene)
     by(scene, gated, passkey.proof(claims(scene, gated)))
     assert isinstance(scene.claim(gated), Claimed)
@@ -500,7 +472,7 @@ async def test_what_a_passkey_has_signed_stays_proven_when_it_is_revoked_and_its
     assert not may_read(scene, gated)
 
 
-async def test_an_audit_tells_of_a_standing_approval_in_the_place_of_a_passkey(
+async def test_a_standing_approval_is_no_passkey_for_an_audit(
     scene: Scene,
 ) -> None:
     person(scene, "ann")
@@ -515,9 +487,7 @@ async def test_an_audit_tells_of_a_standing_approval_in_the_place_of_a_passkey(
     assert "decisions have to be signed by a passkey" in str(await broken(scene))
 
 
-async def test_a_signed_vote_whose_request_was_raised_is_no_passkey_s(
-    scene: Scene, passkey: Authenticator
-) -> None:
+async def test_a_raised_request_voids_signed_votes(scene: Scene, passkey: Authenticator) -> None:
     key, gated = key_of(scene, "ann"), asked(scene, "signed")
     by(scene, gated, signature(scene, key, gated))
     events, _, _ = await scene.ledger.transact(scene.tenant, chain_of, RUN)

@@ -179,9 +179,7 @@ def test_every_kind_of_message_is_known_to_give_a_value_or_none() -> None:
 
 
 @pytest.mark.parametrize("way", GIVES)
-def test_whoever_has_given_the_run_a_value_is_no_second_pair_of_eyes(
-    scene: Scene, way: str
-) -> None:
+def test_whoever_gives_the_run_a_value_is_no_second_eye(scene: Scene, way: str) -> None:
     GIVES[way](scene, RUN)
     gated = scene.ask_approval(scene.call(), requirement=FOUR_EYES)
     freely = scene.ask_approval(scene.call(step_id="other", key="other"))
@@ -194,9 +192,7 @@ def test_whoever_has_given_the_run_a_value_is_no_second_pair_of_eyes(
 
 
 @pytest.mark.parametrize("way", GIVES)
-def test_so_is_whoever_has_given_one_to_the_run_whose_effect_it_replays(
-    scene: Scene, way: str
-) -> None:
+def test_nor_is_whoever_gave_one_to_a_replayed_run(scene: Scene, way: str) -> None:
     scene.open_run(OTHER_RUN)
     scene.committed(scene.call(run_id=OTHER_RUN, key="theirs"))
     GIVES[way](scene, OTHER_RUN)
@@ -219,9 +215,7 @@ def test_whoever_has_given_a_run_no_value_is_a_second_pair_of_eyes(scene: Scene,
 
 
 @pytest.mark.parametrize("way", [way for way in GIVES if way.startswith("receipt")])
-def test_whoever_has_made_up_a_receipt_approves_nothing_that_rests_on_it(
-    scene: Scene, way: str
-) -> None:
+def test_a_made_up_receipt_excludes_its_maker(scene: Scene, way: str) -> None:
     scene.open_run(OTHER_RUN)
     GIVES[way](scene, OTHER_RUN)
 
@@ -233,9 +227,7 @@ def test_whoever_has_made_up_a_receipt_approves_nothing_that_rests_on_it(
 
 
 @pytest.mark.parametrize("name", ["started_by", "user"])
-def test_whoever_has_started_a_run_is_no_second_pair_of_eyes_wherever_its_values_go(
-    scene: Scene, name: str
-) -> None:
+def test_a_starter_is_no_second_eye_wherever_values_go(scene: Scene, name: str) -> None:
     """So is whom it acts for: a service has started it with what they have said."""
     scene.open_run(OTHER_RUN, **{"started_by": "service", name: "bob"})
     scene.committed(scene.call(run_id=OTHER_RUN, key="theirs"))
@@ -289,9 +281,7 @@ def test_who_gives_a_value_after_the_vote_takes_it_away(scene: Scene, way: str) 
         pytest.param(CHILD, LATER, "four_eyes", id="below that"),
     ],
 )
-def test_a_value_counts_in_each_run_that_may_have_it(
-    scene: Scene, told: str, calls: str, code: str
-) -> None:
+def test_a_value_counts_in_each_of_its_runs(scene: Scene, told: str, calls: str, code: str) -> None:
     for run_id in (OTHER_RUN, LATER):
         scene.open_run(run_id)
     scene.open_run(BESIDE, parent=Parent(run_id=RUN, step_id="look"))
@@ -323,7 +313,7 @@ def test_a_run_that_is_said_to_be_forked_from_none_is_decided_about(scene: Scene
     assert scene.decide(gated, approver="bob").state == "approved"
 
 
-def test_who_has_edited_a_call_votes_on_none_that_follows_whatever_its_request_says(
+def test_an_editor_votes_on_none_that_follows(
     scene: Scene,
 ) -> None:
     GIVES["edit"](scene, RUN)

@@ -47,7 +47,7 @@ def die(worker: Presence) -> None:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_a_lock_is_free_once_its_worker_is_dead_and_what_it_had_in_hand_is_found_once(
+def test_a_dead_workers_lock_is_free_and_its_work_found_once(
     make: Make,
 ) -> None:
     dead, alive = make("1@host@a"), make("2@host@b")
@@ -102,9 +102,7 @@ def test_workers_of_another_namespace_are_not_seen(make: Make) -> None:
     assert other.others() == []
 
 
-def test_a_file_that_grows_is_written_anew_and_stays_locked(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_grown_file_is_rewritten_and_locked(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "_LARGEST_FILE", 1000)
     writer, reader = make("writer"), make("reader")
     writer.enter(["kept"])
@@ -126,7 +124,7 @@ def test_each_worker_watches_the_one_before_it_and_the_first_one_the_last() -> N
     assert worker_before("a", []) is None
 
 
-def test_a_run_is_noted_once_and_dropped_when_nothing_of_it_was_here_for_a_while(
+def test_a_run_is_noted_once_and_dropped_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0

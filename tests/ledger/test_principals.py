@@ -54,9 +54,7 @@ async def at_once(scene: Scene, change: Change) -> Counter[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_grant_counts_until_it_is_revoked_and_again_when_it_is_given_again(
-    scene: Scene, kind: Kind
-) -> None:
+def test_a_grant_counts_until_it_is_revoked(scene: Scene, kind: Kind) -> None:
     def held() -> bool:
         ann = found(scene, "ann")
         return "refunds" in (ann.roles if kind == "role" else ann.permissions)
@@ -153,9 +151,7 @@ def test_a_key_has_one_owner_and_once_revoked_never_counts_again(scene: Scene) -
     assert noted(scene, "ann") == {"added": 1, "key_added": 1, "key_revoked": 1}
 
 
-def test_another_tenants_people_grants_keys_and_history_count_for_nothing(
-    scene: Scene, other: Scene
-) -> None:
+def test_another_tenants_people_count_for_nothing(scene: Scene, other: Scene) -> None:
     person(scene, "ann", "finance", permissions=("mail",))
     with administration(scene) as tx:
         principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
@@ -180,7 +176,7 @@ def test_another_tenants_people_grants_keys_and_history_count_for_nothing(
     )
 
 
-async def test_of_many_who_add_one_name_at_once_one_does_and_the_others_are_told(
+async def test_of_many_who_add_one_name_one_does(
     scene: Scene,
 ) -> None:
     ends = await at_once(scene, lambda tx: principals.add(tx, "ann", ADMINISTRATOR))
@@ -218,7 +214,7 @@ async def test_of_many_who_register_one_key_at_once_one_owns_it(scene: Scene) ->
 # On SQLite a transaction that has begun keeps all others from beginning.
 @pytest.mark.postgres
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_change_is_told_behind_those_that_it_found_made_though_it_began_before(
+def test_changes_are_told_in_the_order_of_their_locks(
     scene: Scene,
 ) -> None:
     person(scene, "ann")

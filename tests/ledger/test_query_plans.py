@@ -96,9 +96,7 @@ def grown(ledger_url: str) -> Iterator[Ledger]:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_no_statement_reads_a_table_as_a_whole_that_grows_with_each_run(
-    grown: Ledger, sent: Statements
-) -> None:
+def test_no_statement_reads_a_growing_table_whole(grown: Ledger, sent: Statements) -> None:
     with grown.transaction(DEFAULT_TENANT) as tx:
         long = [
             table.name

@@ -66,9 +66,7 @@ def close(scene: Scene, run_id: str) -> None:
         lifecycle.close_run(tx, end)
 
 
-async def test_of_runs_that_open_at_once_as_many_are_admitted_as_may_be_open(
-    database: Database, scene: Scene
-) -> None:
+async def test_as_many_runs_open_as_may_be_open(database: Database, scene: Scene) -> None:
     limited(scene, open_runs=4)  # one is open already
     async with open_ledger(database.url) as one, open_ledger(database.url) as two:
         places = [Scene(one, scene.tenant), Scene(two, scene.tenant)]
@@ -167,7 +165,7 @@ async def test_of_requests_at_once_as_many_wait_as_may(database: Database, scene
     assert len(scene.rows(approvals)) == 3
 
 
-def test_a_request_has_its_place_when_it_is_asked_for_again_and_gives_it_to_the_next(
+def test_a_request_keeps_its_place_until_it_gives_it_up(
     scene: Scene,
 ) -> None:
     limited(scene, pending_approvals=1)
@@ -219,7 +217,7 @@ def test_the_call_that_crosses_the_line_ends_and_the_next_one_waits_for_the_next
     assert len(scene.rows(quota_usage, kind=kind)) == 1
 
 
-def test_money_is_added_exactly_and_what_is_less_than_a_billionth_counts_as_one(
+def test_money_is_added_exactly(
     scene: Scene,
 ) -> None:
     limited(scene, money_per_day="1")

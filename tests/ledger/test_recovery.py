@@ -67,9 +67,7 @@ def left_by_a_dead_attempt(scene: Scene, loaded: Tool) -> None:
 
 
 @pytest.mark.parametrize("make", [dedupes, lookup])
-async def test_the_end_of_a_recovery_is_recorded_with_what_was_checked(
-    scene: Scene, make: Callable[[], Tool]
-) -> None:
+async def test_a_recoverys_end_is_recorded(scene: Scene, make: Callable[[], Tool]) -> None:
     loaded = make()
     left_by_a_dead_attempt(scene, loaded)
 
@@ -114,9 +112,7 @@ def settled_by_hand(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("make", [dedupes, lookup])
-async def test_a_recovery_longer_than_its_limit_becomes_a_humans_business(
-    scene: Scene, make: Callable[[], Tool]
-) -> None:
+async def test_a_long_recovery_needs_a_human(scene: Scene, make: Callable[[], Tool]) -> None:
     loaded = make()
     left_by_a_dead_attempt(scene, loaded)
     change(scene, effects, recovering_ms=1)
@@ -353,7 +349,7 @@ def test_the_oldest_makes_room_for_the_eleventh_and_its_name_is_free_again(
     assert save(scene, "c0") == ["c1"]
 
 
-def test_what_makes_room_is_hidden_for_its_grace_and_says_how_it_is_shown_again(
+def test_a_hidden_checkpoint_says_how_it_is_shown_again(
     scene: Scene,
 ) -> None:
     for number in range(11):
@@ -381,7 +377,7 @@ def test_one_whose_time_is_over_leaves_its_name_and_its_place_to_the_next(scene:
     ]
 
 
-async def test_a_large_one_is_kept_by_reference_and_listed_with_the_runs_artifacts(
+async def test_a_large_checkpoint_is_kept_by_reference(
     scene: Scene,
 ) -> None:
     document = {"completed_steps": [f"step{number}" for number in range(5000)]}

@@ -154,9 +154,7 @@ def lose(scene: Scene) -> None:
         )
 
 
-async def test_a_write_holds_its_resource_from_before_its_claim_until_after_its_outcome(
-    scene: Scene, bank: Bank
-) -> None:
+async def test_a_write_holds_its_resource_all_along(scene: Scene, bank: Bank) -> None:
     pay = bank.tool()
     bank.may_end.set()
 
@@ -172,9 +170,7 @@ async def test_a_write_holds_its_resource_from_before_its_claim_until_after_its_
     assert bank.begun[0].fencing_tokens == {"account:7": 1}
 
 
-async def test_a_read_holds_its_resource_until_its_answer_is_recorded(
-    scene: Scene, bank: Bank
-) -> None:
+async def test_a_read_holds_its_resource_until_recorded(scene: Scene, bank: Bank) -> None:
     look = bank.tool("bank.look", effect=READ)
     bank.may_end.set()
 
@@ -185,9 +181,7 @@ async def test_a_read_holds_its_resource_until_its_answer_is_recorded(
 
 
 @pytest.mark.parametrize("second", [WRITE, READ])
-async def test_a_call_of_another_tool_is_refused_while_the_resource_is_held_and_then_made(
-    scene: Scene, bank: Bank, second: Any
-) -> None:
+async def test_a_held_resource_refuses_others(scene: Scene, bank: Bank, second: Any) -> None:
     pay = bank.tool()
     idle = Bank()
     idle.may_end.set()
@@ -253,9 +247,7 @@ async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
     await asyncio.gather(first, second)
 
 
-async def test_the_next_attempt_of_a_dead_call_takes_its_resource_over_at_once(
-    scene: Scene, bank: Bank
-) -> None:
+async def test_the_next_attempt_takes_a_dead_calls_resource(scene: Scene, bank: Bank) -> None:
     pay = bank.tool()
     bank.may_end.set()
     with scene.tx() as tx:
@@ -269,9 +261,7 @@ async def test_the_next_attempt_of_a_dead_call_takes_its_resource_over_at_once(
 
 
 @pytest.mark.parametrize("effect", [WRITE, READ])
-async def test_an_outcome_in_hand_is_recorded_although_the_resource_was_lost_and_that_is_said(
-    scene: Scene, bank: Bank, effect: Any
-) -> None:
+async def test_a_lost_resource_keeps_the_outcome(scene: Scene, bank: Bank, effect: Any) -> None:
     pay = bank.tool(effect=effect)
     here = worker(scene, pay, resource_lease=HOUR)
     calling = asyncio.create_task(here.call(pay))
@@ -340,9 +330,7 @@ async def test_a_call_that_fails_gives_its_resource_back(scene: Scene) -> None:
     }
 
 
-async def test_an_undo_holds_its_own_tools_resource_and_waits_for_it(
-    scene: Scene, bank: Bank
-) -> None:
+async def test_an_undo_holds_its_own_resource(scene: Scene, bank: Bank) -> None:
     undone = Bank()
     undone.may_end.set()
     undo = Undo("bank.undo", params=lambda params, receipt: params)
@@ -366,9 +354,7 @@ async def test_an_undo_holds_its_own_tools_resource_and_waits_for_it(
     assert undone.begun[0].fencing_tokens == {"account:7": 2}
 
 
-async def test_the_worker_frees_resources_of_the_tenants_it_has_worked_for(
-    scene: Scene, other: Scene
-) -> None:
+async def test_a_worker_frees_its_tenants_resources(scene: Scene, other: Scene) -> None:
     for tenant in (scene, other):
         tenant.hold("account:7")
         with tenant.tx() as tx:

@@ -163,7 +163,7 @@ async def lived(office: Office) -> None:
     office.end(CHILD, RUN)
 
 
-async def test_a_run_is_hidden_first_and_its_rows_and_files_are_deleted_after_its_grace(
+async def test_a_run_is_hidden_first_and_deleted_later(
     office: Office,
 ) -> None:
     await lived(office)
@@ -214,7 +214,7 @@ def hold_and_release(office: Office) -> None:
         assert hiding.release(tx, RUN, by="rita") == [RUN, CHILD]
 
 
-async def test_a_second_run_with_the_business_key_of_a_deleted_one_makes_no_second_effect(
+async def test_a_deleted_runs_key_makes_no_second_effect(
     office: Office,
 ) -> None:
     await lived(office)
@@ -237,7 +237,7 @@ async def test_a_second_run_with_the_business_key_of_a_deleted_one_makes_no_seco
         scene.open_run("fork", linked=Linked(run_id=RUN, outputs={}))
 
 
-async def test_uses_of_a_standing_approval_still_count_when_their_run_is_deleted(
+async def test_uses_of_a_standing_approval_survive_deletion(
     office: Office,
 ) -> None:
     scene = office.scene
@@ -346,7 +346,7 @@ async def test_outputs_go_before_their_run_and_a_call_under_the_key_says_so(offi
     assert scene.rows(events) == []
 
 
-async def test_a_failed_effect_of_a_deleted_run_is_called_again_under_its_key(
+async def test_a_deleted_runs_failed_effect_is_called_again(
     office: Office,
 ) -> None:
     scene = office.scene
@@ -380,9 +380,7 @@ async def test_an_artifact_that_another_run_has_stays_readable(office: Office) -
 
 
 @pytest.mark.parametrize("policy", [Policy(), parse("runs=9999d")], ids=["none", "nothing is old"])
-async def test_a_file_that_nothing_refers_to_is_readable_until_it_is_removed_a_day_later(
-    office: Office, policy: Policy
-) -> None:
+async def test_an_unreferred_file_goes_a_day_later(office: Office, policy: Policy) -> None:
     scene, store = office.scene, office.retention.artifacts
     kept = await store.keep(scene.tenant, RUN, "x" * 9000)
     assert kept.artifact is not None
@@ -461,9 +459,7 @@ async def test_a_row_that_says_it_was_hidden_long_ago_is_refused(office: Office)
         "UPDATE checkpoints SET document = '{}'",
     ],
 )
-async def test_the_workers_role_hides_deletes_and_shortens_nothing(
-    office: Office, sql: str
-) -> None:
+async def test_the_workers_role_deletes_nothing(office: Office, sql: str) -> None:
     await lived(office)
     await office.round(replace(AT_ONCE, grace=DAY))
     before = office.scene.rows(retentions), office.scene.rows(events)
@@ -494,9 +490,7 @@ async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) 
 
 
 @pytest.mark.parametrize("kind", ["runs", "outputs", "artifacts"])
-async def test_nobody_rests_on_an_effect_whose_content_is_being_deleted(
-    office: Office, kind: str
-) -> None:
+async def test_nobody_rests_on_content_that_is_going(office: Office, kind: str) -> None:
     scene = office.scene
     scene.committed(scene.call())
     office.end(RUN)
@@ -557,7 +551,7 @@ async def checkpoints_of(office: Office) -> Kept:
     return kept
 
 
-async def test_a_checkpoint_whose_time_is_over_is_hidden_exported_and_deleted_after_its_grace(
+async def test_an_old_checkpoint_is_hidden_exported_and_deleted(
     office: Office,
 ) -> None:
     scene, kept = office.scene, await checkpoints_of(office)
@@ -593,7 +587,7 @@ async def test_a_checkpoint_whose_time_is_over_is_hidden_exported_and_deleted_af
     assert office.files() == [kept.artifact.uri]
 
 
-async def test_the_next_checkpoints_that_go_do_not_write_over_the_export_of_the_last_ones(
+async def test_exports_of_checkpoints_are_not_overwritten(
     office: Office,
 ) -> None:
     at_once = Policy(grace=timedelta(0))
@@ -606,7 +600,7 @@ async def test_the_next_checkpoints_that_go_do_not_write_over_the_export_of_the_
     assert (first["row"]["name"], second["row"]["name"]) == ("first", "second")
 
 
-async def test_a_checkpoint_of_a_held_run_stays_and_so_does_one_that_nobody_exports(
+async def test_held_and_unexported_checkpoints_stay(
     office: Office,
 ) -> None:
     at_once, scene = Policy(grace=timedelta(0)), office.scene
@@ -636,9 +630,7 @@ async def test_a_checkpoint_of_a_held_run_stays_and_so_does_one_that_nobody_expo
         ("messages", "notifications", "facts"),
     ],
 )
-async def test_what_a_kind_deletes_is_in_its_signed_export_before(
-    office: Office, kind: str, table: str, said: str
-) -> None:
+async def test_exports_precede_deletion(office: Office, kind: str, table: str, said: str) -> None:
     await lived(office)
     before = [row for row in rows_by_name(office, table) if row["run_id"] == RUN]
 
@@ -669,7 +661,7 @@ async def test_what_the_store_has_of_it_is_in_its_export_too(office: Office, kin
     }[kind]
 
 
-async def test_what_the_store_has_lost_is_named_in_the_export_and_keeps_nothing(
+async def test_a_lost_file_is_named_in_the_export(
     office: Office,
 ) -> None:
     await lived(office)
@@ -684,9 +676,7 @@ async def test_what_the_store_has_lost_is_named_in_the_export_and_keeps_nothing(
     assert lost["lost"] is True
 
 
-async def test_a_round_that_was_broken_off_after_its_files_keeps_the_export_that_has_them(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_broken_rounds_keep_exports(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await lived(office)
     policy = parse("messages=0s,grace=0s")
 
@@ -705,9 +695,7 @@ async def test_a_round_that_was_broken_off_after_its_files_keeps_the_export_that
     assert [one["file"] for one in office.exported(f"{RUN}+messages") if "file" in one]
 
 
-async def test_what_has_changed_since_it_was_exported_is_exported_once_more(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_changes_are_exported_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await lived(office)
     policy, write = parse("messages=0s,grace=0s"), office.retention.export
     assert write is not None
@@ -762,9 +750,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.mark.full
 @pytest.mark.parametrize("where", ["files", "rows"])
-async def test_a_round_that_is_killed_between_files_and_rows_ends_the_same_when_it_is_repeated(
-    office: Office, where: str
-) -> None:
+async def test_a_killed_round_ends_the_same_when_repeated(office: Office, where: str) -> None:
     await lived(office)
     scene, url = office.scene, office.retention.ledger.engine.url
     arguments = [url.render_as_string(hide_password=False), scene.tenant, str(office.folder), where]
@@ -783,9 +769,7 @@ async def test_a_round_that_is_killed_between_files_and_rows_ends_the_same_when_
 
 
 @pytest.mark.full
-async def test_no_byte_of_a_deleted_run_is_left_in_the_sqlite_file_or_the_artifact_store(
-    sqlite_template: Path, tmp_path: Path
-) -> None:
+async def test_no_byte_of_a_deleted_run_is_left(sqlite_template: Path, tmp_path: Path) -> None:
     file = tmp_path / "own.db"
     shutil.copy(sqlite_template, file)
     async with open_ledger(f"sqlite:///{file}") as ledger:

@@ -74,9 +74,7 @@ def gone(done: Round) -> list[str]:
         OutputLost("exports/run-1.jsonl: cannot be written: No space left on device"),
     ],
 )
-async def test_a_run_that_cannot_be_exported_is_named_and_the_others_go(
-    office: Office, error: SurehandError
-) -> None:
+async def test_an_unexportable_run_is_named(office: Office, error: SurehandError) -> None:
     export = office.retention.export
     assert export is not None
 
@@ -98,9 +96,7 @@ async def test_a_run_that_cannot_be_exported_is_named_and_the_others_go(
     assert ended is not None and ended.age is not None and not ended.failed
 
 
-async def test_a_run_whose_drafts_cannot_be_removed_is_named_and_the_others_go(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stuck_drafts_keep_one_run(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     with office.scene.tx() as tx:
         drafts.begin(tx, RUN, STEP, "sha256:0")
     blobs = office.retention.artifacts.blobs
@@ -120,9 +116,7 @@ async def test_a_run_whose_drafts_cannot_be_removed_is_named_and_the_others_go(
     assert gone(done) == [OTHER_RUN] and done.files.aside == 1
 
 
-async def test_a_run_that_the_database_refuses_to_delete_is_named_and_the_others_go(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refused_deletion_is_named(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     delete = deletion.delete
 
     def refused(tx: Any, going: deletion.Going, **how: Any) -> Any:
@@ -155,9 +149,7 @@ async def test_what_concerns_all_runs_ends_the_round(office: Office, error: Sure
     assert ended == LastRound(age=None, failed=True)
 
 
-async def test_a_store_that_answers_nothing_ends_the_round(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_store_ends_a_round(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object, **__: object) -> Any:
         raise StoreUnavailable("connection refused")
 
@@ -201,7 +193,7 @@ async def test_what_was_kept_as_it_was_to_go_is_told_by_the_exit_code() -> None:
         LedgerUnavailable("ledger database: connection refused"),
     ],
 )
-async def test_what_serves_waits_for_the_next_round_while_something_is_away(
+async def test_serving_waits_while_something_is_away(
     error: Exception,
 ) -> None:
     told, rounds = list[str](), 0
@@ -243,9 +235,7 @@ async def test_a_deleted_run_is_neither_held_nor_released_and_its_chain_stays_as
     assert scene.rows(holds) == []
 
 
-async def test_a_run_that_was_not_exported_can_be_held_and_then_loses_nothing(
-    scene: Scene, keeper: Ledger, tmp_path: Path
-) -> None:
+async def test_an_unexported_run_can_be_held(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     office, policy = office_of(scene, keeper, tmp_path), parse("steps=0s,grace=0s")
     await lived(office)
 
@@ -297,9 +287,7 @@ async def test_a_run_that_is_held_after_a_round_has_listed_it_loses_no_file(
     assert office.files() == files
 
 
-async def test_of_two_rounds_at_once_the_later_export_does_not_write_over_the_whole_one(
-    scene: Scene, keeper: Ledger, tmp_path: Path
-) -> None:
+async def test_two_rounds_keep_a_whole_export(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
     await lived(office)
     export = office.retention.export
@@ -338,9 +326,7 @@ async def test_an_export_that_cannot_be_read_keeps_its_run_alone(
     assert gone(done) == [OTHER_RUN]
 
 
-async def test_a_run_whose_artifact_store_is_another_one_is_kept_and_one_of_lost_files_is_counted(
-    scene: Scene, keeper: Ledger, tmp_path: Path
-) -> None:
+async def test_lost_or_foreign_files_are_told(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     office = office_of(scene, keeper, tmp_path)
     signs = SETTINGS.model_copy(update={"tenant": scene.tenant, "key": tmp_path / "rita.pem"})
     export = Exports(signs, tmp_path / "exports").write
@@ -395,9 +381,7 @@ async def test_a_row_that_changes_as_its_files_go_leaves_both_exports_named(
     assert named == f"{folder}/{RUN}+messages.jsonl, {folder}/{RUN}+messages+2.jsonl"
 
 
-async def test_a_row_that_has_changed_since_its_export_keeps_its_files(
-    scene: Scene, keeper: Ledger, tmp_path: Path
-) -> None:
+async def test_a_changed_row_keeps_its_files(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
     await lived(office)
     files, export = office.files(), office.retention.export
@@ -414,9 +398,7 @@ async def test_a_row_that_has_changed_since_its_export_keeps_its_files(
     assert office.files() == files
 
 
-async def test_the_document_of_a_saved_checkpoint_does_not_go_with_the_artifacts(
-    scene: Scene, keeper: Ledger, tmp_path: Path
-) -> None:
+async def test_a_checkpoints_document_stays(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     office = office_of(scene, keeper, tmp_path)
     kept = await office.retention.artifacts.keep(scene.tenant, RUN, "x" * 9000)
     save(scene, "before", kept)
@@ -431,9 +413,7 @@ async def test_the_document_of_a_saved_checkpoint_does_not_go_with_the_artifacts
     assert [one["row"]["step_id"] for one in exported] == [STEP]
 
 
-async def test_who_hides_a_checkpoint_does_not_say_how_short_its_grace_is(
-    scene: Scene, keeper: Ledger, tmp_path: Path
-) -> None:
+async def test_graces_are_not_shortened(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     office = office_of(scene, keeper, tmp_path)
     save(scene, "before")
     with scene.ledger.transaction(scene.tenant) as tx:
@@ -444,9 +424,7 @@ async def test_who_hides_a_checkpoint_does_not_say_how_short_its_grace_is(
     assert gone(await office.round(Policy(grace=timedelta(0)))) == [RUN]
 
 
-async def test_a_checkpoint_of_a_run_that_was_held_just_now_is_not_hidden(
-    scene: Scene, keeper: Ledger, tmp_path: Path
-) -> None:
+async def test_a_held_runs_checkpoint_stays(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     office = office_of(scene, keeper, tmp_path)
     save(scene, "over", after=-timedelta(days=14))
     switched(office, hold=True)

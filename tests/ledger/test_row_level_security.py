@@ -188,9 +188,7 @@ def test_an_update_without_a_filter_reaches_one_tenant_and_moves_no_row_to_anoth
         connection.rollback()
 
 
-def test_a_connection_that_served_one_tenant_shows_nothing_afterwards(
-    scenes: tuple[Scene, Scene], worker_ledger: Ledger
-) -> None:
+def test_connections_forget_tenants(scenes: tuple[Scene, Scene], worker_ledger: Ledger) -> None:
     for scene in scenes:
         assert _count_as(scene, "effects") == 2
 
@@ -239,18 +237,14 @@ def test_not_even_their_owner_changes_or_empties_what_is_append_only(
 
 
 @pytest.mark.parametrize("table", PEOPLE)
-def test_the_workers_grant_nothing_and_register_no_key(
-    scenes: tuple[Scene, Scene], table: str
-) -> None:
+def test_workers_grant_and_register_nothing(scenes: tuple[Scene, Scene], table: str) -> None:
     for sql in (f"INSERT INTO {table} DEFAULT VALUES", f"UPDATE {table} SET tenant_id = 'x'"):
         with pytest.raises(DBAPIError, match="permission denied"), scenes[0].tx() as tx:
             tx.connection.execute(text(sql))
 
 
 @pytest.mark.parametrize("table", ALL)
-def test_the_workers_delete_nothing_and_rewrite_no_event(
-    scenes: tuple[Scene, Scene], table: str
-) -> None:
+def test_workers_delete_and_rewrite_nothing(scenes: tuple[Scene, Scene], table: str) -> None:
     statements = [f"DELETE FROM {table}", "UPDATE events SET type = 'forged'"]
     for sql in statements:
         with pytest.raises(DBAPIError, match="permission denied"), scenes[0].tx() as tx:

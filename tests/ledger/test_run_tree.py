@@ -199,9 +199,7 @@ def test_nothing_is_claimed_any_more_in_a_tree_that_is_barred(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("barred", [None, "pay"])
-def test_a_child_run_that_is_opened_late_is_barred_with_its_parent(
-    scene: Scene, barred: str | None
-) -> None:
+def test_a_late_child_run_is_barred(scene: Scene, barred: str | None) -> None:
     with scene.tx() as tx:
         run_tree.bar(tx, RUN, barred)
 
@@ -456,9 +454,7 @@ def test_a_run_completes_on_what_it_knows_and_on_nothing_else(scene: Scene, newe
 
 
 @pytest.mark.parametrize("newest", [10, 1], ids=["all told", "one told"])
-def test_a_run_does_not_complete_on_what_was_undone_or_is_being_undone(
-    scene: Scene, newest: int
-) -> None:
+def test_a_run_does_not_complete_on_undone_work(scene: Scene, newest: int) -> None:
     stands = ("stands", made(scene, "stands"))
     undone = scene.compensated(scene.call(key="undone", step_id="undone"))
     assert not completes(scene, knowing(stands, ("undone", undone.entry_id)), newest)
@@ -468,7 +464,7 @@ def test_a_run_does_not_complete_on_what_was_undone_or_is_being_undone(
     assert not completes(scene, knowing(stands, ("undoing", undoing.entry_id)), newest)
 
 
-def test_a_run_does_not_complete_before_its_child_runs_or_beside_one_it_does_not_know(
+def test_a_run_completes_after_child_runs_and_beside_known_ones(
     scene: Scene,
 ) -> None:
     tree(scene)
@@ -484,7 +480,7 @@ def test_a_run_does_not_complete_before_its_child_runs_or_beside_one_it_does_not
     assert completes(scene, knowing(own, children=(CHILD,)))
 
 
-def test_a_run_does_not_complete_on_a_child_run_of_which_something_was_undone_later(
+def test_a_child_run_undone_later_stops_completion(
     scene: Scene,
 ) -> None:
     scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))

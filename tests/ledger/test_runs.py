@@ -301,7 +301,7 @@ def test_an_attempt_of_an_earlier_execution_claims_nothing(scene: Scene) -> None
     scene.committed(scene.call(execution=SECOND))
 
 
-def test_an_attempt_that_outlives_the_run_claims_nothing_once_a_later_life_has_completed(
+def test_a_late_attempt_claims_nothing_in_a_completed_later_life(
     scene: Scene,
 ) -> None:
     ends(scene)
@@ -341,7 +341,7 @@ def test_what_an_overtaken_attempt_has_not_found_is_recorded_all_the_same(scene:
     assert scene.entry(doubted.entry.entry_id).state == "failed"
 
 
-def test_a_write_of_an_earlier_execution_is_not_claimed_with_the_outcome_before_it(
+def test_an_earlier_execution_claims_no_next_write(
     scene: Scene,
 ) -> None:
     first = scene.call(execution=FIRST)
@@ -389,7 +389,7 @@ async def test_an_attempt_of_an_earlier_execution_undoes_nothing(scene: Scene) -
     assert scene.entry(made.entry_id).state == "committed"
 
 
-async def test_an_attempt_that_freezes_once_it_has_looked_asks_nothing_of_a_later_life(
+async def test_a_frozen_attempt_asks_nothing_of_a_later_life(
     scene: Scene,
 ) -> None:
     made = scene.committed(scene.call(execution=FIRST))
@@ -406,7 +406,7 @@ async def test_an_attempt_that_freezes_once_it_has_looked_asks_nothing_of_a_late
     assert scene.entry(made.entry_id).state == "committed"
 
 
-async def test_an_attempt_of_an_earlier_execution_undoes_nothing_of_a_child_run(
+async def test_an_earlier_execution_undoes_no_child_run(
     scene: Scene,
 ) -> None:
     scene.open_run(OTHER_RUN)
@@ -420,9 +420,7 @@ async def test_an_attempt_of_an_earlier_execution_undoes_nothing_of_a_child_run(
 
 
 @pytest.mark.parametrize("within", [None, RUN])
-def test_an_undo_that_an_earlier_execution_has_begun_is_not_claimed_any_more(
-    scene: Scene, within: str | None
-) -> None:
+def test_an_earlier_executions_undo_is_not_claimed(scene: Scene, within: str | None) -> None:
     run_id = RUN if within is None else OTHER_RUN
     if within is not None:
         scene.open_run(OTHER_RUN)
@@ -437,7 +435,7 @@ def test_an_undo_that_an_earlier_execution_has_begun_is_not_claimed_any_more(
     scene.claimed(scene.undo(made, execution=SECOND, within=within))
 
 
-def test_an_execution_that_was_the_newest_when_it_asked_does_not_act_after_a_newer_one(
+def test_a_former_newest_execution_does_not_act(
     scene: Scene,
 ) -> None:
     late = refused(scene, SECOND)
@@ -493,9 +491,7 @@ def test_what_a_life_has_skipped_the_next_one_may_skip_as_well(scene: Scene) -> 
 
 
 @pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
-def test_a_run_whose_late_attempts_are_refused_stays_as_it_has_ended(
-    scene: Scene, state: RunState
-) -> None:
+def test_refused_late_attempts_leave_a_run_as_it_ended(scene: Scene, state: RunState) -> None:
     ends(scene, state)
     goes_on(scene)
 

@@ -64,9 +64,7 @@ def test_what_is_settled_is_never_overdue(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("partial", [False, True])
-def test_what_a_human_is_asked_about_or_has_given_up_is_left_alone(
-    scene: Scene, partial: bool
-) -> None:
+def test_the_reaper_leaves_asked_and_given_up_effects(scene: Scene, partial: bool) -> None:
     _, intervention = scene.asked(scene.call(), partial=partial)
     assert found(scene) == []
 
@@ -108,9 +106,7 @@ def test_the_reaper_takes_an_entry_over_under_the_next_token(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("quicker", ["renewed", "committed", "reaped"])
-def test_an_entry_that_somebody_was_quicker_with_is_not_taken_over(
-    scene: Scene, quicker: str
-) -> None:
+def test_a_quicker_settlement_is_not_taken_over(scene: Scene, quicker: str) -> None:
     request = scene.call()
     seen = scene.claimed(request)
     if quicker == "reaped":
@@ -130,9 +126,7 @@ def test_an_entry_that_somebody_was_quicker_with_is_not_taken_over(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10])
-async def test_a_round_comes_to_every_entry_however_many_stay_stuck_in_front(
-    scene: Scene, size: int
-) -> None:
+async def test_a_round_reaches_every_entry_behind_stuck_ones(scene: Scene, size: int) -> None:
     """Three of paused runs, which only these can settle, then two that were terminated."""
 
     @tool("payments.refund", effect=WRITE, dedupes=Dedupes(timedelta(days=1)), irreversible=True)
@@ -163,7 +157,7 @@ async def test_a_round_comes_to_every_entry_however_many_stay_stuck_in_front(
     assert parts == 5 // size + 1
 
 
-async def test_an_entry_that_a_round_trips_over_keeps_nothing_from_those_behind_it(
+async def test_a_broken_entry_keeps_nothing_from_those_behind_it(
     scene: Scene,
 ) -> None:
     @tool("payments.refund", effect=WRITE, recovery="human", irreversible=True)

@@ -55,7 +55,7 @@ def claim_until_it_ends(scene: Scene, prefix: str, acknowledged: list[str]) -> N
         acknowledged.append(f"{entry.entry_id} committed")
 
 
-def test_what_was_acknowledged_before_the_primary_was_killed_is_on_its_synchronous_standby(
+def test_an_acknowledged_commit_survives_on_a_synchronous_standby(
     synchronous: Replicated,
 ) -> None:
     ledger = Ledger(make_engine(synchronous.url(WORKER)))
@@ -80,7 +80,7 @@ def test_what_was_acknowledged_before_the_primary_was_killed_is_on_its_synchrono
     ledger.close()
 
 
-def test_without_a_synchronous_standby_what_was_acknowledged_can_be_lost(
+def test_without_a_synchronous_standby_commits_can_be_lost(
     asynchronous: Replicated,
 ) -> None:
     ledger = Ledger(make_engine(asynchronous.url(WORKER)))
@@ -96,9 +96,7 @@ def test_without_a_synchronous_standby_what_was_acknowledged_can_be_lost(
 
 
 @pytest.mark.parametrize("user", [WORKER, SUPERUSER], ids=["worker", "who may see all"])
-def test_a_standby_that_follows_asynchronously_is_told_of_until_it_is_synchronous(
-    asynchronous: Replicated, user: str
-) -> None:
+def test_an_asynchronous_standby_is_told_of(asynchronous: Replicated, user: str) -> None:
     engine = make_engine(asynchronous.url(user))
     told = standbys_of(engine).losing()
 
@@ -110,7 +108,7 @@ def test_a_standby_that_follows_asynchronously_is_told_of_until_it_is_synchronou
     engine.dispose()
 
 
-def test_a_standby_that_is_the_next_in_line_is_told_of_until_commits_wait_for_it(
+def test_a_standby_next_in_line_is_told_of(
     synchronous: Replicated,
 ) -> None:
     second = PostgresServer.follow(synchronous.primary, "standby_2")
@@ -191,9 +189,7 @@ async def test_a_worker_and_doctor_warn_of_an_asynchronous_standby_in_one_line(
 
 
 @pytest.mark.parametrize("user", [WORKER, SUPERUSER], ids=["worker", "who may see all"])
-def test_as_many_standbys_are_missing_as_commits_wait_for_in_vain(
-    synchronous: Replicated, user: str
-) -> None:
+def test_as_many_standbys_are_missing_as_awaited(synchronous: Replicated, user: str) -> None:
     engine = make_engine(synchronous.url(user))
     found = {}
     for names in (
@@ -213,7 +209,7 @@ def test_as_many_standbys_are_missing_as_commits_wait_for_in_vain(
     engine.dispose()
 
 
-def test_a_standby_that_commits_do_not_wait_for_is_in_nobody_s_place(
+def test_an_unawaited_standby_takes_nobodys_place(
     synchronous: Replicated,
 ) -> None:
     engine = make_engine(synchronous.url(SUPERUSER))

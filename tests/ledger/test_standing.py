@@ -291,7 +291,7 @@ def test_a_use_is_given_back_when_its_approval_ends_unused(scene: Scene, end: st
     assert state_of(scene, again) == "approved"
 
 
-def test_a_use_is_given_back_when_its_step_asks_anew_and_the_old_approval_is_worthless(
+def test_a_use_is_given_back_when_its_step_asks_again(
     scene: Scene,
 ) -> None:
     standing = granted(scene, "ann", count=1)
@@ -340,7 +340,7 @@ async def test_of_two_runs_that_race_for_the_last_use_one_gets_it(scene: Scene) 
     assert (listed(scene, standing)).uses == 2
 
 
-async def test_of_those_that_race_for_what_is_left_of_a_total_none_goes_beyond_it(
+async def test_races_for_a_total_stay_within_it(
     scene: Scene,
 ) -> None:
     standing = granted(scene, "ann", total_of="amount", total="100")

@@ -113,9 +113,7 @@ WIDER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("column", WIDER)
-def test_a_signed_row_that_was_changed_in_the_database_is_worth_nothing(
-    scene: Scene, column: str
-) -> None:
+def test_a_changed_signed_row_is_worth_nothing(scene: Scene, column: str) -> None:
     for name in ("ann", "bob"):
         person(scene, name)
     key = key_of(scene, "ann")
@@ -152,9 +150,7 @@ def test_a_copy_of_a_used_up_row_under_another_id_is_worth_nothing(scene: Scene)
     assert not is_used(scene)
 
 
-def test_another_tenants_row_and_signature_are_worth_nothing_here(
-    scene: Scene, other: Scene
-) -> None:
+def test_another_tenants_row_is_worth_nothing_here(scene: Scene, other: Scene) -> None:
     person(scene, "ann")
     key = key_of(scene, "ann")
     # One person, one key, in both tenants.
@@ -198,9 +194,7 @@ def test_a_signed_decision_is_no_standing_approval_and_none_is_a_decision(
 
 
 @pytest.mark.parametrize("claims", [{"iat": 1, "exp": 300}, {"exp": int(time.time()) + 86_400}])
-def test_a_signature_that_was_kept_for_later_grants_nothing(
-    scene: Scene, claims: dict[str, Any]
-) -> None:
+def test_a_stored_signature_grants_nothing(scene: Scene, claims: dict[str, Any]) -> None:
     person(scene, "ann")
     nonce, signature = signed(scene.tenant, "ann", scope(), key_of(scene, "ann"), **claims)
 
@@ -300,9 +294,7 @@ def test_no_amount_gives_others_more_or_is_rounded_away(scene: Scene, amount: st
         ("nothing", {}),
     ],
 )
-def test_what_is_no_number_is_not_taken_for_nothing(
-    scene: Scene, path: str, params: dict[str, Any]
-) -> None:
+def test_a_non_number_is_not_zero(scene: Scene, path: str, params: dict[str, Any]) -> None:
     granted(scene, "ann", total_of=path, total="100")
 
     assert not is_used(scene, params=params)
@@ -339,9 +331,7 @@ async def other_params(params: Wider, ctx: object) -> None:
 
 
 @pytest.mark.parametrize("with_tool", [newer, other_params], ids=["version", "params"])
-def test_a_tool_that_has_changed_since_is_not_the_one_it_was_granted_for(
-    scene: Scene, with_tool: Tool
-) -> None:
+def test_a_changed_tool_is_not_granted(scene: Scene, with_tool: Tool) -> None:
     granted(scene, "ann")
 
     assert not is_used(scene, with_tool=with_tool)
@@ -399,9 +389,7 @@ def test_where_a_policy_refuses_them_people_look_at_each_call(scene: Scene) -> N
         {"most_total": "1", "total_of": "a b"},
     ],
 )
-def test_a_row_of_a_form_that_nobody_can_grant_holds_nothing_up(
-    scene: Scene, columns: dict[str, Any]
-) -> None:
+def test_a_malformed_row_holds_nothing_up(scene: Scene, columns: dict[str, Any]) -> None:
     forged(scene, **columns)
 
     assert not is_used(scene)
@@ -421,7 +409,7 @@ def test_a_use_that_was_given_back_counts_for_no_late_attempt(scene: Scene) -> N
     assert (listed(scene, standing)).uses == 0
 
 
-def test_a_vote_that_names_a_standing_approval_it_has_not_used_counts_for_nothing(
+def test_a_vote_without_a_use_of_its_standing_approval_counts_for_nothing(
     scene: Scene,
 ) -> None:
     granted(scene, "ann", count=1)
@@ -492,9 +480,7 @@ OUTSIDE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", OUTSIDE)
-async def test_a_use_that_is_written_for_a_call_outside_the_scope_is_no_vote(
-    scene: Scene, what: str
-) -> None:
+async def test_a_use_outside_the_scope_is_no_vote(scene: Scene, what: str) -> None:
     limits, asked = OUTSIDE[what]
     person(scene, "ann")
     standing = granted(scene, "ann", key_of(scene, "ann"), **limits)
@@ -520,9 +506,7 @@ def test_a_use_that_is_written_beyond_the_count_is_no_vote(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("said", ["120.00", "0", "-120", "NaN", "a lot", None])
-def test_a_use_that_is_written_beyond_the_total_is_no_vote_whatever_its_row_says(
-    scene: Scene, said: str | None
-) -> None:
+def test_a_use_beyond_the_total_is_no_vote(scene: Scene, said: str | None) -> None:
     person(scene, "ann")
     standing = granted(scene, "ann", key_of(scene, "ann"), total_of="amount", total="200")
     assert is_used(scene, assurance=STRICT)
@@ -582,9 +566,7 @@ def test_a_smuggled_vote_is_no_half_of_a_quorum(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("what", ["another tool", "another version", "beyond the count"])
-async def test_an_audit_tells_of_a_use_beyond_what_was_granted_that_events_tell_of(
-    scene: Scene, what: str
-) -> None:
+async def test_an_audit_tells_of_uses_beyond_the_grant(scene: Scene, what: str) -> None:
     person(scene, "ann")
     limits: dict[str, Any] = {"count": 1} if what == "beyond the count" else {}
     standing = granted(scene, "ann", key_of(scene, "ann"), **limits)

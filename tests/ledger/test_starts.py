@@ -89,9 +89,7 @@ def revoke_keys(scene: Scene, name: str) -> None:
             assert principals.revoke_key(tx, name, kid, ADMINISTRATOR)
 
 
-async def test_the_ledger_knows_who_has_proven_to_have_started_a_run_and_for_whom(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+async def test_the_ledger_knows_the_proven_starter(scene: Scene, key: Ed25519PrivateKey) -> None:
     row = opened(scene, signed(scene, key))
 
     assert (row["user_id"], row["started_by"]) == ("ada", "mallory")
@@ -138,9 +136,7 @@ def test_a_signature_starts_nothing_else_than_was_signed(
     assert "the signature is for another" in reason or "has no key" in reason
 
 
-def test_a_start_that_is_signed_for_another_tenant_is_refused(
-    scene: Scene, other: Scene, key: Ed25519PrivateKey
-) -> None:
+def test_another_tenant_is_refused(scene: Scene, other: Scene, key: Ed25519PrivateKey) -> None:
     elsewhere = signed(other, key)
 
     reason = refused(scene, elsewhere.model_copy(update={"tenant": scene.tenant}))
@@ -148,9 +144,7 @@ def test_a_start_that_is_signed_for_another_tenant_is_refused(
     assert "another tenant" in reason
 
 
-def test_a_start_that_is_signed_with_a_foreign_or_a_revoked_key_is_refused(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+def test_a_foreign_or_revoked_key_starts_nothing(scene: Scene, key: Ed25519PrivateKey) -> None:
     foreign = signed(scene, Ed25519PrivateKey.generate())
     assert "mallory has no key" in refused(scene, foreign)
 
@@ -158,9 +152,7 @@ def test_a_start_that_is_signed_with_a_foreign_or_a_revoked_key_is_refused(
     assert "was revoked" in refused(scene, signed(scene, key))
 
 
-async def test_a_signature_has_to_count_when_the_server_takes_the_start_and_not_when_it_opens(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+async def test_a_start_counts_from_when_it_is_taken(scene: Scene, key: Ed25519PrivateKey) -> None:
     now = datetime.now(UTC)
     hours_ago = now - timedelta(hours=3)
     old = signed_start(scene.start(NEW, started_by="mallory"), key, int(hours_ago.timestamp()))
@@ -188,9 +180,7 @@ def test_a_nonce_starts_one_run(scene: Scene, key: Ed25519PrivateKey) -> None:
     assert "has started run run-7 already" in reason
 
 
-def test_the_same_execution_opens_its_run_twice_and_is_one(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+def test_one_execution_opens_its_run_twice(scene: Scene, key: Ed25519PrivateKey) -> None:
     start = signed(scene, key)
     opened(scene, start)
 
@@ -199,9 +189,7 @@ def test_the_same_execution_opens_its_run_twice_and_is_one(
     assert len(scene.events(NEW, "run.opened")) == 1
 
 
-async def test_a_child_run_goes_back_to_the_start_of_its_parent(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+async def test_a_child_run_has_its_parents_start(scene: Scene, key: Ed25519PrivateKey) -> None:
     parent = opened(scene, signed(scene, key))
     child = scene.start(CHILD, parent=Parent(run_id=NEW, step_id=STEP))
 
@@ -211,9 +199,7 @@ async def test_a_child_run_goes_back_to_the_start_of_its_parent(
     assert await broken(scene, CHILD) is None
 
 
-def test_a_child_run_of_nobody_or_for_another_user_is_refused(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+def test_a_child_run_of_nobody_is_refused(scene: Scene, key: Ed25519PrivateKey) -> None:
     parent = Parent(run_id=NEW, step_id=STEP)
     assert "has not started it" in refused(scene, scene.start(CHILD, parent=parent))
     opened(scene, signed(scene, key))
@@ -250,9 +236,7 @@ def decided(scene: Scene, call: Any, key: Ed25519PrivateKey, approver: str) -> V
 
 
 @pytest.mark.parametrize("run_id", [NEW, CHILD])
-def test_nobody_approves_a_run_that_they_have_started_in_anothers_name(
-    scene: Scene, key: Ed25519PrivateKey, run_id: str
-) -> None:
+def test_starters_approve_no_such_run(scene: Scene, key: Ed25519PrivateKey, run_id: str) -> None:
     person(scene, "bob")
     bobs = key_of(scene, "bob")
     opened(scene, signed(scene, key))
@@ -268,7 +252,7 @@ def test_nobody_approves_a_run_that_they_have_started_in_anothers_name(
     assert isinstance(scene.claim(gated), Claimed)
 
 
-def test_a_claimed_starter_is_no_second_pair_of_eyes_either_where_nothing_is_signed(
+def test_a_claimed_starter_is_no_second_eye_either(
     scene: Scene,
 ) -> None:
     scene.open_run(NEW, start=scene.start(NEW, started_by="mallory"))
@@ -278,9 +262,7 @@ def test_a_claimed_starter_is_no_second_pair_of_eyes_either_where_nothing_is_sig
     assert (scene.decide(gated, approver="bob")).state == "approved"
 
 
-async def test_four_eyes_see_nothing_where_nothing_proves_who_has_started_the_run(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+async def test_four_eyes_need_a_proven_start(scene: Scene, key: Ed25519PrivateKey) -> None:
     person(scene, "bob")
     bobs = key_of(scene, "bob")
     opened(scene, signed(scene, key))
@@ -306,9 +288,7 @@ async def test_four_eyes_see_nothing_where_nothing_proves_who_has_started_the_ru
 
 
 @pytest.mark.parametrize("missing", ["ada", "mallory"])
-def test_a_call_needs_the_permission_of_whoever_has_started_its_run_as_well(
-    scene: Scene, key: Ed25519PrivateKey, missing: str
-) -> None:
+def test_starters_need_permission_too(scene: Scene, key: Ed25519PrivateKey, missing: str) -> None:
     person(scene, "ada")
     opened(scene, signed(scene, key))
     call = scene.call(run_id=NEW, permissions=frozenset({"refunds"}), assurance=STRICT)
@@ -334,9 +314,7 @@ def test_a_permission_is_nobodys_where_nothing_proves_who_has_started_the_run(
     assert isinstance(scene.claim(call), Claimed)
 
 
-async def test_a_key_that_is_revoked_later_has_started_what_it_has_started(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+async def test_a_key_revoked_later_has_started(scene: Scene, key: Ed25519PrivateKey) -> None:
     person(scene, "bob")
     bobs = key_of(scene, "bob")
     opened(scene, signed(scene, key))
@@ -373,9 +351,7 @@ async def test_an_audit_tells_of_a_start_that_was_changed(
     assert what in str(await broken(scene))
 
 
-def test_people_are_shown_who_has_started_a_run_for_whom(
-    scene: Scene, key: Ed25519PrivateKey
-) -> None:
+def test_people_are_shown_starter_and_user(scene: Scene, key: Ed25519PrivateKey) -> None:
     opened(scene, signed(scene, key))
     scene.open_run("run-8", start=scene.start("run-8", started_by="eve"))
 

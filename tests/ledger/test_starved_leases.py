@@ -83,9 +83,7 @@ async def test_a_neighbours_transactions_cost_nobody_its_lease(scene: Scene, oth
     assert scene.events(type_="effect.in_doubt") == []
 
 
-async def test_a_lease_is_kept_until_the_outcome_is_recorded(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_leases_last_until_outcomes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the artifact store takes a large receipt."""
     until = list[int]()
 
@@ -118,9 +116,7 @@ class Crowded(Turns):
             yield
 
 
-async def test_waiting_for_a_turn_counts_for_no_lease(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_turns_count_for_no_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under load each claim waits, and is as fresh as ever once its transaction has begun."""
     turns, real_now = Crowded.of(scene.ledger.engine), clock.now
     assert isinstance(turns, Crowded)
@@ -241,7 +237,7 @@ async def test_where_there_is_one_connection_renewals_and_outcomes_come_next() -
     await asyncio.gather(*tasks)
 
 
-async def test_who_waits_for_a_turn_gives_up_before_its_own_retry_waits_too(
+async def test_waiting_for_a_turn_ends_before_its_retry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is in hand waits on: nothing else would record it."""

@@ -72,7 +72,7 @@ async def test_recoveries_are_told_apart_by_who_ended_them(scene: Scene) -> None
     assert found.invariants.broken == []
 
 
-async def test_retries_are_told_by_class_with_their_delay_and_what_came_of_them(
+async def test_retries_are_told_by_class_with_delay_and_end(
     scene: Scene,
 ) -> None:
     heals = Provider([Transient("no"), Transient("no"), {"id": "r"}]).tool(recovery="human")
@@ -96,9 +96,7 @@ def test_compensations_are_told_by_outcome(scene: Scene) -> None:
     assert (found.compensations.uncompensated, found.compensations.failed) == (0, 0)
 
 
-async def test_two_committed_effects_of_one_key_are_found_whoever_wrote_them(
-    sqlite_template: Path, tmp_path: Path
-) -> None:
+async def test_two_effects_of_one_key_are_found(sqlite_template: Path, tmp_path: Path) -> None:
     file = shutil.copy(sqlite_template, tmp_path / "ledger.db")
     async with open_ledger(f"sqlite:///{file}") as ledger:
         scene = Scene.begin(ledger, "acme")

@@ -89,9 +89,7 @@ def test_where_nobody_is_appointed_anybody_steers_and_nothing_proves_the_name(
 
 
 @pytest.mark.parametrize("permission", ["steer", "steer:cancel"])
-def test_once_somebody_is_appointed_others_than_the_owner_need_the_permission(
-    scene: Scene, permission: str
-) -> None:
+def test_where_somebody_is_appointed_others_need_permission(scene: Scene, permission: str) -> None:
     person(scene, "olga", permissions=(permission,))
     person(scene, "eve", permissions=("steer:pause", "refunds"))
 
@@ -139,7 +137,7 @@ def test_where_signatures_are_asked_for_nothing_unsigned_counts(scene: Scene) ->
     assert (taken.code, taken.verified) == ("accepted", True)
 
 
-def test_nobody_is_appointed_means_nobody_but_the_owner_where_names_are_proven(
+def test_without_appointments_only_the_owner_steers_where_proof_is_asked(
     scene: Scene,
 ) -> None:
     person(scene, "eve")
@@ -251,9 +249,7 @@ def test_the_same_delivery_is_judged_and_recorded_once(scene: Scene) -> None:
     ],
     ids=["another reason", "another actor", "another verb"],
 )
-def test_no_message_counts_under_the_number_of_another_one(
-    scene: Scene, other: Steering, verb: Verb
-) -> None:
+def test_each_message_has_its_own_number(scene: Scene, other: Steering, verb: Verb) -> None:
     asked = sent(scene, CancelRun(actor="eve", reason="no more"))
     assert judge(scene, asked).code is SteeringCode.ACCEPTED
 

@@ -83,9 +83,7 @@ def told(scene: Scene, message: Steering, verb: Verb, signature: str, **more: An
 CANCEL: Final = CancelRun(actor=ANN)
 
 
-def test_a_person_who_has_only_a_passkey_answers_settles_and_steers_where_all_is_signed(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_a_passkey_alone_answers_settles_and_steers(scene: Scene, passkey: Authenticator) -> None:
     settles = Resolution(actor=ANN, intervention_id="iv-1", outcome=ResolutionOutcome.HAPPENED)
     answers = AnswerInterrupts(actor=ANN, answers={"ask.1": "yes"})
     for message, verb in (
@@ -122,9 +120,7 @@ def test_a_gesture_over_other_claims_steers_nothing(
     assert told(scene, CANCEL, Verb.CANCEL, made).startswith("bad_signature")
 
 
-def test_a_gesture_for_the_answer_to_one_question_answers_no_other_one_and_nothing_else(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_a_gesture_answers_one_question_only(scene: Scene, passkey: Authenticator) -> None:
     asked_for = AnswerInterrupts(actor=ANN, id="m", answers={"ask.1": "yes"})
     made = proof(passkey, claims(scene, asked_for, Verb.ANSWER))
 
@@ -135,9 +131,7 @@ def test_a_gesture_for_the_answer_to_one_question_answers_no_other_one_and_nothi
     assert told(scene, asked_for, Verb.ANSWER, made).startswith("accepted")
 
 
-def test_a_gesture_that_says_that_it_happened_does_not_say_that_it_did_not(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_a_gesture_for_happened_says_nothing_else(scene: Scene, passkey: Authenticator) -> None:
     happened = Resolution(
         actor=ANN, id="m", intervention_id="iv-1", outcome=ResolutionOutcome.HAPPENED
     )
@@ -207,17 +201,13 @@ def test_a_gesture_of_another_page_or_without_its_person_steers_nothing(
     assert told(scene, CANCEL, Verb.CANCEL, made).startswith("bad_signature")
 
 
-def test_a_worker_without_pages_takes_no_gesture(
-    scene: Scene, passkey: Authenticator, ledger: Ledger
-) -> None:
+def test_pageless_workers_take_none(scene: Scene, passkey: Authenticator, ledger: Ledger) -> None:
     ledger.passkey_origins = ()
     made = proof(passkey, claims(scene, CANCEL, Verb.CANCEL))
     assert told(scene, CANCEL, Verb.CANCEL, made).startswith("bad_signature")
 
 
-def test_another_one_s_passkey_and_a_revoked_one_steer_nothing(
-    scene: Scene, passkey: Authenticator
-) -> None:
+def test_foreign_and_revoked_passkeys_steer_nothing(scene: Scene, passkey: Authenticator) -> None:
     person(scene, "eve")
     eves = passkey_of(scene, "eve", Authenticator(credential_id=b"eves"))
     made = proof(eves, claims(scene, CANCEL, Verb.CANCEL))

@@ -61,7 +61,7 @@ async def keeper(url: str) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-def test_every_function_of_the_ledger_looks_among_temporary_tables_last(
+def test_functions_look_among_temporary_tables_last(
     postgres_database: Database,
 ) -> None:
     engine = create_engine(postgres_database.owner_url)
@@ -80,9 +80,7 @@ def test_every_function_of_the_ledger_looks_among_temporary_tables_last(
 
 @pytest.mark.parametrize("role", [WORKER, RETENTION])
 @pytest.mark.parametrize("what", ["TEMPORARY TABLE x ()", "TABLE public.x ()", "SCHEMA x"])
-def test_no_role_but_the_owner_makes_a_table_that_could_hide_one(
-    postgres_database: Database, role: str, what: str
-) -> None:
+def test_owners_alone_make_such_tables(postgres_database: Database, role: str, what: str) -> None:
     engine = create_engine(of(postgres_database.url, role))
     with pytest.raises(DBAPIError, match="permission denied"), engine.begin() as connection:
         connection.execute(text(f"CREATE {what}"))
@@ -90,9 +88,7 @@ def test_no_role_but_the_owner_makes_a_table_that_could_hide_one(
 
 
 @pytest.mark.parametrize("table", [decisions, events, steps], ids=str)
-def test_a_tables_namesake_lets_nothing_of_an_open_and_held_run_be_deleted(
-    scene: Scene, keeper: Ledger, table: Table
-) -> None:
+def test_a_namesake_deletes_no_open_or_held_run(scene: Scene, keeper: Ledger, table: Table) -> None:
     scene.committed(scene.approved(scene.call()))
     with keeper.transaction(scene.tenant) as tx:
         hiding.keep(tx, RUN, by="lena", reason="legal hold")
@@ -131,9 +127,7 @@ def test_a_tables_namesake_lets_no_run_that_is_open_go(scene: Scene, keeper: Led
 
 
 @pytest.mark.guarantee("G1")
-def test_what_a_tool_leaves_in_its_session_catches_no_claim_and_no_outcome(
-    scene: Scene, url: str
-) -> None:
+def test_a_tools_temporary_tables_catch_no_claim(scene: Scene, url: str) -> None:
     """The pool hands a tool's connection on; it has rolled back, and forgotten nothing."""
     mine = Scene(Ledger(make_engine(url)), scene.tenant)
     with mine.tx() as tx:

@@ -186,9 +186,7 @@ def _event(tx: Transaction) -> None:
 
 
 @pytest.mark.parametrize("name", FINDS_NOTHING)
-def test_another_tenants_thing_is_not_found_and_not_touched(
-    story: Story, other: Scene, name: str
-) -> None:
+def test_another_tenants_thing_is_not_found(story: Story, other: Scene, name: str) -> None:
     use, nothing = FINDS_NOTHING[name]
     theirs, ours = everything(story.scene), everything(other)
 
@@ -201,9 +199,7 @@ def test_another_tenants_thing_is_not_found_and_not_touched(
 
 
 @pytest.mark.parametrize("name", RAISES)
-def test_nothing_is_written_about_another_tenants_run(
-    story: Story, other: Scene, name: str
-) -> None:
+def test_nothing_is_written_to_another_tenant(story: Story, other: Scene, name: str) -> None:
     theirs, ours = everything(story.scene), everything(other)
 
     # The run is not found when its chain is looked up, or by the reference that every row has.
@@ -214,9 +210,7 @@ def test_nothing_is_written_about_another_tenants_run(
     assert everything(other) == ours
 
 
-async def test_the_operators_verbs_do_not_find_another_tenants_run(
-    story: Story, other: Scene
-) -> None:
+async def test_operators_verbs_find_no_other_tenant(story: Story, other: Scene) -> None:
     ledger = other.ledger
     for look in (reads.effects_of, reads.events_of, reads.interventions_of):
         with pytest.raises(RunNotFound):
@@ -241,9 +235,7 @@ def test_another_tenants_intervention_cannot_be_settled(story: Story, other: Sce
     assert everything(story.scene) == theirs
 
 
-def test_a_decision_in_one_tenant_does_not_reach_the_same_approval_id_of_another(
-    story: Story, other: Scene
-) -> None:
+def test_a_decision_does_not_reach_another_tenants_approval(story: Story, other: Scene) -> None:
     theirs = everything(story.scene)
     other.open_run(THEIRS)
 
@@ -263,9 +255,7 @@ def test_another_tenants_approval_lets_nothing_through(scene: Scene, other: Scen
     assert isinstance(scene.claim(gated), Claimed)
 
 
-def test_two_tenants_with_the_same_run_step_tool_and_key_make_two_effects(
-    scene: Scene, other: Scene
-) -> None:
+def test_two_tenants_with_one_key_make_two_effects(scene: Scene, other: Scene) -> None:
     ours = scene.committed(scene.call())
 
     theirs = other.claimed(other.call())

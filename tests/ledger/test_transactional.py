@@ -90,9 +90,7 @@ async def test_effect_and_outcome_are_there_together(scene: Scene) -> None:
         (TimeoutError(), "transient"),
     ],
 )
-async def test_what_a_tool_wrote_before_it_failed_is_gone_and_nothing_is_in_doubt(
-    scene: Scene, error: Exception, class_: str
-) -> None:
+async def test_a_failed_tool_leaves_nothing(scene: Scene, error: Exception, class_: str) -> None:
     with pytest.raises(ApplicationError):
         await attempt(scene, credit(raises(error)))
 

@@ -54,9 +54,7 @@ def test_a_claim_and_an_outcome_take_four_trips_each(scene: Scene, tmp_path: Pat
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_statement_before_which_nothing_was_sent_takes_one_trip(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_an_unread_statement_takes_one_trip(scene: Scene, tmp_path: Path) -> None:
     with counted_trips(scene.ledger, tmp_path / "trace") as trips, scene.tx() as tx:
         tx.tick()
 

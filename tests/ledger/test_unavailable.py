@@ -61,9 +61,7 @@ def cut_off(server: PostgresServer, pid: int) -> None:
 
 
 @pytest.mark.postgres
-def test_a_transaction_that_is_cut_off_says_so_and_leaves_nothing(
-    own_ledger: Ledger, postgres_server: PostgresServer
-) -> None:
+def test_a_cut_transaction_says_so(own_ledger: Ledger, postgres_server: PostgresServer) -> None:
     scene = Scene.begin(own_ledger, "cut-off-in-transaction")
     before = scene.events()
 
@@ -76,9 +74,7 @@ def test_a_transaction_that_is_cut_off_says_so_and_leaves_nothing(
 
 
 @pytest.mark.postgres
-def test_a_database_that_is_back_is_used_again(
-    own_ledger: Ledger, postgres_server: PostgresServer
-) -> None:
+def test_a_database_may_come_back(own_ledger: Ledger, postgres_server: PostgresServer) -> None:
     scene = Scene.begin(own_ledger, "cut-off-between")
     entry = scene.claimed(scene.call())
     with scene.tx() as tx:
@@ -92,9 +88,7 @@ def test_a_database_that_is_back_is_used_again(
 
 
 @pytest.mark.postgres
-async def test_a_worker_that_is_stopped_in_a_transaction_keeps_its_locks_no_longer_than_patience(
-    own_ledger: Ledger, postgres_database: Database
-) -> None:
+async def test_a_stopped_worker_frees_it(own_ledger: Ledger, postgres_database: Database) -> None:
     scene = Scene.begin(own_ledger, "stopped-in-transaction")
     second = timedelta(seconds=1)
     async with open_ledger(postgres_database.url, patience=second) as stopped:
@@ -110,7 +104,7 @@ async def test_a_worker_that_is_stopped_in_a_transaction_keeps_its_locks_no_long
 
 
 @pytest.mark.postgres
-async def test_a_transactional_tool_may_work_as_long_as_its_timeout_between_statements(
+async def test_a_transactional_tool_may_work_for_its_timeout(
     own_ledger: Ledger,
 ) -> None:
     asked = text("SELECT current_setting('idle_in_transaction_session_timeout')")
@@ -250,9 +244,7 @@ def no_large_files() -> Iterator[None]:
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-async def test_a_full_disk_of_the_artifact_folder_holds_up_no_outcome(
-    scene: Scene, tmp_path: Path
-) -> None:
+async def test_a_full_artifact_disk_holds_up_no_outcome(scene: Scene, tmp_path: Path) -> None:
     place = str(tmp_path / "artifacts")
     folder = ArtifactStore(place, scene.ledger, largest_inline=LARGEST_INLINE)
     provider = Provider([LARGE])
@@ -318,9 +310,7 @@ async def failing_over_ledger(
 
 
 @pytest.mark.postgres
-async def test_an_outcome_waits_for_a_standby_that_may_not_write_yet(
-    failing_over_ledger: Ledger, standby: Standby
-) -> None:
+async def test_outcomes_wait_for_a_standby(failing_over_ledger: Ledger, standby: Standby) -> None:
     @tool("payments.refund", effect=WRITE, recovery="human", irreversible=True)
     async def refund(params: Payment, ctx: ToolContext) -> str:
         """Apply it while the server goes."""
@@ -399,9 +389,7 @@ async def test_a_receipt_that_comes_late_can_be_read_by_whoever_reconciles_it(sc
     assert late["body"]["evidence"] == kept.digest
 
 
-async def test_a_receipt_whose_outcome_the_database_refuses_is_kept_as_evidence(
-    scene: Scene, database: Database
-) -> None:
+async def test_a_refused_outcomes_receipt_is_evidence(scene: Scene, database: Database) -> None:
     refund: Tool = Provider([{"id": "r-1"}]).tool(recovery="human")
 
     with refusing(database, scene.tenant), pytest.raises(IntegrityError, match="refused"):

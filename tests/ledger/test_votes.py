@@ -136,9 +136,7 @@ def test_a_role_taken_away_between_two_calls_stops_the_second(scene: Scene) -> N
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("stricter", ["the row", "the worker"])
-def test_where_signatures_are_asked_for_an_unsigned_decision_counts_for_nothing(
-    scene: Scene, stricter: str
-) -> None:
+def test_unsigned_decisions_do_not_count_where_signed(scene: Scene, stricter: str) -> None:
     row = Assurance.SIGNED if stricter == "the row" else Assurance.OPEN
     worker = Assurance.SIGNED if stricter == "the worker" else Assurance.OPEN
     gated = scene.ask_approval(scene.call(), assurance=row)
@@ -263,9 +261,7 @@ ASKED = "run-1/refund/1"
         ("strasse", "stra\u00dfe"),
     ],
 )
-def test_one_person_is_not_two_by_another_spelling_of_the_name(
-    scene: Scene, first: str, second: str
-) -> None:
+def test_spellings_do_not_multiply_one_person(scene: Scene, first: str, second: str) -> None:
     gated = scene.ask_approval(scene.call(), requirement=ANY_TWO)
     scene.decide(gated, approver=first)
 
@@ -276,9 +272,7 @@ def test_one_person_is_not_two_by_another_spelling_of_the_name(
 
 
 @pytest.mark.parametrize("spelling", ["Ada", " ada", "ada\u200d", "\uff41da"])
-def test_the_requester_is_no_other_person_by_another_spelling_of_the_name(
-    scene: Scene, spelling: str
-) -> None:
+def test_spellings_do_not_hide_the_requester(scene: Scene, spelling: str) -> None:
     gated = scene.ask_approval(scene.call(), requirement=Requirement(four_eyes=True))
 
     assert (scene.decide(gated, approver=spelling)).code == "four_eyes"
@@ -348,7 +342,7 @@ async def test_of_an_approval_and_its_expiry_at_once_one_holds(scene: Scene) -> 
     assert isinstance(scene.claim(gated, after=MINUTE), ApprovalRefused)
 
 
-async def test_a_role_revoked_at_the_moment_of_the_claim_is_before_it_or_after_it(
+async def test_a_role_revoked_at_the_claim_is_before_or_after_it(
     scene: Scene,
 ) -> None:
     person(scene, "ann", "manager")
@@ -365,7 +359,7 @@ async def test_a_role_revoked_at_the_moment_of_the_claim_is_before_it_or_after_i
     assert used == isinstance(result, Claimed) == (len(scene.rows(effects)) == 1)
 
 
-def test_a_vote_whose_role_was_revoked_before_the_last_vote_does_not_make_the_quorum(
+def test_a_vote_whose_role_was_revoked_makes_no_quorum(
     scene: Scene,
 ) -> None:
     for name in ("ann", "bob"):
@@ -414,7 +408,7 @@ async def test_a_decision_with_another_reason_than_was_signed_does_not_count(sce
     assert (counted["reason"], counted["verified"]) == ("the amount is wrong", True)
 
 
-async def test_a_signature_that_was_refused_is_worth_nothing_once_the_role_is_given(
+async def test_a_refused_signature_stays_worthless(
     scene: Scene,
 ) -> None:
     person(scene, "ann")
@@ -445,9 +439,7 @@ async def test_a_signature_is_not_used_again_after_its_request_is_asked_anew(sce
 
 
 @pytest.mark.parametrize("change", ["approver", "outcome", "params", "tenant"])
-async def test_a_signature_is_worth_nothing_with_anything_else_than_was_signed(
-    scene: Scene, change: str
-) -> None:
+async def test_a_signature_fits_what_was_signed_alone(scene: Scene, change: str) -> None:
     person(scene, "ann")
     person(scene, "bob")
     key = key_of(scene, "ann")
@@ -467,9 +459,7 @@ async def test_a_signature_is_worth_nothing_with_anything_else_than_was_signed(
 
 
 @pytest.mark.parametrize("amount", [float("nan"), float("inf")])
-async def test_params_that_nobody_can_sign_are_refused_and_not_tried_for_ever(
-    scene: Scene, amount: float
-) -> None:
+async def test_unsignable_params_are_refused_at_once(scene: Scene, amount: float) -> None:
     person(scene, "ann")
     key = key_of(scene, "ann")
     gated = scene.ask_approval(scene.call(), assurance=Assurance.SIGNED)
@@ -486,7 +476,7 @@ async def test_params_that_nobody_can_sign_are_refused_and_not_tried_for_ever(
     assert (scene.decide(gated, **edit)).code == "bad_signature"
 
 
-async def test_a_key_revoked_after_the_vote_takes_it_away_also_where_signatures_are_not_asked_for(
+async def test_a_revoked_key_takes_its_votes_away_everywhere(
     scene: Scene,
 ) -> None:
     person(scene, "ann")

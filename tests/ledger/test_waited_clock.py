@@ -112,9 +112,7 @@ async def clock(tx: Transaction) -> int:
 
 
 @pytest.mark.parametrize("lock", [step_lock, key_lock, row_lock, approval_lock])
-async def test_lease_and_deadline_of_a_claim_count_from_after_its_wait(
-    scene: Scene, lock: Locked
-) -> None:
+async def test_a_claims_times_count_from_after_its_wait(scene: Scene, lock: Locked) -> None:
     call = scene.call()
     if lock is row_lock:
         scene.failed(call)
@@ -148,9 +146,7 @@ async def test_an_approval_that_expires_while_its_claim_waits_is_refused(
     assert scene.rows(effects, state="claimed") == []
 
 
-async def test_a_decision_that_waits_until_its_request_has_expired_is_refused(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_late_decision_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     call = scene.ask_approval(scene.call())
 
     async with waiting(scene, approval_lock, lambda: asyncio.to_thread(scene.decide, call)) as (
@@ -215,7 +211,7 @@ class LeaseSeen(Provider):
         return await super().pay(params, ctx)
 
 
-async def test_a_claim_that_took_longer_than_its_lease_gets_a_fresh_one_before_the_call(
+async def test_a_slow_claim_gets_a_fresh_lease_before_the_call(
     scene: Scene,
 ) -> None:
     provider = LeaseSeen([{"id": "r-1"}])
@@ -229,9 +225,7 @@ async def test_a_claim_that_took_longer_than_its_lease_gets_a_fresh_one_before_t
     assert len(provider.keys) == 1
 
 
-async def test_an_approval_that_expires_while_its_claim_is_written_is_not_used(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_late_approval_is_not_used(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     provider = Provider([{"id": "r-1"}])
     call = scene.approved(scene.call())
     gate = {"gated": True, "approval_id": call.approval_id}
@@ -261,9 +255,7 @@ async def test_a_claim_after_a_lookup_locks_in_the_order_of_every_claim(scene: S
     assert isinstance(await going_on, Claimed)
 
 
-async def test_many_steps_of_one_run_claim_and_commit_at_once_without_a_deadlock(
-    scene: Scene, postgres_database: Database
-) -> None:
+async def test_parallel_steps_never_deadlock(scene: Scene, postgres_database: Database) -> None:
     async with open_ledger(postgres_database.url) as other:
         scenes = [scene, Scene(other, scene.tenant)]
 
@@ -281,7 +273,7 @@ async def test_many_steps_of_one_run_claim_and_commit_at_once_without_a_deadlock
     assert len(scene.events(type_="effect.committed")) == PARALLEL
 
 
-async def test_rows_of_runs_are_locked_in_one_order_whether_they_get_an_event_or_not(
+async def test_rows_of_runs_are_locked_in_one_order(
     scene: Scene,
 ) -> None:
     """Else whoever holds the first and wants the second would wait for ever."""

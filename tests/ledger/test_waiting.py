@@ -52,7 +52,7 @@ def pages(scene: Scene, most: int, **filters: Any) -> list[list[str]]:
         after = page.more
 
 
-def test_what_expires_first_comes_first_and_no_page_repeats_or_leaves_out_a_request(
+def test_requests_are_listed_by_expiry_page_by_page(
     scene: Scene,
 ) -> None:
     ids = [asked(scene, number) for number in (3, 1, 5, 2, 4)]
@@ -126,9 +126,7 @@ def test_a_search_finds_what_calls_say_in_capitals_or_not_page_by_page(scene: Sc
     assert first in found
 
 
-def test_a_search_reads_no_more_however_much_waits_and_goes_on_where_it_has_ended(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_is_bounded_and_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surehand.activities.ledger.approvals.waiting.LOOKED_AT", 3)
     ids = [asked(scene, number, description=f"call {number}") for number in range(1, 8)]
     read: list[int] = []
@@ -149,7 +147,7 @@ def test_a_search_reads_no_more_however_much_waits_and_goes_on_where_it_has_ende
     assert pages(scene, 5, search=Search(says="call 7")) == [[], [], [ids[6]]]
 
 
-def test_a_search_by_amount_finds_what_lies_between_numbers_and_decimals_alike(
+def test_a_search_by_amount_finds_numbers_and_decimals(
     scene: Scene,
 ) -> None:
     amounts: list[Any] = ["120.00", 7, 119.5, "1e3", True, None, "abc", {"amount": 120}]
@@ -167,7 +165,7 @@ def test_a_search_by_amount_finds_what_lies_between_numbers_and_decimals_alike(
     assert found(least=Decimal(121)) == []
 
 
-def test_no_search_finds_a_call_by_an_amount_that_is_secret_and_it_says_how_many_it_left_out(
+def test_no_search_finds_a_secret_amount_and_it_counts_them(
     scene: Scene,
 ) -> None:
     asked(scene, 1, secret=True, description="Refund 120.00 EUR")
@@ -181,7 +179,7 @@ def test_no_search_finds_a_call_by_an_amount_that_is_secret_and_it_says_how_many
     assert len(pages(scene, 5, search=Search(says="120.00"))[0]) == 2
 
 
-def test_a_line_says_how_it_is_undone_and_whether_its_run_has_read_content_from_outside(
+def test_a_line_tells_its_undo_and_foreign_content(
     scene: Scene,
 ) -> None:
     scene.open_run(OTHER_RUN)
@@ -220,9 +218,7 @@ _OTHERS = (
         ({"tool": "payments.refund"}, "ix_approvals_asked"),
     ],
 )
-def test_each_look_reads_a_stretch_of_an_index_and_sorts_nothing(
-    scene: Scene, filters: dict[str, Any], index: str
-) -> None:
+def test_each_look_reads_an_index(scene: Scene, filters: dict[str, Any], index: str) -> None:
     asked(scene, 1)
     asked(scene, 2)
     looks: list[tuple[str, Any]] = []
@@ -276,7 +272,7 @@ def pages_of_decisions(scene: Scene, approver: str, most: int) -> list[list[str]
         after = page.more
 
 
-def test_my_decisions_are_listed_newest_first_and_no_page_repeats_or_leaves_out_one(
+def test_my_decisions_are_listed_newest_first_page_by_page(
     scene: Scene,
 ) -> None:
     ids = [decided(scene, number) for number in range(1, 6)]
@@ -290,9 +286,7 @@ def test_my_decisions_are_listed_newest_first_and_no_page_repeats_or_leaves_out_
     assert (newest["verdict"], newest["tool"]) == ("accepted", "payments.refund")
 
 
-def test_nobody_is_shown_what_another_one_or_another_tenant_has_decided(
-    scene: Scene, other: Scene
-) -> None:
+def test_nobody_sees_another_ones_decisions(scene: Scene, other: Scene) -> None:
     decided(scene, 1, by="Ann")
     decided(other, 1, by="ann")
 
@@ -314,9 +308,7 @@ def test_a_decision_that_does_not_count_is_listed_as_such(scene: Scene) -> None:
     assert newest["verdict"] != "accepted"
 
 
-async def test_of_a_hidden_run_nothing_that_it_said_is_shown(
-    scene: Scene, keeper: Ledger, tmp_path: Path
-) -> None:
+async def test_a_hidden_run_shows_nothing(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
     decided(scene, 1)
     office = office_of(scene, keeper, tmp_path)
     office.end(RUN)

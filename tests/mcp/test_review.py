@@ -55,9 +55,7 @@ async def call(shop: McpShop, name: str, params: dict[str, Any]) -> Any:
         ("servers: {shop: {command: [a], tools: {x: {}}}}", "tools.x: has no pin"),
     ],
 )
-def test_a_mistake_in_the_file_is_one_line_with_its_place(
-    tmp_path: Path, written: str, said: str
-) -> None:
+def test_a_mistake_in_the_file_names_its_place(tmp_path: Path, written: str, said: str) -> None:
     file = tmp_path / "surehand.mcp.yaml"
     file.write_text(written, encoding="utf-8")
     with pytest.raises(McpFileError) as error:
@@ -82,7 +80,7 @@ async def test_what_is_left_out_is_taken_for_the_worst(mcp_shop: McpShop) -> Non
     assert pin is not None and refund.version in pin
 
 
-async def test_a_definition_that_was_changed_beside_its_digest_is_not_taken(
+async def test_a_changed_definition_is_not_taken(
     mcp_shop: McpShop,
 ) -> None:
     mcp_shop.say(create_refund=REFUND)
@@ -167,7 +165,7 @@ async def test_an_output_over_4_mib_is_cut_by_its_bytes(mcp_shop: McpShop) -> No
     assert len(output["begins"]) < 2000
 
 
-async def test_a_lookup_whose_answer_was_cut_does_not_say_that_nothing_happened(
+async def test_a_cut_lookup_does_not_say_that_nothing_happened(
     mcp_shop: McpShop,
 ) -> None:
     params = {"order_id": "${params.order_id}"}
@@ -273,7 +271,7 @@ async def test_a_worker_waits_for_a_silent_server_for_a_time_of_its_own(
             ]
 
 
-async def test_a_server_of_which_nothing_may_be_called_does_not_keep_others_from_being_pinned(
+async def test_a_server_without_allowed_tools_stops_no_pinning(
     mcp_shop: McpShop,
 ) -> None:
     mcp_shop.say(create_refund=REFUND)
@@ -330,7 +328,7 @@ def test_nothing_imports_the_sdk_unless_it_is_asked_for() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
 
 
-async def test_doctor_says_of_each_server_whether_it_answers_and_its_pins_hold(
+async def test_doctor_tells_of_servers_and_pins(
     mcp_shop: McpShop,
 ) -> None:
     async def looked() -> Check:
@@ -397,9 +395,7 @@ async def asked(url: str, method: str) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("body", [b"<h1>Not Found</h1>", b'{"error": "not found"}', b""])
-async def test_a_404_of_a_gateway_is_no_answer_to_a_call(
-    gateway: tuple[str, list[bytes]], body: bytes
-) -> None:
+async def test_a_gateways_404_is_no_answer(gateway: tuple[str, list[bytes]], body: bytes) -> None:
     url, bodies = gateway
     bodies += [body, body]
     with pytest.raises(NotAnswered, match="HTTP 404"):

@@ -41,9 +41,7 @@ def settings(mcp_shop: McpShop) -> dict[str, str]:
     return {"tool_modules": "", "mcp": str(mcp_shop.file), **QUICK}
 
 
-async def test_a_write_is_made_once_with_our_key_in_an_empty_environment(
-    stage: Stage, mcp_shop: McpShop
-) -> None:
+async def test_a_write_is_made_once_with_our_key(stage: Stage, mcp_shop: McpShop) -> None:
     mcp_shop.say(create_refund=REFUND)
     await mcp_shop.pin()
     async with stage.worker_here(**settings(mcp_shop)):
@@ -92,9 +90,7 @@ def is_gone(process: int) -> bool:
     return False
 
 
-async def test_another_question_in_the_place_of_an_answered_one_is_asked_anew(
-    stage: Stage, mcp_shop: McpShop
-) -> None:
+async def test_another_question_is_asked_again(stage: Stage, mcp_shop: McpShop) -> None:
     mcp_shop.say(paint={"approval": "none"})
     await mcp_shop.pin()
     async with stage.worker_here(**settings(mcp_shop)):
@@ -187,9 +183,7 @@ async def test_an_error_or_a_lost_reply_of_a_write_leaves_it_in_doubt(
 
 
 @pytest.mark.guarantee("G2")
-async def test_an_error_before_anything_happened_fails_its_step_after_one_call_and_no_human(
-    stage: Stage, mcp_shop: McpShop
-) -> None:
+async def test_an_error_before_any_effect_fails_its_step(stage: Stage, mcp_shop: McpShop) -> None:
     mcp_shop.say(create_refund={**REFUND, "lookup": LOOKUP}, find_refunds={"effect": "read"})
     await mcp_shop.pin()
     mcp_shop.behave(denies="ENOENT: no such file or directory")
@@ -270,9 +264,7 @@ async def test_params_that_the_schema_does_not_have_reach_no_server(
     assert mcp_shop.made() == []
 
 
-async def test_what_a_server_asks_is_asked_of_a_human_before_the_effect(
-    stage: Stage, mcp_shop: McpShop
-) -> None:
+async def test_a_servers_question_comes_before_the_effect(stage: Stage, mcp_shop: McpShop) -> None:
     mcp_shop.say(paint={"approval": "none"})
     await mcp_shop.pin()
     async with stage.worker_here(**settings(mcp_shop)):
@@ -286,9 +278,7 @@ async def test_what_a_server_asks_is_asked_of_a_human_before_the_effect(
     assert mcp_shop.made() == [{"order_id": "o-1", "colour": "red"}]
 
 
-async def test_a_tool_of_the_same_server_undoes_an_effect_under_a_key_of_its_own(
-    stage: Stage, mcp_shop: McpShop
-) -> None:
+async def test_a_servers_own_tool_undoes_an_effect(stage: Stage, mcp_shop: McpShop) -> None:
     undo = {"tool": "cancel_refund", "params": {"refund_id": "${receipt.id}"}}
     mcp_shop.say(
         create_refund={**REFUND, "compensate": undo},
@@ -324,9 +314,7 @@ def given(shop: McpShop) -> dict[str, Any]:
 
 
 @pytest.mark.guarantee("G3")
-async def test_a_result_that_asks_for_a_tool_that_the_run_was_not_given_leads_to_no_call(
-    stage: Stage, hostile: McpShop, tmp_path: Path
-) -> None:
+async def test_results_lead_to_no_new_call(stage: Stage, hostile: McpShop, tmp_path: Path) -> None:
     plan = driven(tmp_path, READ, "obey", ALL, tools=["shop.find_refunds"])
     async with stage.worker_here(**given(hostile)):
         run = await stage.start(plan)
@@ -341,9 +329,7 @@ async def test_a_result_that_asks_for_a_tool_that_the_run_was_not_given_leads_to
 
 
 @pytest.mark.guarantee("G3")
-async def test_a_result_that_asks_for_a_write_is_shown_to_the_human_who_is_asked_for_it(
-    stage: Stage, hostile: McpShop, tmp_path: Path
-) -> None:
+async def test_humans_see_the_wanted_write(stage: Stage, hostile: McpShop, tmp_path: Path) -> None:
     plan = driven(tmp_path, READ, "obey", ALL, tools=["shop.*"])
     async with stage.worker_here(**given(hostile)):
         run = await stage.start(plan)
@@ -381,9 +367,7 @@ async def resume(run: Run, way: Way = Way.RETRY) -> None:
 
 
 @pytest.mark.guarantee("G3")
-async def test_a_definition_that_changes_after_the_approval_is_shown_pinned_and_approved_anew(
-    stage: Stage, mcp_shop: McpShop
-) -> None:
+async def test_a_changed_definition_is_shown_and_pinned(stage: Stage, mcp_shop: McpShop) -> None:
     mcp_shop.say(create_refund={})  # what is left out is taken for the worst
     await mcp_shop.pin()
     async with stage.worker_here(lease=LEASE, **settings(mcp_shop)):
@@ -413,9 +397,7 @@ async def test_a_definition_that_changes_after_the_approval_is_shown_pinned_and_
 
 
 @pytest.mark.guarantee("G3")
-async def test_a_run_that_is_resumed_before_anybody_has_pinned_waits_on(
-    stage: Stage, mcp_shop: McpShop
-) -> None:
+async def test_an_unpinned_run_waits_on(stage: Stage, mcp_shop: McpShop) -> None:
     mcp_shop.say(create_refund=REFUND)
     await mcp_shop.pin()
     mcp_shop.behave(renamed="create_refund_now")
@@ -435,9 +417,7 @@ async def test_a_run_that_is_resumed_before_anybody_has_pinned_waits_on(
 
 
 @pytest.mark.guarantee("G3")
-async def test_a_read_that_was_pinned_anew_is_made_without_being_asked_for(
-    stage: Stage, mcp_shop: McpShop
-) -> None:
+async def test_a_pinned_read_needs_no_approval(stage: Stage, mcp_shop: McpShop) -> None:
     mcp_shop.say(find_refunds={"effect": "read"})
     await mcp_shop.pin()
     mcp_shop.behave(schema=FIND)
@@ -454,9 +434,7 @@ async def test_a_read_that_was_pinned_anew_is_made_without_being_asked_for(
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("mode", ["async", "exit"])
-async def test_in_every_mode_the_step_waits_and_what_was_done_before_it_stands(
-    stage: Stage, mcp_shop: McpShop, mode: str
-) -> None:
+async def test_in_every_mode_the_step_waits(stage: Stage, mcp_shop: McpShop, mode: str) -> None:
     mcp_shop.say(create_refund=REFUND, paint={"approval": "none"})
     await mcp_shop.pin()
     mcp_shop.behave(painted="Paint it all.")

@@ -36,7 +36,7 @@ def name() -> str:
     return f"run-{uuid.uuid4().hex[:8]}"
 
 
-async def test_what_can_be_started_and_what_is_called_is_listed_and_tools_say_what_they_do(
+async def test_what_can_be_started_is_listed_with_its_tools(
     served: Served,
 ) -> None:
     async with served.assistant() as assistant:
@@ -56,9 +56,7 @@ async def test_what_can_be_started_and_what_is_called_is_listed_and_tools_say_wh
     assert all(tools[one].annotations.destructive_hint for one in tools.keys() - reads)
 
 
-async def test_a_run_is_started_once_however_often_it_is_sent(
-    served: Served, working: Stage, order_id: str
-) -> None:
+async def test_a_start_is_made_once(served: Served, working: Stage, order_id: str) -> None:
     run_id, input = name(), {"order_id": order_id}
     async with served.assistant() as assistant:
         ask = {"plan": "refund", "input": input, "run_id": run_id}
@@ -80,9 +78,7 @@ async def test_a_run_is_started_once_however_often_it_is_sent(
     assert [row["user_id"] for row in working.run_rows(run)] == ["uma"]
 
 
-async def test_a_run_that_waits_says_what_a_person_has_to_do(
-    served: Served, working: Stage, order_id: str
-) -> None:
+async def test_a_waiting_run_says_what_to_do(served: Served, working: Stage, order_id: str) -> None:
     run_id, heard = name(), list[str]()
 
     async def progress(count: float, total: float | None, message: str | None) -> None:
@@ -111,9 +107,7 @@ async def test_a_run_that_waits_says_what_a_person_has_to_do(
     assert any("waiting_approval" in one for one in heard), heard
 
 
-async def test_what_a_plan_asks_is_answered_and_recorded_as_an_assistants_word_for_the_caller(
-    served: Served, working: Stage
-) -> None:
+async def test_an_assistant_answers_in_the_callers_name(served: Served, working: Stage) -> None:
     run_id = name()
     async with served.assistant() as assistant:
         asked = await assistant.call(
@@ -144,9 +138,7 @@ async def test_what_a_plan_asks_is_answered_and_recorded_as_an_assistants_word_f
     assert "reason.1" in late
 
 
-async def test_a_run_is_cancelled_and_nothing_of_it_was_done(
-    served: Served, working: Stage, order_id: str
-) -> None:
+async def test_a_cancelled_run_did_nothing(served: Served, working: Stage, order_id: str) -> None:
     run_id = name()
     async with served.assistant() as assistant:
         await assistant.call(
@@ -161,7 +153,7 @@ async def test_a_run_is_cancelled_and_nothing_of_it_was_done(
     assert set(working.shop.counts(order_id).values()) == {0}
 
 
-async def test_without_a_worker_a_start_is_kept_and_said_and_a_cancel_sends_nothing(
+async def test_without_a_worker_starts_are_kept_and_cancels_not_sent(
     served: Served,
 ) -> None:
     run_id = name()
@@ -183,9 +175,7 @@ async def test_a_temporal_server_that_is_away_is_one_line_with_its_address(
             assert "127.0.0.1:1 (TEMPORAL_ADDRESS)" in await assistant.refused(tool, **given)
 
 
-async def test_over_http_the_same_is_served_to_whoever_has_the_token_and_to_nobody_else(
-    served: Served, working: Stage, order_id: str
-) -> None:
+async def test_http_needs_a_token(served: Served, working: Stage, order_id: str) -> None:
     with served.over_http() as (url, child):
         await served_to_one(served, url, order_id)
     assert TOKEN not in child.output()

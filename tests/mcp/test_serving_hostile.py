@@ -60,9 +60,7 @@ async def asked_of(run: Run) -> str:
     return view.interrupts[0].interrupt_id
 
 
-async def test_an_approval_is_decided_on_by_no_tool_and_no_id(
-    served: Served, working: Stage, order_id: str
-) -> None:
+async def test_no_tool_approves_anything(served: Served, working: Stage, order_id: str) -> None:
     run = await working.start(example_plan("refund.yaml", order_id=order_id))
     request = await run.asks()
     ids = [
@@ -90,9 +88,7 @@ async def test_an_approval_is_decided_on_by_no_tool_and_no_id(
     assert set(working.shop.counts(order_id).values()) == {0}
 
 
-async def test_what_may_stand_for_an_approval_is_left_to_a_person(
-    served: Served, working: Stage, order_id: str
-) -> None:
+async def test_doubtful_ids_are_left_alone(served: Served, working: Stage, order_id: str) -> None:
     code = Plan.model_validate({"name": "c", "code": "LateOrders", "input": {"orders": [order_id]}})
     run = await working.start(code)
     await run.approve()
@@ -117,9 +113,7 @@ async def test_what_may_stand_for_an_approval_is_left_to_a_person(
     await run.cancel()
 
 
-async def test_what_a_plan_has_people_answer_no_assistant_answers(
-    served: Served, working: Stage
-) -> None:
+async def test_no_assistant_answers_for_people(served: Served, working: Stage) -> None:
     ask = {"question": "Sure?", "answer": {"type": "boolean"}, "by": "people"}
     run = await working.start(Plan.model_validate({"steps": [{"id": "sure", "ask": ask}]}))
     question = await asked_of(run)
@@ -137,9 +131,7 @@ async def test_what_a_plan_has_people_answer_no_assistant_answers(
     assert (await run.result()).steps[0].output is False
 
 
-async def test_what_a_tool_asks_in_its_call_is_left_to_a_person(
-    served: Served, stage: Stage, order_id: str
-) -> None:
+async def test_a_tools_questions_are_left(served: Served, stage: Stage, order_id: str) -> None:
     params = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
     plan = {"steps": [{"id": "refund", "tool": "payments.refund", "params": params}]}
     async with stage.worker_here(tool_modules="tests.variants.refund_asking"):
@@ -155,9 +147,7 @@ async def test_what_a_tool_asks_in_its_call_is_left_to_a_person(
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
-async def test_others_runs_are_not_found_and_of_those_that_are_shown_none_is_steered(
-    served: Served, working: Stage
-) -> None:
+async def test_others_runs_are_hidden_and_never_steered(served: Served, working: Stage) -> None:
     question = {"id": "why", "ask": {"question": "Why?"}}
     plan = Plan.model_validate({"steps": [question]})
     mine, acme = await working.start(plan), await working.start(plan, tenant="acme")
@@ -193,9 +183,7 @@ async def test_others_runs_are_not_found_and_of_those_that_are_shown_none_is_ste
         await run.cancel(actor="uma")
 
 
-async def test_only_plans_of_the_folder_are_started_as_they_were_when_it_was_read(
-    served: Served, working: Stage, order_id: str
-) -> None:
+async def test_plans_are_those_of_the_start(served: Served, working: Stage, order_id: str) -> None:
     inline = yaml.safe_dump({"steps": [{"tool": "orders.read", "params": {"order_id": order_id}}]})
     file = served.folder / "plans" / "ask.yaml"
     async with served.assistant() as assistant:
@@ -211,9 +199,7 @@ async def test_only_plans_of_the_folder_are_started_as_they_were_when_it_was_rea
     served.taken(asked["run_id"])
 
 
-async def test_a_plan_that_the_assistant_has_written_starts_no_workflow_and_skips_no_approval(
-    served: Served, working: Stage, order_id: str
-) -> None:
+async def test_written_plans_start_nothing(served: Served, working: Stage, order_id: str) -> None:
     params = {"order_id": order_id, "amount": "120.00", "currency": "EUR"}
     refund = {"id": "refund", "tool": "payments.refund", "params": params, "approval": False}
     inner = {"id": "in", "plan": {"code": "LateOrders"}}
@@ -236,9 +222,7 @@ async def test_a_plan_that_the_assistant_has_written_starts_no_workflow_and_skip
     assert set(working.shop.counts(order_id).values()) == {0}
 
 
-async def test_ids_and_values_that_are_none_are_one_short_line(
-    served: Served, working: Stage
-) -> None:
+async def test_bad_ids_and_values_are_one_short_line(served: Served, working: Stage) -> None:
     run = await working.start(Plan.model_validate({"steps": [{"id": "why", "ask": "Why?"}]}))
     await run.until(lambda view: bool(view.interrupts))
     async with served.assistant() as assistant:
@@ -261,9 +245,7 @@ async def test_ids_and_values_that_are_none_are_one_short_line(
     await run.cancel()
 
 
-async def test_a_run_that_says_much_is_told_in_bounds_and_nothing_in_it_is_unseen(
-    served: Served, stage: Stage
-) -> None:
+async def test_a_long_run_is_told_in_bounds_and_seen(served: Served, stage: Stage) -> None:
     question = {"id": "why", "ask": {"question": "Why\u202e?"}}
     late = {"question": "?", "expires_in": "1ms", "otherwise": "\u202e" + "y" * 4_000}
     notes = [{"id": f"n{number}", "ask": late, "after": []} for number in range(12)]

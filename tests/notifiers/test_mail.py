@@ -65,9 +65,7 @@ def test_the_text_of_a_request_tells_all_that_is_needed_to_decide() -> None:
         ({"tenant": "acme", "kind": Kind.PERMISSION}, "resume refund-1 --tenant acme"),
     ],
 )  # fmt: skip
-def test_each_kind_names_the_command_that_settles_it(
-    changes: dict[str, object], command: str
-) -> None:
+def test_each_kind_names_its_command(changes: dict[str, object], command: str) -> None:
     assert f"python starter.py {command}" in approval(**changes).commands
 
 
@@ -109,9 +107,7 @@ def test_long_lines_are_cut_and_say_so() -> None:
         ({"subject": "refund-1/x&y#z/1"}, "/approval?id=refund-1%2Fx%26y%23z%2F1"),
     ],
 )
-def test_what_waits_has_a_link_to_the_tenant_s_page_that_says_nothing_else(
-    changes: dict[str, object], page: str | None
-) -> None:
+def test_a_waiting_request_links_to_its_page(changes: dict[str, object], page: str | None) -> None:
     told = approval(tenant="acme", **changes)
     there = told.linked("https://{tenant}.approvals.example.com")
 
@@ -139,7 +135,7 @@ def mail(
     return Mail(server, "surehand@example.com", TO, limit)
 
 
-async def test_a_mail_arrives_with_all_that_people_need_and_an_id_that_stays(
+async def test_a_mail_has_all_that_people_need(
     tmp_path: Path,
 ) -> None:
     told = approval(what="Refund 120 € for Zoë")
@@ -156,9 +152,7 @@ async def test_a_mail_arrives_with_all_that_people_need_and_an_id_that_stays(
 
 
 @pytest.mark.parametrize("line", HOSTILE)
-async def test_nothing_that_a_stranger_wrote_becomes_a_header_or_a_recipient(
-    tmp_path: Path, line: str
-) -> None:
+async def test_strangers_text_becomes_no_header_or_recipient(tmp_path: Path, line: str) -> None:
     hostile = approval(what=line, asked_by=(line,), step_id=line, subject=line)
     async with mailbox(tmp_path) as box:
         await mail(box).send(approval())
@@ -188,7 +182,7 @@ async def test_off_this_machine_nothing_goes_in_clear(tmp_path: Path) -> None:
     assert (box.got, box.logins) == ([], [])
 
 
-async def test_off_this_machine_a_certificate_that_nobody_vouches_for_is_not_trusted(
+async def test_off_this_machine_an_unknown_certificate_is_refused(
     tmp_path: Path,
 ) -> None:
     async with mailbox(tmp_path, starttls=True, auth=True) as box:
@@ -207,7 +201,7 @@ async def test_a_mail_that_was_taken_is_sent_whatever_the_server_says_then(tmp_p
     assert len(box.got) == 1
 
 
-async def test_a_mail_that_was_given_up_before_it_was_handed_in_never_arrives(
+async def test_a_mail_given_up_early_never_arrives(
     tmp_path: Path,
 ) -> None:
     async with mailbox(tmp_path) as box:
@@ -223,9 +217,7 @@ async def test_a_mail_that_was_given_up_before_it_was_handed_in_never_arrives(
 
 
 @pytest.mark.parametrize("ending", ["silent", "cut off"])
-async def test_a_mail_that_was_handed_in_and_not_answered_may_have_arrived(
-    tmp_path: Path, ending: str
-) -> None:
+async def test_an_unanswered_mail_may_have_arrived(tmp_path: Path, ending: str) -> None:
     async with mailbox(tmp_path) as box:
         box.silent_at, box.cuts = ("DATA", False) if ending == "silent" else ("", True)
         with pytest.raises(MaybeDelivered, match="handed in and not answered"):

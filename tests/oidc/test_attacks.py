@@ -92,9 +92,7 @@ async def test_a_token_that_is_signed_anew_and_otherwise_the_same_signs_in(site:
     ],
     ids=lambda changed: str({name: "..." if callable(v) else v for name, v in changed.items()}),
 )
-async def test_a_token_that_says_something_else_signs_nobody_in(
-    site: OidcSite, changed: Claims
-) -> None:
+async def test_a_changed_token_signs_nobody_in(site: OidcSite, changed: Claims) -> None:
     def forged(said: Claims, header: dict[str, Any]) -> str:
         for name, value in changed.items():
             text = json.dumps(value() if callable(value) else value)
@@ -106,7 +104,7 @@ async def test_a_token_that_says_something_else_signs_nobody_in(
     assert not (await signs_in_with(site, forged)).is_signed_in
 
 
-async def test_a_token_for_several_signs_in_where_it_was_given_to_these_pages(
+async def test_a_token_for_several_needs_the_right_party(
     site: OidcSite,
 ) -> None:
     def forged(said: Claims, header: dict[str, Any]) -> str:
@@ -171,9 +169,7 @@ FORGERIES: Final[dict[str, Callable[[RealProvider], Callable[[Claims, dict[str, 
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-async def test_a_token_that_the_provider_s_key_has_not_signed_signs_nobody_in(
-    site: OidcSite, name: str
-) -> None:
+async def test_a_foreign_signature_signs_nobody_in(site: OidcSite, name: str) -> None:
     forged = FORGERIES[name](site.provider)
     assert not (await signs_in_with(site, forged)).is_signed_in
 
@@ -217,9 +213,7 @@ async def test_a_key_that_was_taken_back_counts_no_more_at_once(site: OidcSite) 
     ],
     ids=str,
 )
-async def test_a_provider_that_is_another_one_or_has_no_pkce_is_not_used(
-    site: OidcSite, ann: Browser, changed: Claims
-) -> None:
+async def test_an_odd_provider_is_not_used(site: OidcSite, ann: Browser, changed: Claims) -> None:
     path = "/.well-known/openid-configuration"
     async with httpx.AsyncClient() as client:
         honest = (await client.get(f"{site.provider.issuer}{path}")).json()
@@ -243,9 +237,7 @@ async def test_where_somebody_comes_back_to_counts_once(site: OidcSite, ann: Bro
     assert len(site.way.asked) == asked  # the provider is not even asked
 
 
-async def test_nobody_is_signed_in_as_somebody_else_by_where_they_are_led(
-    site: OidcSite, ann: Browser, eve: Browser
-) -> None:
+async def test_nobody_is_led_into_a_sign_in(site: OidcSite, ann: Browser, eve: Browser) -> None:
     """Login CSRF: Ann would look as Eve, and tell her page what is meant for Ann's."""
     led = await eve.sent_back("s-bob")
     for begins_first in (False, True):
@@ -258,9 +250,7 @@ async def test_nobody_is_signed_in_as_somebody_else_by_where_they_are_led(
     assert (await eve.comes_back(led)).status_code == 303
 
 
-async def test_a_code_of_another_sign_in_signs_nobody_in(
-    site: OidcSite, ann: Browser, eve: Browser
-) -> None:
+async def test_another_code_signs_nobody_in(site: OidcSite, ann: Browser, eve: Browser) -> None:
     """Code injection: Eve has read Ann's code, and puts it into a sign-in of her own."""
     stolen = httpx.URL(await ann.sent_back("s-ann")).params["code"]
     own = httpx.URL(await eve.sent_back("s-bob"))
@@ -329,9 +319,7 @@ def test_a_sign_in_that_was_begun_is_over_after_ten_minutes_and_ends_once() -> N
         "/\r\nSet-Cookie: x=1",
     ],
 )
-async def test_a_sign_in_leads_to_these_pages_alone(
-    site: OidcSite, ann: Browser, then: str
-) -> None:
+async def test_sign_ins_lead_to_these_pages(site: OidcSite, ann: Browser, then: str) -> None:
     begin = str(httpx.URL("/oidc/begin").copy_set_param("then", then))
     told = await ann.signs_in("s-ann", begin)
     there = httpx.URL(ORIGIN).join(told.headers["location"])
@@ -348,9 +336,7 @@ def test_a_path_of_these_pages_stays_as_it_is() -> None:
 # Other pages
 
 
-async def test_another_page_signs_nobody_in_and_shows_nothing_of_it_in_a_frame(
-    site: OidcSite, ann: Browser
-) -> None:
+async def test_another_page_signs_nobody_in(site: OidcSite, ann: Browser) -> None:
     navigates = {"sec-fetch-mode": "navigate"}
     for origin in ("cross-site", "same-site"):
         told = await ann.get("/oidc/begin", **{"sec-fetch-site": origin}, **navigates)
@@ -362,9 +348,7 @@ async def test_another_page_signs_nobody_in_and_shows_nothing_of_it_in_a_frame(
     assert site.way.asked == []
 
 
-async def test_each_answer_of_a_sign_in_has_the_rules_for_browsers(
-    site: OidcSite, ann: Browser, eve: Browser
-) -> None:
+async def test_each_answer_has_browser_rules(site: OidcSite, ann: Browser, eve: Browser) -> None:
     answers = [await ann.get("/oidc/begin"), await ann.get("/oidc/back?state=x")]
     answers += [await ann.signs_in("s-ann"), await eve.signs_in("s-eve")]
     assert [one.status_code for one in answers] == [303, 401, 303, 403]
@@ -378,9 +362,7 @@ async def test_each_answer_of_a_sign_in_has_the_rules_for_browsers(
     assert flows and all("HttpOnly" in text and "SameSite=lax" in text for text in flows)
 
 
-async def test_a_name_of_somebody_else_s_that_leads_here_begins_no_sign_in(
-    site: OidcSite, ann: Browser
-) -> None:
+async def test_a_foreign_host_begins_no_sign_in(site: OidcSite, ann: Browser) -> None:
     assert (await ann.get("/oidc/begin", host="rebound.example:8082")).status_code == 421
 
 

@@ -19,9 +19,7 @@ from tests.oidc.site import FLOW, ORIGIN, TLS_ORIGIN, Browser, OidcSite, serving
 pytestmark = pytest.mark.slow
 
 
-async def test_somebody_signs_in_at_the_provider_and_is_back_where_they_wanted_to_look(
-    site: OidcSite, ann: Browser
-) -> None:
+async def test_a_sign_in_leads_back_to_where_people_were(site: OidcSite, ann: Browser) -> None:
     one = site.asked()
     path = f"/approval?id={quote(one, safe='')}"
     refused = await ann.get(path)
@@ -109,9 +107,7 @@ async def test_a_subject_of_strangers_is_text_on_its_page(site: OidcSite, ann: B
     assert "\u202e" not in told.text
 
 
-async def test_whoever_is_taken_out_of_the_file_is_signed_in_no_more(
-    site: OidcSite, ann: Browser
-) -> None:
+async def test_whoever_leaves_the_file_is_signed_out(site: OidcSite, ann: Browser) -> None:
     bob = await site.browser()
     await ann.signs_in("s-ann")
     await bob.signs_in("s-bob")
@@ -124,17 +120,13 @@ async def test_whoever_is_taken_out_of_the_file_is_signed_in_no_more(
     assert (await bob.get("/")).status_code == 401
 
 
-async def test_whoever_is_another_principal_now_is_not_signed_in_as_the_one_before(
-    site: OidcSite, ann: Browser
-) -> None:
+async def test_another_principal_gets_another_session(site: OidcSite, ann: Browser) -> None:
     await ann.signs_in("s-ann")
     site.say({"s-ann": "bob"})
     assert (await ann.get("/")).status_code == 401
 
 
-async def test_whoever_signs_out_is_signed_in_again_by_nothing_but_themselves(
-    site: OidcSite, ann: Browser
-) -> None:
+async def test_signing_out_lasts(site: OidcSite, ann: Browser) -> None:
     await ann.signs_in("s-ann")
     cookies = dict(ann.pages.cookies)
     assert (await ann.post("/sign-out", {})).status_code == 200
@@ -144,9 +136,7 @@ async def test_whoever_signs_out_is_signed_in_again_by_nothing_but_themselves(
     assert (told.status_code, "location" in told.headers) == (401, False)
 
 
-async def test_a_new_sign_in_ends_the_one_before_in_this_browser(
-    site: OidcSite, ann: Browser
-) -> None:
+async def test_a_new_sign_in_ends_the_one_before(site: OidcSite, ann: Browser) -> None:
     await ann.signs_in("s-ann")
     before = dict(ann.pages.cookies)
     await ann.signs_in("s-ann")
@@ -156,9 +146,7 @@ async def test_a_new_sign_in_ends_the_one_before_in_this_browser(
     assert (await eve.get("/")).status_code == 401
 
 
-async def test_where_others_reach_the_pages_a_link_signs_nobody_in_beside_the_provider(
-    site: OidcSite, eve: Browser
-) -> None:
+async def test_elsewhere_a_link_is_no_second_way_in(site: OidcSite, eve: Browser) -> None:
     token = site.links.link("ann", time.time()).partition("#")[2]
     told = await eve.post("/sign-in", {"token": token})
     assert (told.status_code, "takes no links" in told.json()["error"]) == (401, True)

@@ -129,9 +129,7 @@ async def model_stage(client: Client) -> AsyncIterator[ModelStage]:
 
 @search(30)
 @given(scenario=UNDISTURBED)
-async def test_a_run_does_what_its_plan_and_people_say_whatever_happens(
-    model_stage: ModelStage, scenario: Scenario
-) -> None:
+async def test_a_run_follows_plan_and_people(model_stage: ModelStage, scenario: Scenario) -> None:
     world, result = await model_stage.play(scenario)
     note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
     assert result.state in (RunState.COMPLETED, RunState.FAILED)
@@ -140,9 +138,7 @@ async def test_a_run_does_what_its_plan_and_people_say_whatever_happens(
 
 @search(30)
 @given(scenario=CANCELLED)
-async def test_a_run_cancelled_at_any_moment_leaves_nothing_half_done(
-    model_stage: ModelStage, scenario: Scenario
-) -> None:
+async def test_a_cancelled_run_ends_whole(model_stage: ModelStage, scenario: Scenario) -> None:
     world, result = await model_stage.play(scenario)
     note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
     guarantees_hold(world, result)
@@ -150,9 +146,7 @@ async def test_a_run_cancelled_at_any_moment_leaves_nothing_half_done(
 
 @search(12)
 @given(scenario=RESET)
-async def test_a_run_reset_at_any_moment_forgets_nothing_of_what_it_has_done(
-    model_stage: ModelStage, scenario: Scenario
-) -> None:
+async def test_a_reset_run_forgets_nothing(model_stage: ModelStage, scenario: Scenario) -> None:
     world, result = await model_stage.play(scenario)
     note(f"asked for: {world.log}; ended as {result.state}: {result.error}")
     assert result.state in (RunState.COMPLETED, RunState.FAILED)

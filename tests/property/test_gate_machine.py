@@ -593,7 +593,7 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[G
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_on_sqlite_nothing_runs_that_was_not_approved_when_it_was_claimed(
+def test_on_sqlite_nothing_runs_unapproved(
     machine: type[GateMachine],
 ) -> None:
     run_state_machine_as_test(machine, settings=search(150, stateful_step_count=20))
@@ -602,7 +602,7 @@ def test_on_sqlite_nothing_runs_that_was_not_approved_when_it_was_claimed(
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_on_postgresql_nothing_runs_that_was_not_approved_when_it_was_claimed(
+def test_on_postgresql_nothing_runs_unapproved(
     machine: type[GateMachine],
 ) -> None:
     run_state_machine_as_test(machine, settings=search(8, stateful_step_count=20))

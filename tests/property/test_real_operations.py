@@ -138,9 +138,7 @@ SENT_BEFORE: Final = Operated(
 @search(12, functions=True)
 @example(scenario=SENT_BEFORE)
 @given(scenario=OPERATED)
-async def test_whatever_operators_do_to_a_run_nothing_of_it_stands_untold(
-    stage: Stage, scenario: Operated
-) -> None:
+async def test_operators_leave_no_run_untold(stage: Stage, scenario: Operated) -> None:
     orders = [stage.shop.new_order() for _ in range(2)]
     async with faulty(stage, scenario.faults, scenario.crash, tool_modules=changing.__name__):
         run = await stage.start(scenario.plan(orders), durability=scenario.mode)

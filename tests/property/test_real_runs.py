@@ -121,9 +121,7 @@ SCENARIOS: Final = st.builds(
 
 @search(8, functions=True)
 @given(scenario=SCENARIOS)
-async def test_a_run_over_a_faulty_shop_keeps_its_promises(
-    stage: Stage, scenario: RealScenario
-) -> None:
+async def test_a_faulty_shop_breaks_no_promise(stage: Stage, scenario: RealScenario) -> None:
     order_id = stage.shop.new_order()
     async with faulty(stage, scenario.faults, scenario.crash):
         run = await stage.start(scenario.plan(order_id), durability=scenario.mode)

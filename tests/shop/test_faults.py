@@ -27,9 +27,7 @@ def test_an_ignored_lookup_cannot_tell(shop: ShopProcess, http: httpx.Client) ->
     assert http.get("/refunds", params={"key": "key-untold"}).status_code == 501
 
 
-def test_half_a_refund_is_found_by_half_and_not_completed_by_repeating(
-    shop: ShopProcess, http: httpx.Client
-) -> None:
+def test_half_a_refund_stays_half_when_repeated(shop: ShopProcess, http: httpx.Client) -> None:
     order_id = shop.new_order()
     shop.fault("refunds", half=True, times=1)
 
@@ -41,9 +39,7 @@ def test_half_a_refund_is_found_by_half_and_not_completed_by_repeating(
     assert shop.counts(order_id)["refunds"] == 1
 
 
-def test_a_fault_for_the_first_two_requests_leaves_the_third_alone(
-    shop: ShopProcess, http: httpx.Client
-) -> None:
+def test_a_fault_for_two_requests_ends(shop: ShopProcess, http: httpx.Client) -> None:
     order_id = shop.new_order()
     shop.fault("refunds", fail="before", times=2)
 

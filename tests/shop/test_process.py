@@ -15,9 +15,7 @@ from tests.shop.calls import refund
 from tests.shop_process import ROOT, ShopProcess
 
 
-def test_a_client_that_stopped_listening_does_not_stop_the_application(
-    shop: ShopProcess, http: httpx.Client
-) -> None:
+def test_a_deaf_client_stops_nothing(shop: ShopProcess, http: httpx.Client) -> None:
     order_id = shop.new_order()
     finished = shop.requests("refunds")["finished"]
     shop.fault("refunds", delay_before_s=0.5)
@@ -30,7 +28,7 @@ def test_a_client_that_stopped_listening_does_not_stop_the_application(
     assert shop.counts(order_id)["refunds"] == 1
 
 
-def test_effects_survive_the_death_of_the_shop_and_it_comes_back_on_its_port(
+def test_effects_survive_the_shops_death(
     tmp_path: Path,
 ) -> None:
     with ShopProcess(tmp_path / "shop.sqlite") as shop:

@@ -133,9 +133,7 @@ async def test_failures_come_as_the_worker_classifies_them(
         ("tests.variants.refund_human", Recovery.HUMAN),
     ],
 )
-def test_each_variant_offers_the_same_tools_with_its_own_recovery(
-    toolbox: Toolbox, module: str, recovery: Recovery
-) -> None:
+def test_variants_have_the_same_tools(toolbox: Toolbox, module: str, recovery: Recovery) -> None:
     variant = load_toolbox([module])
 
     assert variant.names() == toolbox.names()

@@ -38,7 +38,7 @@ from surehand.workflows.ports import Port
 WANTED = 2 * MOST_LOCAL + 50
 
 
-async def test_a_workflow_task_has_no_more_local_activities_than_fit_in_its_message(
+async def test_a_task_has_as_many_local_calls_as_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The timer stands for the end of the task, and is held.
@@ -200,9 +200,7 @@ def written(*, by: LookupBy | None) -> ToolSpec:
         ("state", 3),  # and right before its own
     ],
 )
-def test_an_attempt_has_time_for_each_of_its_looks_and_for_its_call(
-    by: LookupBy | None, looks: int
-) -> None:
+def test_an_attempt_has_time_for_its_looks_and_call(by: LookupBy | None, looks: int) -> None:
     recorded = ToolSpec.model_validate_json(written(by=by).model_dump_json())
 
     assert recorded.longest_attempt == MINUTE * (1 + looks)

@@ -30,9 +30,7 @@ def store_in(folder: Path, ledger: Ledger) -> ArtifactStore:
     return ArtifactStore(str(folder), ledger, largest_inline=LARGEST_INLINE)
 
 
-async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+async def test_changed_content_is_not_what_was_kept(ledger: Ledger, tmp_path: Path) -> None:
     store = store_in(tmp_path, ledger)
     kept = await store.keep(TENANT, RUN, BIG)
     assert kept.artifact is not None
@@ -44,9 +42,7 @@ async def test_what_was_changed_in_the_store_is_not_taken_for_what_was_kept(
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 20_047], ids=["nothing", "zeros"])
-async def test_what_a_power_cut_has_left_of_it_is_kept_again(
-    ledger: Ledger, tmp_path: Path, left: bytes
-) -> None:
+async def test_power_cuts_are_mended(ledger: Ledger, tmp_path: Path, left: bytes) -> None:
     kept = await store_in(tmp_path, ledger).keep(TENANT, RUN, BIG)
     assert kept.artifact is not None
     (tmp_path / kept.artifact.uri).write_bytes(left)
@@ -88,9 +84,7 @@ async def test_a_file_goes_to_disk_with_each_folder_that_leads_to_it(
     assert expected <= set(synced)
 
 
-def test_a_new_folder_goes_to_disk_with_those_above_it_that_are_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_folders_are_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(files, "to_disk", lambda *places: synced.extend(places))
 
@@ -112,9 +106,7 @@ async def test_the_path_in_a_reference_is_never_followed(ledger: Ledger, tmp_pat
 
 
 @pytest.mark.parametrize("tenant", ODD_TENANTS, ids=ascii)
-async def test_what_is_kept_under_a_name_that_is_no_tenants_lands_nowhere_else(
-    ledger: Ledger, tmp_path: Path, tenant: str
-) -> None:
+async def test_other_tenants_get_no_folder(ledger: Ledger, tmp_path: Path, tenant: str) -> None:
     store = store_in(tmp_path / "store", ledger)
 
     kept = await store.keep(tenant, RUN, BIG)
@@ -135,9 +127,7 @@ def test_nothing_is_written_for_a_name_that_is_no_tenants(ledger: Ledger) -> Non
     assert ledger.tenants.isdisjoint(ODD_TENANTS)
 
 
-async def test_a_receipt_that_looks_like_a_reference_is_kept_as_what_it_is(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+async def test_a_receipt_like_a_reference_is_kept(ledger: Ledger, tmp_path: Path) -> None:
     store = store_in(tmp_path, ledger)
     odd = Artifact(sha256="c" * 64, uri="x", bytes=1).reference()
 
@@ -147,9 +137,7 @@ async def test_a_receipt_that_looks_like_a_reference_is_kept_as_what_it_is(
     assert await store.read(TENANT, RUN, kept.artifact) == odd
 
 
-async def test_the_limit_of_what_stays_inline_is_8_kib_of_canonical_json(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+async def test_up_to_8_kib_of_json_stay_inline(ledger: Ledger, tmp_path: Path) -> None:
     store = store_in(tmp_path, ledger)
     largest = "x" * (LARGEST_INLINE - 2)
 

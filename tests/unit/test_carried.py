@@ -403,7 +403,7 @@ def test_requests_are_numbered_on_where_those_before_are_not_carried() -> None:
     assert found.gate.next_number("s0") == 3
 
 
-def test_a_child_run_whose_start_is_not_known_yet_keeps_its_parent_in_this_execution(
+def test_an_unknown_child_start_keeps_its_parent_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next execution would start another one under another id."""

@@ -83,7 +83,7 @@ def test_a_child_that_does_not_end_in_good_order_is_killed(tmp_path: Path) -> No
         assert one.stop(within=0.1) == -signal.SIGKILL
 
 
-def test_settings_of_the_users_own_do_not_reach_a_clean_environment(
+def test_a_clean_environment_has_no_user_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("SUREHAND_USER", "TEMPORAL_ADDRESS", "SHOP_URL"):
@@ -97,9 +97,7 @@ def test_settings_of_the_users_own_do_not_reach_a_clean_environment(
 
 
 @pytest.mark.parametrize("code", [0, 2])
-def test_a_child_that_ends_before_it_is_ready_is_told_with_its_last_line(
-    tmp_path: Path, code: int
-) -> None:
+def test_a_child_that_ends_early_is_told_with_its_last_line(tmp_path: Path, code: int) -> None:
     told = pytest.raises(SurehandError, match=f"it ended with {code}: nothing here")
     with shell(f"echo nothing here; exit {code}", tmp_path / "it.log") as one, told:
         one.wait_said("ready")

@@ -124,9 +124,7 @@ async def test_a_reader_sees_what_lies_in_the_artifact_store(ask: Any, convert: 
     assert text.encode() in decoded.data
 
 
-async def test_of_a_run_that_was_erased_a_reader_is_told_so_and_sees_nothing(
-    ask: Any, convert: Convert, ledger: Ledger
-) -> None:
+async def test_an_erased_run_is_told_as_such(ask: Any, convert: Convert, ledger: Ledger) -> None:
     [payload] = await convert("run").encode([{"secret": 1}])
     with ledger.transaction("default") as tx:
         erased = {"wrapped": None, "erased_ms": tx.now_ms, "erased_by": "root"}
@@ -146,9 +144,7 @@ async def test_without_a_token_nothing_is_answered(ask: Any, what: str, token: s
     assert b"secret" not in answer.content
 
 
-async def test_a_token_of_another_tenant_reads_nothing_and_learns_of_no_run(
-    ask: Any, convert: Convert
-) -> None:
+async def test_another_tenants_token_reads_nothing(ask: Any, convert: Convert) -> None:
     [there] = await convert("run").encode([{"secret": 1}])
     [no_run] = await convert("run").encode([{"secret": 1}])
     no_run.metadata[KEY_ID] = no_run.metadata[WORKFLOW_ID] = b"no-run"
@@ -162,9 +158,7 @@ async def test_a_token_of_another_tenant_reads_nothing_and_learns_of_no_run(
     assert len({answer.content for answer in answers}) == 1
 
 
-async def test_a_payload_that_claims_a_tenant_of_the_token_is_not_read_with_its_keys(
-    ask: Any, convert: Convert
-) -> None:
+async def test_a_claimed_tenant_is_not_read(ask: Any, convert: Convert) -> None:
     [payload] = await convert("run").encode([{"secret": 1}])
     await convert("acme/run").encode([{"mine": 1}])
     payload.metadata[KEY_ID] = payload.metadata[WORKFLOW_ID] = b"acme/run"
@@ -174,17 +168,13 @@ async def test_a_payload_that_claims_a_tenant_of_the_token_is_not_read_with_its_
     assert b"was changed" in decoded.data
 
 
-async def test_a_reference_to_another_tenant_s_content_is_refused(
-    ask: Any, convert: Convert
-) -> None:
+async def test_another_tenants_content_is_refused(ask: Any, convert: Convert) -> None:
     [payload] = await convert("run").encode(["x" * LARGEST_SENT])
 
     assert (await ask("decode", payload, token=ACME)).status_code == 403
 
 
-async def test_a_reader_has_nothing_encrypted_and_a_writer_for_its_own_tenant_only(
-    ask: Any, convert: Convert
-) -> None:
+async def test_readers_encrypt_nothing_and_writers_their_own(ask: Any, convert: Convert) -> None:
     asked = Payload()
     asked.CopyFrom(PLAIN)
     asked.metadata[WORKFLOW_ID], asked.metadata[PART] = b"run", b"workflow"
@@ -197,9 +187,7 @@ async def test_a_reader_has_nothing_encrypted_and_a_writer_for_its_own_tenant_on
 
 
 @pytest.mark.parametrize("part", ["activity", "any"])
-async def test_whoever_may_write_forges_nothing_that_a_worker_says(
-    ask: Any, convert: Convert, part: str
-) -> None:
+async def test_writers_forge_nothing_of_workers(ask: Any, convert: Convert, part: str) -> None:
     asked = Payload()
     asked.CopyFrom(PLAIN)
     asked.metadata[WORKFLOW_ID], asked.metadata[PART] = b"run", part.encode()
@@ -207,9 +195,7 @@ async def test_whoever_may_write_forges_nothing_that_a_worker_says(
     assert (await ask("encode", asked, token=WRITER)).status_code == 403
 
 
-async def test_what_temporal_s_command_line_sends_counts_as_pasted_and_for_its_tenant_only(
-    ask: Any, convert: Convert
-) -> None:
+async def test_the_command_line_counts_as_pasted(ask: Any, convert: Convert) -> None:
     # It names no run: nothing in Temporal's protocol does.
     [encrypted] = payloads_of(await ask("encode", PLAIN, token=WRITER))
     [shown] = await convert("run").decode([encrypted])
@@ -239,7 +225,7 @@ async def test_other_pages_and_namespaces_are_refused(
     assert (await ask("decode", payload, **headers)).status_code == status
 
 
-async def test_only_named_origins_are_told_that_they_may_read(
+async def test_only_named_origins_may_read(
     transport: httpx.ASGITransport,
 ) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
@@ -280,9 +266,7 @@ async def test_a_person_signs_in_once_and_the_browser_shows_the_token_from_then_
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-async def test_another_page_signs_nobody_in_with_a_token_of_its_own(
-    transport: httpx.ASGITransport, site: str
-) -> None:
+async def test_another_page_signs_nobody_in(transport: httpx.ASGITransport, site: str) -> None:
     headers = {"sec-fetch-site": site}
     async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
         answer = await client.post("/sign-in", content=f"token={READER}\r\n", headers=headers)
@@ -300,9 +284,7 @@ async def test_what_is_no_request_is_refused(transport: httpx.ASGITransport, bod
     assert answer.status_code == 400
 
 
-async def test_a_request_that_is_too_large_is_refused(
-    ask: Any, transport: httpx.ASGITransport
-) -> None:
+async def test_a_too_large_request_is_refused(ask: Any, transport: httpx.ASGITransport) -> None:
     headers = {"authorization": f"Bearer {READER}", "content-type": "application/json"}
     async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
         large = await client.post("/decode", content=b" " * (LARGEST_BODY + 1), headers=headers)
@@ -311,9 +293,7 @@ async def test_a_request_that_is_too_large_is_refused(
     assert (large.status_code, many.status_code) == (413, 413)
 
 
-async def test_a_token_that_is_taken_out_of_the_file_counts_no_more(
-    ask: Any, convert: Convert, tokens: Path
-) -> None:
+async def test_a_removed_token_counts_no_more(ask: Any, convert: Convert, tokens: Path) -> None:
     [payload] = await convert("run").encode([{"secret": 1}])
     before = await ask("decode", payload)
     tokens.write_text("")
@@ -363,14 +343,14 @@ async def test_a_starter_without_keys_encrypts_for_a_run_and_reads_it(
     assert (await remote(READER).decrypt(encrypted, place)).data == PLAIN.data
 
 
-async def test_a_starter_with_a_token_that_may_not_write_sends_nothing(
+async def test_a_reading_token_sends_nothing(
     remote: Callable[[str], RemoteEncryption],
 ) -> None:
     with pytest.raises(KeyUnavailable, match=r"may read, and write nothing .*CODEC_TOKEN"):
         await remote(READER).encrypt(PLAIN, Place("run", Part.WORKFLOW), kept=False)
 
 
-async def test_a_server_that_does_not_encrypt_gets_nothing_sent_on_in_plain(
+async def test_a_plain_server_gets_nothing_sent_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def echo(request: httpx.Request) -> httpx.Response:

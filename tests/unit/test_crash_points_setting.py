@@ -41,7 +41,7 @@ def test_without_a_setting_nothing_ever_dies() -> None:
         crash.at("payments.refund", "refund", point)
 
 
-def test_only_the_named_tool_dies_and_only_at_the_named_point_of_the_named_step(
+def test_only_the_named_tool_dies_at_the_named_point(
     kills: list[tuple[int, int]],
 ) -> None:
     crash = Crash.parse("payments.refund:after_call@refund")
@@ -54,9 +54,7 @@ def test_only_the_named_tool_dies_and_only_at_the_named_point_of_the_named_step(
     assert kills == [DEATH]
 
 
-def test_of_workers_that_share_a_file_only_the_first_dies(
-    kills: list[tuple[int, int]], tmp_path: Path
-) -> None:
+def test_of_many_workers_the_first_dies(kills: list[tuple[int, int]], tmp_path: Path) -> None:
     once = str(tmp_path / "crashed")
     first, second = (Crash.parse("mail.send:after_call", once) for _ in range(2))
 
@@ -66,7 +64,7 @@ def test_of_workers_that_share_a_file_only_the_first_dies(
     assert kills == [DEATH]
 
 
-async def test_a_call_that_is_over_early_dies_at_its_end_and_no_later(
+async def test_a_call_that_ends_early_dies_at_its_end(
     kills: list[tuple[int, int]],
 ) -> None:
     with Crash.parse("mail.send:during_call").during("mail.send", "mail"):

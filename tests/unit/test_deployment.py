@@ -241,9 +241,7 @@ def test_a_version_of_the_worker_controller_is_the_worker_s_own(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [False, True])
-def test_kubernetes_takes_the_manifests_and_the_page_s_own_and_refuses_what_is_misspelt(
-    tmp_path: Path, broken: bool
-) -> None:
+def test_kubernetes_takes_the_manifests(tmp_path: Path, broken: bool) -> None:
     if shutil.which("go") is None:
         missing("Go")
     deploy = shutil.copytree(ROOT / "deploy", tmp_path / "deploy")

@@ -214,9 +214,7 @@ def test_a_model_that_may_call_what_is_not_there_is_refused(tools: list[str], wh
         ({"agent": "a b"}, "agent"),
     ],
 )
-def test_a_plan_that_does_not_say_who_makes_its_steps_is_refused(
-    plan: dict[str, Any], why: str
-) -> None:
+def test_a_plan_says_who_makes_its_steps(plan: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
         Plan.model_validate(plan)
 

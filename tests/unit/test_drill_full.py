@@ -87,9 +87,7 @@ def test_an_agent_of_each_framework_is_killed_at_each_point_in_each_mode() -> No
     assert {*itertools.product(AGENTS, Durability, CrashPoint)} <= killed
 
 
-def test_a_drill_that_was_ended_goes_on_with_what_differed_and_what_was_not_played(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ended_drill_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "full.json"
     first = Player(lambda selection, number: {2: DIFFERS, 4: INTERRUPTED}.get(number, DONE))
 
@@ -111,9 +109,7 @@ def test_a_drill_that_was_ended_goes_on_with_what_differed_and_what_was_not_play
     assert third.played == SELECTIONS
 
 
-def test_a_round_that_differs_says_how_it_is_played_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_round_can_be_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "full.json"
     file.write_text(
         Kept(seed=4711, selections={c.name: DONE for c in SELECTIONS}).model_dump_json()

@@ -89,7 +89,7 @@ def problem(shown: Any) -> str:
     return found.problem
 
 
-async def test_what_is_sent_is_encrypted_and_comes_back_in_another_process(
+async def test_what_is_sent_comes_back_in_another_process(
     convert: Convert,
 ) -> None:
     [payload] = await convert(run()).encode([VALUE])
@@ -107,9 +107,7 @@ async def test_the_same_is_never_encrypted_to_the_same_on_its_way(convert: Conve
     assert one.data != two.data
 
 
-async def test_a_large_payload_is_encrypted_in_the_store_and_kept_once_by_each_replay(
-    convert: Convert, tmp_path: Path
-) -> None:
+async def test_a_large_payload_is_encrypted_and_kept_once(convert: Convert, tmp_path: Path) -> None:
     large = {"text": MARKER * (LARGEST // len(MARKER) + 1)}
     # Two processes, as before and after a worker was killed.
     [one], [two] = [await convert(activity()).encode([large]) for _ in range(2)]
@@ -121,9 +119,7 @@ async def test_a_large_payload_is_encrypted_in_the_store_and_kept_once_by_each_r
     assert await convert(activity()).decode([one]) == [large]
 
 
-async def test_child_runs_share_the_key_of_the_run_at_the_top(
-    convert: Convert, ledger: Ledger
-) -> None:
+async def test_child_runs_share_the_top_runs_key(convert: Convert, ledger: Ledger) -> None:
     await convert(run("top")).encode([VALUE])
     [payload] = await convert(run("top~pay~check.2")).encode([VALUE])
 
@@ -211,7 +207,7 @@ async def test_plaintext_is_refused_where_ciphertext_is_expected(convert: Conver
         assert "in plain" in problem(shown)
 
 
-async def test_what_a_person_pastes_in_plain_is_kept_for_those_who_judge_it(
+async def test_pasted_plaintext_is_kept_for_its_judges(
     convert: Convert,
 ) -> None:
     plain = Payload(metadata={ENCODING_KEY: b"json/plain"}, data=b'{"outcome": "approve"}')
@@ -221,9 +217,7 @@ async def test_what_a_person_pastes_in_plain_is_kept_for_those_who_judge_it(
     assert as_pasted({"outcome": "approve"}) == {"outcome": "approve"}
 
 
-async def test_content_in_plain_behind_a_reference_is_refused(
-    convert: Convert, tmp_path: Path
-) -> None:
+async def test_plain_content_by_reference_is_refused(convert: Convert, tmp_path: Path) -> None:
     store = Blobs(str(tmp_path / "artifacts"))
     plain = data_converter(lambda: store, waits=True).with_context(activity())
     [reference] = await plain.encode([{"text": "x" * LARGEST}])
@@ -232,7 +226,7 @@ async def test_content_in_plain_behind_a_reference_is_refused(
         await convert(activity()).decode([reference])
 
 
-async def test_what_a_local_activity_takes_stays_in_the_process_and_its_result_does_not(
+async def test_a_local_activitys_result_is_encrypted(
     convert: Convert,
 ) -> None:
     plain = Payload(metadata={ENCODING_KEY: b"json/plain"}, data=b"1")
@@ -255,9 +249,7 @@ async def test_a_worker_with_another_key_of_the_same_id_waits_and_says_so(
         await convert(run(), by=KeyRing([new_key("second")])).decode([payload])
 
 
-async def test_a_key_row_that_is_copied_to_another_run_or_tenant_opens_nothing(
-    convert: Convert, ledger: Ledger
-) -> None:
+async def test_a_copied_key_row_opens_nothing(convert: Convert, ledger: Ledger) -> None:
     await convert(run("one")).encode([VALUE])
     [target] = await convert(run("two")).encode([VALUE])
     [foreign] = await convert(run("acme/one")).encode([VALUE])
@@ -294,9 +286,7 @@ async def test_the_messages_and_traces_of_failures_are_encrypted(convert: Conver
     assert MARKER in str(back)
 
 
-async def test_a_process_without_keys_says_that_it_is_encrypted(
-    convert: Convert, tmp_path: Path
-) -> None:
+async def test_without_keys_a_process_says_so(convert: Convert, tmp_path: Path) -> None:
     [payload] = await convert(run()).encode([VALUE])
     without = data_converter(lambda: Blobs(str(tmp_path)), waits=False).with_context(run())
     [shown] = await without.decode([payload])
@@ -304,9 +294,7 @@ async def test_a_process_without_keys_says_that_it_is_encrypted(
     assert "no keys are set here" in problem(shown)
 
 
-async def test_an_unwrapped_key_is_remembered_for_a_named_time_only(
-    ledger: Ledger, ring: KeyRing
-) -> None:
+async def test_an_unwrapped_key_is_remembered_for_a_time(ledger: Ledger, ring: KeyRing) -> None:
     now = 0.0
     keys = LedgerKeys(lambda: ledger, ring, clock=lambda: now)
     await keys.key_of("run", make=True)
@@ -321,9 +309,7 @@ async def test_an_unwrapped_key_is_remembered_for_a_named_time_only(
         await keys.key_of("run", make=True)
 
 
-async def test_a_key_that_was_slow_to_come_is_remembered_no_longer_than_others(
-    ledger: Ledger, ring: KeyRing
-) -> None:
+async def test_a_slow_key_is_remembered_no_longer(ledger: Ledger, ring: KeyRing) -> None:
     now, answered = 0.0, asyncio.Event()
 
     async def transact(*asked: Any) -> Any:
@@ -445,9 +431,7 @@ def test_a_service_that_gives_back_no_key_is_named() -> None:
 @pytest.mark.parametrize(
     "sent", [b"[" * 300 + b"]" * 300, b'{"\\ud800": 1}', b'"\\ud800"', b"[NaN]", b"{"]
 )
-async def test_nothing_that_somebody_sends_in_plain_stops_the_run_that_gets_it(
-    convert: Convert, sent: bytes
-) -> None:
+async def test_plaintext_stops_no_run(convert: Convert, sent: bytes) -> None:
     plain = Payload(metadata={ENCODING_KEY: b"json/plain"}, data=sent)
 
     [shown] = await convert(run()).decode([plain])

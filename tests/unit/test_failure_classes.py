@@ -161,9 +161,7 @@ def test_retry_after_is_seconds_or_a_date(header: str | None, pause: timedelta) 
     ["Sun, 01 Mar 2026 12:00:30 -0000", "Sun Mar  1 12:00:30 2026"],
     ids=["-0000", "asctime"],
 )
-def test_a_date_without_a_zone_is_of_utc_wherever_the_worker_is(
-    header: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_date_without_a_zone_is_utc(header: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "America/New_York")
         time.tzset()
@@ -195,9 +193,7 @@ DELAYS: list[tuple[FailureClass, list[int]]] = [
 
 
 @pytest.mark.parametrize(("class_", "seconds"), DELAYS)
-def test_a_class_is_retried_this_often_after_these_delays_and_no_more(
-    class_: FailureClass, seconds: list[int]
-) -> None:
+def test_each_class_has_its_retries(class_: FailureClass, seconds: list[int]) -> None:
     failure = Failure(class_, "")
 
     def delays(retries: Retries) -> list[timedelta | None]:

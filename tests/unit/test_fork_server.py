@@ -51,9 +51,7 @@ def child(
     )
 
 
-def test_a_forked_process_has_a_place_an_environment_and_a_session_of_its_own(
-    servers: list[ForkServer], tmp_path: Path
-) -> None:
+def test_a_forked_process_has_its_own_place(servers: list[ForkServer], tmp_path: Path) -> None:
     more = {"PYTHONPATH": "/own/modules"}
     with child(servers[0], tmp_path, "7", more=more) as one:
         assert one.wait(60) == 7
@@ -65,9 +63,7 @@ def test_a_forked_process_has_a_place_an_environment_and_a_session_of_its_own(
         assert said[1] == "sid True fds 4"
 
 
-def test_a_forked_process_is_killed_with_all_that_it_has_started_and_says_how_it_ended(
-    servers: list[ForkServer], tmp_path: Path
-) -> None:
+def test_a_forked_process_is_killed_with_all(servers: list[ForkServer], tmp_path: Path) -> None:
     with child(servers[0], tmp_path, "waits") as one:
         one.wait_said("order")
         with pytest.raises(subprocess.TimeoutExpired):
@@ -79,18 +75,14 @@ def test_a_forked_process_is_killed_with_all_that_it_has_started_and_says_how_it
         one.signal(signal.SIGTERM)  # no-op: it has ended
 
 
-def test_what_a_forked_process_raises_is_in_its_log(
-    servers: list[ForkServer], tmp_path: Path
-) -> None:
+def test_a_forked_processs_error_is_logged(servers: list[ForkServer], tmp_path: Path) -> None:
     with child(servers[0], tmp_path, "raises") as one:
         assert one.wait(60) == 1
 
         assert one.last_line() == "RuntimeError: it is broken"
 
 
-def test_processes_that_follow_each_other_have_their_sets_in_another_order(
-    servers: list[ForkServer], tmp_path: Path
-) -> None:
+def test_processes_have_sets_in_another_order(servers: list[ForkServer], tmp_path: Path) -> None:
     orders = []
     for number, server in enumerate(servers):
         folder = tmp_path / str(number)
@@ -103,18 +95,14 @@ def test_processes_that_follow_each_other_have_their_sets_in_another_order(
     assert (orders[0] == orders[2], orders[0] == orders[1]) == (True, False)
 
 
-def test_what_python_reads_before_our_code_runs_is_not_forked(
-    servers: list[ForkServer], tmp_path: Path
-) -> None:
+def test_interpreter_options_are_not_forked(servers: list[ForkServer], tmp_path: Path) -> None:
     with child(servers[0], tmp_path, "0", more={"PYTHONHASHSEED": "0", "PYTHONPATH": ""}) as one:
         one.wait(60)
 
         assert isinstance(one._process, subprocess.Popen)
 
 
-def test_a_process_whose_server_is_gone_has_ended_and_no_other_one_starts(
-    servers: list[ForkServer], tmp_path: Path
-) -> None:
+def test_without_its_server_a_process_ends(servers: list[ForkServer], tmp_path: Path) -> None:
     server = ForkServer(servers[0].module)
     with child(server, tmp_path, "waits") as one:
         one.wait_said("order")

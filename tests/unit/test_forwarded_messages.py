@@ -27,9 +27,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("id_", [None, "mine"])
-async def test_what_is_sent_again_without_an_answer_has_an_id_to_be_known_by(
-    sent: list[Any], id_: str | None
-) -> None:
+async def test_an_unanswered_message_has_an_id(sent: list[Any], id_: str | None) -> None:
     message = {"actor": "uma", "tokens": 5} | ({} if id_ is None else {"id": id_})
     for _ in range(2):
         await Run(cast(Any, None), "r").forward_steering("top_up", message)

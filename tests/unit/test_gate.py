@@ -112,9 +112,7 @@ def test_what_arrives_waits_in_the_inbox_in_order_under_ids_of_its_own(inbox: De
         ([decision()], "decision: "),
     ],
 )
-def test_what_is_no_decision_is_kept_with_the_reason_why(
-    inbox: Decided, payload: Any, says: str
-) -> None:
+def test_a_wrong_decision_is_kept_with_its_reason(inbox: Decided, payload: Any, says: str) -> None:
     inbox.take(payload)
 
     (delivery,) = inbox.queue
@@ -162,18 +160,14 @@ def test_a_decision_is_early_if_it_names_the_next_request_of_an_unfinished_step_
     assert gate.is_early(inbox.queue[0], {"refund"}) is early
 
 
-def test_a_decision_on_a_request_that_exists_or_existed_is_not_early(
-    gate: Gate, inbox: Decided
-) -> None:
+def test_a_decision_on_a_known_request_is_not_early(gate: Gate, inbox: Decided) -> None:
     inbox.take(decision())
     for state in ApprovalState:
         gate.close(ASKED, state)
         assert not gate.is_early(inbox.queue[0], {"refund"})
 
 
-def test_while_a_request_waits_only_the_one_after_it_is_still_to_come(
-    gate: Gate, inbox: Decided
-) -> None:
+def test_while_a_request_waits_only_the_next_is_early(gate: Gate, inbox: Decided) -> None:
     gate.ask(request(), ApprovalState.PENDING)
     for number, early in ((1, False), (2, True), (3, False)):
         inbox.take(decision(f"{RUN}/refund/{number}"))
@@ -186,7 +180,7 @@ def test_what_is_no_decision_is_not_held(gate: Gate, inbox: Decided) -> None:
     assert not gate.is_early(inbox.queue[0], {"refund"})
 
 
-def test_a_held_decision_is_answered_at_once_and_verified_when_its_request_exists(
+def test_a_held_decision_is_verified_with_its_request(
     gate: Gate,
     inbox: Decided,
 ) -> None:
@@ -205,9 +199,7 @@ def test_a_held_decision_is_answered_at_once_and_verified_when_its_request_exist
     assert list(gate.pending) == [ASKED]
 
 
-def test_a_held_decision_is_verified_when_its_step_asks_under_a_later_number(
-    gate: Gate, inbox: Decided
-) -> None:
+def test_a_held_decision_counts_under_a_later_number(gate: Gate, inbox: Decided) -> None:
     for number in (1, 3):
         inbox.take(decision(f"{RUN}/refund/{number}"))
     first, later = inbox.queue
@@ -242,9 +234,7 @@ def test_a_run_holds_a_limited_number_of_early_decisions(gate: Gate, inbox: Deci
 
 
 @pytest.mark.parametrize("state", list(ApprovalState))
-def test_a_request_is_pending_for_as_long_as_its_row_says_so(
-    gate: Gate, state: ApprovalState
-) -> None:
+def test_a_request_is_pending_while_its_row_is(gate: Gate, state: ApprovalState) -> None:
     gate.ask(request(), state)
 
     assert (ASKED in gate.pending) is (state is ApprovalState.PENDING)
@@ -264,9 +254,7 @@ def test_an_accepted_decision_settles_its_request(gate: Gate, inbox: Decided) ->
 
 
 @pytest.mark.parametrize("code", [VerdictCode.WRONG_HASH, VerdictCode.MALFORMED])
-def test_a_refused_decision_changes_nothing_but_is_remembered(
-    gate: Gate, inbox: Decided, code: VerdictCode
-) -> None:
+def test_a_refused_decision_is_remembered(gate: Gate, inbox: Decided, code: VerdictCode) -> None:
     gate.ask(request(), ApprovalState.PENDING)
     inbox.take(decision(params_hash="sha256:stale"))
     delivery = inbox.take_next()
@@ -279,9 +267,7 @@ def test_a_refused_decision_changes_nothing_but_is_remembered(
     assert inbox.verdicts[delivery.id].code is code
 
 
-def test_the_run_follows_the_row_where_a_later_decision_finds_it_decided(
-    gate: Gate, inbox: Decided
-) -> None:
+def test_the_run_follows_the_row_of_a_later_decision(gate: Gate, inbox: Decided) -> None:
     gate.ask(request(), ApprovalState.PENDING)
     inbox.take(decision())
     delivery = inbox.take_next()
@@ -295,9 +281,7 @@ def test_the_run_follows_the_row_where_a_later_decision_finds_it_decided(
     assert gate.accepted == {}
 
 
-def test_a_decision_on_an_unknown_approval_makes_no_request_of_it(
-    gate: Gate, inbox: Decided
-) -> None:
+def test_an_unknown_approval_makes_no_request(gate: Gate, inbox: Decided) -> None:
     inbox.take(decision("nobody/refund/1"))
     delivery = inbox.take_next()
 
@@ -326,16 +310,12 @@ def test_a_decision_that_is_sent_again_is_no_second_one(gate: Gate, inbox: Decid
     "changes",
     [{"outcome": "reject"}, {"approver": "bob"}, {"params_hash": "sha256:2"}, {"reason": "r"}],
 )
-def test_a_decision_that_differs_in_anything_is_a_second_one(
-    inbox: Decided, changes: dict[str, Any]
-) -> None:
+def test_a_different_decision_is_a_second_one(inbox: Decided, changes: dict[str, Any]) -> None:
     assert inbox.take(decision()) != inbox.take(decision(**changes))
     assert len(inbox.queue) == 2
 
 
-def test_a_refused_decision_may_be_sent_again_and_is_judged_anew(
-    gate: Gate, inbox: Decided
-) -> None:
+def test_a_refused_decision_may_be_sent_again(gate: Gate, inbox: Decided) -> None:
     first = inbox.take(decision())
     delivery = inbox.take_next()
     inbox.settle(gate, delivery, verdict(delivery, VerdictCode.UNKNOWN_APPROVAL, None))
@@ -403,9 +383,7 @@ def test_a_decision_says_who_and_what_in_full() -> None:
     )
 
 
-def test_a_settled_request_is_remembered_with_who_has_decided_it(
-    gate: Gate, inbox: Decided
-) -> None:
+def test_a_settled_request_keeps_who_decided_it(gate: Gate, inbox: Decided) -> None:
     asked = [f"{RUN}/refund/{number}" for number in (1, 2, 3)]
     for name in asked:
         gate.ask(request(name), ApprovalState.PENDING)

@@ -209,7 +209,7 @@ def test_what_is_nested_too_deeply_to_be_handed_on_is_refused() -> None:
 @pytest.mark.parametrize(
     "schema", [{"$ref": "#"}, {"required": ["a"], "$ref": "#/required/x"}, {"$ref": "http://[bad"}]
 )
-def test_a_schema_that_cannot_be_evaluated_is_refused_and_raises_nothing(
+def test_an_unusable_schema_is_refused_and_raises_nothing(
     schema: dict[str, Any],
 ) -> None:
     assert schema_problem(schema) is not None
@@ -242,9 +242,7 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
     ],
     ids=["pattern", "patternProperties", "inside"],
 )
-def test_a_pattern_takes_time_in_proportion_to_the_answer(
-    schema: dict[str, Any], answer: Any
-) -> None:
+def test_a_patterns_time_is_bounded(schema: dict[str, Any], answer: Any) -> None:
     assert schema_problem(schema) is None
     assert problems(schema, answer)
 
@@ -263,9 +261,7 @@ _TWICE = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range
     ],
     ids=["lookahead", "back reference", "unevaluated", "another draft", "references that multiply"],
 )
-def test_a_schema_whose_time_has_no_bound_is_refused(
-    schema: dict[str, Any], answer: Any, why: str
-) -> None:
+def test_an_unbounded_schema_is_refused(schema: dict[str, Any], answer: Any, why: str) -> None:
     assert why in (schema_problem(schema) or "")
     assert why in problems(schema, answer)[0]
 

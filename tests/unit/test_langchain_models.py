@@ -134,9 +134,7 @@ def nothing(state: MessagesState) -> dict[str, Any]:
     return {}
 
 
-async def test_a_worker_asks_a_model_with_what_the_agent_asks_with(
-    steps: Steps, heard: Heard
-) -> None:
+async def test_a_worker_asks_with_the_agents_settings(steps: Steps, heard: Heard) -> None:
     ours = langchain.SurehandMiddleware(["orders.read"], own=["web_search"])
     agent = create_agent(
         langchain.model("any"),
@@ -161,9 +159,7 @@ async def test_a_worker_asks_a_model_with_what_the_agent_asks_with(
     ]
 
 
-async def test_an_agent_comes_to_the_output_that_it_is_asked_for(
-    steps: Steps, heard: Heard
-) -> None:
+async def test_an_agent_gets_its_output(steps: Steps, heard: Heard) -> None:
     ours = langchain.SurehandMiddleware(["orders.read"])
     agent = create_agent(langchain.model("any"), response_format=Answer, middleware=[ours])
     state = await langgraph.invoke(agent, {"messages": [HumanMessage("hi")]})
@@ -171,9 +167,7 @@ async def test_an_agent_comes_to_the_output_that_it_is_asked_for(
     assert heard.heard["tool_choice"] == "any"
 
 
-async def test_a_graph_leaves_a_loop_that_is_no_workflows_as_it_was(
-    steps: Steps, heard: Heard
-) -> None:
+async def test_a_graph_leaves_its_loop_as_it_was(steps: Steps, heard: Heard) -> None:
     agent = create_agent(langchain.model("any"), middleware=[langchain.SurehandMiddleware([])])
     await langgraph.invoke(agent, {"messages": [HumanMessage("hi")]})
     assert "run_in_executor" not in vars(asyncio.get_running_loop())
@@ -237,9 +231,7 @@ async def looks_up(state: MessagesState) -> dict[str, Any]:
         (nothing, "is no compiled graph"),
     ],
 )
-async def test_what_a_graph_would_reach_without_a_step_is_refused(
-    steps: Steps, graph: Any, reason: str
-) -> None:
+async def test_a_graph_reaches_nothing_without_steps(steps: Steps, graph: Any, reason: str) -> None:
     with pytest.raises(StepFailed, match=reason):
         await langgraph.invoke(graph, {"messages": [HumanMessage("hi")]})
     assert steps.turns == 0
@@ -321,9 +313,7 @@ class Provider(Exception):
         (ValueError("no such param"), Permanent),
     ],
 )
-def test_an_error_of_a_provider_is_the_failure_that_it_means(
-    error: Exception, fault: type[ToolFault]
-) -> None:
+def test_a_providers_error_is_its_failure(error: Exception, fault: type[ToolFault]) -> None:
     assert type(langchain._fault(error)) is fault
 
 
@@ -335,9 +325,7 @@ def test_an_error_of_a_provider_is_the_failure_that_it_means(
         (exceptions.ModelRateLimitError("slower"), 30),
     ],
 )
-def test_a_provider_that_is_asked_too_often_says_when_to_come_back(
-    error: Exception, pause: int
-) -> None:
+def test_a_busy_provider_says_when_to_come_back(error: Exception, pause: int) -> None:
     fault = langchain._fault(error)
     assert isinstance(fault, RateLimited)
     assert fault.retry_after == timedelta(seconds=pause)
@@ -358,7 +346,7 @@ class InParts(Heard):
             yield ChatGenerationChunk(message=part)
 
 
-async def test_a_turn_is_recorded_the_same_whether_it_was_streamed_or_not(
+async def test_streamed_and_whole_turns_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made, told = InParts(heard={}), list[str]()

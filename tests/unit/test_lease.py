@@ -87,7 +87,7 @@ async def test_a_lease_that_was_taken_over_stops_the_call(call: Call) -> None:
     assert call.stopped
 
 
-async def test_a_lease_that_cannot_be_renewed_stops_the_call_when_it_may_be_over(
+async def test_a_lease_that_may_be_over_stops_the_call(
     call: Call,
 ) -> None:
     async def renew() -> float | None:
@@ -112,9 +112,7 @@ async def test_a_ledger_that_comes_back_in_time_keeps_the_lease(call: Call) -> N
     assert await held(call, renew) == "receipt"
 
 
-async def test_a_lease_counts_from_when_its_renewal_began_and_not_from_when_it_was_asked_for() -> (
-    None
-):
+async def test_a_lease_counts_from_when_its_renewal_began() -> None:
     """In between it has waited for its turn."""
     renewed, began = asyncio.Event(), clock.now() + 60
 

@@ -46,9 +46,7 @@ REVIEWED: Final[dict[str, Any]] = {
         ("outputSchema", {"type": "object"}, 'outputSchema was nothing and is {"type": "object"}'),
     ],
 )
-def test_each_part_that_differs_is_said_as_it_was_and_as_it_is(
-    part: str, now: Any, said: str
-) -> None:
+def test_each_changed_part_is_shown_before_and_after(part: str, now: Any, said: str) -> None:
     words = in_words(REVIEWED, {**REVIEWED, part: now})
     assert words.startswith(f"{part} was ") and said in words
 
@@ -83,9 +81,7 @@ def test_what_is_said_of_all_parts_fits_into_an_error_with_the_command_at_its_en
         ({**REVIEWED, "description": "x" * 70_000}, "65,536 are read"),
     ],
 )
-def test_what_cannot_be_pinned_is_said_without_the_command_to_pin_it(
-    offered: dict[str, Any] | None, said: str
-) -> None:
+def test_an_unpinnable_change_has_no_command(offered: dict[str, Any] | None, said: str) -> None:
     problem = str(changed("shop.refund", REVIEWED, offered))
     assert said in problem and "mcp pin" not in problem
 
@@ -101,18 +97,14 @@ def test_what_is_as_it_was_reviewed_has_not_changed() -> None:
         (Permanent("no such order"), ErrorType.TOOL_FAILED),
     ],
 )
-def test_only_what_is_not_as_reviewed_is_for_somebody_to_look_at(
-    error: Permanent, type_: ErrorType
-) -> None:
+def test_unreviewed_tools_are_for_people(error: Permanent, type_: ErrorType) -> None:
     failure = classify(error)
     assert (failure.failure_class, failure.for_good) == (FailureClass.PERMANENT, type_)
 
 
 @pytest.mark.parametrize("on_failure", ["compensate", "continue", "pause"])
 @pytest.mark.parametrize("unreviewed", [True, False])
-def test_a_step_whose_tool_is_not_as_reviewed_waits_whatever_the_plan_says(
-    on_failure: str, unreviewed: bool
-) -> None:
+def test_an_unreviewed_tools_step_waits(on_failure: str, unreviewed: bool) -> None:
     written = {"id": "it", "tool": "shop.refund", "on_failure": on_failure}
     plan = Plan.model_validate({"steps": [written]})
     failed = StepFailed("changed", unreviewed=unreviewed)
@@ -151,9 +143,7 @@ def headline(
     ],
     ids=["required texts", "what the key is made of", "an optional one"],
 )
-def test_it_names_the_params_of_the_key_or_else_the_texts_that_the_call_requires(
-    tmp_path: Path, said: dict[str, Any], told: str
-) -> None:
+def test_it_names_key_or_required_texts(tmp_path: Path, said: dict[str, Any], told: str) -> None:
     assert headline(tmp_path, PARAMS, **said) == f"files.write: {told}"
 
 

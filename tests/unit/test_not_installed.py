@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
     ],
     ids=" ".join,
 )
-def test_a_program_whose_packages_are_not_installed_says_how_to_get_them(
+def test_a_program_without_packages_says_how_to_get_them(
     arguments: list[str],
 ) -> None:
     # -S: as an interpreter that has no packages at all.

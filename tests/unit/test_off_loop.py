@@ -65,9 +65,7 @@ def marks_of(value: Any) -> int:
 
 
 @given(JSON, st.booleans(), st.integers(1, 20))
-def test_values_are_counted_outside_of_texts_however_a_message_arrives(
-    value: Any, ascii_only: bool, part: int
-) -> None:
+def test_values_are_counted_outside_texts(value: Any, ascii_only: bool, part: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode(errors="replace")
     assert counted(text, part) == marks_of(value)
 
@@ -77,7 +75,7 @@ def test_a_message_that_takes_long_to_parse_has_too_many_values(text: bytes) -> 
     assert counted(text) is None
 
 
-async def test_a_message_that_takes_long_to_parse_is_not_parsed(
+async def test_slow_messages_are_not_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parsed = list[bytes]()
@@ -200,14 +198,14 @@ def test_json_is_read_in_python_as_it_is_read_at_once(value: Any) -> None:
     assert json.dumps(off_loop._IN_PYTHON.decode(text)) == text
 
 
-async def test_json_of_many_values_is_read_by_a_thread_that_gives_others_their_turn(
+async def test_a_thread_reads_json_of_many_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(off_loop.json, "loads", None)
     assert await load_json(json.dumps([0] * MOST_PARSED * 2).encode()) == [0] * MOST_PARSED * 2
 
 
-async def test_a_schema_that_takes_long_to_look_at_is_looked_at_by_a_thread(
+async def test_a_thread_looks_at_slow_schemas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads = list[threading.Thread]()
@@ -236,7 +234,7 @@ def test_a_long_row_of_backslashes_in_a_log_is_gone_through_once(secret: str) ->
         assert "12345" not in Secrets(frozenset({secret})).hide(f"{row} {quoted}")
 
 
-def test_many_lines_of_params_differ_from_the_first_to_the_last(
+def test_changed_lines_are_told_to_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(approvals.difflib, "unified_diff", None)  # takes the square of the lines

@@ -74,7 +74,7 @@ async def uncalled(context: Any, arguments: str) -> str:
     raise AssertionError
 
 
-async def test_a_worker_asks_a_model_with_what_the_agent_asks_with(
+async def test_a_worker_asks_with_the_agents_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard = Heard()
@@ -126,9 +126,7 @@ def status(code: int, headers: dict[str, str] | None = None) -> openai.APIStatus
         (UserError("no such model"), Permanent),
     ],
 )
-def test_an_error_of_a_provider_is_the_failure_that_it_means(
-    error: Exception, fault: type[Exception]
-) -> None:
+def test_a_providers_error_is_its_failure(error: Exception, fault: type[Exception]) -> None:
     assert type(openai_agents._fault(error)) is fault
 
 
@@ -150,7 +148,7 @@ def test_inside_a_run_a_turn_is_not_streamed(monkeypatch: pytest.MonkeyPatch) ->
         openai_agents.model("any").stream_response()
 
 
-async def test_without_the_other_framework_too_a_plan_is_told_that_its_agent_is_not_there(
+async def test_a_missing_framework_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "surehand.agents.pydantic_ai", None)

@@ -146,9 +146,7 @@ def refusal(loaded: Tool, params: dict[str, Any]) -> str:
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_params_that_the_hash_would_not_cover_are_refused(
-    model: type[BaseModel], params: dict[str, Any]
-) -> None:
+def test_params_beside_the_hash_are_refused(model: type[BaseModel], params: dict[str, Any]) -> None:
     refusal(make_tool(model), params)
 
 
@@ -404,7 +402,7 @@ def test_a_claim_carries_what_it_is_judged_by(settle: timedelta | None) -> None:
 
 
 @pytest.mark.parametrize("refused_by", ["the plan", "the tool then", "the tool now", "nobody"])
-def test_votes_in_advance_count_at_the_claim_where_no_policy_has_come_to_refuse_them(
+def test_votes_in_advance_count_unless_a_policy_refuses(
     refused_by: str,
 ) -> None:
     refuses = ApprovalPolicy(standing=False)

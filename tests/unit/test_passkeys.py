@@ -209,9 +209,7 @@ def test_authenticator_data_of_a_registration_are_refused() -> None:
     ("key", "flags"),
     [(EC, UP | UV), (EC, UP | UV | BS), (BOUND, UP | UV | BE), (BOUND, UP | UV | BS)],
 )
-def test_a_passkey_that_is_not_bound_to_its_device_as_it_was_registered_is_refused(
-    key: Authenticator, flags: int
-) -> None:
+def test_a_passkey_not_bound_as_registered_is_refused(key: Authenticator, flags: int) -> None:
     assert "(BE, BS)" in refused(key.proof(CLAIMS, flags=flags), key)
 
 
@@ -233,9 +231,7 @@ def test_a_passkey_that_is_not_bound_to_its_device_as_it_was_registered_is_refus
         (ED, bytes.fromhex("a161789bffffffffffffffff00")),
     ],
 )
-def test_authenticator_data_that_do_not_end_where_they_should_are_refused(
-    flags: int, added: bytes
-) -> None:
+def test_authenticator_data_with_a_wrong_end_are_refused(flags: int, added: bytes) -> None:
     proof = EC.proof(CLAIMS, flags=EC.flags | flags, added=added)
     assert "do not end where they should" in refused(proof)
 

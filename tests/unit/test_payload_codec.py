@@ -96,9 +96,7 @@ def file_of(tmp_path: Path, payload: Payload) -> Path:
     return tmp_path / "artifacts" / Reference.model_validate_json(payload.data).uri
 
 
-async def test_a_large_payload_is_kept_by_the_digest_of_its_content(
-    store: Counted, tmp_path: Path
-) -> None:
+async def test_a_large_payload_is_kept_by_its_digest(store: Counted, tmp_path: Path) -> None:
     [payload] = await worker(store).encode([LARGE])
 
     assert is_reference(payload)
@@ -223,9 +221,7 @@ HOSTILE: list[Any] = [
 
 
 @pytest.mark.parametrize("content", HOSTILE, ids=str)
-async def test_a_reference_to_nothing_is_told_apart_by_what_reads_it(
-    store: Counted, content: Any
-) -> None:
+async def test_a_reference_to_nothing_is_told_apart(store: Counted, content: Any) -> None:
     payload = Payload(metadata={"encoding": ENCODING}, data=json.dumps(content).encode())
 
     for reader in (worker(store, run()), client(store)):
@@ -247,9 +243,7 @@ async def test_nobody_reads_what_a_run_of_another_tree_or_tenant_has_kept(store:
 
 
 @pytest.mark.parametrize("run_id", ["../run", "a b/run", "./run", "x" * 50 + "/run"])
-async def test_a_tenant_that_is_no_folders_name_leads_nowhere_else(
-    store: Counted, run_id: str
-) -> None:
+async def test_an_odd_tenant_leads_nowhere_else(store: Counted, run_id: str) -> None:
     [payload] = await worker(store, activity(run_id)).encode([LARGE])
 
     assert Reference.model_validate_json(payload.data).uri.startswith("_/payloads/")
@@ -257,7 +251,7 @@ async def test_a_tenant_that_is_no_folders_name_leads_nowhere_else(
 
 
 @pytest.mark.slow
-async def test_what_one_workflow_task_hands_on_stays_below_what_one_message_takes(
+async def test_a_task_hands_on_less_than_a_message(
     store: Counted,
 ) -> None:
     converter = data_converter(lambda: store, waits=True)
@@ -277,7 +271,7 @@ async def test_what_one_workflow_task_hands_on_stays_below_what_one_message_take
         assert not is_reference(payloads[0])  # Each task begins anew.
 
 
-async def test_what_a_local_activity_returns_is_smaller_and_what_it_takes_is_left_alone(
+async def test_a_local_activity_returns_less_and_takes_all(
     store: Counted,
 ) -> None:
     converter, value = data_converter(lambda: store, waits=True), "x" * LARGEST_LOCAL

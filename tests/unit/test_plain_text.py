@@ -94,7 +94,7 @@ def test_no_text_of_the_largest_message_holds_up_an_event_loop(
     assert spent < 0.05
 
 
-def test_ordinary_text_is_not_looked_at_character_by_character(
+def test_ordinary_text_is_not_looked_at_by_character(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(plain_text, "unicodedata", None)

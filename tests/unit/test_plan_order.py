@@ -122,9 +122,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(plans(), st.integers())
-def test_no_step_ever_starts_before_all_it_waits_for_and_every_step_starts_once(
-    written: Plan, seed: int
-) -> None:
+def test_every_step_starts_once_after_all_it_waits_for(written: Plan, seed: int) -> None:
     source = random.Random(seed)
     settled: set[str] = set()
     running: set[str] = set()
@@ -444,7 +442,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_of_two_steps_that_wait_for_one_event_the_other_one_goes_on_waiting(
+async def test_one_event_wakes_one_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module.workflow, "now", lambda: datetime.now(UTC))

@@ -46,9 +46,7 @@ FACTS: dict[str, Any] = {
         ("${step-1.my_field}", "x"),
     ],
 )
-def test_a_string_that_is_one_reference_takes_the_value_with_its_type(
-    written: str, becomes: Any
-) -> None:
+def test_a_whole_reference_takes_the_values_type(written: str, becomes: Any) -> None:
     assert resolve(written, FACTS) == becomes
     assert type(resolve(written, FACTS)) is type(becomes)
 

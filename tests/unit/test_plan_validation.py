@@ -293,9 +293,7 @@ def test_an_approval_is_asked_for_in_three_ways(written: Any) -> None:
     ("default", "own", "hours"),
     [("2h", None, 2), (None, "1h", 1), ("2h", "1h", 1), ("1h", "2h", 1)],
 )
-def test_a_step_cannot_soften_the_approval_that_its_plan_asks_for(
-    default: str | None, own: str | None, hours: int
-) -> None:
+def test_a_step_softens_no_plans_approval(default: str | None, own: str | None, hours: int) -> None:
     def policy(expires_in: str | None) -> Any:
         return expires_in and {"expires_in": expires_in}
 

@@ -45,7 +45,7 @@ def needs_of(*policies: dict[str, Any]) -> Needs:
 @pytest.mark.parametrize(
     "own", [{}, {"on_expiry": "ask_again"}, {"on_expiry": {"escalate": "ceo"}}]
 )
-def test_an_escalation_in_the_plan_takes_nothing_from_what_the_tool_asks_for(
+def test_a_plans_escalation_takes_nothing_from_the_tool(
     own: dict[str, Any],
 ) -> None:
     lax = {"on_expiry": {"escalate": "intern"}, "expires_in": "1s"}
@@ -110,9 +110,7 @@ def test_a_policy_that_lets_the_call_pass_refuses_it_no_votes_in_advance() -> No
         ([], Vote("REX", frozenset({"cfo"})), False),
     ],
 )
-def test_a_vote_helps_only_where_it_is_missing(
-    votes: list[Vote], one_more: Vote, does: bool
-) -> None:
+def test_a_vote_helps_where_it_is_missing(votes: list[Vote], one_more: Vote, does: bool) -> None:
     asked = needs_of({**STRICT, "four_eyes": True})
 
     assert helps(asked.requirements, votes, one_more, ["rex"]) is does
@@ -167,7 +165,7 @@ def test_a_proof_that_there_is_not_is_no_policy() -> None:
 
 
 @pytest.mark.parametrize("assurance", [Assurance.PASSKEY, Assurance.DEVICE_PASSKEY])
-def test_the_web_ui_shows_nothing_to_paste_where_a_passkey_has_to_sign(
+def test_the_web_ui_pastes_nothing_for_passkeys(
     assurance: Assurance,
 ) -> None:
     request = ApprovalRequest(

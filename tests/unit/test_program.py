@@ -54,7 +54,7 @@ def test_commands_name_the_files_by_the_path_by_which_one_of_them_was_called(
     assert shlex.split(program(elsewhere=True))[1] == str(Path(f"{folder}starter.py").absolute())
 
 
-def test_in_a_checkout_another_program_names_its_files_as_they_lie_there(
+def test_another_program_names_the_checkouts_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/home/ana/own.py"])
@@ -64,9 +64,7 @@ def test_in_a_checkout_another_program_names_its_files_as_they_lie_there(
 
 
 @pytest.mark.parametrize("called", ["/usr/bin/surehand", "/site-packages/surehand/worker.py"])
-def test_where_it_is_installed_commands_name_what_is_on_the_path(
-    called: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_commands_are_on_the_path(called: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [called])
     monkeypatch.setattr(module, "CHECKOUT", called.endswith("surehand"))
 
@@ -76,7 +74,7 @@ def test_where_it_is_installed_commands_name_what_is_on_the_path(
     assert command("show", "refund-1") == "surehand show refund-1"
 
 
-def test_a_worker_that_the_installed_command_has_started_names_that_command(
+def test_a_command_started_worker_names_that_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/checkout/surehand/worker.py"])

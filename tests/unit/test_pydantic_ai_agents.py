@@ -61,7 +61,7 @@ async def test_nobody_says_yes_to_what_is_too_long_to_be_shown(steps: Steps) -> 
     assert steps.asked == []
 
 
-async def test_what_a_human_is_to_answer_is_shown_and_no_longer_than_a_question(
+async def test_a_humans_question_is_shown_in_bounds(
     steps: Steps,
 ) -> None:
     await deferred(calls=[call(order_id=HIDDEN, note="x" * LONGEST_QUESTION)])

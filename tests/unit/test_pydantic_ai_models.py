@@ -62,9 +62,7 @@ def limited(**headers: str) -> ModelHTTPError:
         (exceptions.UserError("no such model"), Permanent),
     ],
 )
-def test_an_error_of_a_provider_is_the_failure_that_it_means(
-    error: Exception, fault: type[ToolFault]
-) -> None:
+def test_a_providers_error_is_its_failure(error: Exception, fault: type[ToolFault]) -> None:
     assert type(asking._fault(error)) is fault
 
 
@@ -79,9 +77,7 @@ def test_an_error_of_a_provider_is_the_failure_that_it_means(
         (NAMED_IN_BODY, timedelta(seconds=41.5)),
     ],
 )
-def test_a_provider_that_is_asked_too_often_says_when_to_come_back(
-    error: Exception, pause: timedelta
-) -> None:
+def test_a_busy_provider_says_when_to_come_back(error: Exception, pause: timedelta) -> None:
     fault = asking._fault(error)
     assert isinstance(fault, RateLimited)
     assert fault.retry_after == pause

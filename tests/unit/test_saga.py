@@ -202,9 +202,7 @@ def unwinding(data: RunData, ledger: Ledger) -> Compensation:
 
 
 @pytest.mark.parametrize("stays", ["", "ef-2"])
-async def test_a_run_that_ends_undoes_all_that_stands_once_whatever_it_knows(
-    data: RunData, stays: str
-) -> None:
+async def test_an_ending_run_undoes_all_that_stands_once(data: RunData, stays: str) -> None:
     ledger = Ledger(stays)
 
     await unwinding(data, ledger).run(cleanup=False)
@@ -215,7 +213,7 @@ async def test_a_run_that_ends_undoes_all_that_stands_once_whatever_it_knows(
     assert [asked.bar for asked in ledger.asked if asked.after is None] == [True, True]
 
 
-async def test_a_run_that_completes_undoes_what_it_does_not_know_of_and_says_so(
+async def test_a_completing_run_undoes_what_it_does_not_know(
     data: RunData,
 ) -> None:
     ledger = Ledger()
@@ -241,7 +239,7 @@ async def test_an_orphaned_effect_that_stays_is_known_from_then_on(data: RunData
     assert ledger.undone == []
 
 
-async def test_what_a_run_has_yet_to_hear_of_is_found_and_not_taken_for_known(
+async def test_what_a_run_will_hear_of_is_found(
     data: RunData,
 ) -> None:
     ledger = Ledger()
@@ -321,7 +319,7 @@ def test_what_had_begun_before_the_run_continued_as_new_is_ended_before_another_
     assert not run._may_amend({})
 
 
-async def test_what_has_succeeded_just_before_another_plan_takes_over_is_not_done_again(
+async def test_a_plan_repeats_nothing_just_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its answer and the end of the last call came at once: nobody has taken note of its end."""

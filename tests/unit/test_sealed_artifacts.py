@@ -36,9 +36,7 @@ def artifact(kept: Kept) -> Artifact:
     return kept.artifact
 
 
-async def test_what_a_run_keeps_is_neither_read_nor_guessed_in_the_store(
-    tmp_path: Path, ledger: Ledger
-) -> None:
+async def test_kept_content_is_neither_read_nor_guessed(tmp_path: Path, ledger: Ledger) -> None:
     kept = artifact(await store_in(tmp_path, ledger).keep(TENANT, RUN, BIG))
 
     guessed = hashlib.sha256(canonical_json(BIG)).hexdigest()
@@ -49,9 +47,7 @@ async def test_what_a_run_keeps_is_neither_read_nor_guessed_in_the_store(
     assert await store_in(tmp_path, ledger).read(TENANT, RUN, kept) == BIG
 
 
-async def test_the_same_of_one_run_is_kept_once_and_of_another_one_apart(
-    tmp_path: Path, ledger: Ledger
-) -> None:
+async def test_runs_keep_the_same_content_apart(tmp_path: Path, ledger: Ledger) -> None:
     names = [
         artifact(await store_in(tmp_path, ledger).keep(TENANT, run_id, BIG)).sha256
         for run_id in (RUN, RUN, f"{RUN}~child", OTHER_RUN)
@@ -61,9 +57,7 @@ async def test_the_same_of_one_run_is_kept_once_and_of_another_one_apart(
     assert len([file for file in (tmp_path / TENANT).rglob("*") if file.is_file()]) == 2
 
 
-async def test_what_the_ledger_keeps_in_the_place_of_the_store_is_sealed_as_well(
-    tmp_path: Path, ledger: Ledger
-) -> None:
+async def test_the_ledger_seals_what_it_keeps_for_the_store(tmp_path: Path, ledger: Ledger) -> None:
     store = store_in(tmp_path, ledger)
     kept = await store.keep_in_ledger(TENANT, RUN, BIG)
     scene = Scene.begin(ledger, TENANT)
@@ -74,9 +68,7 @@ async def test_what_the_ledger_keeps_in_the_place_of_the_store_is_sealed_as_well
     assert await store_in(tmp_path, ledger).read(TENANT, RUN, artifact(kept)) == BIG
 
 
-async def test_the_file_of_another_run_under_a_runs_own_name_is_refused(
-    tmp_path: Path, ledger: Ledger
-) -> None:
+async def test_another_runs_file_is_refused(tmp_path: Path, ledger: Ledger) -> None:
     store = store_in(tmp_path, ledger)
     own = artifact(await store.keep(TENANT, RUN, BIG))
     others = artifact(await store.keep(TENANT, OTHER_RUN, {**BIG, "to": "mallory"}))
@@ -86,9 +78,7 @@ async def test_the_file_of_another_run_under_a_runs_own_name_is_refused(
         await store.read(TENANT, RUN, own)
 
 
-async def test_a_run_reads_of_another_one_only_what_the_ledger_has_given_it(
-    tmp_path: Path, ledger: Ledger
-) -> None:
+async def test_a_run_reads_what_the_ledger_has_given_it(tmp_path: Path, ledger: Ledger) -> None:
     store = store_in(tmp_path, ledger)
     kept = await store.keep(TENANT, RUN, BIG)
     scene = Scene.begin(ledger, TENANT)
@@ -121,9 +111,7 @@ async def test_a_fork_reads_what_it_was_forked_from(tmp_path: Path, ledger: Ledg
     assert await store.read(TENANT, OTHER_RUN, artifact(kept)) == BIG
 
 
-async def test_a_process_without_keys_says_that_it_is_encrypted(
-    tmp_path: Path, ledger: Ledger
-) -> None:
+async def test_without_keys_a_process_says_so(tmp_path: Path, ledger: Ledger) -> None:
     kept = artifact(await store_in(tmp_path, ledger).keep(TENANT, RUN, BIG))
 
     with pytest.raises(ArtifactUnavailable, match="SUREHAND_KEY_ENCRYPTION_KEYS is not set here"):

@@ -99,9 +99,7 @@ def put(tx: Transaction, table: Table, column: str, run_id: str, cell: Any) -> N
     tx.connection.execute(written, {"cell": cell, "run_id": run_id})
 
 
-async def test_a_value_is_read_again_and_stands_nowhere_in_the_database(
-    sealed: Ledger, tmp_path: Path
-) -> None:
+async def test_a_value_stands_nowhere_in_the_database(sealed: Ledger, tmp_path: Path) -> None:
     await sealed.transact(TENANT, committed, call(TENANT, params=INPUT))
     found = await sealed.transact(TENANT, lambda tx: tx.one(rows_of(runs, run_id=RUN)))
     [entry] = await sealed.transact(TENANT, lambda tx: tx.all(rows_of(effects, run_id=RUN)))
@@ -157,18 +155,14 @@ async def test_a_cell_of_another_tenants_run_is_refused(sealed: Ledger) -> None:
         await sealed.transact("acme", lambda tx: tx.all(rows_of(runs)))
 
 
-async def test_without_keys_a_sealed_value_is_refused_in_one_line(
-    sealed: Ledger, ledger_url: str
-) -> None:
+async def test_without_keys_a_sealed_value_is_refused(sealed: Ledger, ledger_url: str) -> None:
     async with open_ledger(ledger_url) as ledger:
         with pytest.raises(NoKeys, match="SUREHAND_KEY_ENCRYPTION_KEYS is not set here"):
             await ledger.transact(TENANT, lambda tx: tx.one(rows_of(runs, run_id=RUN)))
 
 
 @pytest.mark.parametrize("odd", [{"$sealed": ["run-1", "AA=="]}, {"$plain": 1}, {"$sealed": 1}])
-async def test_without_keys_a_value_that_looks_sealed_is_only_a_value(
-    ledger: Ledger, odd: dict[str, Any]
-) -> None:
+async def test_without_keys_it_is_only_a_value(ledger: Ledger, odd: dict[str, Any]) -> None:
     scene = Scene.begin(ledger, TENANT)
     values = {"step_id": STEP, "attempt": 1, "tool": "t", "state": "failed"}
     with scene.tx() as tx:
@@ -179,9 +173,7 @@ async def test_without_keys_a_value_that_looks_sealed_is_only_a_value(
     assert (row["input"], row["error"]) == (odd, said)
 
 
-async def test_no_key_is_fetched_while_a_transaction_is_open_and_each_only_once(
-    sealed: Ledger, ledger_url: str
-) -> None:
+async def test_no_transaction_fetches_keys(sealed: Ledger, ledger_url: str) -> None:
     assert isinstance(sealed.keys, Keys)
     before = sealed.keys.fetched
     for number in range(5):
@@ -206,7 +198,7 @@ async def test_a_params_hash_is_the_same_at_each_try_and_guessed_by_nobody(
     assert first != made(OTHER_RUN)
 
 
-async def test_the_same_call_of_two_runs_is_known_by_its_identity_which_nobody_guesses(
+async def test_the_same_call_of_two_runs_is_known_by_identity(
     sealed: Ledger,
 ) -> None:
     hashes = Hashes(sealed.keys)
@@ -237,7 +229,7 @@ async def test_an_erased_run_is_read_by_nobody_and_its_chain_holds(sealed: Ledge
     assert await sealed.transact(TENANT, lambda tx: tx.all(rows_of(runs, run_id=OTHER_RUN)))
 
 
-async def test_nobody_guesses_the_params_of_an_erased_run_by_the_keys_that_stay(
+async def test_nobody_guesses_an_erased_runs_params(
     sealed: Ledger,
 ) -> None:
     hashes = Hashes(sealed.keys)
@@ -257,9 +249,7 @@ async def test_nobody_guesses_the_params_of_an_erased_run_by_the_keys_that_stay(
 
 
 @pytest.mark.parametrize("kind", ["runs", "steps", "outputs"])
-async def test_an_export_needs_no_key_and_tells_nothing_without_the_runs(
-    sealed: Ledger, ledger_url: str, kind: str
-) -> None:
+async def test_an_export_needs_no_key(sealed: Ledger, ledger_url: str, kind: str) -> None:
     request = replace(call(TENANT, params=INPUT), identity_hash="sha256:by-the-tenants-key")
     await sealed.transact(TENANT, committed, request)
 
@@ -288,7 +278,7 @@ async def test_the_key_of_an_erased_runs_effect_makes_no_second_one(sealed: Ledg
     assert entry["calls"] == 1
 
 
-async def test_an_effect_that_did_not_happen_is_made_by_another_run_although_its_own_was_erased(
+async def test_another_run_makes_the_erased_runs_missing_effect(
     sealed: Ledger,
 ) -> None:
     request = call(TENANT, params=INPUT)
@@ -376,7 +366,7 @@ async def replayed(ledger: Ledger) -> str:
     return found.entry.entry_id
 
 
-async def test_a_run_that_is_held_or_that_an_open_run_rests_on_is_not_erased(
+async def test_held_and_needed_runs_are_not_erased(
     sealed: Ledger,
 ) -> None:
     entry_id = await replayed(sealed)
@@ -389,7 +379,7 @@ async def test_a_run_that_is_held_or_that_an_open_run_rests_on_is_not_erased(
         await erased(sealed)
 
 
-async def test_an_effect_is_undone_although_a_run_that_relied_on_it_was_erased(
+async def test_an_effect_is_undone_beside_an_erased_run(
     sealed: Ledger,
 ) -> None:
     entry_id = await replayed(sealed)
@@ -399,7 +389,7 @@ async def test_an_effect_is_undone_although_a_run_that_relied_on_it_was_erased(
     assert await sealed.transact(TENANT, interventions_of) == []
 
 
-async def test_a_run_goes_on_although_the_one_that_undid_its_effect_was_erased(
+async def test_a_run_goes_on_beside_an_erased_undo(
     sealed: Ledger,
 ) -> None:
     entry_id = await replayed(sealed)

@@ -138,9 +138,7 @@ def test_settings_of_others_are_not_ours(env_file: Path) -> None:
     load_settings({**GIVEN, "TEMPORAL_ADDRESS": "x", "HOME": "/", "SURE": "y"}, env_file)
 
 
-def test_settings_are_what_was_passed_and_nothing_behind_its_back(
-    env_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_are_what_was_passed(env_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUREHAND_DATABASE_URL", "sqlite:///shell")
     monkeypatch.setenv("SUREHAND_TASK_QUEUE", "shell")
 
@@ -154,9 +152,7 @@ def settings_file(tmp_path: Path) -> Path:
     return tmp_path / "surehand.toml"
 
 
-def test_environment_wins_over_env_file_over_settings_file_over_default(
-    env_file: Path, settings_file: Path
-) -> None:
+def test_environment_beats_files_and_defaults(env_file: Path, settings_file: Path) -> None:
     settings_file.write_text(
         'task_queue = "file"\ntenant = "file"\nuser = "file"\n'
         '[retries]\ntransient = ["1s", "500ms"]\nrate_limited = 3\n'
@@ -227,9 +223,7 @@ def test_what_is_wrong_in_a_settings_file_is_named_with_file_and_key(
         assert part in str(refused.value)
 
 
-def test_another_settings_file_can_be_named_and_must_then_be_there(
-    env_file: Path, settings_file: Path, tmp_path: Path
-) -> None:
+def test_a_named_file_must_exist(env_file: Path, settings_file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     settings_file.write_text("task_queue = 'not read'")
     environ = {**GIVEN, "SUREHAND_SETTINGS": str(other)}

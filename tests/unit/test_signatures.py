@@ -124,7 +124,7 @@ def test_a_good_token_that_names_another_key_is_refused() -> None:
         {"d": b64(b"a" * 32)},
     ],
 )
-def test_a_key_on_record_that_is_not_a_public_ed25519_key_verifies_nothing(
+def test_a_key_on_record_of_another_kind_verifies_nothing(
     changed: dict[str, Any],
 ) -> None:
     assert "cannot be used" in refused(token(), {**jwk(KEY), **changed})
@@ -516,9 +516,7 @@ def test_claims_fit_the_decision_they_are_made_for() -> None:
         ({"edited": ""}, "new params"),
     ],
 )
-def test_claims_for_anything_else_do_not_fit_the_decision(
-    changed: dict[str, Any], reason: str
-) -> None:
+def test_other_claims_do_not_fit_the_decision(changed: dict[str, Any], reason: str) -> None:
     why = matches(signed(**changed), DECISION, "acme/refund-1", "acme")
     assert why is not None and reason in why
 

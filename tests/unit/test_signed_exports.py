@@ -149,9 +149,7 @@ def test_what_was_changed_after_signing_shows_although_its_hashes_fit(
         ),
     ],
 )
-def test_a_signature_that_is_not_the_signers_over_this_export_is_refused(
-    text: str, reason: str
-) -> None:
+def test_another_signature_over_an_export_is_refused(text: str, reason: str) -> None:
     assert reason in str(refused(text))
 
 

@@ -339,9 +339,7 @@ def test_a_foreign_receipt_that_is_replayed_has_a_policy_ask_behind_it() -> None
         ("in_doubt", REFUND, "refund:o-1 is in_doubt (step pay, run other)"),
     ],
 )
-def test_a_key_that_is_held_otherwise_is_told_of(
-    state: str, params: dict[str, str], said: str
-) -> None:
+def test_a_key_held_otherwise_is_told(state: str, params: dict[str, str], said: str) -> None:
     _, found = refunding(state, params)
 
     assert (found.steps[0].outcome, "refund" in found.facts) == ("would call", False)
@@ -397,9 +395,7 @@ def test_a_run_whose_steps_are_made_by_code_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(("reads", "asked"), [("mail.read", "yes"), ("mail.count", "no")])
-def test_a_call_behind_a_read_of_foreign_content_is_asked_for_where_a_policy_says_so(
-    reads: str, asked: str
-) -> None:
+def test_a_policy_asks_behind_a_foreign_read(reads: str, asked: str) -> None:
     first = {"id": "look", "tool": reads, "params": {"folder": "f"}}
     send = {"id": "send", "tool": "mail.send", "params": {"folder": "f", "text": "hello"}}
     plan = Plan.model_validate({"steps": [first, send]})

@@ -192,9 +192,7 @@ DECLARED: list[tuple[str, Callable[[], Any], str]] = [
 @pytest.mark.parametrize(
     ("declare", "says"), [row[1:] for row in DECLARED], ids=[row[0] for row in DECLARED]
 )
-def test_a_declaration_that_contradicts_itself_is_refused_with_the_tools_name(
-    declare: Callable[[], Any], says: str
-) -> None:
+def test_a_contradictory_declaration_is_refused(declare: Callable[[], Any], says: str) -> None:
     with pytest.raises(ToolboxError) as refused:
         declare()
 
@@ -260,7 +258,7 @@ async def read(params: Params, ctx: ToolContext) -> str:
 """
 
 
-def test_modules_are_loaded_once_and_a_tool_that_two_of_them_show_is_one(
+def test_modules_and_their_tools_are_loaded_once(
     module: Callable[[str], str],
 ) -> None:
     first = module(TOOL.format(name="orders.read"))
@@ -392,9 +390,7 @@ class Odd:
         (Odd, None),
     ],
 )
-def test_a_model_is_told_of_what_a_tool_returns_but_not_of_an_answer_no(
-    returned: Any, schema: dict[str, Any] | None
-) -> None:
+def test_a_model_hears_outputs_and_no_noes(returned: Any, schema: dict[str, Any] | None) -> None:
     async def fn(params: Params, ctx: ToolContext) -> Any:
         """Pay back."""
 

@@ -63,9 +63,7 @@ def test_a_doubt_beside_a_call_that_is_under_way_waits_for_people() -> None:
     assert (data.state, data.open_items) == (RunState.RUNNING, 1)
 
 
-def test_a_failure_shows_the_params_of_the_next_attempt_an_approvers_edit_before_the_plans() -> (
-    None
-):
+def test_a_failure_shows_the_next_attempts_params() -> None:
     data = running(StepState.PAUSED_FAILURE)
     step = data.request.plan.step("s1").model_copy(update={"params": {"to": "${order.to}"}})
     data.set_progress("s1", step=step)

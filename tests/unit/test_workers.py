@@ -69,9 +69,7 @@ def test_a_worker_that_is_told_to_end_while_it_loads_ends_in_order(tmp_path: Pat
         (LedgerUnavailable("away"), {"event": "ledger.unavailable", "error": "away"}),
     ],
 )
-def test_an_answer_that_was_to_be_expected_is_one_line_without_a_traceback(
-    error: Exception, says: dict[str, Any]
-) -> None:
+def test_an_expected_answer_is_one_line(error: Exception, says: dict[str, Any]) -> None:
     with capture_logs() as lines:
         tell_failure(structlog.get_logger(), error)
 
@@ -199,9 +197,7 @@ except KeyError:
         pytest.param("console", "passfile", marks=pytest.mark.slow),
     ],
 )
-def test_a_password_of_the_database_shows_in_no_line_however_it_is_written(
-    form: str, option: str
-) -> None:
+def test_a_database_password_shows_in_no_line(form: str, option: str) -> None:
     written = quote(PASSWORD)
     url = (
         f"postgresql://ann@db/x?{option}={written}"
@@ -289,9 +285,7 @@ def test_the_workflows_of_a_module_are_found_and_what_it_imports_is_none() -> No
         ([module("acme_runs", Usurper)], "there is a workflow 'AgentRun' already"),
     ],
 )
-def test_a_module_that_cannot_be_used_is_named_with_its_reason(
-    modules: list[str], reason: str
-) -> None:
+def test_an_unusable_module_is_named(modules: list[str], reason: str) -> None:
     with pytest.raises(WorkflowModulesError, match=reason):
         load_workflows(modules)
 
@@ -359,9 +353,7 @@ def test_a_worker_whose_log_nobody_reads_is_ended_all_the_same(deadline: str) ->
         (timedelta(seconds=1), timedelta(milliseconds=500)),
     ],
 )
-def test_the_grace_ends_before_the_settle_time_does(
-    settle: timedelta | None, expected: timedelta
-) -> None:
+def test_a_grace_ends_before_settling(settle: timedelta | None, expected: timedelta) -> None:
     assert grace(settle) == expected
 
 
