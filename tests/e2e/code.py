@@ -48,6 +48,22 @@ class Raises(CodeRun):
 
 
 @workflow.defn
+class Relying(CodeRun):
+    """Reads an order, once somebody has approved it, after a refund that another run has made."""
+
+    @workflow.run
+    async def run(self, request: StartRun) -> RunResult:
+        return await self.drive_code(self.steps)
+
+    async def steps(self, steps: StepMaker) -> str:
+        order = {"order_id": steps.input["order_id"]}
+        given = {**order, "amount": "120.00", "currency": "EUR"}
+        await steps.call("payments.refund", given, id="refund")
+        await steps.call("orders.read", order, id="after", approval="required")
+        return "all is well"
+
+
+@workflow.defn
 class Careless(CodeRun):
     """Goes on whatever happens."""
 

@@ -79,6 +79,22 @@ async def test_a_human_lets_a_run_complete_on_undone_work(stage: Stage, order_id
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
+async def test_code_that_relies_on_what_was_undone_returns_its_output_once_a_human_has_taken_note(
+    stage: Stage, order_id: str
+) -> None:
+    plan = Plan.model_validate({"code": "Relying", "input": {"order_id": order_id}})
+    async with stage.worker_here(workflow_modules="tests.e2e.code"):
+        run = await undone_under(stage, order_id, plan)
+        view = await run.in_state(RunState.NEEDS_INTERVENTION)
+        [question] = view.result.waiting_for
+        await run.resolve(intervention_id=question.id, outcome="compensated")
+        result = await run.result()
+
+    assert (result.state, result.output) == (RunState.COMPLETED, "all is well")
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+
+
 async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes_its_own(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
