@@ -1,22 +1,36 @@
-"""Guarantee G4, when people stop a run: what was done is undone, kept or listed, as they say."""
+"""Guarantee G4: what a stopped, failed or terminated run has done is undone once, or kept."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
-from temporalio.exceptions import CancelledError
+from temporalio.exceptions import ApplicationError, CancelledError
 
-from surehand.workflows.contracts.runs import RunView
+from surehand.activities import maintenance
+from surehand.activities.ledger.effects import run_tree
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts import maintenance as maintenance_contracts
+from surehand.workflows.contracts.maintenance import (
+    CarriedUnwinding,
+    Unwound,
+)
+from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.states import RunState
+from surehand.workflows.identity import unwind_id
+from surehand.workflows.plan.plan import Plan
+from tests.e2e.executions import executions, reset_before
 from tests.e2e.interceptors import Pause
-from tests.e2e.plans import NEITHER
-from tests.e2e.runs import Run, example_plan, states, step
+from tests.e2e.papers import TOOLS, WAITS, files, paper, told
+from tests.e2e.plans import NEITHER, plan
+from tests.e2e.runs import Run, decision_on, example_plan, states, step, timeline
 from tests.e2e.stage import Stage
+from tests.e2e.stopped_runs import reconciled, terminated, until_found, unwind
 from tests.ledger_databases import DATABASES
 
 
@@ -249,3 +263,226 @@ async def test_a_lost_call_is_not_repeated_after_a_cancel(stage: Stage, order_id
     assert result.state is RunState.CANCELLED
     assert stage.shop.requests("refunds")["received"] == before + 1
     assert stage.shop.counts(order_id)["refunds"] == 0
+
+
+CANCEL, UNDO = "payments.cancel_refund", "inventory.undo_restock"
+UNDONE_ONCE = {
+    "refunds": 1,
+    "refund_cancellations": 1,
+    "restocks": 1,
+    "restock_undos": 1,
+    "mails": 0,
+    "ticket_closures": 0,
+}
+
+
+async def undone_last_first(stage: Stage, run: Run, result: RunResult, order_id: str) -> None:
+    assert result.state is RunState.FAILED
+    assert states(result)["close"] == "failed"
+    assert "ToolFailed" in (step(result, "close").error or "")
+    assert result.uncompensated == []
+    assert {view.id: view.undone for view in result.steps if view.undone} == {
+        "refund": f"by {CANCEL}",
+        "restock": f"by {UNDO}",
+    }
+    assert stage.shop.counts(order_id) == UNDONE_ONCE
+    undone = await stage.events(run, "effect.compensated")
+    assert [event["step_id"] for event in undone] == ["restock", "refund"]
+    entries = await stage.effects(run)
+    assert {row["tool"]: row["state"] for row in entries} == {
+        "payments.refund": "compensated",
+        "inventory.restock": "compensated",
+        "tickets.close": "failed",
+        UNDO: "committed",
+        CANCEL: "committed",
+    }
+    by_tool = {row["tool"]: row for row in entries}
+    assert by_tool[CANCEL]["undoes"] == by_tool["payments.refund"]["entry_id"]
+    assert by_tool[UNDO]["undoes"] == by_tool["inventory.restock"]["entry_id"]
+
+
+@pytest.mark.guarantee("G4")
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_run_that_fails_for_good_is_undone_last_first(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        await run.approve()
+        result = await run.result()
+    await undone_last_first(stage, run, result, order_id)
+
+
+@pytest.mark.crash
+@pytest.mark.guarantee("G4")
+@pytest.mark.parametrize(
+    ("tool", "point"),
+    [
+        (UNDO, CrashPoint.BEFORE_CLAIM),
+        (UNDO, CrashPoint.AFTER_CLAIM),
+        pytest.param(CANCEL, CrashPoint.AFTER_CALL, marks=pytest.mark.fast),
+        (UNDO, CrashPoint.AFTER_CALL),
+        (CANCEL, CrashPoint.AFTER_OUTCOME),
+        (CANCEL, CrashPoint.BEFORE_REPORT),
+    ],
+)
+async def test_a_worker_killed_while_it_undoes_leaves_everything_undone_once(
+    stage: Stage, order_id: str, tool: str, point: CrashPoint
+) -> None:
+    # The undo of a restock can only be looked up: a second one would be applied, and counted.
+    stage.shop.fault("restock_undos", ignore_keys=True)
+    with stage.worker(crash_at=f"{tool}:{point}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        await run.approve()
+        doomed.wait_killed()
+    with stage.worker():
+        result = await run.result()
+    await undone_last_first(stage, run, result, order_id)
+
+
+async def test_a_failed_undo_is_put_in_front_of_a_human(stage: Stage, order_id: str) -> None:
+    stage.shop.fault("restock_undos", fail="before", status=422)
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        await run.approve()
+        view = await run.in_state(RunState.NEEDS_INTERVENTION)
+        [question] = view.result.waiting_for
+        assert (question.kind, question.step_id) == ("intervention", "restock")
+        # The rest is undone meanwhile.
+        await run.until(lambda view: "compensated" in timeline(view, "refund"))
+        await run.resolve(intervention_id=question.id, outcome="give_up", evidence="sold already")
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    [left] = result.uncompensated
+    assert (left.tool, left.state) == ("inventory.restock", "committed")
+    assert "sold already" in (left.reason or "")
+    counts = stage.shop.counts(order_id)
+    assert (counts["restock_undos"], counts["refund_cancellations"]) == (0, 1)
+
+
+async def test_an_undo_that_fails_for_a_moment_is_tried_again(stage: Stage, order_id: str) -> None:
+    stage.shop.fault("restock_undos", fail="before", status=503, times=1)
+    stage.shop.fault("refund_cancellations", retry_after=1, times=1)
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
+        await run.approve()
+        result = await run.result()
+    await undone_last_first(stage, run, result, order_id)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_the_reaper_closes_a_terminated_run(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        run = await terminated(stage, order_id)
+        [found] = await until_found(stage, run)
+        again = await reconciled(stage)
+
+    assert [view.tool for view in found.remaining] == ["inventory.restock", "payments.refund"]
+    assert again.stopped == []
+    [row] = stage.run_rows(run)
+    assert (row["state"], row["error"]) == ("failed", "stopped from outside")
+    states = {one["approval_id"]: one["state"] for one in stage.approval_rows(run)}
+    assert states == {f"{run.run_id}/refund/1": "approved", f"{run.run_id}/close/1": "void"}
+    # Found, and offered: nothing is undone before somebody says so.
+    counts = stage.shop.counts(order_id)
+    assert (counts["refund_cancellations"], counts["restock_undos"]) == (0, 0)
+
+
+async def test_a_round_finds_every_run(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of a page; those that are closed already are in front."""
+    monkeypatch.setattr(maintenance, "_PAGE", 2)
+    asks = Plan.model_validate([{"id": "wait", "ask": "Go on?"}])
+    async with stage.worker_here(reconcile_batch="1"):
+        for _ in range(2):
+            runs = [await stage.start(asks) for _ in range(3)]
+            for run in runs:
+                await run.in_state(RunState.WAITING_INPUT)
+                await run.handle.terminate("by hand")
+            # The server's list of runs lags a little: it has them once it has a later one.
+            await until_found(stage, await terminated(stage, stage.shop.new_order()))
+            await reconciled(stage)
+
+            errors = [(stage.run_rows(run))[0]["error"] for run in runs]
+            assert errors == ["stopped from outside"] * 3
+
+
+async def test_unwinding_undoes_once_and_last_first(stage: Stage, order_id: str) -> None:
+    async with stage.worker_here():
+        run = await terminated(stage, order_id)
+        done = await unwind(stage, run)
+        again = await unwind(stage, run)
+
+    assert (done.undone, done.left) == (["restock", "refund"], [])
+    assert (again.undone, again.left) == ([], [])
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
+    assert (counts["restocks"], counts["restock_undos"]) == (1, 1)
+    undone = await stage.events(run, "effect.compensated")
+    assert [event["step_id"] for event in undone] == ["restock", "refund"]
+    [unwinding, _] = await stage.events(run, "run.unwinding")
+    assert unwinding["body"]["actor"] == "oscar"
+
+
+async def test_unwinding_takes_executions(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=4))
+    stays = {"name": paper(stage, "stays")}
+    names = [str(number) for number in range(12)]
+    steps = [files(stage, name) for name in names]
+    steps.insert(8, {"id": "stays", "tool": "papers.take_out", "params": stays})
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*steps, WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.terminate("by hand")
+        done = await unwind(stage, run, continue_after=20)
+        unwinding_id = unwind_id(run.run_id)
+        unwinding = Run(unwinding_id, stage.client.get_workflow_handle(unwinding_id))
+        histories = await executions(stage, unwinding)
+
+    assert len(histories) >= 4
+    assert told(stage, "take out") == ["stays", *reversed(names)]
+    assert done.undone == [f"file-{name}" for name in reversed(names)]
+    assert [(one.step_id, one.reason) for one in done.left] == [("stays", "irreversible")]
+    assert len(await stage.events(run, "run.unwinding")) == 1
+
+
+async def test_unlisted_undos_are_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance_contracts, "MOST_LISTED", 1)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(*(files(stage, name) for name in "abc"), WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        await run.handle.terminate("by hand")
+        done = await unwind(stage, run, continue_after=1)
+
+    assert (done.undone, done.more_undone) == (["file-c"], 2)
+
+
+async def test_nobody_begins_in_the_middle_of_an_unwinding(stage: Stage) -> None:
+    done = Unwound(run_id="r", undone=[], left=[])
+    carried = CarriedUnwinding(after=None, tried=[], done=done)
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan(files(stage, "a"), WAITS))
+        await run.in_state(RunState.WAITING_INPUT)
+        with pytest.raises(WorkflowFailureError) as refused:
+            await unwind(stage, run, carried=carried)
+        await run.handle.terminate("done with")
+
+    cause = refused.value.cause
+    assert isinstance(cause, ApplicationError) and cause.type == "RunIdInvalid"
+    assert told(stage, "take out") == []
+
+
+async def test_a_reset_run_is_not_taken_for_a_stopped_one(stage: Stage, order_id: str) -> None:
+    """A reset terminates the execution before; the run itself goes on under the same id."""
+    async with stage.worker_here():
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.asks("refund")
+        again = await reset_before(stage, run, "request_approval", 1)
+        request = await again.asks("refund")
+        # What the server's list shows of a later one, it shows of this one, too.
+        await until_found(stage, await terminated(stage, stage.shop.new_order()))
+        await again.decide(decision_on(request))
+        result = await again.result()
+
+    assert result.state is RunState.COMPLETED
+    [row] = stage.run_rows(run)
+    assert row["state"] == "completed"

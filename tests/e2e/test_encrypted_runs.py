@@ -24,7 +24,7 @@ from surehand.workflows.names import WORKFLOW
 from tests.conftest import KEYS
 from tests.e2e.runs import Run, decision_on, example_plan, until
 from tests.e2e.stage import Stage, speaking
-from tests.e2e.test_durability import at_step, restocking
+from tests.e2e.test_pause import at_step, restocking
 from tests.ledger_databases import DATABASES
 
 

@@ -1,19 +1,26 @@
-"""Guarantee G2: what only a human can settle waits for one, and one answer settles it."""
+"""Guarantee G2: what a crash leaves unknown is settled once, by a look or a human."""
 
 from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
 from surehand.activities.ledger.effects.resolve import settle
+from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.states import RunState, Waiting
+from surehand.workflows.options import CALL_MARGIN
+from surehand.workflows.plan.plan import Plan
 from tests.e2e.plans import NEITHER
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES
-
-pytestmark = pytest.mark.guarantee("G2")
+from tests.variants.flights import now
 
 RECEIPT = {"refund_id": "refund-by-hand", "amount": "120.00", "currency": "EUR"}
 
@@ -30,6 +37,7 @@ async def in_doubt(stage: Stage, order_id: str, *, applied: bool) -> tuple[Run, 
     return run, question
 
 
+@pytest.mark.guarantee("G2")
 @pytest.mark.parametrize("database", DATABASES)
 async def test_happened_needs_evidence_and_serves_later_steps(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=NEITHER):
@@ -51,6 +59,7 @@ async def test_happened_needs_evidence_and_serves_later_steps(stage: Stage, orde
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
+@pytest.mark.guarantee("G2")
 @pytest.mark.parametrize("on_failure", ["compensate", "continue"])
 async def test_a_call_off_repeats_nothing(stage: Stage, order_id: str, on_failure: str) -> None:
     plan = example_plan("refund.yaml", order_id=order_id)
@@ -76,6 +85,7 @@ async def test_a_call_off_repeats_nothing(stage: Stage, order_id: str, on_failur
     assert len(stage.intervention_rows(run)) == 1
 
 
+@pytest.mark.guarantee("G2")
 async def test_giving_up_fails_the_run_and_lists_the_effect(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=NEITHER):
         run, question = await in_doubt(stage, order_id, applied=True)
@@ -88,6 +98,7 @@ async def test_giving_up_fails_the_run_and_lists_the_effect(stage: Stage, order_
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
+@pytest.mark.guarantee("G2")
 async def test_a_second_run_joins_the_open_question(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=NEITHER):
         first, question = await in_doubt(stage, order_id, applied=True)
@@ -108,6 +119,7 @@ async def test_a_second_run_joins_the_open_question(stage: Stage, order_id: str)
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
+@pytest.mark.guarantee("G2")
 async def test_a_run_follows_a_question_settled_elsewhere(stage: Stage, order_id: str) -> None:
     async with stage.worker_here(tool_modules=NEITHER):
         run, question = await in_doubt(stage, order_id, applied=False)
@@ -120,3 +132,110 @@ async def test_a_run_follows_a_question_settled_elsewhere(stage: Stage, order_id
         assert "already settled by olga" in str(refused.value.cause)
         assert (await run.result()).state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
+
+
+TOOLS: Final = {"tool_modules": "tests.variants.flights"}
+#: A worker that dies here leaves the call's outcome unknown.
+UNKNOWN: Final = (CrashPoint.AFTER_CLAIM, CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL)
+
+
+@pytest.fixture
+def booking(tmp_path: Path) -> str:
+    """A booking for another flight than the one that is wanted."""
+    path = tmp_path / "booking.json"
+    path.write_text(json.dumps(["LH1"]))
+    return str(path)
+
+
+async def killed(stage: Stage, booking: str, point: CrashPoint, durability: str = "sync") -> Run:
+    params: Any = {"booking": booking, "flight": "LH2"}
+    plan = Plan.model_validate([{"id": "change", "tool": "flights.change", "params": params}])
+    with stage.worker(**TOOLS, crash_at=f"flights.change:{point}") as doomed:
+        doomed.wait_ready()
+        run = await stage.start(plan, durability=durability)
+        doomed.wait_killed()
+    return run
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("point", "durability"),
+    [*((point, "sync") for point in UNKNOWN), (UNKNOWN[0], "async"), (UNKNOWN[-1], "exit")],
+)
+async def test_what_was_so_before_the_call_is_for_a_human_after_a_crash(
+    stage: Stage, booking: str, point: CrashPoint, durability: str
+) -> None:
+    Path(booking).write_text(json.dumps(["LH2"]))
+    run = await killed(stage, booking, point, durability)
+    calls = len(now(booking))
+    async with stage.worker_here(**TOOLS):
+        await run.in_state(RunState.NEEDS_INTERVENTION)
+
+        [asked] = stage.intervention_rows(run)
+        assert "its lookup was true before the call" in asked["question"]
+        assert len(now(booking)) == calls == (1 if point is CrashPoint.AFTER_CLAIM else 2)
+        assert await stage.effect_states(run) == {"flights.change": "in_doubt"}
+        [seen] = await stage.events(run, "effect.observed")
+        assert seen["body"]["answer"] == "found"
+        await run.cancel(mode="keep")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", [point for point in CrashPoint])
+async def test_an_unmet_state_is_made_once(stage: Stage, booking: str, point: CrashPoint) -> None:
+    run = await killed(stage, booking, point)
+    async with stage.worker_here(**TOOLS):
+        result = await run.result()
+
+    assert result.state is RunState.COMPLETED
+    assert now(booking) == ["LH1", "LH2"]
+    assert stage.intervention_rows(run) == []
+
+
+@pytest.mark.crash
+async def test_what_is_so_already_is_called_and_told(stage: Stage, booking: str) -> None:
+    Path(booking).write_text(json.dumps(["LH2"]))
+    params: Any = {"booking": booking, "flight": "LH2"}
+    plan = Plan.model_validate([{"id": "change", "tool": "flights.change", "params": params}])
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(plan)
+        result = await run.result()
+
+    assert (result.state, now(booking)) == (RunState.COMPLETED, ["LH2", "LH2"])
+    assert await stage.effect_states(run) == {"flights.change": "committed"}
+    [seen] = await stage.events(run, "effect.observed")
+    assert seen["body"]["answer"] == "found"
+
+
+@pytest.mark.crash
+async def test_a_lookups_no_after_a_crash_is_the_steps_no(stage: Stage, booking: str) -> None:
+    run = await killed(stage, booking, CrashPoint.AFTER_CLAIM)
+    Path(booking).write_text(json.dumps(["LH1", "closed"]))
+    async with stage.worker_here(**TOOLS):
+        result = await run.result()
+
+    assert result.state is RunState.FAILED
+    assert "answered no: the booking is closed" in (step(result, "change").error or "")
+    assert await stage.effect_states(run) == {"flights.change": "failed"}
+    assert now(booking) == ["LH1", "closed"]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+async def test_an_attempt_has_time_for_looks(stage: Stage, booking: str, durability: str) -> None:
+    params: Any = {"booking": booking, "flight": "LH2"}
+    change: Any = {"id": "change", "tool": "flights.change", "params": params}
+    back: Any = {**change, "id": "back", "params": {**params, "flight": "LH1"}}
+    async with stage.worker_here(**TOOLS):
+        run = await stage.start(Plan.model_validate([change, back]), durability=durability)
+        await run.result()
+
+    calls = ["execute_tools", "execute_tools"] if durability == "sync" else ["execute_tools"]
+    given = timedelta(seconds=4 * 2) / len(calls) + CALL_MARGIN
+    limits = list[tuple[str, timedelta]]()
+    async for event in run.handle.fetch_history_events():
+        scheduled = event.activity_task_scheduled_event_attributes
+        if scheduled.activity_type.name in calls:
+            limit = scheduled.start_to_close_timeout.ToTimedelta()
+            limits.append((scheduled.activity_type.name, limit))
+    assert limits == [(name, given) for name in calls]

@@ -22,7 +22,7 @@ from tests.e2e.plans import UNGATED, mail_step, plan, refund_step
 from tests.e2e.runs import Run, decision_on, states, step, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_continuing import SOON
-from tests.e2e.test_durability import called
+from tests.e2e.test_pause import called
 from tests.variants import account
 from tests.variants.account import Visit
 

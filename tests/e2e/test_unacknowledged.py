@@ -20,7 +20,7 @@ from tests.e2e.messages import told
 from tests.e2e.plans import mail_step
 from tests.e2e.runs import Run, example_plan, states, until
 from tests.e2e.stage import Stage
-from tests.e2e.test_durability import restocking
+from tests.e2e.test_pause import restocking
 from tests.ledger_databases import migrate
 from tests.worker_process import WorkerProcess
 

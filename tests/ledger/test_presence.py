@@ -1,17 +1,42 @@
-"""Who lives and what each has in hand, on both databases (``ledger/core/presence.py``)."""
+"""Who lives, who may do what, and figures of what happened, on both databases."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core import presence
 from surehand.activities.ledger.core.engine import make_engine
+from surehand.activities.ledger.core.people_tables import grants, principal_changes, principal_keys
+from surehand.activities.ledger.core.people_tables import principals as people
 from surehand.activities.ledger.core.presence import Presence, presence_of
+from surehand.activities.ledger.core.store import RunNotFound, Transaction, open_ledger
+from surehand.activities.ledger.core.tables import effects, events, runs
+from surehand.activities.ledger.history.stats import Spread, Stats, StatsScope, stats
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.principals import (
+    Kind,
+    Principal,
+    PrincipalError,
+    changes,
+)
+from surehand.activities.tools.failures import Transient
+from surehand.activities.tools.tool import Dedupes
 from surehand.activities.worker.takeover import InHand, worker_before
+from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
+from tests.ledger.attempts import Provider, last_of, request_for
+from tests.ledger.people import ADMINISTRATOR, SOMEBODYS_KEY, administration, person, revoked
+from tests.ledger.rows import COMMITTED, write
+from tests.ledger.scene import LEASE_OVER, OTHER_RUN, RUN, WINDOW, Scene
 from tests.ledger_databases import DATABASES
 
 NO_TIME = timedelta(milliseconds=1)
@@ -144,3 +169,353 @@ def test_a_run_is_noted_once_and_dropped_later(
     now += 60
     assert in_hand.changes() == ([], ["run"])
     assert in_hand.all() == []
+
+
+KINDS: tuple[Kind, ...] = ("role", "permission")
+KID = "kid-1"
+#: As many administrators as ever do the same thing at once, and more.
+AT_ONCE = 6
+Change = Callable[[Transaction], Any]
+
+
+def found(scene: Scene, name: str) -> Principal:
+    with scene.tx() as tx:
+        return (principals.find(tx, [name]))[name]
+
+
+def noted(scene: Scene, name: str) -> Counter[str]:
+    with scene.tx() as tx:
+        return Counter(one.change for one in changes(tx, name))
+
+
+async def at_once(scene: Scene, change: Change) -> Counter[Any]:
+    """Make one change many times side by side; returns how often it ended in which way."""
+
+    def attempt() -> Any:
+        try:
+            with administration(scene) as tx:
+                return change(tx)
+        except PrincipalError:
+            return PrincipalError
+
+    return Counter(await asyncio.gather(*(asyncio.to_thread(attempt) for _ in range(AT_ONCE))))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_grant_counts_until_it_is_revoked(scene: Scene, kind: Kind) -> None:
+    def held() -> bool:
+        ann = found(scene, "ann")
+        return "refunds" in (ann.roles if kind == "role" else ann.permissions)
+
+    person(scene, "ann")
+    assert not held()
+    for _ in range(2):
+        with administration(scene) as tx:
+            assert principals.grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
+            assert not principals.grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
+        assert held()
+        with administration(scene) as tx:
+            assert principals.revoke(tx, "ann", kind, "refunds", ADMINISTRATOR)
+            assert not principals.revoke(tx, "ann", kind, "refunds", ADMINISTRATOR)
+        assert not held()
+
+    assert noted(scene, "ann") == {"added": 1, f"{kind}_granted": 2, f"{kind}_revoked": 2}
+
+
+def test_a_role_is_no_permission_of_the_same_name(scene: Scene) -> None:
+    person(scene, "ann", "refunds")
+
+    assert found(scene, "ann") == Principal("ann", roles=frozenset({"refunds"}))
+    with administration(scene) as tx:
+        assert principals.lacks(tx, "ann", ["refunds"]) == "refunds"
+        assert not principals.revoke(tx, "ann", "permission", "refunds", ADMINISTRATOR)
+    assert (found(scene, "ann")).roles == {"refunds"}
+
+
+def test_a_permission_that_is_missing_is_named_and_none_when_all_are_there(
+    scene: Scene,
+) -> None:
+    person(scene, "ann", permissions=("mail", "refunds"))
+
+    with scene.tx() as tx:
+        assert principals.lacks(tx, "ann", ["refunds", "mail"]) is None
+        assert principals.lacks(tx, "ann", ["refunds", "stock", "mail"]) == "stock"
+        assert principals.lacks(tx, "nobody", []) is None
+        assert principals.lacks(tx, "nobody", ["mail"]) == "mail"
+    revoked(scene, "ann", "permission", "mail")
+    with scene.tx() as tx:
+        assert principals.lacks(tx, "ann", ["refunds", "mail"]) == "mail"
+
+
+def test_an_unknown_name_is_found_as_somebody_who_may_do_nothing(scene: Scene) -> None:
+    person(scene, "ann", "finance", permissions=("mail",))
+
+    with scene.tx() as tx:
+        known = principals.find(tx, ["ann", "nobody", "ann "])
+        everybody = principals.all_principals(tx)
+
+    assert known["nobody"] == Principal("nobody")
+    assert known["ann "] == Principal("ann ")
+    assert everybody == [known["ann"]]
+
+
+async def test_nothing_is_given_to_or_taken_from_an_unknown_name(scene: Scene) -> None:
+    refusals: list[Change] = [
+        lambda tx: principals.grant(tx, "nobody", "role", "finance", ADMINISTRATOR),
+        lambda tx: principals.revoke(tx, "nobody", "role", "finance", ADMINISTRATOR),
+        lambda tx: principals.add_key(tx, "nobody", KID, SOMEBODYS_KEY, ADMINISTRATOR),
+        lambda tx: principals.revoke_key(tx, "nobody", KID, ADMINISTRATOR),
+    ]
+    for refused in refusals:
+        nobody = pytest.raises(PrincipalError, match="no principal 'nobody'")
+        with nobody, administration(scene) as tx:
+            refused(tx)
+
+    for table in (people, grants, principal_keys, principal_changes):
+        assert scene.rows(table) == []
+
+
+def test_a_key_has_one_owner_and_once_revoked_never_counts_again(scene: Scene) -> None:
+    person(scene, "ann")
+    person(scene, "bob")
+    with administration(scene) as tx:
+        assert principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+        assert not principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+        with pytest.raises(PrincipalError, match="belongs to 'ann'"):
+            principals.add_key(tx, "bob", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+        with pytest.raises(PrincipalError, match="'bob' has no key"):
+            principals.revoke_key(tx, "bob", KID, ADMINISTRATOR)
+    assert (found(scene, "ann")).keys == (KID,)
+
+    with administration(scene) as tx:
+        assert principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
+        assert not principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
+        with pytest.raises(PrincipalError, match="was revoked"):
+            principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+        key = principals.key(tx, KID)
+
+    assert key is not None and key.revoked
+    assert (found(scene, "ann")).keys == ()
+    assert noted(scene, "ann") == {"added": 1, "key_added": 1, "key_revoked": 1}
+
+
+def test_another_tenants_people_count_for_nothing(scene: Scene, other: Scene) -> None:
+    person(scene, "ann", "finance", permissions=("mail",))
+    with administration(scene) as tx:
+        principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+
+    with other.tx() as tx:
+        assert principals.find(tx, ["ann"]) == {"ann": Principal("ann")}
+        assert principals.lacks(tx, "ann", ["mail"]) == "mail"
+        assert principals.key(tx, KID) is None
+        assert principals.all_principals(tx) == []
+        assert changes(tx) == changes(tx, "ann") == []
+    with pytest.raises(PrincipalError, match="no principal"), administration(other) as tx:
+        principals.revoke(tx, "ann", "role", "finance", ADMINISTRATOR)
+
+    # The same name, role and key over there are another person's.
+    person(other, "ann", "finance")
+    with administration(other) as tx:
+        assert principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
+        assert principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
+        assert principals.revoke(tx, "ann", "role", "finance", ADMINISTRATOR)
+    assert found(scene, "ann") == Principal(
+        "ann", frozenset({"finance"}), frozenset({"mail"}), (KID,)
+    )
+
+
+async def test_of_many_who_add_one_name_one_does(
+    scene: Scene,
+) -> None:
+    ends = await at_once(scene, lambda tx: principals.add(tx, "ann", ADMINISTRATOR))
+
+    assert ends == {None: 1, PrincipalError: AT_ONCE - 1}
+    assert noted(scene, "ann") == {"added": 1}
+
+
+async def test_of_many_equal_changes_at_once_one_is_made_and_noted(scene: Scene) -> None:
+    person(scene, "ann")
+    equal: dict[str, Change] = {
+        "role_granted": lambda tx: principals.grant(tx, "ann", "role", "x", ADMINISTRATOR),
+        "role_revoked": lambda tx: principals.revoke(tx, "ann", "role", "x", ADMINISTRATOR),
+        "key_added": lambda tx: principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR),
+        "key_revoked": lambda tx: principals.revoke_key(tx, "ann", KID, ADMINISTRATOR),
+    }
+    for name, change in equal.items():
+        assert await at_once(scene, change) == {True: 1, False: AT_ONCE - 1}, name
+
+    assert noted(scene, "ann") == {"added": 1, **dict.fromkeys(equal, 1)}
+
+
+async def test_of_many_who_register_one_key_at_once_one_owns_it(scene: Scene) -> None:
+    names = [person(scene, f"person-{number}") for number in range(AT_ONCE)]
+    ask = iter(names)
+
+    ends = await at_once(
+        scene, lambda tx: principals.add_key(tx, next(ask), KID, SOMEBODYS_KEY, ADMINISTRATOR)
+    )
+
+    assert ends == {True: 1, PrincipalError: AT_ONCE - 1}
+    assert [row["kid"] for row in scene.rows(principal_keys)] == [KID]
+
+
+# On SQLite a transaction that has begun keeps all others from beginning.
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_changes_are_told_in_the_order_of_their_locks(
+    scene: Scene,
+) -> None:
+    person(scene, "ann")
+    with administration(scene) as late:
+        with administration(scene) as tx:
+            principals.grant(tx, "ann", "role", "finance", ADMINISTRATOR)
+        assert principals.revoke(late, "ann", "role", "finance", ADMINISTRATOR)
+
+    with scene.tx() as tx:
+        told = [one.change for one in changes(tx, "ann")]
+    assert told == ["added", "role_granted", "role_revoked"]
+
+
+AN_HOUR = timedelta(hours=1)
+
+
+def figures(scene: Scene, run_id: str | None = None, *, probes: int = 0) -> Stats:
+    scope = StatsScope(scene.tenant, datetime.now(UTC) - AN_HOUR, run_id)
+    return stats(scene.ledger, scope, probes=probes)
+
+
+async def left_by_a_dead_attempt(scene: Scene, key: str, step_id: str) -> None:
+    """A claim whose lease is over, taken over by the next attempt, which calls again."""
+    loaded = Provider([{"id": key}]).tool(dedupes=Dedupes(window=WINDOW))
+    dead = request_for(scene, loaded, key=key, step_id=step_id, holder="dead")
+    scene.claimed(dead, -LEASE_OVER)
+    assert isinstance(await last_of(scene, loaded, key=key, step_id=step_id), Done)
+
+
+def test_a_tenant_without_effects_has_figures_of_nothing(scene: Scene) -> None:
+    found = figures(scene)
+
+    assert found.recoveries.ended == 0
+    assert (found.recoveries.success_rate, found.recoveries.time) == (None, None)
+    assert (found.retries, found.checkpoint) == ([], None)
+    assert (found.invariants.runs, found.invariants.ok) == (1, 1)
+
+
+async def test_recoveries_are_told_apart_by_who_ended_them(scene: Scene) -> None:
+    await left_by_a_dead_attempt(scene, "a", "one")
+    await left_by_a_dead_attempt(scene, "b", "two")
+    _, settled = scene.asked(scene.call(key="c", step_id="three"))
+    resolution = Resolution(
+        intervention_id=settled,
+        outcome=ResolutionOutcome.HAPPENED,
+        actor="bob",
+        evidence="bank statement",
+    )
+    assert (scene.settle(resolution))[0]
+    scene.asked(scene.call(key="d", step_id="four"))
+
+    found = figures(scene)
+
+    it = found.recoveries
+    assert (it.ended, it.without_human, it.by_human) == (3, 2, 1)
+    assert (it.under_way, it.waiting_for_human) == (1, 1)
+    assert (it.success_rate, it.human_takeover_rate) == (0.5, 0.5)
+    assert it.branches == {"dedupes: call_again": 2}
+    assert it.time is not None and it.time.count == 2
+    assert it.time_by_human is not None and it.time_by_human.count == 1
+    assert (found.leases.claims, found.leases.lost) == (6, 2)
+    assert found.interventions.opened == {"unknown": 2}
+    assert (found.interventions.settled, found.interventions.open) == (1, 1)
+    assert found.invariants.broken == []
+
+
+async def test_retries_are_told_by_class_with_delay_and_end(
+    scene: Scene,
+) -> None:
+    heals = Provider([Transient("no"), Transient("no"), {"id": "r"}]).tool(recovery="human")
+    await last_of(scene, heals, key="heals", step_id="one")
+    scene.failed(scene.call(key="stays", step_id="two"))
+
+    [retried] = (figures(scene)).retries
+
+    assert (retried.failure_class, retried.failures, retried.retried) == ("transient", 3, 3)
+    assert retried.mean_delay is not None
+    assert 0.8 + 1.6 + 1 <= retried.mean_delay * 3 <= 1.2 + 2.4 + 1
+    assert (retried.calls, retried.succeeded, retried.success_rate) == (2, 1, 0.5)
+
+
+def test_compensations_are_told_by_outcome(scene: Scene) -> None:
+    scene.compensated(scene.call(key="a"))
+
+    found = figures(scene)
+
+    assert found.compensations.compensated == 1
+    assert (found.compensations.uncompensated, found.compensations.failed) == (0, 0)
+
+
+async def test_two_effects_of_one_key_are_found(sqlite_template: Path, tmp_path: Path) -> None:
+    file = shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    async with open_ledger(f"sqlite:///{file}") as ledger:
+        scene = Scene.begin(ledger, "acme")
+        with scene.tx() as tx:
+            tx.connection.exec_driver_sql("DROP INDEX uq_effects_live_key")
+        for n in (1, 2):
+            values = {**COMMITTED, "generation": n, "commit_no": n, "settled_ms": tx.now_ms}
+            write(scene, effects, entry_id=f"ef-{n}", **values)
+
+        found = figures(scene)
+
+    assert found.duplicates.keys == 1
+    [broken] = found.invariants.broken
+    assert "is committed in the ledger, but in no event" in broken.first_break
+
+
+def test_a_broken_chain_is_named_with_its_run(scene: Scene) -> None:
+    scene.open_run(OTHER_RUN)
+    write(scene, events, run_id=OTHER_RUN, seq=7)
+
+    checked = (figures(scene)).invariants
+
+    assert (checked.runs, checked.ok) == (2, 1)
+    [broken] = checked.broken
+    assert broken.run_id == OTHER_RUN
+    assert broken.first_break.startswith("event 2: missing")
+    assert (figures(scene, RUN)).invariants.broken == []
+
+
+def test_one_run_is_told_apart_and_another_tenants_is_not_there(scene: Scene, other: Scene) -> None:
+    scene.open_run(OTHER_RUN)
+    scene.committed(scene.call())
+    other.committed(other.call())
+
+    assert (figures(scene, RUN)).leases.claims == 1
+    assert (figures(scene, OTHER_RUN)).leases.claims == 0
+    with pytest.raises(RunNotFound):
+        figures(other, OTHER_RUN)
+
+
+def test_what_lies_further_back_does_not_count(scene: Scene) -> None:
+    scene.committed(scene.call())
+    later = datetime.now(UTC) + AN_HOUR
+
+    found = stats(scene.ledger, StatsScope(scene.tenant, later))
+
+    assert found.leases.claims == 0
+
+
+def test_a_probe_measures_writes_and_changes_nothing(scene: Scene) -> None:
+    before = scene.rows(runs), scene.rows(events)
+
+    probe = (figures(scene, probes=5)).checkpoint
+
+    assert probe is not None and probe.latency is not None
+    assert (probe.transactions, probe.failed, probe.success_rate) == (5, 0, 1.0)
+    assert 0 < probe.latency.p50 <= probe.latency.p95 <= probe.latency.p99
+    assert (scene.rows(runs), scene.rows(events)) == before
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    spread = Spread.of([float(n) for n in range(100, 0, -1)])
+
+    assert spread == Spread(count=100, p50=50, p95=95, p99=99)
+    assert Spread.of([7.0]) == Spread(count=1, p50=7, p95=7, p99=7)

@@ -1,11 +1,14 @@
-"""A worker's process: how it loads, logs, keeps time, and ends."""
+"""A worker's process: how it loads, logs, keeps time, dies as named, and ends."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -26,12 +29,19 @@ from surehand.activities.tools.workflow_modules import (
     load_workflows,
 )
 from surehand.activities.worker.attempt import again, stop, tell_failure
+from surehand.activities.worker.crash_points import (
+    Crash,
+    CrashPoint,
+    CrashSettingError,
+)
 from surehand.activities.worker.watchdog import EXIT_CODE, GRACE, Watchdog, grace
-from surehand.process import clock
+from surehand.cli.audit import head_in
+from surehand.process import VERSION, clock
 from surehand.workflows.contracts.runs import RunResult, StartRun
 from surehand.workflows.errors import ErrorType
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import CodeRun
+from tests.conftest import missing
 
 #: A worker that is told to end while it loads.
 LOADING = """
@@ -384,3 +394,143 @@ def test_a_collection_of_garbage_is_not_counted() -> None:
 
     assert len(kept) == 1_000_000
     assert 0 <= counted < all_of_it / 2
+
+
+def test_on_a_laptop_the_test_is_skipped_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+
+    with pytest.raises(pytest.skip.Exception, match="initdb is nowhere"):
+        missing("initdb is nowhere")
+
+
+def test_in_ci_the_test_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+
+    with pytest.raises(pytest.fail.Exception, match="initdb is nowhere"):
+        missing("initdb is nowhere")
+
+
+@pytest.fixture
+def kills(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What would have been killed, with which signal."""
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *call: killed.append(call))
+    return killed
+
+
+DEATH = (os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("point", list(CrashPoint))
+def test_a_setting_names_a_tool_and_one_of_its_points(point: CrashPoint) -> None:
+    assert Crash.parse(f"payments.refund:{point}") == Crash("payments.refund", point)
+    assert Crash.parse(f"a:b@c:{point}@refund") == Crash("a:b@c", point, "refund")
+
+
+def test_without_a_setting_nothing_ever_dies() -> None:
+    crash = Crash.parse("")
+
+    for point in CrashPoint:
+        crash.at("", "", point)
+        crash.at("payments.refund", "refund", point)
+
+
+def test_only_the_named_tool_dies_at_the_named_point(
+    kills: list[tuple[int, int]],
+) -> None:
+    crash = Crash.parse("payments.refund:after_call@refund")
+
+    crash.at("mail.send", "refund", CrashPoint.AFTER_CALL)
+    crash.at("payments.refund", "refund", CrashPoint.BEFORE_CLAIM)
+    crash.at("payments.refund", "refund-2", CrashPoint.AFTER_CALL)
+    assert not kills
+    crash.at("payments.refund", "refund", CrashPoint.AFTER_CALL)
+    assert kills == [DEATH]
+
+
+def test_of_many_workers_the_first_dies(kills: list[tuple[int, int]], tmp_path: Path) -> None:
+    once = str(tmp_path / "crashed")
+    first, second = (Crash.parse("mail.send:after_call", once) for _ in range(2))
+
+    for crash in (first, second, first):
+        crash.at("mail.send", "mail", CrashPoint.AFTER_CALL)
+
+    assert kills == [DEATH]
+
+
+async def test_a_call_that_ends_early_dies_at_its_end(
+    kills: list[tuple[int, int]],
+) -> None:
+    with Crash.parse("mail.send:during_call").during("mail.send", "mail"):
+        await asyncio.sleep(0)
+        assert not kills
+    assert kills == [DEATH]
+
+
+async def test_a_call_that_lasts_dies_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = asyncio.Event()
+    monkeypatch.setattr(os, "kill", lambda *_: died.set())
+    with Crash.parse("mail.send:during_call").during("mail.send", "mail"):
+        await died.wait()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["payments.refund", "payments.refund:later", ":after_call", "payments.refund:after_call@"],
+)
+def test_what_is_no_point_is_refused_with_the_points_there_are(setting: str) -> None:
+    with pytest.raises(CrashSettingError) as refused:
+        Crash.parse(setting)
+
+    assert str(refused.value).startswith(f"{setting!r} is not tool:point")
+    assert all(point in str(refused.value) for point in CrashPoint)
+
+
+def test_a_result_of_ours_has_the_head() -> None:
+    head = head_in(b'{"head": {"seq": 3, "hash": "sha256:0"}}')
+
+    assert head is not None
+    assert (head.seq, head.hash) == (3, "sha256:0")
+
+
+@pytest.mark.parametrize("data", [b'{"head": "main"}', b'{"head": {"n": 1}}', b"[]", b"\xff"])
+def test_a_result_of_an_activity_that_is_not_ours_has_none(data: bytes) -> None:
+    assert head_in(data) is None
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["starter.py", "list"],
+        ["worker.py"],
+        ["devserver.py"],
+        ["-m", "surehand.cli.migrate"],
+    ],
+    ids=" ".join,
+)
+def test_a_program_without_packages_says_how_to_get_them(
+    arguments: list[str],
+) -> None:
+    # -S: as an interpreter that has no packages at all.
+    done = subprocess.run(
+        [sys.executable, "-S", *arguments],
+        cwd=ROOT,
+        env={},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("surehand: its packages are not installed for ")
+    assert line.endswith("`source .venv/bin/activate`, or `make venv` first")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    written = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+    assert re.findall(r'^version = "(.+)"', written, flags=re.MULTILINE) == [VERSION]
