@@ -79,7 +79,6 @@ class Selection:
 
     @property
     def tools(self) -> str:
-        """Return the modules of its tools."""
         return {**KINDS, **_OWN}.get(self.kind, CREDITS)
 
     @property

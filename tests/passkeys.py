@@ -29,7 +29,6 @@ def as_json(value: Any) -> bytes:
 
 
 def digest_of(claims: bytes) -> bytes:
-    """What one decision is known by."""
     return hashlib.sha256(f"{TYP}\n{b64(claims)}".encode()).digest()
 
 
@@ -147,7 +146,6 @@ class Authenticator:
         return put_together(self.header(found), raw, found.signature)
 
     def proofs(self, *claims: Any) -> list[str]:
-        """Return the proofs of several decisions by one gesture."""
         raw = [as_json(one) for one in claims]
         digests = [b64(digest_of(one)) for one in raw]
         found = self.get(challenge_over(digests))
@@ -161,7 +159,6 @@ def put_together(header: Any, claims: bytes, signature: bytes) -> str:
 
 
 def taken_apart(proof: str) -> tuple[dict[str, Any], bytes, bytes]:
-    """Return header, claims and signature of a proof."""
     head, claims, signature = (
         base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in proof.split(".")
     )

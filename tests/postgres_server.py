@@ -152,12 +152,10 @@ class PostgresServer:
         self._process = None
 
     def remove(self) -> None:
-        """End it and delete its data."""
         self._end(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def create_database(self, name: str, owner: str = SUPERUSER) -> str:
-        """Create an empty database; returns its SQLAlchemy URL."""
         self.execute(f'CREATE DATABASE "{name}" OWNER "{owner}"')
         return self.url(name, owner)
 
@@ -176,7 +174,6 @@ class PostgresServer:
         self._run("pg_restore", *self._where(database), "--exit-on-error", name)
 
     def execute(self, sql: str, database: str = "postgres") -> str:
-        """Run SQL as the superuser; returns psql's unaligned output."""
         where = self._where(database)
         return self._run("psql", *where, "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", sql)
 

@@ -273,7 +273,6 @@ def untraced(history: str) -> str:
 
 
 async def record(names: list[str], folder: Path) -> None:
-    """Play the scenes and write their histories."""
     url = f"sqlite:///{folder / 'ledger.db'}"
     migrate(url)
     server = DevServer.start(db_file=folder / "temporal.db", ui_port=None)

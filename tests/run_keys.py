@@ -17,9 +17,7 @@ class AllKnown:
     """A key for each run, made of its name."""
 
     def known(self, root: str) -> RunKey:
-        """Return the key of a run."""
         return RunKey.of(hashlib.sha256(root.encode()).digest())
 
     async def key_of(self, root: str, *, make: bool) -> RunKey:
-        """Return the key of a run."""
         return self.known(root)

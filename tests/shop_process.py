@@ -48,7 +48,6 @@ class ShopProcess:
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start the process and return when it listens."""
         command = python(self.module, *self.options())
         log = self.db.with_suffix(".log")
         shop = self._process = Child(command, environment=os.environ, log=log, folder=ROOT)
@@ -65,15 +64,12 @@ class ShopProcess:
         self._http = httpx.Client(base_url=self.url, timeout=60, trust_env=False, limits=limits)
 
     def options(self) -> list[str]:
-        """Return the command's options."""
         return ["--db", str(self.db), "--port", str(self._port)]
 
     def output(self) -> str:
-        """Return what the process has printed."""
         return "" if self._process is None else self._process.output()
 
     def database(self) -> sqlite3.Connection:
-        """Open its file, past all of our calls."""
         connection = sqlite3.connect(self.db)
         connection.row_factory = sqlite3.Row
         return connection
@@ -85,7 +81,6 @@ class ShopProcess:
         self._close()
 
     def kill(self) -> None:
-        """Kill the process, whatever it is doing."""
         if self._process is not None:
             self._process.kill()
         self._close()
@@ -111,7 +106,6 @@ class ShopProcess:
         self._ask("PUT", f"/admin/faults/{endpoint}", json=fault)
 
     def clear_faults(self) -> None:
-        """Let all endpoints behave well."""
         self._http_client().delete("/admin/faults").raise_for_status()
 
     def new_order(self, **order: Any) -> str:
@@ -131,7 +125,6 @@ class ShopProcess:
         self._wait(endpoint, timeout_s, requests=n)
 
     def wait_effects(self, endpoint: str, n: int, timeout_s: float = 20) -> None:
-        """Wait until n effects are in the database."""
         self._wait(endpoint, timeout_s, effects=n)
 
     def wait_finished(self, endpoint: str, n: int, timeout_s: float = 20) -> None:

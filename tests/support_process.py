@@ -30,14 +30,12 @@ class SupportProcess(ShopProcess):
         return {"SUPPORT_URL": self.url, "SUPPORT_SMTP": f"127.0.0.1:{self._smtp_port}"}
 
     def start(self) -> None:
-        """Start the process and return when both listen."""
         super().start()
         said = re.search(r"takes mail on .*:(\d+)\n", self.output())
         assert said is not None
         self._smtp_port = int(said[1])
 
     def options(self) -> list[str]:
-        """Return the command's options."""
         return [*super().options(), "--smtp-port", str(self._smtp_port)]
 
     def open_ticket(self, **ticket: Any) -> str:
@@ -46,12 +44,10 @@ class SupportProcess(ShopProcess):
         return opened["ticket_id"]
 
     def tickets(self) -> set[str]:
-        """Return the ids of all tickets."""
         with self.database() as connection:
             return {row["ticket_id"] for row in connection.execute("SELECT * FROM tickets")}
 
     def ticket(self, ticket_id: str) -> dict[str, Any]:
-        """Return a ticket."""
         found: dict[str, Any] = self._ask("GET", f"/tickets/{ticket_id}")
         return found
 

@@ -25,7 +25,6 @@ Tests = list[pytest.Item]
 
 @pytest.fixture
 def found(request: pytest.FixtureRequest) -> Tests:
-    """All tests, whichever of them are run."""
     if request.config.option.file_or_dir:
         pytest.skip("looks at the marks of all tests: run them without a path")
     found = request.config.stash[FOUND]

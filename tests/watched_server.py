@@ -50,7 +50,6 @@ class WatchedServer:
         return DevServer.start(cli=self._cli, log_file=self._log, ui_port=None, port=port)
 
     def close(self) -> None:
-        """End the server and the watching."""
         self._ended.set()
         self._watcher.join()
         self.server.kill()  # a good end takes ten seconds

@@ -62,7 +62,6 @@ class WorkerProcess(Child):
         self.kill()
 
     def wait_ready(self) -> Self:
-        """Wait until it takes work."""
         self.wait_said("worker.ready")
         return self
 
@@ -80,7 +79,6 @@ class WorkerProcess(Child):
 
     @property
     def killed(self) -> bool:
-        """Whether it has ended by SIGKILL."""
         return self.returncode == -signal.SIGKILL
 
     def limit(self, what: int, soft: int) -> None:

@@ -39,7 +39,6 @@ class Served:
         return str(done.document()["link"])
 
     def paste(self, command: str) -> None:
-        """Do what a page tells an administrator to paste."""
         typed = command.replace("python starter.py", shlex.join(self.starter.command()))
         done = subprocess.run(
             ["bash", "-ec", f"set -o pipefail; {typed}"],
@@ -86,7 +85,6 @@ class Approver:
     served: Served
 
     async def signs_in(self) -> None:
-        """Open a link, and sign in with it."""
         await self.page.goto(self.served.link(self.name))
         await expect(self.page.locator("#whom")).to_have_text(self.name)
         await self.page.get_by_role("button", name="Sign in").click()
@@ -105,7 +103,6 @@ class Approver:
         return await self.page.locator("#public").inner_text()
 
     async def opens(self, approval_id: str) -> None:
-        """Open one request."""
         await self.page.goto(f"{self.served.url}/approval?id={quote(approval_id)}")
 
     async def says(self, *texts: str) -> None:
@@ -115,12 +112,10 @@ class Approver:
 
     @property
     def approve(self) -> Locator:
-        """The button that approves."""
         return self.page.get_by_role("button", name="Approve")
 
     @property
     def reject(self) -> Locator:
-        """The button that rejects."""
         return self.page.get_by_role("button", name="Reject")
 
 

@@ -25,7 +25,6 @@ class RunPage:
 
     @classmethod
     async def of(cls, page: Page, run_id: str) -> RunPage:
-        """Open the page of a run."""
         await page.goto(f"/namespaces/default/workflows/{run_id}")
         await page.get_by_test_id("user-metadata-tab").click()
         return cls(page)

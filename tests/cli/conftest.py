@@ -47,7 +47,6 @@ def worker(
 
 @pytest.fixture
 def starter(settings: dict[str, str], worker: WorkerProcess, tmp_path: Path) -> Starter:
-    """``python starter.py`` with everything it needs."""
     return Starter(settings, tmp_path)
 
 
@@ -64,7 +63,6 @@ def verbs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Verbs:
-    """The verbs in this process, with everything they need."""
     return Verbs(settings, tmp_path, monkeypatch)
 
 

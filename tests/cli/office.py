@@ -28,7 +28,6 @@ class LedgerOffice(ABC):
     def opened(
         cls, ledger_url: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: str
     ) -> Self:
-        """At this ledger, with settings beside it."""
         url = make_url(ledger_url)
         if url.get_backend_name() == "postgresql":
             url = url.set(username=OWNER)

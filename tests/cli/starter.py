@@ -48,11 +48,9 @@ class Ended:
     err: str
 
     def document(self) -> Any:
-        """The one JSON document on stdout."""
         return json.loads(self.out)
 
     def line(self) -> str:
-        """The one line on stderr."""
         lines = self.err.strip().splitlines()
         assert len(lines) == 1, self.err
         return lines[0]

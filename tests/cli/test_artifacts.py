@@ -110,7 +110,6 @@ HTML: Final = b"<!doctype html><script>alert(document.cookie)</script>"
 
 
 async def kept(scene: Scene, content: bytes, type_: str, step_id: str = STEP) -> str:
-    """Keep an artifact of a step's; returns its id."""
     found = await scene.artifacts.keep_bytes(scene.tenant, RUN, content, type_)
     with scene.tx() as tx:
         artifact_rows.record(tx, RUN, step_id, found)

@@ -41,7 +41,6 @@ def dev(settings: dict[str, str], tmp_path: Path) -> Iterator[Child]:
 
 
 def pid_of(dev: Child, program: str) -> int:
-    """The process of that folder which runs a program."""
     found = running(str(dev.log.parent))
     [pid] = [pid for pid, command in found if program in command and pid != dev.pid]
     return pid

@@ -61,7 +61,6 @@ class Office:
         )
 
     def wrapped(self, name: str) -> bytes:
-        """Return a run's key as the ledger has it."""
         with closing(sqlite3.connect(self.folder / "ledger.db")) as ledger:
             asked = ledger.execute("SELECT wrapped FROM run_keys WHERE run_id = ?", (name,))
             return bytes(asked.fetchone()[0])

@@ -68,7 +68,6 @@ def office(
 
 
 async def end_all(address: str, queue: str) -> None:
-    """Terminate the runs of a task queue."""
     client = await Client.connect(address)
     left = f"TaskQueue = '{queue}' AND ExecutionStatus = 'Running'"
     async for run in client.list_workflows(left):

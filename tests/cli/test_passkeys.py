@@ -49,8 +49,6 @@ def verbs(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def send(environment: dict[str, str], run_id: str, decision: Decision) -> Verdict:
-    """Send a decision as a page's server does."""
-
     async def sent() -> Verdict:
         client = await Client.connect(
             environment["TEMPORAL_ADDRESS"], data_converter=pydantic_data_converter

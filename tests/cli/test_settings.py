@@ -16,7 +16,6 @@ DATABASE = "postgresql://worker:p%40ss:w@rd@db/surehand?sslmode=require&sslpassw
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verbs:
-    """The verbs with nothing around them."""
     return Verbs({}, tmp_path, monkeypatch)
 
 

@@ -39,7 +39,6 @@ class Office(LedgerOffice):
         return asyncio.run(read())
 
     def granted(self, *arguments: str, **settings: str) -> StandingShown:
-        """Grant one and return what it says."""
         ended = self.done("grant", *TOOL, "--until", "30d", "--json", *arguments, **settings)
         return StandingChanged.model_validate(ended.document()).standing
 
@@ -47,7 +46,6 @@ class Office(LedgerOffice):
         return StandingList.model_validate(self.done("list", "--json").document()).standing
 
     def key(self, name: str) -> str:
-        """Make somebody's key, register it, and return its file."""
         file = self.folder / f"{name}.pem"
         new_key(file)
         ended = self.verbs("principal", "add", name, "--key", f"{file}.pub", SUREHAND_USER="root")

@@ -137,7 +137,6 @@ class Cluster:
         return self.run(service, self.compose.here["python"], "starter.py", *here)
 
     def register(self, name: str) -> str:
-        """Register somebody, and return the file of their key."""
         file = str(self.folder / f"{name}.pem")
         for words in (["keygen", file], ["add", name, "--key", f"{file}.pub", "--as", "root"]):
             made = self.administrator("principal", *words)
@@ -145,7 +144,6 @@ class Cluster:
         return file
 
     def log(self, service: str) -> str:
-        """What all processes of a service have printed."""
         return "\n".join(p.read_text() for p in sorted((self.folder / "logs").glob(f"{service}-*")))
 
     def wait_for_log(self, service: str, word: str, times: int) -> None:
@@ -195,7 +193,6 @@ class Cluster:
         print(f"{service}: {time.monotonic() - began:.1f} s", flush=True)
 
     def spawn(self, service: str, command: list[str]) -> None:
-        """Start one more process of a service."""
         number = len(self._running.setdefault(service, []))
         log, environment = self.folder / "logs" / f"{service}-{number}", self._environment(service)
         if service == "worker" and number:

@@ -54,7 +54,6 @@ class Compose:
         return [f"volumes/{name}" for name in self._volumes]
 
     def image_tag(self, service: str) -> str:
-        """The version that a service's image is pinned to."""
         return str(self._services[service]["image"]).rpartition(":")[2]
 
     def is_one_shot(self, service: str) -> bool:
@@ -62,7 +61,6 @@ class Compose:
         return str(self._services[service].get("restart", "")).startswith("on-failure")
 
     def replicas(self, service: str) -> int:
-        """How many containers of a service there are."""
         return int(self._services[service].get("deploy", {}).get("replicas", 1))
 
     def environment(self, service: str) -> dict[str, str]:
@@ -78,7 +76,6 @@ class Compose:
         return [self.translate(service, word) for word in words]
 
     def health_check(self, service: str) -> list[str]:
-        """The command that says whether a service is well."""
         kind, *words = self._services[service]["healthcheck"]["test"]
         assert kind == "CMD", f"{service}: a shell's health check cannot be translated"
         return [self.translate(service, word) for word in words]

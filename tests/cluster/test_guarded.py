@@ -37,7 +37,6 @@ def cluster() -> Iterator[Cluster]:
 
 
 def document(cluster: Cluster, *words: str) -> dict[str, object]:
-    """Return what a verb says as JSON."""
     done = cluster.starter(*words, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, object] = json.loads(done.stdout)

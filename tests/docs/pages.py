@@ -44,7 +44,6 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return the blocks of a page, first to last."""
     text = page.read_text(encoding="utf-8")
     found = []
     for match in _BLOCK.finditer(text):

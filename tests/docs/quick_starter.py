@@ -81,7 +81,6 @@ def _serve(asking: socket.socket) -> None:
 
 
 def ask() -> None:
-    """Ask for the verb, and end as it does."""
     asked = {
         "pid": os.getpid(),
         "arguments": sys.argv[1:],

@@ -16,7 +16,6 @@ from tests.e2e.stage import Stage
 
 
 async def executions(stage: Stage, run: Run) -> list[WorkflowHistory]:
-    """Return the histories of a run's executions, oldest first."""
     found, run_id = list[WorkflowHistory](), None
     while run_id != "":
         handle = stage.client.get_workflow_handle(run.run_id, run_id=run_id)

@@ -32,7 +32,6 @@ class Between(Interceptor, WorkerInterceptor):
         return Handed(next)
 
     async def around(self, input: ExecuteActivityInput, execute: Execute) -> Any:
-        """Run one activity."""
         return await execute(input)
 
 
@@ -79,7 +78,6 @@ class Pause(Between):
             await self._reached.wait()
 
     def go_on(self) -> None:
-        """Let it run, and all later calls."""
         self._go_on.set()
 
 

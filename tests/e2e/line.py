@@ -42,12 +42,10 @@ class Line:
             server.close()
 
     def cut(self) -> None:
-        """Forward nothing from now on."""
         self._whole.clear()
         self._cut.set()
 
     def mend(self) -> None:
-        """Forward new connections again."""
         self._cut.clear()
         self._whole.set()
 

@@ -24,7 +24,6 @@ async def told(run: Run, verb: Verb, message: Message) -> str:
 
 
 async def refusal(run: Run, verb: Verb, message: Message) -> str:
-    """Send what is refused, and return why."""
     with pytest.raises(WorkflowUpdateFailedError) as error:
         await told(run, verb, message)
     return str(error.value.cause)

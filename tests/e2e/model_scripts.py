@@ -40,6 +40,5 @@ def asked(tmp_path: Path) -> int:
 
 
 def said(result: RunResult) -> Any:
-    """Return what the model has said last, as JSON."""
     assert result.state is RunState.COMPLETED, result.error
     return json.loads(str(result.output))

@@ -124,7 +124,6 @@ def _seen(span: trace_pb2.Span, resource: dict[str, Any]) -> Seen:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """Serve at a port of its own."""
     receiver = Receiver("")
 
     class Handler(BaseHTTPRequestHandler):

@@ -20,7 +20,6 @@ def paper(stage: Stage, name: str) -> str:
 
 
 def files(stage: Stage, name: str, **more: Any) -> dict[str, Any]:
-    """Return a step that files a paper."""
     params = {"name": paper(stage, name), "once": str(more.pop("once", ""))}
     return {"id": f"file-{name}", "tool": "papers.file", "params": params, **more}
 

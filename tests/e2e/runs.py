@@ -39,7 +39,6 @@ _QUERY_TIMEOUT: Final = timedelta(seconds=3)
 
 
 def example_plan(name: str, **changed_input: Any) -> Plan:
-    """Return a plan of ``examples/`` with another input."""
     plan = yaml.safe_load((EXAMPLES / name).read_text())
     plan["input"].update(changed_input)
     return Plan.model_validate(plan)
@@ -93,7 +92,6 @@ class Run:
         return await until(self.view, reached, timeout_s)
 
     async def in_state(self, state: RunState) -> RunView:
-        """Wait until the run is in a state."""
         return await self.until(lambda view: view.result.state is state)
 
     async def asks(self, step_id: str | None = None) -> ApprovalRequest:
@@ -129,7 +127,6 @@ class Run:
         return heads
 
     async def send(self, decision: object) -> None:
-        """Send a decision as a signal."""
         await self.handle.signal("decide", decision)
 
     async def decide(self, decision: object) -> Verdict:
@@ -183,15 +180,12 @@ def decision_on(request: ApprovalRequest, **changes: Any) -> Decision:
 
 
 def step(result: RunResult, step_id: str) -> StepView:
-    """Return one step of a run."""
     return next(view for view in result.steps if view.id == step_id)
 
 
 def states(result: RunResult) -> dict[str, str]:
-    """Return the state of each step."""
     return {view.id: view.state.value for view in result.steps}
 
 
 def timeline(view: RunView, step_id: str) -> str:
-    """Return what the run tells of one step."""
     return "\n".join(line.text for line in view.timeline if line.step_id == step_id)

@@ -112,7 +112,6 @@ class Stage:
         }
 
     def worker(self, **settings: str) -> WorkerProcess:
-        """Start a worker as a process of its own."""
         return WorkerProcess(self.environment(**settings), self.folder)
 
     def freezing_worker(self, **settings: str) -> WorkerProcess:
@@ -202,7 +201,6 @@ class Stage:
             assert broken is None, f"{run.run_id}: {broken}"
 
     def now(self) -> datetime:
-        """Return the database's clock."""
         with self.ledger.transaction(DEFAULT_TENANT) as tx:
             return datetime.fromtimestamp(tx.now_ms / 1000, UTC)
 
@@ -244,11 +242,9 @@ class Stage:
         return [row for row in rows if not types or row["type"] in types]
 
     def run_rows(self, run: Run) -> list[dict[str, Any]]:
-        """Return the run's row."""
         return self._rows(runs, run, runs.c.run_id)
 
     def approval_rows(self, run: Run) -> list[dict[str, Any]]:
-        """Return a run's approval requests."""
         return self._rows(approvals, run, approvals.c.requested_ms)
 
     def decision_rows(self, run: Run) -> list[dict[str, Any]]:
@@ -256,15 +252,12 @@ class Stage:
         return self._rows(decisions, run, decisions.c.at_ms)
 
     def steering_rows(self, run: Run) -> list[dict[str, Any]]:
-        """Return what steered a run, in its order."""
         return self._rows(steerings, run, steerings.c.at_ms)
 
     def intervention_rows(self, run: Run) -> list[dict[str, Any]]:
-        """Return a run's interventions, oldest first."""
         return self._rows(interventions, run, interventions.c.opened_ms)
 
     def step_rows(self, run: Run) -> list[dict[str, Any]]:
-        """Return the attempts of a run's steps."""
         return self._rows(steps, run, steps.c.started_ms)
 
     def _rows(self, table: Any, run: Run, order: Any) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ START, APPROVE, STEER = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.
 
 
 def defined_by(block: str) -> dict[str, Any]:
-    """Return what a block of the page defines."""
     names: dict[str, Any] = {}
     exec(compile(block, str(PAGE), "exec"), names)
     return names

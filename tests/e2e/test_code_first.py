@@ -46,7 +46,6 @@ def code(name: str, **given: Any) -> Plan:
 
 @pytest.fixture
 def orders(stage: Stage) -> list[str]:
-    """Three orders that may be refunded."""
     return [stage.shop.new_order() for _ in range(3)]
 
 
@@ -257,7 +256,6 @@ async def test_code_that_names_an_unknown_tool_does_nothing(stage: Stage, order_
 
 
 async def current_details(run: Run) -> str:
-    """Return what the Web UI shows of the run."""
     metadata = await run.handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     return str(metadata.current_details)
 
@@ -273,7 +271,6 @@ async def shows(run: Run, state: str, tenant: str, pending: int) -> None:
 
 
 async def summaries(run: Run) -> list[str]:
-    """Return what the Web UI shows beside each activity."""
     history = await run.handle.fetch_history()
     converter = run.handle._client.data_converter.payload_converter
     return [

@@ -279,7 +279,6 @@ async def test_a_condition_of_a_plan_can_name_it(stage: Stage, folder: Path) -> 
 
 
 def granted(stage: Stage, granter: str, key: Any = None, **limits: Any) -> Standing:
-    """Grant a standing approval of the shop's refund."""
     tool = load_toolbox([SHOP_TOOLS]).get("payments.refund")
     assert tool is not None
     limits = {"version": tool.version, "schema_hash": tool.schema_hash, **limits}

@@ -229,7 +229,6 @@ async def signal_by_cli(stage: Stage, cli: Path, run: Run, decision: dict[str, A
 async def found(
     stage: Stage, asked: Asked, request: str, decision: str, verdict: Verdict, before: int
 ) -> Line:
-    """Return the line of the table that was seen."""
     rows = {row["approval_id"]: row["state"] for row in stage.approval_rows(asked.run)}
     types = [
         event["type"].removeprefix("decision.")

@@ -327,7 +327,6 @@ def page(number: int, tool: str = "pages.write", **more: Any) -> dict[str, Any]:
 
 
 async def kept_as(stage: Stage, run: Run, artifact: Artifact) -> bytes:
-    """Return what a run has kept."""
     store = ArtifactStore(str(stage.folder / "artifacts"), stage.ledger, largest_inline=1024)
     return await store.read_bytes(stage.tenant, run.run_id, artifact)
 

@@ -49,7 +49,6 @@ def address_of(taken: socket.socket) -> str:
 
 
 def scraped(address: str) -> str:
-    """Return what the endpoint shows."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(f"http://{address}/metrics", timeout=10) as response:
         text: str = response.read().decode()

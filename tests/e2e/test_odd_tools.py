@@ -27,7 +27,6 @@ QUICK = {
 
 @pytest.fixture(autouse=True)
 def anew() -> None:
-    """Count the calls anew."""
     odd.CALLS.clear()
 
 
@@ -36,7 +35,6 @@ def plan(*steps: dict[str, Any], **more: Any) -> Plan:
 
 
 async def asks_a_human(stage: Stage, run: Run) -> None:
-    """Wait for the run's question, and answer it."""
     [question] = (await run.in_state(RunState.NEEDS_INTERVENTION)).result.waiting_for
     assert set((await stage.effect_states(run)).values()) == {"in_doubt"}
     await run.resolve(intervention_id=question.id, outcome="happened", evidence="bank statement")

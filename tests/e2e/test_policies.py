@@ -27,7 +27,6 @@ STRICT = "tests.variants.refund_strict"
 
 
 def refund(order_id: str, **approval: Any) -> Plan:
-    """Return a plan of one refund."""
     params = {"order_id": order_id, "amount": FULL, "currency": "EUR"}
     step: dict[str, Any] = {"id": "refund", "tool": "payments.refund", "params": params}
     return Plan.model_validate([step | ({"approval": approval} if approval else {})])

@@ -74,7 +74,6 @@ def _messages(run: Run, order_id: str, request: Any) -> Messages:
 
 
 def paid(stage: Stage, order_id: str) -> tuple[int, int]:
-    """Return refunds and their cancellations."""
     counts = stage.shop.counts(order_id)
     return counts["refunds"], counts["refund_cancellations"]
 
@@ -215,7 +214,6 @@ EACH: Final = [
 
 
 async def judged(stage: Stage, run: Run) -> int:
-    """Return how many messages the run has judged."""
     kinds = [
         f"{what}.{how}" for what in ("steering", "decision") for how in ("accepted", "refused")
     ]

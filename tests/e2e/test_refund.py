@@ -256,7 +256,6 @@ async def test_a_first_call_with_refused_params_is_skipped(
 
 
 async def refusal(stage: Stage, workflow_id: str, request: StartRun) -> ApplicationError:
-    """Start a run that is refused, and return why."""
     handle = await stage.client.start_workflow(
         WORKFLOW,
         request,

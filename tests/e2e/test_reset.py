@@ -220,7 +220,6 @@ GO: dict[str, Any] = {"id": "go", "wait": {"event": "go"}}
 
 
 async def went_on(run: Run) -> None:
-    """Send the event that the run waits for."""
     await run.in_state(RunState.WAITING_EVENT)
     event = {"actor": "uma", "event_id": "1", "name": "go", "about": "", "payload": 1}
     await run.handle.signal("event", event)

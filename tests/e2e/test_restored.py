@@ -76,7 +76,6 @@ def starter(stage: Stage) -> Starter:
 
 
 def begin_anew(stage: Stage, behind: list[dict[str, Any]], cli: Path) -> None:
-    """Run the commands that the verb has printed."""
     for one in behind:
         program, *words = shlex.split(one["command"])
         assert program == "temporal"

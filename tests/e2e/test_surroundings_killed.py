@@ -27,7 +27,6 @@ async def one_refund(stage: Stage, run: Run, order_id: str) -> None:
 
 @pytest.fixture
 def killable_database() -> Iterator[PostgresServer]:
-    """A PostgreSQL of this test's own."""
     try:
         server = PostgresServer.start()
     except PostgresMissing as error:

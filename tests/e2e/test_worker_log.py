@@ -145,7 +145,6 @@ READY = {"ready": True, "ledger": "ok", "temporal": "ok", "polling": "ok"}
 
 
 def asked(address: str, path: str = "/readyz") -> tuple[int, dict[str, Any]]:
-    """Return what the endpoint answers; 0: it does not."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"http://{address}{path}", timeout=10) as response:
@@ -176,7 +175,6 @@ class TestLedger:
 
     @pytest.fixture
     def database(self) -> Iterator[PostgresServer]:
-        """A PostgreSQL of this test's own."""
         try:
             server = PostgresServer.start()
         except PostgresMissing as error:

@@ -63,7 +63,6 @@ def effect_call(
     lease: timedelta = LEASE,
     artifacts: ArtifactStore | None = None,
 ) -> EffectCall:
-    """Return one attempt at a write."""
     every, store = timedelta(seconds=1), artifacts or scene.artifacts
     context = WorkerContext(scene.ledger, Toolbox([loaded]), store, Crash(), lease, every)
     return EffectCall(context, loaded, Payment(**request.params), request)
@@ -94,7 +93,6 @@ async def read_once(
 
 
 def request_for(scene: Scene, loaded: Tool, **changes: Any) -> ClaimRequest:
-    """Return the claim of a tool's call."""
     window = loaded.repeatable_for
     values = {"recovery": loaded.recovery, "window": window, "timeout": loaded.timeout}
     return scene.call(**{**values, "settle": loaded.settle, **changes})

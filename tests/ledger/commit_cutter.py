@@ -36,7 +36,6 @@ class CommitCutter:
         self.cuts = 0
 
     def arm(self, cut: Cut) -> None:
-        """Cut the next COMMIT, once."""
         self._armed = cut
 
     @classmethod

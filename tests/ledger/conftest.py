@@ -65,7 +65,6 @@ def other(ledger: Ledger) -> Scene:
 
 @pytest.fixture(params=DATABASES)
 def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    """A database without tables."""
     if request.param == "sqlite":
         return databases.sqlite(tmp_path / "empty.db")
     request.getfixturevalue("postgres_ledgers")  # makes the roles

@@ -35,14 +35,12 @@ def sqlite(file: Path) -> Database:
 
 
 def postgresql(server: PostgresServer, url: str) -> Database:
-    """Name a PostgreSQL database by one of its URLs."""
     name = make_url(url).database
     assert name is not None
     return Database("postgresql", url, server.url(name, OWNER))
 
 
 async def until_one_waits(tx: Transaction) -> None:
-    """Wait until somebody waits for a lock of PostgreSQL."""
     waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
     async with asyncio.timeout(30):
         while not tx.connection.execute(waiting).scalar_one():

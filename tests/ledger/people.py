@@ -51,7 +51,6 @@ def administration(scene: Place) -> Iterator[Transaction]:
 
 
 def person(scene: Place, name: str, *roles: str, permissions: tuple[str, ...] = ()) -> str:
-    """Register somebody and return the name."""
     granted: list[tuple[Kind, str]] = [("role", role) for role in roles]
     granted += [("permission", permission) for permission in permissions]
     with administration(scene) as tx:
@@ -62,13 +61,11 @@ def person(scene: Place, name: str, *roles: str, permissions: tuple[str, ...] = 
 
 
 def revoked(scene: Place, name: str, kind: Kind, what: str) -> None:
-    """Take a role or a permission away."""
     with administration(scene) as tx:
         assert principals.revoke(tx, name, kind, what, ADMINISTRATOR)
 
 
 def granted(scene: Place, name: str, permission: str) -> None:
-    """Give a permission."""
     with administration(scene) as tx:
         assert principals.grant(tx, name, "permission", permission, ADMINISTRATOR)
 

@@ -17,7 +17,6 @@ SET = ("set_by", "set_ms")
 
 
 def limited(scene: Place, **limits: Any) -> None:
-    """Set all quotas of a tenant."""
     with administration(scene) as tx:
         none = {field.name: field.default for field in fields(Limits) if field.name not in SET}
         change_limits(tx, ADMINISTRATOR, **none | limits)

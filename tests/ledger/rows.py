@@ -86,6 +86,5 @@ def write(scene: Scene, table: Table, **changes: Any) -> None:
 
 
 def change(scene: Scene, table: Table, **changes: Any) -> None:
-    """Update all of this tenant's rows of a table."""
     with scene.tx() as tx:
         tx.execute(update(table).where(table.c.tenant_id == scene.tenant).values(changes))

@@ -120,12 +120,10 @@ class Scene:
 
     @cached_property
     def artifacts(self) -> ArtifactStore:
-        """A store of this test's own, in memory."""
         return ArtifactStore("memory:///", self.ledger, largest_inline=LARGEST_INLINE)
 
     @classmethod
     def begin(cls, ledger: Ledger, tenant: str) -> Scene:
-        """Open this tenant's first run."""
         scene = cls(ledger, tenant)
         scene.open_run(RUN)
         return scene
@@ -138,7 +136,6 @@ class Scene:
             yield tx
 
     def start(self, run_id: str, **changes: Any) -> StartRun:
-        """Return the start of a run of this tenant."""
         plan = Plan.model_validate([{"id": STEP, "tool": "payments.refund"}])
         values = {"run_id": run_id, "tenant": self.tenant, "user": "ada", "plan": plan, **changes}
         return StartRun(**values)
@@ -172,7 +169,6 @@ class Scene:
             return claims.claim(tx, request)
 
     def claimed(self, request: ClaimRequest, after: timedelta = NOW) -> Entry:
-        """Claim and take for granted that it works."""
         result = self.claim(request, after)
         assert isinstance(result, Claimed), result
         return result.entry
@@ -220,7 +216,6 @@ class Scene:
         return self.entry(entry.entry_id), intervention
 
     def undo(self, entry: Entry, **changes: Any) -> ClaimRequest:
-        """The claim that compensates an entry."""
         values: dict[str, Any] = {
             "run_id": entry.run_id,
             "step_id": entry.step_id,
@@ -371,7 +366,6 @@ class Scene:
         return judged.verdict
 
     def rows(self, table: Table, **where: Any) -> list[dict[str, Any]]:
-        """Return this tenant's rows of a table."""
         query = select(table).where(table.c.tenant_id == self.tenant)
         for name, value in where.items():
             query = query.where(table.c[name] == value)
@@ -379,7 +373,6 @@ class Scene:
             return tx.all(query.order_by(*table.primary_key.columns))
 
     def row(self, table: Table, **where: Any) -> dict[str, Any]:
-        """Return the one row that there is."""
         (found,) = self.rows(table, **where)
         return found
 

@@ -90,14 +90,12 @@ def granted(
 
 
 def grant(granter: str, wanted: Scope, nonce: str, signature: str | None) -> StandingGrant:
-    """A standing approval on its way to the ledger."""
     return StandingGrant(
         granter=granter, scope=wanted, nonce=nonce, signature=signature, reason="as every week"
     )
 
 
 def revoked(scene: Place, standing: Standing, actor: str = "root") -> None:
-    """Revoke a standing approval."""
     with administration(scene) as tx:
         assert standing_grants.revoke(tx, standing.standing_id, actor)
 
@@ -147,7 +145,6 @@ def ask(
 
 
 def listed(scene: Scene, standing: Standing) -> Listed:
-    """Return what is left of a standing approval."""
     with scene.tx() as tx:
         [found] = [
             one for one in all_standing(tx) if one.standing.standing_id == standing.standing_id

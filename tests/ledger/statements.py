@@ -105,6 +105,5 @@ def pytest_sessionfinish() -> None:
 
 
 def read(file: Path) -> Statements:
-    """Return what a test run has written."""
     found: Statements = pickle.loads(file.read_bytes())
     return found

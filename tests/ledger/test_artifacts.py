@@ -178,7 +178,6 @@ def writer(*bodies: Body) -> Tool:
 
 
 async def attempt(scene: Scene, loaded: Tool, number: int = 1, **changes: Any) -> Any:
-    """Make an attempt of the call."""
     store = changes.pop("artifacts", None)
     request: ClaimRequest = request_for(scene, loaded, attempt=number, **changes)
     return await effect_call(scene, loaded, request, artifacts=store).run()

@@ -68,7 +68,6 @@ class Asked(Provider):
         return self.said
 
     def context(self, scene: Scene) -> WorkerContext:
-        """What a worker has that loads its tool."""
         tools = Toolbox([self.tool(lookup=self.look, settle=AT_ONCE)])
         return WorkerContext(scene.ledger, tools, scene.artifacts, Crash(), LEASE, LEASE / 3)
 

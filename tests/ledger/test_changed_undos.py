@@ -62,7 +62,6 @@ class Deploy:
         return name and Undo(name, lambda params, receipt: params, self.params_version)
 
     def request(self, scene: Scene, *, approved: bool) -> ClaimRequest:
-        """Return the claim of a call by its worker."""
         toolbox, pay = self.toolbox()
         spec = toolbox.undo_spec(pay, approved=approved)
         asked = scene.call(undo=spec, tool_version=self.version)
@@ -71,7 +70,6 @@ class Deploy:
     async def undo(
         self, scene: Scene, entry: Entry, *, cleanup: bool = False, attempt: int = 1
     ) -> CompensationReport:
-        """Have its worker undo an effect."""
         store, tools = scene.artifacts, self.toolbox()[0]
         context = WorkerContext(scene.ledger, tools, store, Crash(), LEASE, LEASE / 3)
         asked = Compensate(

@@ -84,7 +84,6 @@ class Restorable:
         return Scene(ledger, "default")
 
     def begin(self) -> Scene:
-        """Return a tenant with an open run."""
         scene = self.scene(self.database)
         scene.open_run(RUN)
         return scene

@@ -114,7 +114,6 @@ def forge(scene: Scene, gated: ClaimRequest, *, state: str = "approved", **colum
 
 
 async def broken(scene: Scene) -> str | None:
-    """What an audit finds among what is signed."""
     events, _, _ = await scene.ledger.transact(scene.tenant, chain_of, RUN)
     found = await scene.ledger.transact(scene.tenant, first_unproven, RUN, events)
     return None if found is None else str(found)
@@ -338,7 +337,6 @@ ESCALATED = Needs(requirements=(ESCALATES,), expires_in=WINDOW).escalated("chief
 
 
 def rewrite(scene: Scene, **columns: Any) -> None:
-    """Change the request's row; the database may refuse that."""
     with suppress(DBAPIError), scene.tx() as tx:
         tx.execute(update(approvals).where(approvals.c.tenant_id == tx.tenant).values(columns))
 

@@ -41,7 +41,6 @@ def scene(scene: Scene) -> Scene:
 
 
 def wants(scene: Scene, *resources: str, **changes: Any) -> LeaseRequest:
-    """A call's wish for resources."""
     values: dict[str, Any] = {
         "tenant": scene.tenant,
         "run_id": RUN,
@@ -64,7 +63,6 @@ def acquire(
 
 
 def acquired(scene: Scene, request: LeaseRequest, after: timedelta = NOW) -> tuple[Lease, ...]:
-    """Acquire and take for granted that it works."""
     held = acquire(scene, request, after)
     assert not isinstance(held, Busy), held
     return held

@@ -47,7 +47,6 @@ def pages(ledger: Ledger) -> Iterator[None]:
 
 @pytest.fixture
 def passkey(scene: Scene) -> Authenticator:
-    """Ann's."""
     person(scene, "ann", "finance")
     return passkey_of(scene, "ann")
 
@@ -61,7 +60,6 @@ def asked(scene: Scene, proof: Any = "passkey", **changes: Any) -> ClaimRequest:
 def claims(
     scene: Scene, gated: ClaimRequest, *, run_id: str = RUN, edited: str | None = None, **of: Any
 ) -> dict[str, Any]:
-    """What a page has signed for a decision."""
     values = {
         "approval_id": gated.approval_id,
         "params_hash": gated.params_hash,
@@ -74,7 +72,6 @@ def claims(
 
 
 def by(scene: Scene, gated: ClaimRequest, proof: str, **how: Any) -> Verdict:
-    """Deliver ann's decision with a proof."""
     return scene.decide(gated, **{"approver": "ann", "signature": proof, **how})
 
 

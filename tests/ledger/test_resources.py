@@ -92,7 +92,6 @@ class Worker:
     context: WorkerContext
 
     async def call(self, loaded: Tool, run_id: str = RUN, step_id: str = "pay") -> ToolReport:
-        """One attempt at one call."""
         sent = ToolCall(
             tenant=self.scene.tenant,
             run_id=run_id,

@@ -77,7 +77,6 @@ def refused(scene: Scene, start: StartRun, assurance: Assurance = STRICT) -> str
 
 
 async def broken(scene: Scene, run_id: str = NEW) -> str | None:
-    """What an audit finds among what is signed."""
     events, _, _ = await scene.ledger.transact(scene.tenant, chain_of, run_id)
     found = await scene.ledger.transact(scene.tenant, first_unproven, run_id, events)
     return None if found is None else str(found)
@@ -223,7 +222,6 @@ def test_a_child_run_that_another_workflow_of_its_parents_id_has_started_is_refu
 
 
 def decided(scene: Scene, call: Any, key: Ed25519PrivateKey, approver: str) -> Verdict:
-    """Have somebody approve a call, signed."""
     decision = Decision(
         approval_id=call.approval_id,
         params_hash=call.params_hash,

@@ -181,7 +181,6 @@ class Work:
         self.afterwards()
 
     async def end(self, name: str) -> None:
-        """End one, and let everything else run."""
         self.ends[name].set()
         await settle()
 

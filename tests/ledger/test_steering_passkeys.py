@@ -44,7 +44,6 @@ def passkey(scene: Scene) -> Authenticator:
 
 
 def claims(scene: Scene, message: Steering, sent_as: Verb, **changes: Any) -> dict[str, Any]:
-    """What a page has signed for a message."""
     return {
         **fresh_claims(message.actor, scene.tenant, int(time.time())),
         "run_id": RUN,

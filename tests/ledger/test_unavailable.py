@@ -167,7 +167,6 @@ def pages(ledger: Ledger, most: int) -> None:
 
 
 def fill(scene: Scene) -> None:
-    """Fill the disk, to the last free page."""
     pages(scene.ledger, 1)
     with pytest.raises(LedgerUnavailable, match="database or disk is full"):
         for _ in range(100):

@@ -79,7 +79,6 @@ class Served:
         )
 
     def command(self, *options: str) -> list[str]:
-        """Return the command that serves, with the folder's plans."""
         return [sys.executable, STARTER, "mcp", "serve", "--plans", "plans", *options]
 
     @asynccontextmanager
@@ -121,7 +120,6 @@ class Assistant:
     client: Client
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Call a tool and return what it answers."""
         result = await self.client.call_tool(tool, arguments)
         assert not result.is_error, result.content
         [shown] = result.content
@@ -138,7 +136,6 @@ class Assistant:
         return str(shown.text)
 
     async def read(self, uri: str) -> dict[str, Any]:
-        """Read a resource."""
         [content] = (await self.client.read_resource(uri)).contents
         found: dict[str, Any] = json.loads(content.text)
         return found

@@ -55,7 +55,6 @@ class McpShop:
         return {one.full: one for one in offered.tools}
 
     async def pin(self) -> None:
-        """Take what is offered as reviewed."""
         named = [one for one in (await self.seen()).values() if one.said is not None]
         await asyncio.to_thread(write_pins, read_file(self.file), named)
 

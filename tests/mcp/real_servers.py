@@ -63,7 +63,6 @@ class RealServer:
     """How often the write was applied, counted in what the server has left on the disk."""
 
     def say(self, file: Path, *, lookup: bool) -> None:
-        """Write the reviewed file."""
         write: dict[str, Any] = {"approval": "none"}
         if lookup:
             write["lookup"] = {"tool": self.read, "settle": "1s", **self.lookup}

@@ -110,7 +110,6 @@ async def mailbox(
 
 
 def _tls(folder: Path) -> ssl.SSLContext:
-    """Return a context whose certificate nobody knows."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mail.example")])
     now = datetime.now(UTC)

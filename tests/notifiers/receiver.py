@@ -34,7 +34,6 @@ class Receiver:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def take(self, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str]]:
-        """Take one delivery and return the answer to it."""
         try:
             document = Webhook(self.secret).verify(body, headers)
         except WebhookVerificationError:
@@ -54,7 +53,6 @@ class Receiver:
             return list(self.got)
 
     def settings(self) -> dict[str, str]:
-        """The settings that lead here, without prefix."""
         return {"webhook_url": self.url, "webhook_secret": self.secret}
 
 

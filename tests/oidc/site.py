@@ -123,7 +123,6 @@ class OidcSite:
     opened: AsyncExitStack
 
     async def browser(self) -> Browser:
-        """Return somebody's browser, without any cookie."""
         pages = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.app), base_url=self.origin)
         own = [await self.opened.enter_async_context(one) for one in (pages, httpx.AsyncClient())]
         return Browser(self.origin, *own)

@@ -77,7 +77,6 @@ class Attempt:
         return told
 
     async def begin(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Work until the attempt stands still or has ended."""
         token = _CURRENT.set(self)
         self.task = asyncio.create_task(work)
         _CURRENT.reset(token)
@@ -91,7 +90,6 @@ class Attempt:
         await self._moves()
 
     async def kill(self) -> None:
-        """End its process where it stands."""
         await self.go_on("killed")
 
     def loses_this_answer(self) -> bool:
@@ -110,7 +108,6 @@ _CURRENT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 
 
 def current() -> Attempt:
-    """Return the attempt in which this code runs."""
     attempt = _CURRENT.get()
     assert attempt is not None
     return attempt

@@ -97,7 +97,6 @@ class BenchStep:
 
     @property
     def begun(self) -> bool:
-        """Return whether there was an attempt at it."""
         return self.number > 0 or self.activity > 1
 
     def next_activity(self) -> None:
@@ -160,7 +159,6 @@ class Bench:
         )
 
     def open_runs(self) -> None:
-        """Record the runs."""
         for run_id in sorted({step.run_id for step in self.steps}):
             mine = [step for step in self.steps if step.run_id == run_id]
             plan = Plan.model_validate([{"id": step.step_id, "tool": step.tool} for step in mine])
@@ -199,8 +197,6 @@ class Bench:
         return attempt
 
     async def reap(self) -> None:
-        """Settle what nobody settles, once round."""
-
         async def alive(run_id: str) -> bool:
             return True
 
@@ -328,7 +324,6 @@ class Bench:
         step.ended, step.waits_for, step.joined = None, None, None
 
     async def pass_time(self, by: timedelta) -> None:
-        """Move the clock."""
         await self.pass_time_until(self.clock.now_ms + int(by / timedelta(milliseconds=1)))
 
     async def pass_time_until(self, until_ms: int) -> None:
@@ -339,7 +334,6 @@ class Bench:
         self.outside.time_passes(until_ms, late=self.late)
 
     def entries(self) -> list[Entry]:
-        """Return all ledger entries."""
         rows = self._rows(select(effects).order_by(effects.c.claimed_ms))
         return [Entry.from_row(row) for row in rows]
 
@@ -403,7 +397,6 @@ class Bench:
         return "happened" if outside.applied[key] else "not_happened"
 
     def snapshot(self) -> Snapshot:
-        """Return everything that the ledger says at this moment."""
         with self.ledger.transaction(self.tenant) as tx:
             read = [
                 tx.all(select(table).where(table.c.tenant_id == self.tenant).order_by(*by))
@@ -439,7 +432,6 @@ class Bench:
             await self.go_on(attempt, "killed")
 
     async def kill_all(self) -> None:
-        """Leave nothing behind in the event loop."""
         for attempt in list(self.alive):
             await attempt.kill()
             await asyncio.wait({attempt.task})

@@ -8,7 +8,6 @@ from sqlalchemy import Engine, event
 
 
 def hasten(engine: Engine) -> None:
-    """Make an engine quick."""
     event.listen(engine, "connect", _no_fsync)
 
 

@@ -169,7 +169,6 @@ class People:
             self.nonces.add((sent.approver, sent.token.nonce))
 
     def took(self, sent: Sent, *, strict: bool) -> None:
-        """Follow a decision that counts."""
         request, token = sent.request, sent.token
         if sent.outcome == "approve":
             request.yes[sent.approver] = token.key if token else None

@@ -93,11 +93,9 @@ class Entry:
 
     @property
     def id(self) -> str:
-        """Return the entry's id."""
         return f"ef-{self.key}-{self.generation}"
 
     def view(self) -> EffectView:
-        """Return it as people see it."""
         return EffectView(
             entry_id=self.id,
             tool=self.step.tool,
@@ -161,12 +159,10 @@ class World:
     _tries: Counter[str] = field(default_factory=Counter)
 
     def head(self) -> ChainHead:
-        """Return the chain's new head."""
         self.seq += 1
         return ChainHead(seq=self.seq, hash=f"h{self.seq}")
 
     def newest(self, key: str) -> Entry | None:
-        """Return the newest generation of a key."""
         return max(
             (e for e in self.entries if e.key == key), key=lambda e: e.generation, default=None
         )
@@ -198,11 +194,9 @@ class World:
         return question
 
     def newest_question(self, entry: Entry) -> Question | None:
-        """Return the newest question about an entry."""
         return next((q for q in reversed(self.questions.values()) if q.entry is entry), None)
 
     def views(self) -> list[EffectView]:
-        """Return the effects as people see them."""
         return [entry.view() for entry in self.entries]
 
     async def asked(self, port: str, what: str) -> None:
@@ -220,7 +214,6 @@ class ModelLedger:
         self.worlds: dict[str, World] = {}
 
     def all(self) -> list[Callable[..., Any]]:
-        """Return the activities, one for each port."""
         return [
             self.open_run,
             self.execute_tools,
@@ -608,7 +601,6 @@ def settle(world: World, said: Resolution) -> tuple[bool, str]:
 
 
 def decision(request: ApprovalRequest, outcome: str = "approve", **changes: str) -> dict[str, str]:
-    """Return a decision as it is sent."""
     sent = {
         "approval_id": request.approval_id,
         "params_hash": request.params_hash,

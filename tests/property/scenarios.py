@@ -110,11 +110,9 @@ class Scenario:
     reset: Reset | None = None
 
     def step(self, step_id: str) -> PlannedStep:
-        """Return a step."""
         return next(step for step in self.steps if step.id == step_id)
 
     def plan(self) -> Plan:
-        """Return the plan as a user writes it."""
         return Plan.model_validate([self._written(step) for step in self.steps])
 
     def _written(self, step: PlannedStep) -> dict[str, Any]:

@@ -59,7 +59,6 @@ class ModelStage:
     async def play(
         self, scenario: Scenario, continue_after: int | None = None
     ) -> tuple[World, RunResult]:
-        """Run a scenario to its end."""
         people = People()
         run_id = f"property-{uuid.uuid4().hex[:12]}"
         world = World(scenario, run_id, people)
@@ -115,7 +114,6 @@ async def _result_of(handle: Any) -> RunResult:
 
 @pytest.fixture(scope="module")
 async def model_stage(client: Client) -> AsyncIterator[ModelStage]:
-    """A worker with the engine, over the model ledger."""
     model, queue = ModelLedger(), f"model-{uuid.uuid4().hex[:8]}"
     async with Worker(
         client,
@@ -234,7 +232,6 @@ def guarantees_hold(world: World, result: RunResult) -> None:
 
 
 def applied_once(world: World) -> None:
-    """G1."""
     assert all(times == 1 for times in world.applied.values()), world.applied
     assert len(world.undone) == len(set(world.undone)), world.undone
 

@@ -566,7 +566,6 @@ class GateMachine(RuleBasedStateMachine):
 
 @pytest.fixture
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[GateMachine]]:
-    """The machine over a real database."""
     clock = Clock()
     for module in (write, reconcile, leases):
         monkeypatch.setattr(module, "clock", clock)

@@ -209,7 +209,6 @@ class LedgerMachine(RuleBasedStateMachine):
             self._attempt(step.name, None, False, 0, "truth", "done")
 
     def in_call(self) -> dict[str, BenchStep]:
-        """Return the steps whose attempt stands in its call."""
         standing = self.bench.standing("call")
         return {step.name: step for step in self.bench.steps if step.attempt in standing}
 
@@ -233,7 +232,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.bench.answer(questions[number % len(questions)], wish)
 
     def questions(self) -> list[dict[str, Any]]:
-        """Return the open interventions."""
         return [row for row in self.seen.interventions if row["state"] == "open"]
 
     @precondition(lambda self: self.overdue())
@@ -328,7 +326,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 @pytest.fixture
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LedgerMachine]]:
-    """The machine over a real database."""
     clock = Clock()
     for module in (write, reconcile, leases):
         monkeypatch.setattr(module, "clock", clock)

@@ -41,7 +41,6 @@ class RealLists:
     mode: Durability
 
     def plan(self, orders: list[str]) -> Plan:
-        """Return the plan as a user writes it."""
         each = {"for_each": "${input.orders}", "parallel": self.parallel}
         lines = [{"sku": "sku-1", "quantity": 1}]
         mail = {"kind": "k", "to": "ada@example.com", "subject": "s", "body": "b"}

@@ -72,7 +72,6 @@ class Operated:
     mode: Durability
 
     def plan(self, orders: list[str]) -> Plan:
-        """Return the plan as a user writes it."""
         order = "${input.order_id}" if self.inside else ORDER
         steps: list[dict[str, Any]] = []
         for tool in self.tools:
@@ -216,7 +215,6 @@ async def tree_of(stage: Stage, run: Run) -> RunTree:
 
 
 def applied_once(order: str, counts: dict[str, int], mails: int) -> None:
-    """G1."""
     for endpoint, count in counts.items():
         most = mails if endpoint == "mails" else 1
         assert count <= most, f"G1: {order}: {counts}"

@@ -91,7 +91,6 @@ class RealScenario:
     mode: Durability
 
     def plan(self, order_id: str) -> Plan:
-        """Return the plan as a user writes it."""
         steps: list[dict[str, Any]] = [
             {"id": "order", "tool": "orders.read", "params": {"order_id": order_id}}
         ]

@@ -10,7 +10,6 @@ import httpx
 def refund(
     http: httpx.Client, order_id: str, key: str | None = None, amount: str = "120.00"
 ) -> httpx.Response:
-    """Ask for a refund."""
     body = {"order_id": order_id, "amount": amount, "currency": "EUR", "reason": "returned"}
     return post(http, "/refunds", key, body)
 

@@ -62,8 +62,6 @@ def tokens(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def convert(ledger: Ledger, ring: KeyRing, tmp_path: Path) -> Convert:
-    """What a worker converts a run's payloads with."""
-
     def of(run_id: str) -> DataConverter:
         converter = data_converter(
             lambda: Blobs(str(tmp_path / "artifacts")),

@@ -79,7 +79,6 @@ def run(run_id: str = "run") -> SerializationContext:
 
 
 def worker(store: Counted, context: SerializationContext | None = None) -> DataConverter:
-    """Return what a process that remembers nothing converts with."""
     converter = data_converter(lambda: store, waits=True)
     return converter.with_context(activity() if context is None else context)
 

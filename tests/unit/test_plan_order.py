@@ -421,7 +421,6 @@ class _Control:
         return arrived()
 
     def wake(self) -> None:
-        """Look at every condition once."""
         for arrived, called in self._waiting:
             if arrived() and not called.done():
                 called.set_result(None)

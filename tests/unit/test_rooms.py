@@ -62,7 +62,6 @@ def folder_of_room(room: str) -> Path:
 
 
 def named_in_package(file: Path) -> Path:
-    """Return a file's path as the package has it."""
     top = REPOSITORY / "surehand"
     return file.relative_to(top if file.is_relative_to(top) else REPOSITORY)
 
@@ -91,7 +90,6 @@ def imports_of(path: Path) -> frozenset[str]:
 
 
 def own_imports(path: Path) -> Iterator[str]:
-    """Yield the modules of ours that a file imports."""
     for name in imports_of(path):
         package, _, inner = name.partition(".")
         module = inner if inner in modules() else inner.rpartition(".")[0]

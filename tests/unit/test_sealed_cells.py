@@ -88,7 +88,6 @@ def committed(tx: Transaction, request: ClaimRequest) -> None:
 
 
 def raw(tx: Transaction, table: Table, column: str, run_id: str) -> Any:
-    """Return a cell as the database has it."""
     found = text(f"SELECT {column} FROM {table.name} WHERE run_id = :run_id")
     return tx.connection.execute(found, {"run_id": run_id}).scalar_one()
 
