@@ -31,54 +31,8 @@ NAMES: Final = {name.removesuffix(".py") for name in AT_THE_TOP}
 #: What a wheel is made of.
 SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "surehand", *AT_THE_TOP)
 
-TOOLS: Final = '''\
-from pydantic import BaseModel, JsonValue
-
-from surehand import READ, ToolContext, tool
-
-
-class Nothing(BaseModel):
-    pass
-
-
-@tool("own.read", effect=READ)
-async def read(params: Nothing, ctx: ToolContext) -> JsonValue:
-    """Read something."""
-    return "as ever"
-'''
-WORKFLOW: Final = '''\
-from __future__ import annotations
-
-from typing import Any
-
-from temporalio import workflow
-
-with workflow.unsafe.imports_passed_through():
-    from surehand import CodeRun, RunResult, StartRun, StepMaker
-
-
-@workflow.defn
-class Own(CodeRun):
-    """A run of somebody who has called the module `workflows`."""
-
-    @workflow.run
-    async def run(self, request: StartRun) -> RunResult:
-        """Run the steps below."""
-        return await self.drive_code(self.steps)
-
-    async def steps(self, steps: StepMaker) -> Any:
-        """Read once."""
-        return await steps.call("own.read", {}, id="read")
-'''
-PLAN: Final = "name: own\ngoal: Read something\ncode: Own\n"
-SETTINGS: Final = """\
-SUREHAND_TOOL_MODULES=activities
-SUREHAND_WORKFLOW_MODULES=workflows
-SUREHAND_DATABASE_URL=sqlite:///.surehand/ledger.sqlite
-"""
 #: How somebody brings an agent of their own.
 AGENT_PAGE: Final = ROOT / "docs" / "howto" / "bring-an-agent.md"
-UNIT: Final = ROOT / "tests" / "unit"
 
 
 def imported(*arguments: str, folder: Path, environment: dict[str, str]) -> set[str]:
@@ -103,8 +57,6 @@ def imported(*arguments: str, folder: Path, environment: dict[str, str]) -> set[
         [str(ROOT / "starter.py"), "list"],
         [str(ROOT / "starter.py"), "tools"],
         [str(ROOT / "devserver.py"), "--print-cli"],
-        # -s: what is captured is not seen here, either.
-        ["-m", "pytest", "-s", "-q", "--collect-only", "-p", "no:cacheprovider", str(UNIT)],
     ],
     ids=lambda program: " ".join(Path(word).name for word in program),
 )
@@ -235,18 +187,6 @@ class User:
         """Paste the line that `dev` shows."""
         line = rf"^  (surehand approve {approval} --params-hash \S+)$"
         self.run(dev.wait_for(lambda: re.search(line, dev.output(), re.MULTILINE))[1])
-
-
-def test_a_wheels_run_completes(environment: Path, temporal_cli: Path, tmp_path: Path) -> None:
-    (tmp_path / "activities.py").write_text(TOOLS)
-    (tmp_path / "workflows.py").write_text(WORKFLOW)
-    (tmp_path / "plan.yaml").write_text(PLAN)
-    (tmp_path / ".env").write_text(SETTINGS)
-    user = User(environment, tmp_path, temporal_cli)
-
-    with user.dev() as dev:
-        dev.wait_said("worker.ready")
-        user.run("surehand start plan.yaml --run-id own-1 --wait")
 
 
 @pytest.mark.crash

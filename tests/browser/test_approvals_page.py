@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from base64 import urlsafe_b64decode
@@ -41,21 +40,6 @@ async def test_a_shown_command_registers_a_key(stage: Stage, ann: Approver, serv
     served.paste(await command.inner_text())  # of a principal that there is
     listed = served.starter("principal", "list", "ann", "--json").document()
     assert first in str(listed) and second in str(listed)
-
-
-async def test_the_list_of_what_else_waits_has_a_run_that_is_paused(
-    stage: Stage, ann: Approver, served: Served, order_id: str
-) -> None:
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await run.asks()
-        paused = await asyncio.to_thread(served.starter, "pause", run.run_id)
-        assert paused.code == 0
-        await run.in_state(RunState.PAUSED_USER)
-        await ann.signs_in()
-        await ann.page.goto(f"{served.url}/others")
-        listed = ann.page.get_by_role("listitem").filter(has_text=run.run_id)
-        await expect(listed).to_contain_text("is paused")
 
 
 async def test_an_approver_comes_by_a_link_makes_a_key_and_approves_what_the_page_shows(
@@ -126,29 +110,10 @@ async def test_a_call_that_cannot_be_fetched_is_not_approved_and_is_rejected_wit
     assert (decision["outcome"], decision["verified"]) == ("reject", True)
 
 
-async def test_an_unseen_call_is_not_approved(stage: Stage, ann: Approver, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        request = await run.asks()
-        await ann.signs_in()
-        held: list[Route] = []
-        await ann.page.route("**/approval.json*", lambda route: held.append(route))
-        await ann.opens(request.approval_id)
-        await ann.page.get_by_label("Reason", exact=True).fill("it takes too long")
-        await ann.reject.click()
-        await ann.says("counts: rejected by ann")
-        await expect(ann.approve).to_be_disabled()
-        assert (await run.result()).state is RunState.FAILED
-        [one] = held
-        await one.abort()
-    assert stage.shop.counts(order_id)["refunds"] == 0
-
-
 @pytest.mark.parametrize(
     "other",
     [
         {"params": {"amount": "5.00"}},
-        {"approval_id": "run-404/refund/1", "waits": None, "left_ms": None},
         {"params_hash": "sha256:0", "waits": None, "left_ms": None},
     ],
 )
@@ -578,22 +543,6 @@ async def test_opening_secrets_is_on_record(stage: Stage, ann: Approver, order_i
         assert (await run.result()).state is RunState.COMPLETED
     assert (read["body"]["actor"], read["body"]["approval_id"]) == ("ann", request.approval_id)
     assert stage.shop.counts(order_id)["refunds"] == 1
-
-
-async def test_opening_secret_steps_is_recorded(stage: Stage, ann: Approver, order_id: str) -> None:
-    looked_at = plan(refund_step(order_id), interrupts={"before": ["payments.*"]})
-    async with stage.worker_here(tool_modules="tests.variants.refund_secret"):
-        run = await stage.start(looked_at)
-        [question] = (await run.in_state(RunState.WAITING_INPUT)).interrupts
-        await ann.signs_in()
-        assert await stage.events(run, "interrupt.read") == []
-        await ann.page.goto(f"{ann.served.url}/run?id={run.run_id}")
-        await expect(ann.page.locator("#waits")).to_contain_text("120.00")
-        [read] = await stage.events(run, "interrupt.read")
-        await answered(run, answer="reject")
-        await run.result()
-    assert (read["body"]["actor"], read["body"]["interrupt_id"]) == ("ann", question.interrupt_id)
-    assert stage.shop.counts(order_id)["refunds"] == 0
 
 
 async def test_a_phone_and_keyboard_are_enough(stage: Stage, ann: Approver, order_id: str) -> None:

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
-from docs.screenshots import take, wanted
 from surehand.workflows.contracts.states import RunState
 from tests.browser.accessibility import violations
 from tests.browser.approver import Approver, Served, ann, serving
@@ -93,15 +92,3 @@ async def test_whoever_comes_by_the_provider_approves_with_their_key_and_a_sessi
     assert stage.shop.counts(order_id)["refunds"] == 1
     [decision] = [row for row in stage.decision_rows(run) if row["verdict"] == "accepted"]
     assert (decision["verified"], decision["kid"]) == (True, json.loads(public)["kid"])
-
-
-async def test_a_stranger_gets_no_session(stage: Stage, ann: Approver, served: Served) -> None:
-    await ann.page.goto(f"{served.url}/")
-    await signs_in(ann, "s-nobody")
-    await expect(ann.page.get_by_role("heading", name="Nobody here is you")).to_be_visible()
-    await expect(ann.page.get_by_text("s-nobody")).to_be_visible()
-    assert await violations(ann.page) == []
-    if wanted():
-        await take(ann.page, "no-principal")
-    await ann.page.goto(f"{served.url}/")
-    await expect(ann.page.get_by_role("link", name="Sign in with")).to_be_visible()

@@ -87,45 +87,6 @@ async def test_two_others_than_who_asked_approve_a_call_and_who_asked_is_told_be
     assert all(row["verified"] for row in stage.decision_rows(run)[1:])
 
 
-async def test_an_edit_voids_the_vote_before_it_and_what_runs_is_what_two_approve_then(
-    stage: Stage, ann: Approver, arrive: Arrive, order_id: str
-) -> None:
-    bob = await arrive("bob")
-    async with stage.worker_here():
-        run = await stage.start(two_of_them(order_id))
-        first = await run.asks()
-        for one in (ann, bob):
-            await one.signs_in()
-            await one.opens(first.approval_id)
-        await ann.approve.click()
-        await ann.says("Your decision counts")
-
-        await expect(bob.page.locator("#votes")).to_contain_text("ann")
-        await bob.page.get_by_role("button", name="Edit").click()
-        await bob.page.get_by_label("amount").fill("50.00")
-        await bob.page.get_by_role("button", name="Ask for these params").click()
-        await bob.says("counts: edited by bob")
-        await expect(ann.page.locator("#state")).to_contain_text("another request asks")
-        await expect(ann.page.locator("#hindrance")).to_have_text("It waits no more.")
-        await expect(ann.reject).to_be_disabled()
-
-        second = await run.asks()
-        for one in (bob, ann):
-            await one.opens(second.approval_id)
-            await expect(one.page.locator("#votes")).not_to_contain_text(one.name)
-            assert stage.shop.counts(order_id)["refunds"] == 0
-            await one.approve.click()
-            await one.says("Your decision counts")
-        assert (await run.result()).state is RunState.COMPLETED
-
-    assert [one["amount"] for one in stage.shop.world(order_id)["refunds"]] == ["50.00"]
-    states = [(row["params"]["amount"], row["state"]) for row in stage.approval_rows(run)]
-    assert states == [("120.00", "superseded"), ("50.00", "approved")]
-    verdicts = [(row["approval_id"], row["approver"]) for row in stage.decision_rows(run)]
-    ids = first.approval_id, second.approval_id
-    assert verdicts == [(ids[0], "ann"), (ids[0], "bob"), (ids[1], "bob"), (ids[1], "ann")]
-
-
 async def test_a_far_expiry_keeps_a_page_open(stage: Stage, ann: Approver, order_id: str) -> None:
     plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
     plan["steps"][2]["approval"] = {"expires_in": "60d"}

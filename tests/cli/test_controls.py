@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -231,16 +230,6 @@ def test_a_failed_run_is_started_once_more(verbs: Verbs, new_run: NewRun) -> Non
     assert f"begins from run {run.name}" in shown(verbs, f"{run.name}-again")
 
 
-def test_a_retry_that_no_worker_takes_up_says_so(verbs: Verbs, new_run: NewRun) -> None:
-    run, queue = new_run(), f"nobody-{uuid.uuid4().hex[:8]}"
-    assert verbs("cancel", run.name, "--wait").code == ExitCode.CANCELLED
-
-    said = verbs("retry", run.name, SUREHAND_TASK_QUEUE=queue)
-
-    assert said.code == 0
-    assert f"no worker has taken it up yet (task queue {queue})" in said.out
-
-
 def test_a_fork_says_what_it_takes_over(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
 
@@ -248,19 +237,3 @@ def test_a_fork_says_what_it_takes_over(verbs: Verbs, new_run: NewRun) -> None:
 
     fork = RunLinked.model_validate(said.document())
     assert (fork.linked, fork.taken_over) == (run.name, ["order"])
-
-
-def test_a_waiting_start_names_the_waiting_item(verbs: Verbs, tmp_path: Path) -> None:
-    file = tmp_path / "listed.yaml"
-    file.write_text(
-        "input: {orders: [order-1001]}\n"
-        "steps:\n"
-        "  - tool: payments.refund\n"
-        "    for_each: ${input.orders}\n"
-        "    params: {order_id: '${item}', amount: '1.00', currency: EUR}\n"
-    )
-    started = verbs("start", str(file), "--wait")
-    assert started.code == ExitCode.HUMAN_NEEDED
-    asked = re.search(r"approve '?([\w-]+)/step1\[0\]/1", started.out)
-    assert asked is not None, started.out
-    assert verbs("cancel", asked[1]).code == 0

@@ -120,18 +120,6 @@ def approve(verbs: Verbs, name: str) -> None:
     assert ended.code == 0, ended
 
 
-def test_whoever_has_the_ledger_and_the_keys_works_as_ever(verbs: Verbs, shop: ShopProcess) -> None:
-    name, order, arguments = start(shop)
-    started = verbs(*arguments, "--wait")
-    approve(verbs, name)
-    shown = verbs("show", name, "--follow")
-    audited = verbs("audit", name)
-
-    assert (started.code, shown.code, audited.code) == (10, 0, 0), (started, shown, audited)
-    assert "hashes that Temporal's history recorded" in audited.out
-    assert shop.counts(order)["refunds"] == 1
-
-
 def test_a_starter_that_reaches_temporal_alone_works_through_the_codec_server(
     office: Office,
     codec: Callable[[str], dict[str, str]],

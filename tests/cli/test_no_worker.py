@@ -21,7 +21,6 @@ from surehand.cli.shapes import Steered
 from surehand.cli.show import ShownRun, UnansweredRun
 from surehand.client import client, connection, launch
 from surehand.process.dev_server import DevServer
-from surehand.workflows.contracts.runs import RunView
 from tests.cli.starter import Run, Verbs
 from tests.e2e import code_hopeless
 from tests.shop_process import ShopProcess
@@ -177,35 +176,6 @@ def test_a_slow_ledger_is_not_missed(deserted: Deserted, monkeypatch: pytest.Mon
     assert unanswered.code == 5, unanswered
     assert "has not recorded it yet (its log says whether the ledger is away)" in unanswered.err
     assert "no worker" not in unanswered.err
-
-
-def test_a_worker_that_dies_over_a_decision_leaves_it_with_the_server_and_that_is_said(
-    deserted: Deserted,
-    patient: Callable[[], None],
-    shop: ShopProcess,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    patient()
-    look = connection.Connection.view
-    with deserted.worker() as worker:
-
-        async def look_and_lose(self: connection.Connection, run_id: str) -> RunView:
-            view = await look(self, run_id)
-            worker.kill()
-            monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(seconds=1))
-            return view
-
-        with monkeypatch.context() as patch:
-            patch.setattr(connection.Connection, "view", look_and_lose)
-            unanswered = deserted.verbs("approve", *deserted.decision)
-
-    assert unanswered.code == 5
-    assert connection.LEFT in unanswered.line()
-    patient()
-    assert deserted.ended() == 0
-    assert shop.counts(deserted.run.order)["refunds"] == 1
-    assert len(deserted.events("decision.accepted")) == 1
-    assert deserted.events("decision.refused") == []
 
 
 def test_cancel_and_resolve_send_nothing_either(deserted: Deserted) -> None:

@@ -148,36 +148,6 @@ def test_a_decision_on_an_impossible_number_is_refused(verbs: Verbs, new_run: Ne
         assert "unknown_approval" in typo.line()
 
 
-def test_a_signal_of_a_wrong_name_shows_and_changes_nothing(
-    verbs: Verbs, new_run: NewRun, temporal_cli: Path, temporal_server: DevServer
-) -> None:
-    run = new_run()
-    decision = asked(verbs, run)
-    signal = ["workflow", "signal", "--workflow-id", run.name, "--name", "aprove"]
-    signal += ["--input", "7", "--address", temporal_server.address]
-    subprocess.run([temporal_cli, *signal], check=True, capture_output=True)
-
-    [refused] = verbs("show", run.name, "--json").document()["refused_signals"]
-    assert refused["name"] == "aprove"
-    assert (
-        "known are resolve, decide, cancel, pause, resume, token, answer, event, top_up, amend"
-        in refused["reason"]
-    )
-    assert "aprove" in verbs("show", run.name).out
-    assert asked(verbs, run) == decision
-
-
-def test_a_cancelled_run_is_code_30(verbs: Verbs, new_run: NewRun) -> None:
-    run = new_run()
-
-    ended = verbs("cancel", run.name, "--reason", "not needed", "--wait", "--json")
-
-    assert ended.code == 30
-    assert ended.document()["state"] == "cancelled"
-    assert verbs("cancel", run.name).code == 2
-    assert verbs(*run.start).code == 30
-
-
 def test_another_tenants_run_is_not_found_by_any_verb(verbs: Verbs, new_run: NewRun) -> None:
     acme = ("--tenant", "acme")
     run = new_run(*acme).name

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
-from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.drill.report import DrillReport
-from surehand.process.dev_server import DevServer
 from tests.cli.starter import LIMIT_S, REFUND, ROOT, Ended, Starter
 from tests.cli.test_demo import running, until
 from tests.drill.conftest import OWN
 from tests.drill_selections import AGENT_PLAN, AGENTS, Selection
-from tests.e2e.test_support import ANSWERED, CALLED, TURNS
 from tests.shop_process import ShopProcess
-from tests.support_process import SETTINGS, SupportProcess
 
 #: Each but `approval`, which is played where it goes wrong.
 INTERRUPTIONS = "pause,ask,permission_loss,expiry"
@@ -241,48 +237,6 @@ def test_a_drill_that_is_ended_leaves_no_process_and_goes_on_later(
     assert not list(tmp_path.glob("surehand-drill-*"))
 
 
-WORLD: Final = "surehand.examples.support.drill"
-#: Seconds for about 13 cases.
-PLAN_LIMIT_S: Final = 600
-
-
-@pytest.mark.crash
-@pytest.mark.full
-@pytest.mark.timeout(PLAN_LIMIT_S + 60)
-@pytest.mark.parametrize(
-    "point",
-    [
-        pytest.param(
-            str(point),
-            # One of them takes minutes. Behind the call there is most to find out.
-            marks=() if point is CrashPoint.AFTER_CALL else pytest.mark.exhaustive,
-        )
-        for point in CrashPoint
-    ],
-)
-def test_killed_at_a_point_of_any_step_the_whole_plan_sends_one_mail_and_closes_one_ticket(
-    temporal_server: DevServer, desk: SupportProcess, tmp_path: Path, point: str
-) -> None:
-    own = {f"SUREHAND_{name.upper()}": value for name, value in SETTINGS.items()}
-    address = {"TEMPORAL_ADDRESS": temporal_server.address, "PYTHONPATH": str(ROOT)}
-    starter = Starter({**own, **address, **desk.variables, "TMPDIR": str(tmp_path)}, tmp_path)
-    there = desk.tickets()
-    plan = str(ROOT / "examples" / "support.yaml")
-    given = ("--world", f"{WORLD}:world", "--fresh", f"{WORLD}:fresh", "--points", point)
-    ended = starter("drill", plan, *given, "--timeout", "3m", "--json", limit_s=PLAN_LIMIT_S)
-
-    assert ended.code == 0, ended
-    steps = [place for place, points in CALLED.values() if point in points]
-    steps += [f"turn-{number + 1}" for number in range(TURNS) if point in READ_POINTS]
-    assert outcomes(ended) == {(one, point): "same world" for one in steps}
-    assert {cell["effects"] for cell in cells(ended).values()} == {3}
-    made = desk.tickets() - there
-    assert len(made) == 2 + len(steps)  # and two without a kill
-    for ticket_id in made:
-        assert desk.effects(ticket_id) == ANSWERED
-        assert desk.ticket(ticket_id)["status"] == "closed"
-
-
 def drilled(framework: str, steps: str, points: str) -> list[str]:
     chosen = Selection(AGENT_PLAN, framework, tuple(steps.split(",")), tuple(points.split(",")))
     return ["drill", str(ROOT / AGENT_PLAN), *chosen.arguments()[1:], "--json"]
@@ -342,14 +296,6 @@ def cheat_drilled(
 
 
 @pytest.mark.crash
-def test_only_the_doubtful_call_may_differ(settings: dict[str, str], tmp_path: Path) -> None:
-    [cell] = cheat_drilled(settings, tmp_path, "otherwise", "after_call")["cells"]
-
-    assert (cell["outcome"], bool(cell["question"])) == ("differs", True)
-    assert cell["differences"] == ['world.notes[0]: "otherwise", expected "hello"']
-
-
-@pytest.mark.crash
 def test_a_self_settling_tool_may_not_ask_a_human(settings: dict[str, str], tmp_path: Path) -> None:
     [cell] = cheat_drilled(settings, tmp_path, "helpless", "after_call")["cells"]
 
@@ -363,17 +309,6 @@ def test_late_arrivals_are_counted_too(settings: dict[str, str], tmp_path: Path)
 
     assert cell["effects"] == 2
     assert "world.effects.notes: 2, expected 1" in cell["differences"]
-
-
-@pytest.mark.crash
-def test_a_resumed_drill_remembers_arrivals(settings: dict[str, str], tmp_path: Path) -> None:
-    [late] = cheat_drilled(settings, tmp_path, "late", "after_call")["cells"]
-    cells = cheat_drilled(settings, tmp_path, "late", "before_claim,after_call", "--resume")[
-        "cells"
-    ]
-
-    assert late["outcome"] == "differs"
-    assert late in cells
 
 
 @pytest.mark.crash

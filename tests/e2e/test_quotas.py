@@ -304,22 +304,6 @@ async def test_a_busy_tenant_holds_up_nobody(stage: Stage, order_id: str) -> Non
     assert 0 < max(seen) <= limit
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-async def test_ten_runs_end_beside_ten_thousand(stage: Stage, order_id: str) -> None:
-    many, few, at_once = 10_000, 10, 50
-    limited(stage, open_runs=5)
-    reads = plan({"id": "read", "tool": "orders.read", "params": {"order_id": order_id}})
-    async with stage.worker_here():
-        for _ in range(many // at_once):
-            await asyncio.gather(*(stage.start(reads) for _ in range(at_once)))
-        await _all_end([await stage.start(reads, tenant="acme") for _ in range(few)], 1800)
-        with stage.ledger.transaction(stage.tenant) as tx:
-            left = limits.queued_runs(tx)
-
-    assert left > many / 2, "the small tenant was not behind the large one"
-
-
 @pytest.mark.crash
 async def test_a_doubt_is_no_quotas_to_settle(stage: Stage, order_id: str) -> None:
     once = str(stage.folder / "died")

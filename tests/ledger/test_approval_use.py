@@ -66,15 +66,6 @@ def test_an_effect_that_is_recorded_already_consumes_nothing(scene: Scene) -> No
     assert (scene.row(approvals))["consumed_entry"] is None
 
 
-def test_a_key_taken_with_other_params_consumes_nothing(scene: Scene) -> None:
-    scene.committed(scene.call(params={"order": "1001", "amount": "1.00"}))
-    gated = scene.approved(scene.call())
-
-    assert isinstance(scene.claim(gated), Mismatch)
-
-    assert (scene.row(approvals))["consumed_entry"] is None
-
-
 def test_a_call_that_needs_an_approval_and_has_none_claims_nothing(scene: Scene) -> None:
     for approval_id in (None, "run-1/refund/1"):
         result = scene.claim(scene.call(gated=True, approval_id=approval_id))
@@ -171,20 +162,6 @@ def test_a_used_approval_authorises_no_other_entry_or_generation(
         assert entry.entry_id in refused.reason
 
     assert (scene.row(approvals))["consumed_entry"] == entry.entry_id
-
-
-def test_a_next_generation_with_other_params_needs_an_approval_of_its_own(
-    scene: Scene,
-) -> None:
-    gated = scene.approved(scene.call())
-    scene.failed(gated)
-    other_params = scene.call(params={"order": "1001", "amount": "1.00"})
-
-    refused = scene.claim(replace(other_params, gated=True, approval_id=gated.approval_id))
-    assert isinstance(refused, Mismatch)
-
-    second = scene.claimed(scene.approved(other_params, number=2))
-    assert second.generation == 2
 
 
 def test_an_approval_that_expired_after_its_use_is_refused_at_the_next_call(

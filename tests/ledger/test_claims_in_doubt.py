@@ -139,14 +139,6 @@ def test_a_doubtful_entry_is_reconciled_not_called(scene: Scene, recovery: Recov
     assert (scene.row(effects))["calls"] == 1
 
 
-def test_an_entry_in_doubt_is_called_again_where_the_provider_dedupes(scene: Scene) -> None:
-    doubted = scene.in_doubt(scene.call(**DEDUPES))
-
-    again = scene.claimed(scene.call(**DEDUPES, attempt=2))
-
-    assert again.provider_key == doubted.provider_key
-
-
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("how", [{}, DEDUPES])
 def test_runs_join_one_open_question(scene: Scene, partial: bool, how: dict[str, object]) -> None:

@@ -82,12 +82,6 @@ def test_a_bar_stops_failed_and_doubtful_entries(scene: Scene, recovery: Recover
     assert [row["calls"] for row in scene.rows(effects)] == [1, 1]
 
 
-def test_a_committed_effect_is_what_there_is_to_undo(scene: Scene) -> None:
-    committed = scene.committed(scene.call())
-
-    assert scene.begin_undo() == ToUndo(committed)
-
-
 def test_the_claim_of_an_undo_marks_its_original_and_keeps_the_key(
     scene: Scene,
 ) -> None:
@@ -186,26 +180,6 @@ def test_a_run_that_only_replayed_an_effect_does_not_undo_it(scene: Scene) -> No
     assert scene.entry(committed.entry_id) == committed
 
 
-def test_the_run_that_took_an_entry_over_is_the_one_that_undoes_it(scene: Scene) -> None:
-    scene.failed(scene.call())
-    scene.open_run(OTHER_RUN)
-    scene.committed(scene.call(run_id=OTHER_RUN))
-
-    assert isinstance(scene.begin_undo(RUN), NothingToUndo)
-    assert isinstance(scene.begin_undo(OTHER_RUN), ToUndo)
-
-
-def test_commits_are_numbered_in_the_order_in_which_they_happened(scene: Scene) -> None:
-    requests = [scene.call(step_id=f"step-{n}", key=f"key-{n}") for n in range(4)]
-    entries = [scene.claimed(request) for request in requests]
-
-    seqs = {n: scene.commit(requests[n], entries[n]) for n in (2, 0, 3, 1)}
-
-    assert sorted(seqs, key=lambda n: seqs[n]) == [2, 0, 3, 1]
-    stored = {row["step_id"]: row["commit_no"] for row in scene.rows(effects)}
-    assert stored == {f"step-{n}": seq for n, seq in seqs.items()}
-
-
 def test_a_failed_undo_is_put_in_front_of_a_human_once_and_keeps_the_key(
     scene: Scene,
 ) -> None:
@@ -278,21 +252,6 @@ def test_a_claim_that_undoes_something_else_is_a_mismatch(scene: Scene, settled:
         found = scene.claim(scene.undo(committed, undoes=undoes, attempt=2))
         assert isinstance(found, Mismatch), found
     assert (scene.entry(entry.entry_id)).fencing_token == entry.fencing_token
-
-
-def test_an_undo_in_doubt_is_reconciled_like_any_other_write(scene: Scene) -> None:
-    committed = scene.committed(scene.call())
-    scene.in_doubt(scene.undo(committed))
-
-    found = scene.claim(scene.undo(committed, attempt=2))
-    assert isinstance(found, Doubtful)
-    with scene.tx(after=WINDOW) as tx:
-        again = reconcile.after_not_found(
-            tx, scene.undo(committed, attempt=2), found.entry, forward=True
-        )
-
-    assert isinstance(again, Claimed)
-    assert again.entry.undoes == committed.entry_id
 
 
 def test_a_step_of_an_undone_run_does_not_wait_for_its_undo(

@@ -200,12 +200,6 @@ def test_a_gesture_of_another_page_or_without_its_person_steers_nothing(
     assert told(scene, CANCEL, Verb.CANCEL, made).startswith("bad_signature")
 
 
-def test_pageless_workers_take_none(scene: Scene, passkey: Authenticator, ledger: Ledger) -> None:
-    ledger.passkey_origins = ()
-    made = proof(passkey, claims(scene, CANCEL, Verb.CANCEL))
-    assert told(scene, CANCEL, Verb.CANCEL, made).startswith("bad_signature")
-
-
 def test_foreign_and_revoked_passkeys_steer_nothing(scene: Scene, passkey: Authenticator) -> None:
     person(scene, "eve")
     eves = passkey_of(scene, "eve", Authenticator(credential_id=b"eves"))

@@ -104,12 +104,6 @@ def test_a_good_token_is_refused_under_another_key() -> None:
     assert refused(token(), jwk(OTHER_KEY)) == "the signature is made with another key"
 
 
-def test_a_good_token_that_names_another_key_is_refused() -> None:
-    assert refused(token(head=header(OTHER_KEY), key=KEY)) == (
-        "the signature is made with another key"
-    )
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -169,12 +163,6 @@ def test_a_token_with_something_in_front_of_it_is_refused(before: str) -> None:
     refused(before + token())
 
 
-def test_a_token_without_a_part_is_refused() -> None:
-    head, payload, signature = token().split(".")
-    for text in (f"{head}.{payload}", f"{payload}.{signature}", f"{head}..{signature}"):
-        refused(text)
-
-
 def test_a_signature_of_another_kind_of_jose_is_refused() -> None:
     for more in (".AAAA", ".AAAA.AAAA"):  # five parts: encrypted
         assert "three parts" in refused(token() + more)
@@ -225,18 +213,6 @@ def test_a_second_signature_worked_out_from_a_good_one_is_refused() -> None:
     raw = unpadded(signature)
     more = int.from_bytes(raw[32:], "little") + ORDER
     refused(f"{signed}.{b64(raw[:32] + more.to_bytes(32, 'little'))}")
-
-
-def test_a_payload_changed_in_one_character_is_refused() -> None:
-    head, payload, signature = token().split(".")
-    changed = as_json(CLAIMS).replace(b'"ada"', b'"adb"')
-    refused(f"{head}.{b64(changed)}.{signature}")
-    assert b64(changed) != payload
-
-
-def test_the_signature_of_another_token_is_refused() -> None:
-    signed = token().rpartition(".")[0]
-    refused(f"{signed}.{with_claims(sub='bob').rpartition('.')[2]}")
 
 
 @given(st.integers(min_value=0), st.integers(min_value=0, max_value=255))
