@@ -124,9 +124,7 @@ async def test_the_ledger_has_the_peers_actions(sqlite_template: Path, tmp_path:
 
 @pytest.mark.postgres
 @pytest.mark.usefixtures("postgres_server")
-def test_the_profile_counts_round_trips(
-    tmp_path: Path,
-) -> None:
+def test_the_profile_counts_round_trips(tmp_path: Path) -> None:
     done, found = measured("profile", tmp_path, "--writes 3 --events 2000")
 
     made = [row for row in found if "transaction" in row]

@@ -56,9 +56,7 @@ def test_the_plan_that_is_shown_is_valid_and_fits_the_example_shops_tools(tmp_pa
         assert list(literal_problems(tool, step)) == []
 
 
-def test_each_example_refunds_its_own_order(
-    tmp_path: Path,
-) -> None:
+def test_each_example_refunds_its_own_order(tmp_path: Path) -> None:
     tutorial = tmp_path / "tutorial.yaml"
     tutorial.write_text(titled(DOCS / "tutorial.md", "tutorial.yaml"), encoding="utf-8")
     with Store(tmp_path / "shop.sqlite").transaction() as shop:

@@ -57,11 +57,7 @@ class Phone:
 
 
 async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with_their_key(
-    stage: Stage,
-    ann: Approver,
-    served: Served,
-    receiver: Receiver,
-    order_id: str,
+    stage: Stage, ann: Approver, served: Served, receiver: Receiver, order_id: str
 ) -> None:
     person(stage, "ann")
     umas = key_of(stage, person(stage, "uma"))

@@ -125,9 +125,7 @@ async def test_what_cannot_be_trusted_can_be_rejected(modules: Modules) -> None:
         assert (decision.outcome, decision.params) == (DecisionOutcome.REJECT, None)
 
 
-async def test_params_that_would_lose_digits_are_not_signed(
-    modules: Modules,
-) -> None:
+async def test_params_that_would_lose_digits_are_not_signed(modules: Modules) -> None:
     lost = {"amount": 2**53}
     for given in (
         {"outcome": "approve", "request": request(params=lost)},
@@ -144,9 +142,7 @@ async def test_an_edit_that_changes_nothing_is_not_signed(modules: Modules) -> N
         assert told == "The params are so already."
 
 
-async def test_nothing_is_signed_for_another_tenants_approval(
-    modules: Modules,
-) -> None:
+async def test_nothing_is_signed_for_another_tenants_approval(modules: Modules) -> None:
     for approval_id, told in {
         "beta/refund-1/refund/1": "This approval belongs to another tenant.",
         "refund-1/refund/1": "This approval belongs to another tenant.",
@@ -258,9 +254,7 @@ async def opened(browser: Browser, **one: Any) -> Opened:
     return Opened(page, sent)
 
 
-async def test_nobody_approves_the_old_params_while_the_form_shows_others(
-    browser: Browser,
-) -> None:
+async def test_nobody_approves_the_old_params_while_the_form_shows_others(browser: Browser) -> None:
     on = await opened(browser)
     approve, edit = on.page.locator("#approve"), on.page.locator("#edit")
     await expect(approve).to_be_enabled()
@@ -277,9 +271,7 @@ async def test_nobody_approves_the_old_params_while_the_form_shows_others(
     await on.page.close()
 
 
-async def test_an_edit_changes_what_its_form_has_now(
-    browser: Browser,
-) -> None:
+async def test_an_edit_changes_what_its_form_has_now(browser: Browser) -> None:
     on = await opened(browser)
     edited = on.page.locator("#edited")
     await on.page.locator("#edit").click()
@@ -291,9 +283,7 @@ async def test_an_edit_changes_what_its_form_has_now(
     await on.page.close()
 
 
-async def test_the_bar_never_covers_the_focus(
-    browser: Browser,
-) -> None:
+async def test_the_bar_never_covers_the_focus(browser: Browser) -> None:
     on = await opened(browser, hint="Your own yes does not count. " * 8, excluded=["ann"])
     await expect(on.page.locator("#hindrance")).to_be_visible()
     await on.page.locator("#edit").click()

@@ -224,9 +224,7 @@ async def test_all_of_it_can_be_written_as_json(modules: Modules) -> None:
     assert json.loads(await read(modules.page)) == {"note": None}
 
 
-async def test_controls_have_names_and_the_tab_key_reaches_them_in_order(
-    modules: Modules,
-) -> None:
+async def test_controls_have_names_and_the_tab_key_reaches_them_in_order(modules: Modules) -> None:
     await make(modules, wide(), WIDE)
     [names, described, ids] = await modules.page.evaluate("""() => {
       const controls = [...document.querySelectorAll("main :is(input, select, textarea)")];
@@ -247,9 +245,7 @@ async def test_controls_have_names_and_the_tab_key_reaches_them_in_order(
     assert reached == names
 
 
-async def test_axe_finds_nothing_wrong_with_a_form(
-    modules: Modules,
-) -> None:
+async def test_axe_finds_nothing_wrong_with_a_form(modules: Modules) -> None:
     await make(modules, wide(), WIDE)
     unstyled = "target-size"  # how large a button is, a style sheet says
     assert await violations(modules.page, unstyled) == []
@@ -330,9 +326,7 @@ def _schema(chance: random.Random, level: int = 0) -> Any:
     }
 
 
-async def test_any_value_comes_back_through_any_schema_unchanged(
-    modules: Modules,
-) -> None:
+async def test_any_value_comes_back_through_any_schema_unchanged(modules: Modules) -> None:
     chance = random.Random(4000)
     pairs = [[_schema(chance), any_value(chance)] for _ in range(1500)]
     # Values that fit, too, or would be left out if they were filled in like that.

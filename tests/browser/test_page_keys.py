@@ -52,9 +52,7 @@ async def test_a_signature_made_in_the_browser_counts_with_each_claim(modules: M
         verify(made["token"], jwk, SteeringClaims, now_s=NOW)
 
 
-async def test_the_browser_and_the_command_line_make_the_same_token(
-    modules: Modules,
-) -> None:
+async def test_the_browser_and_the_command_line_make_the_same_token(modules: Modules) -> None:
     key = Ed25519PrivateKey.generate()
     pkcs8 = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     claims = DecisionClaims.model_validate(CLAIMS)
@@ -112,9 +110,7 @@ async def test_no_script_can_take_the_private_key_out_of_the_browser(modules: Mo
     assert tried[2:] == ["InvalidAccessError"] * 3
 
 
-async def test_each_principal_has_a_key_of_its_own_and_forgets_only_that(
-    modules: Modules,
-) -> None:
+async def test_each_principal_has_a_key_of_its_own_and_forgets_only_that(modules: Modules) -> None:
     owners = [["acme", "ann"], ["acme", "bob"], ["beta", "ann"], ['acme","ann', "x"]]
     kids = await modules.run(
         "keys",
@@ -170,9 +166,7 @@ async def test_without_tls_one_line_says_why(browser: Browser, static_files: Sta
     assert told == ["This page cannot sign here: open it by https, or on localhost."] * 3
 
 
-async def test_without_ed25519_a_browser_says_so_and_keeps_nothing(
-    modules: Modules,
-) -> None:
+async def test_without_ed25519_a_browser_says_so_and_keeps_nothing(modules: Modules) -> None:
     # As browsers before Chrome 137, Firefox 129 and Safari 17 answer.
     told = await modules.refused(
         "keys",
@@ -349,9 +343,7 @@ async def test_a_gesture_covers_1_to_50_decisions(modules: Modules, numbers: lis
     assert told == "One gesture signs 1 to 50 decisions, each of them once."
 
 
-async def test_without_a_passkey_on_record_no_gesture_is_asked_for(
-    modules: Modules,
-) -> None:
+async def test_without_a_passkey_on_record_no_gesture_is_asked_for(modules: Modules) -> None:
     await Device.at(modules)
     await passkey(modules)
     given = {"claimsList": [claims()], "keys": []}

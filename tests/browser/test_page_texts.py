@@ -199,9 +199,7 @@ async def test_no_difference_is_passed_over_and_none_is_made_up(modules: Modules
     assert found == [[left != right for right in many] for left in many]
 
 
-async def test_differences_are_words_and_strangers_text_is_only_text(
-    modules: Modules,
-) -> None:
+async def test_differences_are_words_and_strangers_text_is_only_text(modules: Modules) -> None:
     before = {"<b>": "<script>alert(1)</script>", "to": "a"}
     after = {"to": "\u202eb"}
     await modules.run(
@@ -311,9 +309,7 @@ def value(chance: random.Random, level: int = 0) -> Any:
     }
 
 
-async def test_canonical_json_and_digests_are_those_of_python(
-    modules: Modules,
-) -> None:
+async def test_canonical_json_and_digests_are_those_of_python(modules: Modules) -> None:
     chance = random.Random(18)
     values = [value(chance) for _ in range(MANY)]
     made = await modules.run(
@@ -467,9 +463,7 @@ async def test_a_value_is_never_asked_how_it_wants_to_be_written(modules: Module
     assert made == '{"a":1,"toJSON":"x"}'
 
 
-async def test_a_megabyte_is_hashed_and_a_million_brackets_refused(
-    modules: Modules,
-) -> None:
+async def test_a_megabyte_is_hashed_and_a_million_brackets_refused(modules: Modules) -> None:
     large = {"params": ['\\"\u202e' * 100_000, list(range(100_000))]}
     [made, told] = await modules.run(
         "canonical",

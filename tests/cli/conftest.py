@@ -58,10 +58,7 @@ def offline(settings: dict[str, str], tmp_path: Path) -> Starter:
 
 @pytest.fixture
 def verbs(
-    settings: dict[str, str],
-    worker: WorkerProcess,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str], worker: WorkerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Verbs:
     return Verbs(settings, tmp_path, monkeypatch)
 

@@ -107,9 +107,7 @@ def test_one_process_serves_both_and_a_token_counts_once_it_is_made(both: Both) 
 
 
 @pytest.mark.slow
-def test_neither_server_answers_for_the_other_and_sign_ins_stay_apart(
-    both: Both,
-) -> None:
+def test_neither_server_answers_for_the_other_and_sign_ins_stay_apart(both: Both) -> None:
     assert both.codec is not None
     token = both.token("read")
     link = both.starter(

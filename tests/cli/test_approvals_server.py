@@ -163,9 +163,7 @@ def test_a_link_of_another_start_another_name_or_another_tenant_is_none() -> Non
         Links(other).spend(token)
 
 
-def test_the_secret_file_is_its_owners_alone(
-    tmp_path: Path,
-) -> None:
+def test_the_secret_file_is_its_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     Server.new(ORIGIN, "default").write(folder)
     file = folder / "server.json"

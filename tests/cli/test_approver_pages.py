@@ -37,9 +37,7 @@ def asked(site: Site, number: int, description: str) -> str:
     return gated.approval_id
 
 
-async def test_a_search_finds_what_calls_say_and_names_the_query(
-    site: Site,
-) -> None:
+async def test_a_search_finds_what_calls_say_and_names_the_query(site: Site) -> None:
     await site.sign_in("ann")
     asked(site, 1, "Refund 120.00 EUR for order-1")
     asked(site, 2, "Refund 7.00 EUR for order-2")
@@ -78,9 +76,7 @@ async def test_an_amount_that_is_no_number_is_one_line(site: Site, amount: str) 
     assert (told.status_code, "an amount is a number" in told.text) == (400, True)
 
 
-async def test_each_line_warns_of_irreversible_calls_and_foreign_content(
-    site: Site,
-) -> None:
+async def test_each_line_warns_of_irreversible_calls_and_foreign_content(site: Site) -> None:
     scene = site.scene
     charge = UndoTool(name="payments.charge", version="1", schema_hash="sha256:0")
     for number, compensate in ((1, None), (2, charge)):
@@ -147,9 +143,7 @@ async def test_no_page_of_these_is_for_whoever_is_not_signed_in(site: Site, path
     assert (await site.get(path)).status_code == 401
 
 
-async def test_a_request_shows_its_precondition_of_then_and_of_now(
-    site: Site,
-) -> None:
+async def test_a_request_shows_its_precondition_of_then_and_of_now(site: Site) -> None:
     scene, old, new = site.scene, f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
     first = scene.ask_approval(scene.call(precondition=old))
     again = scene.ask_approval(scene.call(precondition=new), number=2)
@@ -180,9 +174,7 @@ def reads(site: Site) -> list[tuple[str, str, str]]:
     return [(one["body"]["actor"], one["body"]["approval_id"], one["step_id"]) for one in found]
 
 
-async def test_showing_secret_params_is_one_event_per_person_and_sign_in(
-    site: Site,
-) -> None:
+async def test_showing_secret_params_is_one_event_per_person_and_sign_in(site: Site) -> None:
     secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
     assert secret is not None
     await site.sign_in("ann")
@@ -253,9 +245,7 @@ def question_reads(site: Site) -> list[tuple[str, str, str]]:
     return [(one["body"]["actor"], one["body"]["interrupt_id"], one["step_id"]) for one in found]
 
 
-async def test_showing_a_questions_secret_params_is_one_event_per_sign_in(
-    site: Site,
-) -> None:
+async def test_showing_a_questions_secret_params_is_one_event_per_sign_in(site: Site) -> None:
     asks_before(site, secret=True)
     await site.sign_in("ann")
     await site.get(f"/run?id={RUN}")
@@ -269,9 +259,7 @@ async def test_showing_a_questions_secret_params_is_one_event_per_sign_in(
     assert [one[0] for one in question_reads(site)] == ["ann", "eve"]
 
 
-async def test_a_question_without_secrets_is_shown_without_an_event(
-    site: Site,
-) -> None:
+async def test_a_question_without_secrets_is_shown_without_an_event(site: Site) -> None:
     asks_before(site, secret=False)
     await site.sign_in("ann")
     assert (await site.get(f"/run.json?id={RUN}")).status_code == 200

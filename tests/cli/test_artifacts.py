@@ -193,9 +193,7 @@ async def test_a_name_leads_nowhere_and_ends_no_header(site: Site, step_id: str)
     assert "\u202e" not in page and "\r" not in page
 
 
-async def test_a_strangers_type_is_text_and_never_a_header(
-    site: Site,
-) -> None:
+async def test_a_strangers_type_is_text_and_never_a_header(site: Site) -> None:
     one = await kept(site.scene, b"x", "text/plain")
     changed(site.scene, one, type=HOSTILE[:80])
     await site.sign_in("ann")
@@ -313,9 +311,7 @@ async def test_a_page_of_artifacts_that_there_is_not_is_one_line(site: Site, aft
     assert (told.status_code, "no such page of artifacts" in told.text) == (400, True)
 
 
-async def test_whoever_gets_a_secret_steps_artifact_is_on_record(
-    site: Site,
-) -> None:
+async def test_whoever_gets_a_secret_steps_artifact_is_on_record(site: Site) -> None:
     secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
     one = await kept(site.scene, b"[1]", "application/json")
     other = await kept(site.scene, b"[2]", "application/json", "other")

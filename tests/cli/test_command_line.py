@@ -452,9 +452,7 @@ def test_doctor_with_nothing_configured_lists_all_there_is_to_do_in_lines_to_pas
     assert list(tmp_path.iterdir()) == []
 
 
-def test_doctor_starts_no_server_where_one_is_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_doctor_starts_no_server_where_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["doctor"]) == ExitCode.NOT_REACHABLE
 
     said = capsys.readouterr().out

@@ -63,9 +63,7 @@ def test_a_worker_that_is_killed_starts_again_and_ctrl_c_ends_all_of_it(dev: Chi
     assert running(str(dev.log.parent)) == []
 
 
-def test_tools_that_cannot_be_loaded_are_looked_at_again_once_they_change(
-    dev: Child,
-) -> None:
+def test_tools_that_cannot_be_loaded_are_looked_at_again_once_they_change(dev: Child) -> None:
     tools = dev.log.parent / "refunds.py"
     right = tools.read_text()
 

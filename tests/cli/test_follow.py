@@ -71,9 +71,7 @@ def test_an_approval_has_no_timeline(verbs: Verbs) -> None:
     assert "--follow takes a RUN" in ended.document()["error"]
 
 
-def test_a_shortened_timeline_goes_on_where_it_was(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_shortened_timeline_goes_on_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     def line(number: int) -> TimelineLine:
         at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
         return TimelineLine(at=at, text=f"line {number}")
@@ -204,9 +202,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if v not in ("", False, None)} for line in lines]
 
 
-def test_each_word_comes_once_and_gaps_are_marked(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_word_comes_once_and_gaps_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     following = watch()
     for now in (said("Once "), said("Once "), said("Once upon "), said("time.", before=12)):
         following.hear(now)
@@ -219,9 +215,7 @@ def test_each_word_comes_once_and_gaps_are_marked(
     assert told(capsys) == [*({**turn, "text": text} for text in texts), {**turn, "said": LINE}]
 
 
-def test_a_turn_asked_again_voids_what_was_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_turn_asked_again_voids_what_was_shown(capsys: pytest.CaptureFixture[str]) -> None:
     following = watch()
     for now in (said("Once "), said("There ", attempt=2)):
         following.hear(now)

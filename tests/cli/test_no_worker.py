@@ -58,10 +58,7 @@ class Deserted:
 
 @pytest.fixture
 def deserted(
-    settings: dict[str, str],
-    shop: ShopProcess,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str], shop: ShopProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Deserted:
     unique = uuid.uuid4().hex[:8]
     own = {**settings, "SUREHAND_TASK_QUEUE": f"deserted-{unique}", "SUREHAND_TENANT": f"t{unique}"}

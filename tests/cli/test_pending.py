@@ -126,9 +126,7 @@ def test_what_a_human_can_say_of_a_doubt_is_a_line_each_that_can_be_pasted(undo:
         "quota",
     ],
 )
-def test_every_command_names_the_tenant_on_a_line_of_its_own(
-    kind: Any,
-) -> None:
+def test_every_command_names_the_tenant_on_a_line_of_its_own(kind: Any) -> None:
     waiting = Waiting(kind=kind, id="refund[0].1", step_id="refund[0]", question="Why?")
 
     lines = "\n".join(waiting_lines(connection("acme"), "acme/refund-1", waiting))
@@ -159,9 +157,7 @@ def test_where_decisions_are_signed_each_command_names_a_key_and_none_goes_aroun
 
 
 @pytest.mark.parametrize("assurance", [Assurance.PASSKEY, Assurance.DEVICE_PASSKEY])
-def test_a_passkey_request_shows_no_command(
-    assurance: Assurance,
-) -> None:
+def test_a_passkey_request_shows_no_command(assurance: Assurance) -> None:
     asked = request("bob").model_copy(update={"assurance": assurance})
 
     assert commands_of(UMA, "refund-1", asked) == {}
@@ -188,9 +184,7 @@ def test_who_waits_sees_the_params_of_what_is_asked_and_its_own_commands() -> No
     assert "--key KEYFILE" in lines and "temporal workflow signal" not in lines
 
 
-def test_news_is_told_again_and_the_rest_once(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_news_is_told_again_and_the_rest_once(capsys: pytest.CaptureFixture[str]) -> None:
     failed = Waiting(kind="failure", id="refund", step_id="refund", question="no money")
     printer, told = Printer(json_output=False), set[tuple[str, str, str]]()
     for waiting in ([failed], [failed], [], [failed]):
@@ -203,9 +197,7 @@ def test_news_is_told_again_and_the_rest_once(
     assert capsys.readouterr().out.count("has failed: no money") == 2
 
 
-def test_a_repeated_failure_is_told_again(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_repeated_failure_is_told_again(capsys: pytest.CaptureFixture[str]) -> None:
     failed = Waiting(kind="failure", id="refund", step_id="refund", question="no money")
     spinner = Spinner("dots")
     printer = Printer(json_output=False)

@@ -449,8 +449,6 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("read", [parse_json, parse_yaml])
-def test_a_number_of_thousands_of_digits_is_refused(
-    read: Callable[[str], object],
-) -> None:
+def test_a_number_of_thousands_of_digits_is_refused(read: Callable[[str], object]) -> None:
     with pytest.raises(BadDocument, match="digits"):
         read("1" * 5000)

@@ -98,9 +98,7 @@ def test_doctor_tells_the_same_of_all_tools_that_are_loaded() -> None:
     assert not any(one.startswith("warning: flights.change") for one in found)
 
 
-def test_a_code_plan_names_its_workflow_and_no_graph(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_code_plan_names_its_workflow_and_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
     file = str(ROOT / "examples" / "late_orders.yaml")
 
     assert app.run(["plan", "check", file]) == ExitCode.DONE
@@ -330,9 +328,7 @@ def test_a_picture_is_never_wider_than_the_terminal(plan: str, width: int) -> No
     assert not any("\x1b" in line for line in lines)
 
 
-def test_the_printed_schema_is_the_shipped_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_printed_schema_is_the_shipped_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["plan", "schema"]) == ExitCode.DONE
 
     assert capsys.readouterr().out == (ROOT / "examples" / "plan.schema.json").read_text()

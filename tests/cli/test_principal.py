@@ -186,9 +186,7 @@ def test_an_unknown_principal_is_named_and_not_made(office: Office, verb: str) -
 
 # Keys
 @both
-def test_somebody_elses_key_is_refused_and_nobody_is_added(
-    office: Office,
-) -> None:
+def test_somebody_elses_key_is_refused_and_nobody_is_added(office: Office) -> None:
     kid, file = office.keys("ana")
     office.done("add", "ana", "--key", file)
 
@@ -277,9 +275,7 @@ def test_a_key_is_not_registered_as_a_passkey_s_as_well(office: Office) -> None:
     )
 
 
-def test_a_pem_key_is_taken_and_revoked_by_a_dashed_id(
-    office: Office,
-) -> None:
+def test_a_pem_key_is_taken_and_revoked_by_a_dashed_id(office: Office) -> None:
     kid, pem = "", b""
     while not kid.startswith("-"):  # one of 64 does
         made = Ed25519PrivateKey.generate().public_key()

@@ -40,9 +40,7 @@ def test_rich_markup_in_a_value_is_only_text(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "[red]stop[/red] :smile:\nWHAT\n[bold]x[/bold]\n"
 
 
-def test_unwatched_lines_are_never_wrapped(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_unwatched_lines_are_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     printer = Printer(json_output=False)
     long = "x" * 500
 
@@ -52,9 +50,7 @@ def test_unwatched_lines_are_never_wrapped(
     assert capsys.readouterr().out == f"{long}\nA   B\n1   {long}\n22\n"
 
 
-def test_json_stdout_holds_only_the_document(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_json_stdout_holds_only_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     printer = Printer(json_output=True)
 
     printer.say("progress")
@@ -67,9 +63,7 @@ def test_json_stdout_holds_only_the_document(
     assert "progress" in captured.err
 
 
-def test_an_error_is_a_line_or_a_document(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_error_is_a_line_or_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     error = PlanRefused("plan.yaml", [PlanError(where="steps.0", reason="is wrong")])
 
     Printer(json_output=True).error(error)

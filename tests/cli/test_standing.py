@@ -66,9 +66,7 @@ def office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @both
-def test_a_grant_is_listed_until_it_is_revoked(
-    office: Office,
-) -> None:
+def test_a_grant_is_listed_until_it_is_revoked(office: Office) -> None:
     key = office.key("ann")
     one = office.granted(
         "--when", "amount <= 50", "--count", "20", "--total", "amount=500.00",
@@ -94,9 +92,7 @@ def test_a_grant_is_listed_until_it_is_revoked(
     assert StandingChanged.model_validate(again).changed is False
 
 
-def test_an_unsigned_grant_is_marked_and_refused_where_signatures_count(
-    office: Office,
-) -> None:
+def test_an_unsigned_grant_is_marked_and_refused_where_signatures_count(office: Office) -> None:
     assert "(unverified): granted" in office.done("grant", *TOOL, "--until", "1d").out
     strict = {"SUREHAND_DECISIONS": "signed"}
 
@@ -107,9 +103,7 @@ def test_an_unsigned_grant_is_marked_and_refused_where_signatures_count(
     assert office.listed()[0].state == "active"
 
 
-def test_an_administrator_adds_a_printed_grant_once(
-    office: Office,
-) -> None:
+def test_an_administrator_adds_a_printed_grant_once(office: Office) -> None:
     key = office.key("ann")
     printed = office.done(
         "grant", *TOOL, "--until", "1d", "--key", key, "--print", SUREHAND_DATABASE_URL=""

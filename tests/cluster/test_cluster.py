@@ -74,9 +74,7 @@ def test_workers_take_signed_decisions_only(cluster: Cluster) -> None:
     assert '"worker.decisions_open"' not in log
 
 
-def test_a_refund_is_made_once_after_its_approval_though_a_worker_died(
-    cluster: Cluster,
-) -> None:
+def test_a_refund_is_made_once_after_its_approval_though_a_worker_died(cluster: Cluster) -> None:
     # Given people with keys
     own, key = cluster.register("ada"), cluster.register("grace")
     # Given a run that waits for an approval

@@ -60,9 +60,7 @@ def ledger_rows(cluster: Cluster, sql: str) -> list[str]:
 
 
 @pytest.mark.crash
-def test_runs_under_repeated_kills_make_each_effect_once(
-    cluster: Cluster,
-) -> None:
+def test_runs_under_repeated_kills_make_each_effect_once(cluster: Cluster) -> None:
     chance = random.Random(SEED)
     adas, graces = cluster.register("ada"), cluster.register("grace")
     limits = [
@@ -115,9 +113,7 @@ def test_runs_under_repeated_kills_make_each_effect_once(
     assert used["effects_per_hour"] == str(RUNS * len(ONCE))
 
 
-async def test_one_service_shows_forwards_and_decrypts(
-    cluster: Cluster,
-) -> None:
+async def test_one_service_shows_forwards_and_decrypts(cluster: Cluster) -> None:
     asas, gails = cluster.register("asa"), cluster.register("gail")
     shop = cluster.compose.environment("worker")["SHOP_URL"]
     order = {"order_id": "order-guarded-page"}

@@ -81,9 +81,7 @@ def test_a_run_waits_behind_what_an_operator_waits_for(behind: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("point", [one for one in Operation if one.crash_point is not None])
-def test_a_worker_dying_under_an_operator_is_killed_in_the_users_plan(
-    point: Operation,
-) -> None:
+def test_a_worker_dying_under_an_operator_is_killed_in_the_users_plan(point: Operation) -> None:
     disturbance = Disturbance(PAY, point)
 
     assert changed(plan(), disturbance) == plan()
@@ -168,9 +166,7 @@ def test_a_run_is_halted_before_or_behind_the_call(halt: Halt) -> None:
 
 
 @pytest.mark.parametrize("point", [CrashPoint.AFTER_OUTCOME, Operation.RESET_KILLED])
-def test_recorded_together_the_next_call_is_in_doubt(
-    point: Point,
-) -> None:
+def test_recorded_together_the_next_call_is_in_doubt(point: Point) -> None:
     refused = {"step": "close", "recovery": Recovery.DEDUPES, "succeeded": False}
     close = PAY.model_copy(update=refused)
 

@@ -67,9 +67,7 @@ def test_kills_leave_the_same_world(starter: Starter, shop: ShopProcess, tmp_pat
 
 
 @pytest.mark.crash
-def test_kills_while_failing_or_undoing_leave_all_undone_once(
-    starter: Starter,
-) -> None:
+def test_kills_while_failing_or_undoing_leave_all_undone_once(starter: Starter) -> None:
     chosen = ("--steps", "restock,close", "--points", "after_outcome")
     ended = starter("drill", FAILS, *OWN, *chosen, "--json")
 

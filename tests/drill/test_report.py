@@ -260,9 +260,7 @@ def test_every_report_names_what_differs_and_what_was_not_reached(write: Any) ->
 
 
 @pytest.mark.parametrize("write", [html, markdown, str])
-def test_every_report_has_forced_waits_and_both_numbers(
-    write: Any,
-) -> None:
+def test_every_report_has_forced_waits_and_both_numbers(write: Any) -> None:
     tally = Tally(gated=3, as_approved=2, losses=2, drifted=1)
     lost = cell("permission_loss", outcome=CellOutcome.DIFFERS, tally=tally)
     found = report(cell(), lost, points=["after_call", "permission_loss"])
@@ -417,9 +415,7 @@ def test_open_and_left_effects_are_told(state: str, outcome: str | None, untold:
 
 
 @pytest.mark.parametrize("said", ["pay", f"{INSIDE}/pay"])
-def test_an_unwound_run_leaves_only_what_is_said_to_stand(
-    said: str,
-) -> None:
+def test_an_unwound_run_leaves_only_what_is_said_to_stand(said: str) -> None:
     own, inside = entry("pay"), entry("pay", INSIDE, entry_id="ef-inside")
     left = [NotUndone(step_id=said, reason="it cannot be undone")]
 

@@ -39,11 +39,7 @@ class Pause(Between):
     """Holds the first call of one activity until it is told to go on."""
 
     def __init__(
-        self,
-        activity: str,
-        of: Callable[[Any], bool] = lambda message: True,
-        *,
-        done: bool = False,
+        self, activity: str, of: Callable[[Any], bool] = lambda message: True, *, done: bool = False
     ) -> None:
         """Hold an activity.
 

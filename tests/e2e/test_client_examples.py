@@ -102,11 +102,7 @@ async def run_for(name: str, client: Client, stage: Stage) -> Run | None:
 
 @pytest.mark.parametrize("name", documented())
 async def test_an_example_of_the_client_does_what_it_says(
-    name: str,
-    connected: Client,
-    stage: Stage,
-    order_id: str,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, connected: Client, stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = documented()[name].replace("order-7", order_id)
     text = text.replace("acme", f"acme-{uuid.uuid4().hex[:8]}")

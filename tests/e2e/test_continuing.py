@@ -31,9 +31,7 @@ def reads(order_id: str, prefix: str, count: int, **more: Any) -> list[dict[str,
     return [read(order_id, f"{prefix}{n}", **more) for n in range(count)]
 
 
-async def test_a_run_goes_on_over_many_executions_and_makes_each_effect_once(
-    stage: Stage,
-) -> None:
+async def test_a_run_goes_on_over_many_executions_and_makes_each_effect_once(stage: Stage) -> None:
     orders = [stage.shop.new_order() for _ in range(10)]
     steps = list[dict[str, Any]]()
     for n, order_id in enumerate(orders):

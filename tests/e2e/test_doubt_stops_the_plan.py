@@ -76,9 +76,7 @@ async def test_a_plan_goes_on_over_a_proven_no(stage: Stage, on_failure: Any, re
     assert result.uncompensated == []
 
 
-async def test_undoing_bars_late_attempts_of_the_failed_write(
-    stage: Stage,
-) -> None:
+async def test_undoing_bars_late_attempts_of_the_failed_write(stage: Stage) -> None:
     async with stage.worker_here(tool_modules=ODD):
         run = await stage.start(going_on("write.refused", "compensate"))
         result = await run.result()
@@ -86,9 +84,7 @@ async def test_undoing_bars_late_attempts_of_the_failed_write(
     assert len(await stage.events(run, "run.barred")) == 1
 
 
-async def test_a_cancellation_while_a_completed_run_is_closed_changes_nothing(
-    stage: Stage,
-) -> None:
+async def test_a_cancellation_while_a_completed_run_is_closed_changes_nothing(stage: Stage) -> None:
     closing = Pause("close_run")
     async with stage.worker_here(client=closing.client(stage.client), tool_modules=ODD):
         run = await stage.start(Plan.model_validate({"steps": [{"id": "it", "tool": "read.fine"}]}))

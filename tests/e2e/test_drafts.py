@@ -125,9 +125,7 @@ async def test_20_megabytes_leave_a_small_history_and_no_parts(stage: Stage) -> 
     assert not of_drafts(stage)
 
 
-async def test_a_round_removes_the_drafts_of_a_terminated_run(
-    stage: Stage,
-) -> None:
+async def test_a_round_removes_the_drafts_of_a_terminated_run(stage: Stage) -> None:
     report = Report()
     with stage.worker(tool_modules=REPORTS) as doomed:
         run = await stage.start(plan("report.read", report))
@@ -170,9 +168,7 @@ async def test_a_later_attempt_hears_its_progress(stage: Stage, tool: str, durab
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_long_call_leaves_its_progress_in_the_ledger(
-    stage: Stage,
-) -> None:
+async def test_a_long_call_leaves_its_progress_in_the_ledger(stage: Stage) -> None:
     plan = Plan.model_validate({"steps": [{"id": "it", "tool": "pages.write"}]})
     with stage.worker(tool_modules=LONG, checkpoint_every="1s") as doomed:
         run = await stage.start(plan)

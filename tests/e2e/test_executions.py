@@ -72,9 +72,7 @@ async def lived_again(stage: Stage, *then: dict[str, object]) -> Run:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_a_reset_and_terminated_run_is_found_and_unwound(
-    stage: Stage,
-) -> None:
+async def test_a_reset_and_terminated_run_is_found_and_unwound(stage: Stage) -> None:
     async with stage.worker_here(**TOOLS):
         again = await lived_again(stage)
         await again.handle.terminate("by hand")

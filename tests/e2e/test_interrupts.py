@@ -62,9 +62,7 @@ async def test_an_answer_is_the_output_of_the_step_that_asks(stage: Stage, order
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_an_answer_before_its_questions_report_counts(
-    stage: Stage,
-) -> None:
+async def test_an_answer_before_its_questions_report_counts(stage: Stage) -> None:
     # People are told in the transaction that records a question, before the run knows of that.
     opening = Pause("record_interrupt")
     async with stage.worker_here(client=opening.client(stage.client)):

@@ -137,9 +137,7 @@ async def test_a_huge_decision_is_refused(stage: Stage, client: Client, decision
     assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
-async def test_kept_events_go_along_into_the_next_execution(
-    stage: Stage,
-) -> None:
+async def test_kept_events_go_along_into_the_next_execution(stage: Stage) -> None:
     waits = [
         {"id": f"w{n}", "wait": {"event": "returned", "about": f"k{n}"}, "after": []}
         for n in (0, 200)
@@ -365,9 +363,7 @@ async def test_later_params_reach_into_a_large_output(stage: Stage) -> None:
     assert big.TEXTS == ["sku-1 of page 1"]
 
 
-async def test_large_params_are_approved_by_their_hash_and_shown_by_reference(
-    stage: Stage,
-) -> None:
+async def test_large_params_are_approved_by_their_hash_and_shown_by_reference(stage: Stage) -> None:
     params = {"text": "${page1.report}"}
     send = {"id": "send", "tool": "pages.send", "params": params, "approval": "required"}
     async with stage.worker_here(tool_modules=BIG):

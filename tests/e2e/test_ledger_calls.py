@@ -112,9 +112,7 @@ async def test_a_decided_update_lends_no_verdict(stage: Stage, order_id: str) ->
 
 
 @pytest.mark.crash
-async def test_an_answered_update_lends_its_verdict_to_no_other(
-    stage: Stage,
-) -> None:
+async def test_an_answered_update_lends_its_verdict_to_no_other(stage: Stage) -> None:
     asks = {"question": "How many?", "answer": {"type": "integer"}}
     with stage.worker(crash_at=f"steer:{CrashPoint.BEFORE_REPORT}") as doomed:
         doomed.wait_ready()

@@ -64,9 +64,7 @@ async def test_runs_through_a_pooler_make_each_effect_once(stage: Stage, durabil
             await one_of_each(stage, run, order)
 
 
-def test_a_worker_behind_a_pooler_says_that_its_death_is_noticed_by_time_outs(
-    stage: Stage,
-) -> None:
+def test_a_worker_behind_a_pooler_says_that_its_death_is_noticed_by_time_outs(stage: Stage) -> None:
     with stage.worker() as worker:
         worker.wait_said("takeover.off")
         worker.wait_ready()
@@ -87,9 +85,7 @@ async def test_a_kill_behind_a_pooler_is_one_effect(stage: Stage, order_id: str,
 
 
 @pytest.mark.guarantee("G1")
-def test_tenants_that_share_connections_see_their_own_rows(
-    ledger_url: str,
-) -> None:
+def test_tenants_that_share_connections_see_their_own_rows(ledger_url: str) -> None:
     ledger = Ledger(make_engine(ledger_url))
     scenes = [Scene.begin(ledger, f"tenant-{number}") for number in range(8)]
     wrong: list[str] = []

@@ -205,9 +205,7 @@ async def test_a_request_that_nobody_answers_is_asked_again_or_of_somebody_else(
         assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_precondition_that_says_never_asks_nobody(
-    stage: Stage,
-) -> None:
+async def test_a_precondition_that_says_never_asks_nobody(stage: Stage) -> None:
     order = stage.shop.new_order(currency="USD")
     read = stage.shop.requests("orders")["received"]
     async with stage.worker_here(tool_modules="tests.variants.refund_checked"):

@@ -363,9 +363,7 @@ MANY: Final = 80
 FEW: Final = 6
 
 
-async def test_a_tenant_with_few_runs_has_its_turn_early(
-    stage: Stage,
-) -> None:
+async def test_a_tenant_with_few_runs_has_its_turn_early(stage: Stage) -> None:
     order: list[str] = []
 
     @activity.defn(name=OPEN_RUN.name)

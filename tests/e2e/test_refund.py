@@ -240,9 +240,7 @@ async def test_code_is_raised_what_is_refused_and_its_run_tells_it(stage: Stage)
         await told(stage, run, result, step_id, reason)
 
 
-async def test_a_first_call_with_refused_params_is_skipped(
-    stage: Stage,
-) -> None:
+async def test_a_first_call_with_refused_params_is_skipped(stage: Stage) -> None:
     wanted = [["payments.price", {"amount": 1}], ["payments.price", PAYMENT]]
     plan = Plan.model_validate({"code": "Trying", "input": {"calls": wanted}})
     async with stage.worker_here(**CODE):

@@ -408,9 +408,7 @@ async def test_a_child_run_of_another_input_is_undone_before_a_reset_run_begins_
     ]
 
 
-async def test_a_run_reset_behind_its_child_run_undoes_the_child(
-    stage: Stage,
-) -> None:
+async def test_a_run_reset_behind_its_child_run_undoes_the_child(stage: Stage) -> None:
     async with stage.worker_here(**TOOLS):
         run = await stage.start(
             plan(child(files(stage, "a")), files(stage, "b"), WAITS, files(stage, "c"), FAILS)

@@ -271,11 +271,7 @@ class Epochs(LedgerOffice):
     ],
 )
 def test_what_cannot_be_the_instant_of_a_restore_is_refused_in_one_line(
-    ledger_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    said: list[str],
-    why: str,
+    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str], why: str
 ) -> None:
     office = Epochs.opened(ledger_url, tmp_path, monkeypatch, TEMPORAL_ADDRESS="127.0.0.1:1")
 

@@ -49,9 +49,7 @@ async def test_a_standing_tree_is_not_asked_at_close(stage: Stage, durability: s
 
 
 @pytest.mark.parametrize("database", DATABASES)
-async def test_child_runs_of_a_terminated_run_are_listed_and_unwound_with_it(
-    stage: Stage,
-) -> None:
+async def test_child_runs_of_a_terminated_run_are_listed_and_unwound_with_it(stage: Stage) -> None:
     async with stage.worker_here(**TOOLS):
         run = await stage.start(plan(*tree(stage), WAITS))
         await run.in_state(RunState.WAITING_INPUT)

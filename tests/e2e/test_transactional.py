@@ -50,9 +50,7 @@ async def test_a_kill_at_any_point_is_one_booking(stage: Stage, point: CrashPoin
     assert step(result, "add").attempts > 1
 
 
-async def test_a_failed_run_books_back_and_keeps_nothing_of_its_failed_step(
-    stage: Stage,
-) -> None:
+async def test_a_failed_run_books_back_and_keeps_nothing_of_its_failed_step(stage: Stage) -> None:
     refuse = {"id": "refuse", "tool": "credits.refuse", "params": {"account": "ada"}}
     async with stage.worker_here(tool_modules=CREDITS):
         run = await stage.start(plan(ADD, refuse))

@@ -347,9 +347,7 @@ def refusal(stage: Stage, **settings: str) -> str:
     return line
 
 
-async def test_a_worker_names_the_module_that_its_sandbox_refuses(
-    stage: Stage,
-) -> None:
+async def test_a_worker_names_the_module_that_its_sandbox_refuses(stage: Stage) -> None:
     line = refusal(stage, **FOREIGN)
 
     assert "workflow Foreign cannot be loaded into Temporal's sandbox" in line

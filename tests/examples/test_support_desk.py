@@ -91,9 +91,7 @@ def test_a_ticket_closes_once_for_each_key(desk: SupportProcess, http: httpx.Cli
     assert desk.effects(ticket_id) == {"closings": 1, "reopenings": 1, "reports": 0, "mails": 0}
 
 
-def test_a_drill_gets_a_ticket_of_its_own_and_its_fate(
-    desk: SupportProcess,
-) -> None:
+def test_a_drill_gets_a_ticket_of_its_own_and_its_fate(desk: SupportProcess) -> None:
     first, second = (fresh(Context(f"drill-{n}", {}, "")) for n in (1, 2))
     hand_in(desk, mail_about(first["ticket_id"], "<drill@example.com>"))
 

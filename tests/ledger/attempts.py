@@ -109,11 +109,7 @@ def time_passes(scene: Scene) -> None:
 
 
 async def last_of(
-    scene: Scene,
-    loaded: Tool,
-    *,
-    between: Callable[[Scene], None] = time_passes,
-    **changes: Any,
+    scene: Scene, loaded: Tool, *, between: Callable[[Scene], None] = time_passes, **changes: Any
 ) -> CallResult:
     """Return what the attempts at a call come to.
 

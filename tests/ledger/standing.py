@@ -75,10 +75,7 @@ def signed(
 
 
 def granted(
-    scene: Place,
-    granter: str,
-    key: Ed25519PrivateKey | None = None,
-    **limits: Any,
+    scene: Place, granter: str, key: Ed25519PrivateKey | None = None, **limits: Any
 ) -> Standing:
     """Grant a standing approval, signed if there is a key."""
     wanted = scope(**limits)

@@ -25,9 +25,7 @@ pytestmark = pytest.mark.guarantee("G3")
 MINUTE = timedelta(minutes=1)
 
 
-def test_an_approval_is_consumed_by_its_own_entry_and_generation(
-    scene: Scene,
-) -> None:
+def test_an_approval_is_consumed_by_its_own_entry_and_generation(scene: Scene) -> None:
     gated = scene.approved(scene.call())
 
     entry = scene.claimed(gated)
@@ -40,9 +38,7 @@ def test_an_approval_is_consumed_by_its_own_entry_and_generation(
     assert consumed["body"]["params_hash"] == gated.params_hash
 
 
-def test_an_approval_is_not_consumed_when_the_transaction_of_the_claim_fails(
-    scene: Scene,
-) -> None:
+def test_an_approval_is_not_consumed_when_the_transaction_of_the_claim_fails(scene: Scene) -> None:
     gated = scene.approved(scene.call())
     before = scene.events()
 
@@ -137,9 +133,7 @@ def test_params_not_approved_are_a_mismatch(scene: Scene, change: dict[str, Any]
     assert scene.rows(effects) == []
 
 
-def test_the_retries_of_an_entry_find_their_approval_consumed_by_themselves(
-    scene: Scene,
-) -> None:
+def test_the_retries_of_an_entry_find_their_approval_consumed_by_themselves(scene: Scene) -> None:
     gated = scene.approved(scene.call())
     first = scene.failed(gated)
 
@@ -149,9 +143,7 @@ def test_the_retries_of_an_entry_find_their_approval_consumed_by_themselves(
     assert len(scene.events(type_="approval.consumed")) == 1
 
 
-def test_a_used_approval_authorises_no_other_entry_or_generation(
-    scene: Scene,
-) -> None:
+def test_a_used_approval_authorises_no_other_entry_or_generation(scene: Scene) -> None:
     gated = scene.approved(scene.call())
     entry = scene.claimed(gated)
 
@@ -164,9 +156,7 @@ def test_a_used_approval_authorises_no_other_entry_or_generation(
     assert (scene.row(approvals))["consumed_entry"] == entry.entry_id
 
 
-def test_an_approval_that_expired_after_its_use_is_refused_at_the_next_call(
-    scene: Scene,
-) -> None:
+def test_an_approval_that_expired_after_its_use_is_refused_at_the_next_call(scene: Scene) -> None:
     gated = scene.approved(scene.call(), expires_in=MINUTE)
     entry = scene.failed(gated)
 
@@ -230,9 +220,7 @@ def test_a_request_does_not_expire_before_its_time(scene: Scene) -> None:
     assert scene.close(gated, "expired", after=MINUTE) == "expired"
 
 
-def test_an_approval_that_nothing_has_used_is_void_once_its_run_stops_asking(
-    scene: Scene,
-) -> None:
+def test_an_approval_that_nothing_has_used_is_void_once_its_run_stops_asking(scene: Scene) -> None:
     gated = scene.approved(scene.call())
 
     assert scene.close(gated, "void") == "void"
@@ -242,9 +230,7 @@ def test_an_approval_that_nothing_has_used_is_void_once_its_run_stops_asking(
     assert isinstance(scene.claim(gated), ApprovalRefused)
 
 
-def test_a_request_with_another_precondition_voids_the_first(
-    scene: Scene,
-) -> None:
+def test_a_request_with_another_precondition_voids_the_first(scene: Scene) -> None:
     first = scene.ask_approval(scene.call(precondition="sha256:before"))
     second = scene.ask_approval(scene.call(precondition="sha256:after"))
 

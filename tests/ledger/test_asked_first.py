@@ -151,9 +151,7 @@ def test_what_rules_a_call_out_is_offered_later_while_the_call_may_arrive(scene:
     assert (late.outcomes, late.later, late.left_ms) == (early.outcomes, (), 0)
 
 
-def test_an_undo_is_offered_where_the_tool_has_one(
-    scene: Scene,
-) -> None:
+def test_an_undo_is_offered_where_the_tool_has_one(scene: Scene) -> None:
     spec = SPEC.model_copy(update={"compensation": "payments.charge", "secret_params": True})
     scene.open_run(OTHER_RUN, spec=spec)
     plain = looked_at(scene, scene.asked(scene.call())[1])
@@ -243,9 +241,7 @@ def test_a_late_undo_after_a_human_is_barred(scene: Scene, outcome: ResolutionOu
     assert scene.rows(effects) == before
 
 
-def test_a_late_undo_is_barred_while_a_human_is_asked_who_may_be_doing_it(
-    scene: Scene,
-) -> None:
+def test_a_late_undo_is_barred_while_a_human_is_asked_who_may_be_doing_it(scene: Scene) -> None:
     entry, _ = asked_to_undo(scene)
 
     assert isinstance(scene.claim(scene.undo(entry, attempt=9)), Barred)
@@ -285,9 +281,7 @@ async def test_a_late_undo_asks_nothing_that_is_settled_or_asked_already(
     assert scene.rows(interventions) == before
 
 
-async def test_what_a_closed_run_has_left_open_is_settled_through_another_run(
-    scene: Scene,
-) -> None:
+async def test_what_a_closed_run_has_left_open_is_settled_through_another_run(scene: Scene) -> None:
     entry, question = scene.asked(scene.call())
     scene.open_run(OTHER_RUN)
     answered = answer(question, ResolutionOutcome.HAPPENED)
@@ -318,9 +312,7 @@ def test_the_other_run_may_be_any_of_the_tenant_and_of_no_other(scene: Scene, ot
     assert (scene.row(interventions))["state"] == "open"
 
 
-def test_a_late_attempt_whose_undo_failed_asks_nobody_about_what_is_undone(
-    scene: Scene,
-) -> None:
+def test_a_late_attempt_whose_undo_failed_asks_nobody_about_what_is_undone(scene: Scene) -> None:
     entry = scene.compensated(scene.call())
 
     with scene.tx() as tx:
@@ -372,9 +364,7 @@ def test_of_an_undoing_in_doubt_a_human_is_asked_before_its_effect(scene: Scene,
     assert (question["intervention_id"], question["entry_id"]) == (asked, about.entry_id)
 
 
-async def test_an_effect_undone_after_a_human_left_it_is_on_record(
-    scene: Scene,
-) -> None:
+async def test_an_effect_undone_after_a_human_left_it_is_on_record(scene: Scene) -> None:
     original, question = asked_to_undo(scene)
     undo = scene.undo(original)
     [late] = scene.rows(effects, undoes=original.entry_id)

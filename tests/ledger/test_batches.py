@@ -83,9 +83,7 @@ def counts(scene: Scene) -> object:
     return None if known is None else known.output
 
 
-def test_a_batch_tells_of_its_beginning_and_its_end(
-    scene: Scene,
-) -> None:
+def test_a_batch_tells_of_its_beginning_and_its_end(scene: Scene) -> None:
     assert begin(scene, FIRST) is False
     assert begin(scene, AGAIN) is True
     assert begin(scene, NEXT) is False
@@ -175,9 +173,7 @@ def test_a_run_that_is_reset_reads_anew_what_was_answered(scene: Scene) -> None:
     assert counts(scene) == "new"
 
 
-def test_a_read_that_is_tried_again_takes_what_the_same_activity_has_recorded(
-    scene: Scene,
-) -> None:
+def test_a_read_that_is_tried_again_takes_what_the_same_activity_has_recorded(scene: Scene) -> None:
     begun(scene, read("life:7:1"))
     assert answered(scene, read("life:7:1"), "recorded")
 
@@ -208,9 +204,7 @@ def test_an_overtaken_read_is_not_recorded(scene: Scene, attempt: int) -> None:
     assert counts(scene) == "new"
 
 
-def test_a_read_that_is_begun_anew_with_other_params_is_recorded_with_them(
-    scene: Scene,
-) -> None:
+def test_a_read_that_is_begun_anew_with_other_params_is_recorded_with_them(scene: Scene) -> None:
     before = replace(read("before"), params={"file": "another"})
     begun(scene, before)
     mine = read("mine")
@@ -286,9 +280,7 @@ def test_the_reaper_leaves_asked_and_given_up_effects(scene: Scene, partial: boo
     assert found(scene) == []
 
 
-def test_what_a_human_was_asked_about_since_the_round_began_is_left_alone(
-    scene: Scene,
-) -> None:
+def test_what_a_human_was_asked_about_since_the_round_began_is_left_alone(scene: Scene) -> None:
     request = scene.call()
     scene.in_doubt(request)
     (seen,) = found(scene)
@@ -370,9 +362,7 @@ async def test_a_round_reaches_every_entry_behind_stuck_ones(scene: Scene, size:
     assert parts == 5 // size + 1
 
 
-async def test_a_broken_entry_keeps_nothing_from_those_behind_it(
-    scene: Scene,
-) -> None:
+async def test_a_broken_entry_keeps_nothing_from_those_behind_it(scene: Scene) -> None:
     @tool("payments.refund", effect=WRITE, recovery="human", irreversible=True)
     async def refund(params: Payment, ctx: ToolContext) -> None:
         raise AssertionError("the reaper calls nothing")

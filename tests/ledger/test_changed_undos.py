@@ -120,9 +120,7 @@ async def test_an_undo_nobody_was_shown_does_not_run(scene: Scene, change: str) 
     assert [row["state"] for row in scene.rows(effects)] == ["compensating"]
 
 
-async def test_what_could_not_be_undone_is_not_undone_without_asking(
-    scene: Scene,
-) -> None:
+async def test_what_could_not_be_undone_is_not_undone_without_asking(scene: Scene) -> None:
     entry = scene.committed(Deploy(by=None).request(scene, approved=True))
     loaded = Deploy()
 
@@ -205,9 +203,7 @@ async def test_a_failed_undo_cannot_be_agreed_to(scene: Scene) -> None:
     assert not accepted and "compensated" in why
 
 
-async def test_an_undo_that_nobody_approved_runs_as_loaded_and_says_so(
-    scene: Scene,
-) -> None:
+async def test_an_undo_that_nobody_approved_runs_as_loaded_and_says_so(scene: Scene) -> None:
     entry, loaded = scene.committed(SHOWN.request(scene, approved=False)), Deploy("payments.seize")
 
     report = await loaded.undo(scene, entry)
@@ -238,9 +234,7 @@ async def test_another_undo_waits_for_the_one_under_way(scene: Scene, approved: 
     assert loaded.called.keys == []
 
 
-def test_a_call_with_a_changed_undo_is_asked_about_again(
-    scene: Scene,
-) -> None:
+def test_a_call_with_a_changed_undo_is_asked_about_again(scene: Scene) -> None:
     approved = SHOWN.request(scene, approved=True)
     toolbox, pay = Deploy("payments.seize").toolbox()
 

@@ -60,9 +60,7 @@ def test_a_later_attempt_waits_for_a_lease_that_is_alive(scene: Scene, recovery:
     assert scene.entry(first.entry_id) == first
 
 
-def test_a_later_attempt_of_one_activity_takes_a_deduping_call_over_at_once(
-    scene: Scene,
-) -> None:
+def test_a_later_attempt_of_one_activity_takes_a_deduping_call_over_at_once(scene: Scene) -> None:
     first = scene.claimed(scene.call(**DEDUPES))
 
     second = scene.claimed(scene.call(**DEDUPES, attempt=2))
@@ -74,9 +72,7 @@ def test_a_later_attempt_of_one_activity_takes_a_deduping_call_over_at_once(
     assert reconciled["body"]["action"] == "call_again"
 
 
-def test_another_activity_waits_even_if_the_provider_dedupes(
-    scene: Scene,
-) -> None:
+def test_another_activity_waits_even_if_the_provider_dedupes(scene: Scene) -> None:
     scene.claimed(scene.call(**DEDUPES))
     scene.open_run(OTHER_RUN)
 
@@ -102,9 +98,7 @@ def test_an_expired_lease_leaves_a_doubt(scene: Scene, recovery: Recovery, run_i
     assert (noted["body"]["rule"], noted["body"]["action"]) == ("lease_over", "reconcile")
 
 
-def test_an_expired_deduping_call_is_repeated_with_its_key(
-    scene: Scene,
-) -> None:
+def test_an_expired_deduping_call_is_repeated_with_its_key(scene: Scene) -> None:
     first = scene.claimed(scene.call(**DEDUPES))
     scene.open_run(OTHER_RUN)
 
@@ -115,9 +109,7 @@ def test_an_expired_deduping_call_is_repeated_with_its_key(
     assert second.run_id == OTHER_RUN
 
 
-def test_the_window_of_a_key_runs_from_its_first_call(
-    scene: Scene,
-) -> None:
+def test_the_window_of_a_key_runs_from_its_first_call(scene: Scene) -> None:
     scene.claimed(scene.call(**DEDUPES))
     second = scene.call(**DEDUPES, attempt=2)
     scene.claimed(second, after=WINDOW - timedelta(seconds=10))
@@ -191,9 +183,7 @@ def test_not_found_waits_for_the_settle_time(scene: Scene, after: timedelta, for
     assert (scene.row(effects))["state"] == "in_doubt"
 
 
-def test_not_found_after_the_settle_time_calls_again_with_the_same_key(
-    scene: Scene,
-) -> None:
+def test_not_found_after_the_settle_time_calls_again_with_the_same_key(scene: Scene) -> None:
     result = _not_found(scene, SETTLED, forward=True)
 
     assert isinstance(result, Claimed)
@@ -203,9 +193,7 @@ def test_not_found_after_the_settle_time_calls_again_with_the_same_key(
     assert reconciled["body"]["rule"] == "lookup_not_found"
 
 
-def test_not_found_in_a_run_that_is_being_undone_is_recorded_and_never_calls(
-    scene: Scene,
-) -> None:
+def test_not_found_in_a_run_that_is_being_undone_is_recorded_and_never_calls(scene: Scene) -> None:
     result = _not_found(scene, SETTLED, forward=False)
 
     assert isinstance(result, Barred)
@@ -229,9 +217,7 @@ def test_a_refusal_after_a_lookup_is_recorded(scene: Scene) -> None:
     assert refused["body"]["rule"] == "ApprovalRefused"
 
 
-def test_an_entry_settled_meanwhile_is_not_called_again(
-    scene: Scene,
-) -> None:
+def test_an_entry_settled_meanwhile_is_not_called_again(scene: Scene) -> None:
     request = scene.call()
     entry = scene.in_doubt(request)
     doubted = scene.claim(scene.call(attempt=2))
@@ -333,9 +319,7 @@ async def test_without_an_earlier_doubt_a_provable_failure_frees_the_key(scene: 
     assert other.entry.generation == 2
 
 
-async def test_a_failing_lookup_repeats_nothing_that_must_not_be(
-    scene: Scene,
-) -> None:
+async def test_a_failing_lookup_repeats_nothing_that_must_not_be(scene: Scene) -> None:
     provider = Provider([LOST, Permanent("account closed")])
     broken = looked_up(RuntimeError("its index is being rebuilt"))
 

@@ -33,9 +33,7 @@ from tests.ledger.scene import AT_ONCE, LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, 
 pytestmark = pytest.mark.guarantee("G4")
 
 
-def test_undoing_what_never_happened_is_recorded_and_bars_a_late_attempt(
-    scene: Scene,
-) -> None:
+def test_undoing_what_never_happened_is_recorded_and_bars_a_late_attempt(scene: Scene) -> None:
     assert isinstance(scene.begin_undo(), NothingToUndo)
 
     assert isinstance(scene.claim(scene.call()), Barred)
@@ -82,9 +80,7 @@ def test_a_bar_stops_failed_and_doubtful_entries(scene: Scene, recovery: Recover
     assert [row["calls"] for row in scene.rows(effects)] == [1, 1]
 
 
-def test_the_claim_of_an_undo_marks_its_original_and_keeps_the_key(
-    scene: Scene,
-) -> None:
+def test_the_claim_of_an_undo_marks_its_original_and_keeps_the_key(scene: Scene) -> None:
     committed = scene.committed(scene.call())
     scene.begin_undo()
 
@@ -95,9 +91,7 @@ def test_the_claim_of_an_undo_marks_its_original_and_keeps_the_key(
     assert isinstance(scene.begin_undo(), ToUndo)
 
 
-def test_the_commit_of_an_undo_marks_its_original_in_the_same_transaction(
-    scene: Scene,
-) -> None:
+def test_the_commit_of_an_undo_marks_its_original_in_the_same_transaction(scene: Scene) -> None:
     committed = scene.committed(scene.call())
     undo = scene.undo(committed)
     undoing = scene.claimed(undo)
@@ -119,9 +113,7 @@ def test_the_commit_of_an_undo_marks_its_original_in_the_same_transaction(
     assert compensated["seq"] == committed_undo["seq"] + 1
 
 
-def test_an_effect_is_undone_once_however_often_its_undoing_is_asked_for(
-    scene: Scene,
-) -> None:
+def test_an_effect_is_undone_once_however_often_its_undoing_is_asked_for(scene: Scene) -> None:
     compensated = scene.compensated(scene.call())
 
     assert scene.begin_undo() == NothingToUndo("already undone")
@@ -131,9 +123,7 @@ def test_an_effect_is_undone_once_however_often_its_undoing_is_asked_for(
     assert (scene.row(effects, undoes=compensated.entry_id))["calls"] == 1
 
 
-def test_an_undo_needs_no_approval_and_is_not_barred_by_the_bar_of_its_step(
-    scene: Scene,
-) -> None:
+def test_an_undo_needs_no_approval_and_is_not_barred_by_the_bar_of_its_step(scene: Scene) -> None:
     committed = scene.committed(scene.approved(scene.call()))
     scene.begin_undo()
 
@@ -180,9 +170,7 @@ def test_a_run_that_only_replayed_an_effect_does_not_undo_it(scene: Scene) -> No
     assert scene.entry(committed.entry_id) == committed
 
 
-def test_a_failed_undo_is_put_in_front_of_a_human_once_and_keeps_the_key(
-    scene: Scene,
-) -> None:
+def test_a_failed_undo_is_put_in_front_of_a_human_once_and_keeps_the_key(scene: Scene) -> None:
     committed = scene.committed(scene.call())
     with scene.tx() as tx:
         first = compensations.failed(tx, committed, "the bank says no")
@@ -254,9 +242,7 @@ def test_a_claim_that_undoes_something_else_is_a_mismatch(scene: Scene, settled:
     assert (scene.entry(entry.entry_id)).fencing_token == entry.fencing_token
 
 
-def test_a_step_of_an_undone_run_does_not_wait_for_its_undo(
-    scene: Scene,
-) -> None:
+def test_a_step_of_an_undone_run_does_not_wait_for_its_undo(scene: Scene) -> None:
     entry = scene.compensating(scene.call())
     assert isinstance(scene.claim(scene.call()), Held)
 
@@ -269,9 +255,7 @@ def test_a_step_of_an_undone_run_does_not_wait_for_its_undo(
     assert (scene.entry(entry.entry_id)).state == "compensating"
 
 
-def test_what_others_have_settled_meanwhile_is_not_nothing(
-    scene: Scene,
-) -> None:
+def test_what_others_have_settled_meanwhile_is_not_nothing(scene: Scene) -> None:
     call = scene.call(timeout=NOW, settle=AT_ONCE)
     scene.in_doubt(call)
     doubted = scene.begin_undo()

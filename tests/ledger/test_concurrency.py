@@ -281,9 +281,7 @@ async def test_parallel_workers_leave_one_chain(scene: Scene, scenes: list[Scene
 
 
 @pytest.mark.postgres
-async def test_an_unknown_chain_is_locked_in_the_one_order(
-    postgres_database: Database,
-) -> None:
+async def test_an_unknown_chain_is_locked_in_the_one_order(postgres_database: Database) -> None:
     # Given a worker that has forgotten the run's head, and somebody who takes its entry over
     async with (
         open_ledger(postgres_database.url) as ledger,

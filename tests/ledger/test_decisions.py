@@ -300,9 +300,7 @@ def test_a_request_that_is_decided_already_needs_no_place(scene: Scene) -> None:
 
 
 @pytest.mark.guarantee("G3")
-def test_a_retried_request_counts_its_early_decision_once(
-    scene: Scene,
-) -> None:
+def test_a_retried_request_counts_its_early_decision_once(scene: Scene) -> None:
     for _ in range(2):
         ask(scene, scene.call(), ("ann", "approve"), ("ann", "approve"))
 

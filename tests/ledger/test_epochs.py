@@ -184,9 +184,7 @@ def closed_by_owner(scene: Scene) -> None:
     owner.close()
 
 
-def test_a_provider_that_knows_the_key_is_called_again(
-    restorable: Restorable,
-) -> None:
+def test_a_provider_that_knows_the_key_is_called_again(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing, ago=timedelta(minutes=59))
 
     entry = scene.claimed(scene.call(**DEDUPES))
@@ -198,9 +196,7 @@ def test_a_provider_that_knows_the_key_is_called_again(
     assert again["body"]["rule"] == "dedupes"
 
 
-def test_a_forgotten_call_counts_once_against_the_quota(
-    restorable: Restorable,
-) -> None:
+def test_a_forgotten_call_counts_once_against_the_quota(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing, ago=timedelta(minutes=59))
     call = scene.call(**DEDUPES)
     limited(scene, effects_per_hour=0)
@@ -213,17 +209,13 @@ def test_a_forgotten_call_counts_once_against_the_quota(
     assert [row["used"] for row in scene.rows(quota_usage, kind="effects")] == [1]
 
 
-def test_a_provider_that_may_have_dropped_the_key_is_not_called(
-    restorable: Restorable,
-) -> None:
+def test_a_provider_that_may_have_dropped_the_key_is_not_called(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing, ago=timedelta(minutes=61))
 
     assert isinstance(scene.claim(scene.call(**DEDUPES)), Doubtful)
 
 
-def test_a_forgotten_transactional_effect_is_made_again(
-    restorable: Restorable,
-) -> None:
+def test_a_forgotten_transactional_effect_is_made_again(restorable: Restorable) -> None:
     scene = restored_after(
         restorable, nothing, lambda scene: scene.committed(scene.call(**TRANSACTIONAL))
     )
@@ -270,9 +262,7 @@ def test_an_entry_that_was_there_at_the_instant_may_have_been_called_since(
     assert isinstance(after, Held), "a call of just before the restore may still arrive"
 
 
-def test_not_found_waits_for_forgotten_calls(
-    restorable: Restorable,
-) -> None:
+def test_not_found_waits_for_forgotten_calls(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing)
     request = scene.call()
     result = scene.claim(request)
@@ -296,9 +286,7 @@ def test_what_was_settled_in_the_epoch_is_not_in_doubt_again(restorable: Restora
     assert isinstance(scene.claim(scene.call(attempt=2)), Claimed)
 
 
-def test_a_run_started_after_the_restore_calls_at_once(
-    restorable: Restorable,
-) -> None:
+def test_a_run_started_after_the_restore_calls_at_once(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing)
     scene.open_run("new", started_at=datetime.now(UTC) + timedelta(seconds=1))
     own = forward_key(step_key("new", STEP))
@@ -318,9 +306,7 @@ def test_a_step_that_is_barred_is_not_put_in_doubt(restorable: Restorable) -> No
     assert scene.rows(effects) == []
 
 
-def test_a_forgotten_approval_allows_no_call_before_a_lookup(
-    restorable: Restorable,
-) -> None:
+def test_a_forgotten_approval_allows_no_call_before_a_lookup(restorable: Restorable) -> None:
     approved: list[ClaimRequest] = []
     scene = restored_after(
         restorable,
@@ -333,9 +319,7 @@ def test_a_forgotten_approval_allows_no_call_before_a_lookup(
     assert scene.row(approvals)["consumed_entry"] is None
 
 
-def test_an_undo_that_was_made_since_the_instant_is_looked_up_first(
-    restorable: Restorable,
-) -> None:
+def test_an_undo_that_was_made_since_the_instant_is_looked_up_first(restorable: Restorable) -> None:
     entries = []
     scene = restored_after(
         restorable,
@@ -352,9 +336,7 @@ def test_an_undo_that_was_made_since_the_instant_is_looked_up_first(
     assert scene.entry(entries[0].entry_id).state == "compensated"
 
 
-def test_an_undo_of_what_was_made_after_the_restore_is_not_in_doubt(
-    restorable: Restorable,
-) -> None:
+def test_an_undo_of_what_was_made_after_the_restore_is_not_in_doubt(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing)
     scene.open_run("new", started_at=datetime.now(UTC) + timedelta(seconds=1))
     own = scene.call(**HUMAN, run_id="new", key=forward_key(step_key("new", STEP)))
@@ -370,9 +352,7 @@ def test_an_undo_of_what_was_made_after_the_restore_is_not_in_doubt(
     assert isinstance(scene.claim(scene.undo(doubtful.entry, **HUMAN)), Doubtful)
 
 
-def test_only_heads_of_the_forgotten_time_are_no_break(
-    restorable: Restorable,
-) -> None:
+def test_only_heads_of_the_forgotten_time_are_no_break(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing)
     with scene.tx() as tx:
         (epoch,) = epochs.epochs_of(tx)
@@ -389,9 +369,7 @@ def test_only_heads_of_the_forgotten_time_are_no_break(
     assert judged(ahead, epoch.opened_ms + 1) == (False, 0)
 
 
-def test_a_claim_ahead_leaves_forgotten_effects_alone(
-    restorable: Restorable,
-) -> None:
+def test_a_claim_ahead_leaves_forgotten_effects_alone(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing)
 
     with scene.tx() as tx:
@@ -399,9 +377,7 @@ def test_a_claim_ahead_leaves_forgotten_effects_alone(
     assert scene.rows(effects) == []
 
 
-def test_resource_tokens_go_past_the_forgotten_ones(
-    restorable: Restorable,
-) -> None:
+def test_resource_tokens_go_past_the_forgotten_ones(restorable: Restorable) -> None:
     given: list[int] = []
 
     def leased(scene: Scene) -> None:
@@ -436,9 +412,7 @@ class Shop(Provider):
         return NotFound() if found is None else Found(found)
 
 
-async def test_a_forgotten_effect_is_found_and_not_made_again(
-    restorable: Restorable,
-) -> None:
+async def test_a_forgotten_effect_is_found_and_not_made_again(restorable: Restorable) -> None:
     shop = Shop(["r-1"])
     refund = shop.tool(lookup=shop.find, settle=SETTLE)
     scene = restorable.begin()

@@ -56,9 +56,7 @@ def _story(scene: Scene) -> list[dict[str, Any]]:
 
 
 @pytest.mark.guarantee("G6")
-def test_events_are_numbered_without_gaps_and_hash_the_one_before(
-    scene: Scene,
-) -> None:
+def test_events_are_numbered_without_gaps_and_hash_the_one_before(scene: Scene) -> None:
     chain = _story(scene)
 
     assert [event["seq"] for event in chain] == list(range(1, len(chain) + 1))

@@ -38,9 +38,7 @@ MADE_IN = {
 OTHER_PARAMS = {"order": "1001", "amount": "999.00"}
 
 
-def test_a_first_claim_writes_the_entry_and_its_attempt_before_any_call(
-    scene: Scene,
-) -> None:
+def test_a_first_claim_writes_the_entry_and_its_attempt_before_any_call(scene: Scene) -> None:
     request = scene.call(attempt=3)
 
     entry = scene.claimed(request)
@@ -59,9 +57,7 @@ def test_a_first_claim_writes_the_entry_and_its_attempt_before_any_call(
     assert claimed["body"]["fencing_token"] == 1
 
 
-def test_a_committed_effect_is_returned_to_its_own_step_and_not_claimed_again(
-    scene: Scene,
-) -> None:
+def test_a_committed_effect_is_returned_to_its_own_step_and_not_claimed_again(scene: Scene) -> None:
     committed = scene.committed(scene.call(), receipt={"id": "r-1"})
 
     result = scene.claim(scene.call(attempt=2))
@@ -71,9 +67,7 @@ def test_a_committed_effect_is_returned_to_its_own_step_and_not_claimed_again(
     assert scene.entry(committed.entry_id) == committed
 
 
-def test_another_run_gets_the_committed_effect_and_its_maker(
-    scene: Scene,
-) -> None:
+def test_another_run_gets_the_committed_effect_and_its_maker(scene: Scene) -> None:
     committed = scene.committed(scene.call())
     scene.open_run(OTHER_RUN)
 
@@ -138,9 +132,7 @@ def test_a_key_counts_within_its_tool_only(scene: Scene, change: dict[str, str])
     assert second.provider_key != first.provider_key
 
 
-def test_a_proven_failure_is_claimed_again_under_its_key(
-    scene: Scene,
-) -> None:
+def test_a_proven_failure_is_claimed_again_under_its_key(scene: Scene) -> None:
     failed = scene.failed(scene.call())
 
     again = scene.claimed(scene.call(attempt=2))
@@ -152,9 +144,7 @@ def test_a_proven_failure_is_claimed_again_under_its_key(
     assert (scene.row(effects))["calls"] == 2
 
 
-def test_another_run_takes_a_failed_effect_and_counts_anew(
-    scene: Scene,
-) -> None:
+def test_another_run_takes_a_failed_effect_and_counts_anew(scene: Scene) -> None:
     scene.failed(scene.call())
     scene.open_run(OTHER_RUN)
 
@@ -302,9 +292,7 @@ def test_a_commit_repeated_under_its_token_returns_the_first_one(scene: Scene) -
     assert scene.events() == events
 
 
-def test_a_commit_records_the_receipt_its_number_and_the_steps_success(
-    scene: Scene,
-) -> None:
+def test_a_commit_records_the_receipt_its_number_and_the_steps_success(scene: Scene) -> None:
     request = scene.call()
     number = scene.commit(request, scene.claimed(request), {"refund": "r-1"})
 
@@ -393,9 +381,7 @@ def test_a_crash_or_a_wait_is_held_against_no_failure_class(scene: Scene) -> Non
     assert (row["calls"], row["failures"]) == (5, {})
 
 
-def test_a_call_without_an_outcome_is_counted_with_its_deadline(
-    scene: Scene,
-) -> None:
+def test_a_call_without_an_outcome_is_counted_with_its_deadline(scene: Scene) -> None:
     request = scene.call()
     entry = scene.claimed(request)
     with scene.tx() as tx:

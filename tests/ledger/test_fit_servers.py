@@ -47,9 +47,7 @@ async def two(
         yield one, other
 
 
-async def test_a_late_claim_sees_the_bar_that_it_has_waited_for(
-    two: tuple[Ledger, Ledger],
-) -> None:
+async def test_a_late_claim_sees_the_bar_that_it_has_waited_for(two: tuple[Ledger, Ledger]) -> None:
     """Whatever isolation the database has as its default."""
     scene, late = Scene.begin(two[0], "t"), Scene(two[1], "t")
 
@@ -156,9 +154,7 @@ def without_fsync(postgres_server: PostgresServer) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_fsync")
-async def test_a_server_that_does_not_wait_for_its_disk_is_refused(
-    url: str,
-) -> None:
+async def test_a_server_that_does_not_wait_for_its_disk_is_refused(url: str) -> None:
     with pytest.raises(LedgerUnfit, match="fsync=off"):
         await fit(url)
 

@@ -79,9 +79,7 @@ async def test_who_is_cancelled_is_told_when_the_transaction_has_committed(scene
     assert len(scene.events(type_="test.held")) == 1
 
 
-async def test_a_session_cancelled_between_statements_leaves_nothing(
-    scene: Scene,
-) -> None:
+async def test_a_session_cancelled_between_statements_leaves_nothing(scene: Scene) -> None:
     inside = asyncio.Event()
 
     async def work() -> None:
@@ -131,9 +129,7 @@ async def test_a_tool_may_have_several_statements_under_way(scene: Scene) -> Non
     assert found == list(range(5))
 
 
-async def test_a_left_behind_statement_is_not_made_after_its_end(
-    scene: Scene,
-) -> None:
+async def test_a_left_behind_statement_is_not_made_after_its_end(scene: Scene) -> None:
     left: list[asyncio.Task[object]] = []
     with pytest.raises(ValueError, match="given up"):
         async with scene.ledger.long_transaction(scene.tenant, RUN, MINUTE) as opened:
@@ -171,9 +167,7 @@ async def test_an_outcome_passes_by_all_other_work(postgres_database: Database) 
 
 
 @pytest.mark.postgres
-async def test_outcomes_held_up_cost_no_other_calls_lease(
-    postgres_database: Database,
-) -> None:
+async def test_outcomes_held_up_cost_no_other_calls_lease(postgres_database: Database) -> None:
     async with open_ledger(postgres_database.url) as ledger:
         scene, other = Scene.begin(ledger, "held-up"), Scene.begin(ledger, "not-held-up")
         entry = other.claimed(other.call())
@@ -200,9 +194,7 @@ async def test_outcomes_held_up_cost_no_other_calls_lease(
 
 
 @pytest.mark.postgres
-async def test_a_renewal_gives_up_before_its_lease_ends(
-    postgres_database: Database,
-) -> None:
+async def test_a_renewal_gives_up_before_its_lease_ends(postgres_database: Database) -> None:
     async with open_ledger(postgres_database.url) as ledger:
         scene = Scene.begin(ledger, "renewal-held-up")
         entry = scene.claimed(scene.call())
@@ -218,9 +210,7 @@ async def test_a_renewal_gives_up_before_its_lease_ends(
 
 
 @pytest.mark.postgres
-async def test_a_silent_server_is_given_up_and_used_again(
-    postgres_database: Database,
-) -> None:
+async def test_a_silent_server_is_given_up_and_used_again(postgres_database: Database) -> None:
     """Its process is stopped, and answers neither to what is asked nor to a cancellation."""
     async with open_ledger(postgres_database.url) as ledger:
         scene = Scene.begin(ledger, "falls-silent")
@@ -244,9 +234,7 @@ async def test_a_silent_server_is_given_up_and_used_again(
 
 
 @pytest.mark.postgres
-async def test_the_server_gives_up_a_slow_statement(
-    postgres_database: Database,
-) -> None:
+async def test_the_server_gives_up_a_slow_statement(postgres_database: Database) -> None:
     async with open_ledger(postgres_database.url) as ledger:
         scene = Scene.begin(ledger, "too-long")
 

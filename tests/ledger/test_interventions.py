@@ -178,9 +178,7 @@ def test_an_answer_to_another_runs_question_or_to_none_is_not_taken(scene: Scene
     assert scene.entry(entry.entry_id) == entry
 
 
-def test_an_attempt_that_comes_back_after_a_human_settled_it_is_fenced_out(
-    scene: Scene,
-) -> None:
+def test_an_attempt_that_comes_back_after_a_human_settled_it_is_fenced_out(scene: Scene) -> None:
     request = scene.call()
     entry, intervention = scene.asked(request)
     scene.settle(_answer(intervention, "not_happened"))
@@ -227,9 +225,7 @@ def test_an_undo_that_a_human_saw_not_happen_may_be_tried_again(scene: Scene) ->
     assert (scene.entry(committed.entry_id)).state == "compensated"
 
 
-def test_a_call_off_binds_its_own_step(
-    scene: Scene,
-) -> None:
+def test_a_call_off_binds_its_own_step(scene: Scene) -> None:
     _, intervention = scene.asked(scene.call())
     scene.settle(_answer(intervention, "call_off"))
 
@@ -252,9 +248,7 @@ def test_that_an_undo_was_undone_or_called_off_is_no_answer(scene: Scene, outcom
     assert scene.entry(undoing.entry_id) == undoing
 
 
-def test_an_answer_may_bring_the_receipt_that_the_call_would_have_returned(
-    scene: Scene,
-) -> None:
+def test_an_answer_may_bring_the_receipt_that_the_call_would_have_returned(scene: Scene) -> None:
     entry, intervention = scene.asked(scene.call())
 
     scene.settle(_answer(intervention, "happened", receipt={"refund": "r-9"}))
@@ -275,9 +269,7 @@ def _asked_after_the_clock_was_set_back(scene: Scene) -> tuple[Entry, str]:
 
 
 @pytest.mark.guarantee("G4")
-def test_a_set_back_clock_undoes_nothing_that_a_human_is_asked_about(
-    scene: Scene,
-) -> None:
+def test_a_set_back_clock_undoes_nothing_that_a_human_is_asked_about(scene: Scene) -> None:
     entry, question = _asked_after_the_clock_was_set_back(scene)
 
     begun = scene.begin_undo()

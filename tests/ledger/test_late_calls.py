@@ -187,9 +187,7 @@ async def test_a_late_recovery_stops_it(scene: Scene, asleep: Asleep, held_up: t
     assert len(provider.keys) == int(held_up < RECOVERY_LIMIT)
 
 
-def test_a_first_call_that_lies_ahead_of_the_clock_is_out_of_the_window(
-    scene: Scene,
-) -> None:
+def test_a_first_call_that_lies_ahead_of_the_clock_is_out_of_the_window(scene: Scene) -> None:
     """The clock was two days ahead when it was made: how long ago that was nobody knows."""
     how: dict[str, Any] = {"recovery": Recovery.DEDUPES, "window": timedelta(minutes=10)}
     scene.claimed(scene.call(**how, holder="dead"), after=timedelta(hours=48))
@@ -276,9 +274,7 @@ def call_of(scene: Scene, loaded: Tool) -> ToolCall:
     return ToolCall(**named, plan_version=1, tool=loaded.spec(), params={})
 
 
-async def test_a_read_and_its_health_check_are_watched(
-    scene: Scene,
-) -> None:
+async def test_a_read_and_its_health_check_are_watched(scene: Scene) -> None:
     watched = Watched(fails=[DependencyDown("no route")])
     loaded = watched.read()
     tools, call = ToolActivities(watched.worker(scene, loaded)), call_of(scene, loaded)

@@ -158,9 +158,7 @@ def test_a_later_attempt_of_the_step_that_holds_it_takes_over_at_once(scene: Sce
     assert noted["body"]["rule"] == "taken_over"
 
 
-def test_others_wait_until_an_overtaken_attempt_has_ended(
-    scene: Scene,
-) -> None:
+def test_others_wait_until_an_overtaken_attempt_has_ended(scene: Scene) -> None:
     acquired(scene, wants(scene))
     held = acquired(scene, wants(scene, attempt=2), timedelta(seconds=10))
     release(scene, held)
@@ -173,9 +171,7 @@ def test_others_wait_until_an_overtaken_attempt_has_ended(
     assert isinstance(acquire(scene, other, AFTER_ITS_END), Busy), "of the third attempt"
 
 
-def test_an_attempt_that_lost_the_answer_finds_itself_and_nobody_waits_for_it(
-    scene: Scene,
-) -> None:
+def test_an_attempt_that_lost_the_answer_finds_itself_and_nobody_waits_for_it(scene: Scene) -> None:
     acquired(scene, wants(scene))
 
     held = acquired(scene, wants(scene))
@@ -196,9 +192,7 @@ def _freed(scene: Scene) -> None:
     assert free(scene, AFTER_ITS_END) == 1
 
 
-def test_a_clock_that_was_set_back_keeps_a_dead_call_no_longer_than_its_lease(
-    scene: Scene,
-) -> None:
+def test_a_clock_that_was_set_back_keeps_a_dead_call_no_longer_than_its_lease(scene: Scene) -> None:
     hour = timedelta(hours=1)
     acquired(scene, wants(scene), hour)
     other = wants(scene, run_id=OTHER_RUN)

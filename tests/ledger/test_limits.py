@@ -212,9 +212,7 @@ def acquire(scene: Scene, request: LeaseRequest, after: timedelta = NOW) -> Any:
         return resource_leases.acquire(tx, request)
 
 
-async def test_a_resource_is_kept_for_its_first_leases_time(
-    scene: Scene,
-) -> None:
+async def test_a_resource_is_kept_for_its_first_leases_time(scene: Scene) -> None:
     """Its step's next attempt is a worker with a shorter lease, and ends at once."""
     scene.open_run(OTHER_RUN)
     other = wants(scene, LEASE, run_id=OTHER_RUN, holder="other")
@@ -299,9 +297,7 @@ def set_back(scene: Scene, column: str) -> None:
 
 
 @pytest.mark.guarantee("G5")
-def test_a_dead_attempts_lease_is_waited_for_no_longer_than_a_lease_lasts(
-    scene: Scene,
-) -> None:
+def test_a_dead_attempts_lease_is_waited_for_no_longer_than_a_lease_lasts(scene: Scene) -> None:
     scene.claimed(scene.call(holder="dead"))
     set_back(scene, "lease_until_ms")
     other = scene.call(holder="other", activity_key="other")

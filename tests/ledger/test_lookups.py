@@ -326,9 +326,7 @@ async def test_a_confirmed_failure_needs_no_human(scene: Scene, options: dict[st
     assert open_items(scene.events()) == OpenItems([], [], [], [])
 
 
-async def test_a_reported_failure_is_told_to_the_next_attempt(
-    scene: Scene,
-) -> None:
+async def test_a_reported_failure_is_told_to_the_next_attempt(scene: Scene) -> None:
     provider, loaded = refusing(NotFound(), RECEIPT)
     words = await fails(scene, loaded)
 
@@ -344,9 +342,7 @@ async def test_whoever_tries_the_failed_step_again_has_it_called(scene: Scene) -
     assert (len(provider.keys), scene.row(effects)["answer"]) == (2, None)
 
 
-async def test_a_reported_failure_waits_for_its_settle_time_alone(
-    scene: Scene,
-) -> None:
+async def test_a_reported_failure_waits_for_its_settle_time_alone(scene: Scene) -> None:
     _, loaded = refusing(NotFound())
 
     with pytest.raises(ApplicationError) as waits:
@@ -489,9 +485,7 @@ async def test_a_call_that_was_cut_off_is_made_again_as_ever(scene: Scene) -> No
     assert len(provider.keys) == 2
 
 
-async def test_the_words_of_a_failure_reach_the_next_attempt(
-    scene: Scene,
-) -> None:
+async def test_the_words_of_a_failure_reach_the_next_attempt(scene: Scene) -> None:
     provider, loaded = refusing(NotFound())
     request = request_for(scene, loaded)
     call = effect_call(scene, loaded, request)

@@ -66,9 +66,7 @@ def _plain(found: Any) -> str:
     return json.dumps(found, sort_keys=True, default=str)
 
 
-async def test_migrating_makes_exactly_the_tables_of_the_code(
-    empty_database: Database,
-) -> None:
+async def test_migrating_makes_exactly_the_tables_of_the_code(empty_database: Database) -> None:
     assert migrate(empty_database.owner_url) == (None, newest_revision())
 
     def compare(connection: Connection) -> Any:
@@ -124,9 +122,7 @@ async def test_a_worker_refuses_a_database_that_is_not_at_the_newest_migration_i
 
 
 @pytest.mark.slow
-async def test_only_migrating_makes_a_file(
-    tmp_path: Path,
-) -> None:
+async def test_only_migrating_makes_a_file(tmp_path: Path) -> None:
     url = "sqlite:///ledger.sqlite"
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     for folder in (home, elsewhere):

@@ -41,9 +41,7 @@ def left_by(scene: Scene, state: RunState | None) -> OpenItems:
     return open_items(scene.events())
 
 
-def test_a_standing_effect_is_open_only_if_it_should_be_undone(
-    scene: Scene,
-) -> None:
+def test_a_standing_effect_is_open_only_if_it_should_be_undone(scene: Scene) -> None:
     entry = scene.committed(scene.call())
 
     assert left_by(scene, None) == NOTHING
@@ -113,9 +111,7 @@ def test_an_undo_that_failed_leaves_its_original_uncompensated(scene: Scene) -> 
     assert (len(left.uncompensated), left.interventions) == (1, [question])
 
 
-def test_a_run_stopped_from_outside_is_told_as_not_undone(
-    scene: Scene,
-) -> None:
+def test_a_run_stopped_from_outside_is_told_as_not_undone(scene: Scene) -> None:
     entry = scene.committed(scene.call())
 
     with scene.tx() as tx:

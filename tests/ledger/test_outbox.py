@@ -49,9 +49,7 @@ async def at_receiver(scene: Scene) -> AsyncIterator[TenantOutbox]:
         yield opened
 
 
-async def test_a_repeated_request_is_told_once(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_a_repeated_request_is_told_once(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     for _ in range(3):
         here.scene.ask_approval(here.scene.call())
@@ -75,9 +73,7 @@ async def test_whoever_is_told_gets_the_link_to_the_page_where_it_is_decided(sce
     assert told.page == f"https://approvals.example.com/approval?{urlencode({'id': REQUEST})}"
 
 
-def test_of_a_call_that_was_approved_in_advance_nobody_is_told(
-    at_receiver: TenantOutbox,
-) -> None:
+def test_of_a_call_that_was_approved_in_advance_nobody_is_told(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     granted(here.scene, "ann", when="amount <= 150", count=5)
 
@@ -97,9 +93,7 @@ async def test_what_is_rolled_back_is_told_nobody(at_receiver: TenantOutbox) -> 
     assert here.rows() == []
 
 
-async def test_an_intervention_is_told_with_its_question(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_an_intervention_is_told_with_its_question(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     _, intervention = here.scene.asked(here.scene.call())
 
@@ -112,9 +106,7 @@ async def test_an_intervention_is_told_with_its_question(
     )
 
 
-async def test_each_permission_pause_is_told_once(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_each_permission_pause_is_told_once(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     paused = here.scene.call(permissions=frozenset({"refunds.make"}))
     # An activity that is tried again, and the one after `resume`.
@@ -134,9 +126,7 @@ async def test_each_permission_pause_is_told_once(
     assert here.receiver.got[0].what == "ada has no permission refunds.make"
 
 
-async def test_a_lost_receiver_is_tried_again_by_the_same_id(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_a_lost_receiver_is_tried_again_by_the_same_id(at_receiver: TenantOutbox) -> None:
     here, ids = at_receiver, set()
     here.scene.ask_approval(here.scene.call())
     here.receiver.refuses = NotDelivered("HTTP 503")
@@ -173,9 +163,7 @@ async def test_a_receiver_is_left_alone_for_as_long_as_it_says(at_receiver: Tena
     assert await here.send(after=timedelta(minutes=31)) == {"sent": 1}
 
 
-async def test_what_may_have_arrived_is_sent_seldom(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_what_may_have_arrived_is_sent_seldom(at_receiver: TenantOutbox) -> None:
     here, sent = at_receiver, 0
     here.scene.ask_approval(here.scene.call(), expires_in=GIVE_UP_AFTER * 3)
     here.receiver.refuses = MaybeDelivered("no answer")
@@ -191,9 +179,7 @@ async def test_what_may_have_arrived_is_sent_seldom(
     assert here.rows()[0]["attempts"] == sent
 
 
-async def test_after_a_day_it_is_given_up_with_an_error(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_after_a_day_it_is_given_up_with_an_error(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     here.scene.ask_approval(here.scene.call(), expires_in=GIVE_UP_AFTER * 3)
     here.receiver.refuses = NotDelivered("no route", retry_after=GIVE_UP_AFTER * 30)
@@ -224,9 +210,7 @@ async def test_what_no_worker_can_send_is_given_up_after_a_day(scene: Scene) -> 
     assert states == {RECEIVER: "sent", "pager": "failed"}
 
 
-async def test_a_gone_receiver_is_asked_again_at_the_next_start(
-    scene: Scene,
-) -> None:
+async def test_a_gone_receiver_is_asked_again_at_the_next_start(scene: Scene) -> None:
     async with tenant_outbox(scene, Receiver(refuses=ReceiverGone("HTTP 410"))) as here:
         here.scene.ask_approval(here.scene.call())
         with capture_logs() as lines:
@@ -257,9 +241,7 @@ async def test_several_workers_share_the_outbox_and_each_row_goes_to_one(scene: 
         assert {row["attempts"] for row in outboxes[0].rows()} == {1}
 
 
-async def test_a_dead_workers_row_is_sent_by_another(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_a_dead_workers_row_is_sent_by_another(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     here.scene.ask_approval(here.scene.call())
     with here.scene.tx() as tx:
@@ -297,9 +279,7 @@ async def test_a_closed_request_is_told_nobody(at_receiver: TenantOutbox, how: s
     assert [row["state"] for row in here.rows()] == ["void"]
 
 
-async def test_a_settled_intervention_is_told_nobody(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_a_settled_intervention_is_told_nobody(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     _, intervention = here.scene.asked(here.scene.call())
     given_up = Resolution(
@@ -311,9 +291,7 @@ async def test_a_settled_intervention_is_told_nobody(
     assert here.receiver.tried == 0
 
 
-async def test_people_are_reminded_once_an_interval(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_people_are_reminded_once_an_interval(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     here.scene.ask_approval(here.scene.call(), expires_in=8 * HOUR, remind_every=HOUR)
     for after in (0.0, 0.9, 1.1, 1.2, 2.1, 8.1):
@@ -327,9 +305,7 @@ async def test_people_are_reminded_once_an_interval(
     assert here.receiver.got[1].title.startswith("Reminder 1, approval needed")
 
 
-async def test_a_late_worker_reminds_once(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_a_late_worker_reminds_once(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     here.scene.ask_approval(here.scene.call(), expires_in=24 * HOUR, remind_every=HOUR)
     await here.send()
@@ -339,9 +315,7 @@ async def test_a_late_worker_reminds_once(
     assert [number for _, _, number in here.receiver.told] == [0, 20, 21]
 
 
-async def test_a_new_reminder_replaces_an_unsent_one(
-    at_receiver: TenantOutbox,
-) -> None:
+async def test_a_new_reminder_replaces_an_unsent_one(at_receiver: TenantOutbox) -> None:
     here = at_receiver
     here.scene.ask_approval(here.scene.call(), expires_in=24 * HOUR, remind_every=HOUR)
     await here.send()

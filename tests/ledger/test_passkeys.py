@@ -419,9 +419,7 @@ async def test_a_used_passkey_stays_proven_afterwards(scene: Scene, passkey: Aut
     assert not may_read(scene, gated)
 
 
-async def test_a_standing_approval_is_no_passkey_for_an_audit(
-    scene: Scene,
-) -> None:
+async def test_a_standing_approval_is_no_passkey_for_an_audit(scene: Scene) -> None:
     person(scene, "ann")
     standing = granted(scene, "ann", key_of(scene, "ann"))
     call = ask(scene, assurance=Assurance.PASSKEY)

@@ -313,9 +313,7 @@ def test_a_run_that_is_said_to_be_forked_from_none_is_decided_about(scene: Scene
     assert scene.decide(gated, approver="bob").state == "approved"
 
 
-def test_an_editor_votes_on_none_that_follows(
-    scene: Scene,
-) -> None:
+def test_an_editor_votes_on_none_that_follows(scene: Scene) -> None:
     GIVES["edit"](scene, RUN)
 
     gated = scene.ask_approval(scene.call(), number=2, requirement=FOUR_EYES, editors=())

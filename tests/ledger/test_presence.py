@@ -72,9 +72,7 @@ def die(worker: Presence) -> None:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_a_dead_workers_lock_is_free_and_its_work_found_once(
-    make: Make,
-) -> None:
+def test_a_dead_workers_lock_is_free_and_its_work_found_once(make: Make) -> None:
     dead, alive = make("1@host@a"), make("2@host@b")
     dead.enter(["first"])
     alive.enter(["mine"])
@@ -149,9 +147,7 @@ def test_each_worker_watches_the_one_before_it_and_the_first_one_the_last() -> N
     assert worker_before("a", []) is None
 
 
-def test_a_run_is_noted_once_and_dropped_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_is_noted_once_and_dropped_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("surehand.activities.worker.takeover.time.monotonic", lambda: now)
     in_hand, told = InHand(), list[None]()
@@ -232,9 +228,7 @@ def test_a_role_is_no_permission_of_the_same_name(scene: Scene) -> None:
     assert (found(scene, "ann")).roles == {"refunds"}
 
 
-def test_a_permission_that_is_missing_is_named_and_none_when_all_are_there(
-    scene: Scene,
-) -> None:
+def test_a_permission_that_is_missing_is_named_and_none_when_all_are_there(scene: Scene) -> None:
     person(scene, "ann", permissions=("mail", "refunds"))
 
     with scene.tx() as tx:
@@ -324,9 +318,7 @@ def test_another_tenants_people_count_for_nothing(scene: Scene, other: Scene) ->
     )
 
 
-async def test_of_many_who_add_one_name_one_does(
-    scene: Scene,
-) -> None:
+async def test_of_many_who_add_one_name_one_does(scene: Scene) -> None:
     ends = await at_once(scene, lambda tx: principals.add(tx, "ann", ADMINISTRATOR))
 
     assert ends == {None: 1, PrincipalError: AT_ONCE - 1}
@@ -362,9 +354,7 @@ async def test_of_many_who_register_one_key_at_once_one_owns_it(scene: Scene) ->
 # On SQLite a transaction that has begun keeps all others from beginning.
 @pytest.mark.postgres
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_changes_are_told_in_the_order_of_their_locks(
-    scene: Scene,
-) -> None:
+def test_changes_are_told_in_the_order_of_their_locks(scene: Scene) -> None:
     person(scene, "ann")
     with administration(scene) as late:
         with administration(scene) as tx:
@@ -429,9 +419,7 @@ async def test_recoveries_are_told_apart_by_who_ended_them(scene: Scene) -> None
     assert found.invariants.broken == []
 
 
-async def test_retries_are_told_by_class_with_delay_and_end(
-    scene: Scene,
-) -> None:
+async def test_retries_are_told_by_class_with_delay_and_end(scene: Scene) -> None:
     heals = Provider([Transient("no"), Transient("no"), {"id": "r"}]).tool(recovery="human")
     await last_of(scene, heals, key="heals", step_id="one")
     scene.failed(scene.call(key="stays", step_id="two"))

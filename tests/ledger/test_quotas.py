@@ -86,9 +86,7 @@ async def test_as_many_runs_open_as_may_be_open(database: Database, scene: Scene
             assert len(taken) == 4
 
 
-def test_those_that_wait_are_admitted_in_the_order_in_which_they_were_opened(
-    scene: Scene,
-) -> None:
+def test_those_that_wait_are_admitted_in_the_order_in_which_they_were_opened(scene: Scene) -> None:
     limited(scene, open_runs=1)
     for name in ("b", "a", "c"):
         scene.open_run(name)
@@ -165,9 +163,7 @@ async def test_of_requests_at_once_as_many_wait_as_may(database: Database, scene
     assert len(scene.rows(approvals)) == 3
 
 
-def test_a_request_keeps_its_place_until_it_gives_it_up(
-    scene: Scene,
-) -> None:
+def test_a_request_keeps_its_place_until_it_gives_it_up(scene: Scene) -> None:
     limited(scene, pending_approvals=1)
     call, other = scene.call(), scene.call(step_id="other", key="other")
     gated = scene.ask_approval(call)
@@ -217,9 +213,7 @@ def test_the_call_that_crosses_the_line_ends_and_the_next_one_waits_for_the_next
     assert len(scene.rows(quota_usage, kind=kind)) == 1
 
 
-def test_money_is_added_exactly(
-    scene: Scene,
-) -> None:
+def test_money_is_added_exactly(scene: Scene) -> None:
     limited(scene, money_per_day="1")
     with scene.tx() as tx:
         for money in ("0.1", "0.2", "0.0000000001"):
@@ -367,9 +361,7 @@ def test_a_refused_effect_leaves_nothing_but_one_event_an_hour(scene: Scene) -> 
     assert [event["body"]["quota"] for event in told] == ["effects_per_hour"] * 2
 
 
-def test_an_approval_that_is_refused_at_the_claim_takes_nothing_of_the_quota(
-    scene: Scene,
-) -> None:
+def test_an_approval_that_is_refused_at_the_claim_takes_nothing_of_the_quota(scene: Scene) -> None:
     limited(scene, effects_per_hour=1)
     now = an_hour(scene)
     scene.claim(scene.call(gated=True, approval_id="run-1/refund/7"), now)

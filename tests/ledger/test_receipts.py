@@ -88,9 +88,7 @@ async def test_the_mark_stands_in_the_transaction_that_records_the_receipt(scene
     assert marked["seq"] > committed["seq"]
 
 
-async def test_what_the_reaper_finds_marks_the_run_and_whoever_takes_it_later(
-    scene: Scene,
-) -> None:
+async def test_what_the_reaper_finds_marks_the_run_and_whoever_takes_it_later(scene: Scene) -> None:
     provider, loaded = looked_up(Found(RECEIPT))
     scene.in_doubt(request_for(scene, loaded))
     with scene.tx() as tx:
@@ -115,9 +113,7 @@ async def test_what_the_reaper_finds_marks_the_run_and_whoever_takes_it_later(
     assert provider.keys == []
 
 
-async def test_a_part_taken_for_the_whole_marks_each_run_that_takes_it(
-    scene: Scene,
-) -> None:
+async def test_a_part_taken_for_the_whole_marks_each_run_that_takes_it(scene: Scene) -> None:
     provider, loaded = looked_up(Partial("1 of 2", RECEIPT))
     scene.in_doubt(request_for(scene, loaded))
     call = effect_call(scene, loaded, request_for(scene, loaded, attempt=2))
@@ -164,9 +160,7 @@ async def test_a_look_at_the_world_before_the_call_marks_nothing(scene: Scene) -
     assert marks(scene) == []
 
 
-async def test_a_refused_part_marks_nobody_who_makes_the_effect_again(
-    scene: Scene,
-) -> None:
+async def test_a_refused_part_marks_nobody_who_makes_the_effect_again(scene: Scene) -> None:
     _, loaded = looked_up(Partial("1 of 2", RECEIPT))
     scene.in_doubt(request_for(scene, loaded))
     asked = await effect_call(scene, loaded, request_for(scene, loaded, attempt=2)).run()
@@ -180,9 +174,7 @@ async def test_a_refused_part_marks_nobody_who_makes_the_effect_again(
     assert (marks(scene, OTHER_RUN), scene.row(effects)["foreign_receipt"]) == ([], False)
 
 
-async def test_a_foreign_receipt_marks_its_run_whatever_workers_say_now(
-    scene: Scene,
-) -> None:
+async def test_a_foreign_receipt_marks_its_run_whatever_workers_say_now(scene: Scene) -> None:
     """The entry says what its receipt is, whatever is declared when it is taken."""
     made: ClaimRequest = scene.call(foreign=True)
     entry = scene.claimed(made)
@@ -224,9 +216,7 @@ def noted(intervention_id: str, outcome: ResolutionOutcome) -> Resolution:
     return Resolution(intervention_id=intervention_id, outcome=outcome, actor="ann")
 
 
-def test_undoing_opens_an_intervention_in_the_run_that_has_replayed_it(
-    relying: Scene,
-) -> None:
+def test_undoing_opens_an_intervention_in_the_run_that_has_replayed_it(relying: Scene) -> None:
     undo(relying)
 
     row = relying.row(interventions)
@@ -236,9 +226,7 @@ def test_undoing_opens_an_intervention_in_the_run_that_has_replayed_it(
     assert event["body"]["rule"] == "undone"
 
 
-def test_a_run_that_was_told_makes_no_effect_before_a_human_has_taken_note(
-    relying: Scene,
-) -> None:
+def test_a_run_that_was_told_makes_no_effect_before_a_human_has_taken_note(relying: Scene) -> None:
     undo(relying)
     mail = relying.call(run_id=OTHER_RUN, step_id="mail", key="mail")
 
@@ -277,9 +265,7 @@ def test_what_a_human_has_undone_by_hand_is_told_too(relying: Scene) -> None:
     assert [row["rule"] for row in told] == ["undone"]
 
 
-def test_a_run_that_has_completed_on_it_is_told_and_both_chains_say_so(
-    relying: Scene,
-) -> None:
+def test_a_run_that_has_completed_on_it_is_told_and_both_chains_say_so(relying: Scene) -> None:
     end(relying, OTHER_RUN)
 
     undo(relying)
@@ -298,9 +284,7 @@ def test_a_run_that_has_completed_on_it_is_told_and_both_chains_say_so(
     assert relying.settle(seen_to, OTHER_RUN) == (True, "settled: compensated")
 
 
-def test_a_tool_may_have_people_notified_only_of_what_a_run_has_completed_on(
-    scene: Scene,
-) -> None:
+def test_a_tool_may_have_people_notified_only_of_what_a_run_has_completed_on(scene: Scene) -> None:
     for name in ("done-1", "done-2", "under-way"):
         scene.open_run(name)
     scene.committed(scene.call())

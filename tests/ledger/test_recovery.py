@@ -152,9 +152,7 @@ def told(found: Recording) -> list[tuple[str, Any, bool]]:
     return [(one.end, one.params, one.before) for one in found.calls]
 
 
-def test_a_replayed_effect_is_a_recorded_call_of_the_run_that_has_replayed_it(
-    scene: Scene,
-) -> None:
+def test_a_replayed_effect_is_a_recorded_call_of_the_run_that_has_replayed_it(scene: Scene) -> None:
     scene.open_run(OTHER_RUN)
     request = scene.call()
     scene.committed(request)
@@ -186,9 +184,7 @@ async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scen
     assert (recording(scene, RUN)).undone == {STEP}
 
 
-def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(
-    scene: Scene,
-) -> None:
+def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(scene: Scene) -> None:
     child = child_run_id(RUN, "pay_1", 2)
     parents = {
         child: Parent(run_id=RUN, step_id="pay_1"),
@@ -337,9 +333,7 @@ def test_a_name_is_taken_once_in_a_run_and_nothing_is_replaced(scene: Scene) -> 
     assert (named(scene, "before")).document == {"plan_version": 1}
 
 
-def test_the_oldest_makes_room_for_the_eleventh_and_its_name_is_free_again(
-    scene: Scene,
-) -> None:
+def test_the_oldest_makes_room_for_the_eleventh_and_its_name_is_free_again(scene: Scene) -> None:
     for number in range(10):
         assert save(scene, f"c{number}") == []
 
@@ -349,9 +343,7 @@ def test_the_oldest_makes_room_for_the_eleventh_and_its_name_is_free_again(
     assert save(scene, "c0") == ["c1"]
 
 
-def test_a_hidden_checkpoint_says_how_it_is_shown_again(
-    scene: Scene,
-) -> None:
+def test_a_hidden_checkpoint_says_how_it_is_shown_again(scene: Scene) -> None:
     for number in range(11):
         save(scene, f"c{number}")
 
@@ -377,9 +369,7 @@ def test_one_whose_time_is_over_leaves_its_name_and_its_place_to_the_next(scene:
     ]
 
 
-async def test_a_large_checkpoint_is_kept_by_reference(
-    scene: Scene,
-) -> None:
+async def test_a_large_checkpoint_is_kept_by_reference(scene: Scene) -> None:
     document = {"completed_steps": [f"step{number}" for number in range(5000)]}
 
     save(scene, "large", await scene.artifacts.keep(scene.tenant, RUN, document))

@@ -163,9 +163,7 @@ async def lived(office: Office) -> None:
     office.end(CHILD, RUN)
 
 
-async def test_a_run_is_hidden_first_and_deleted_later(
-    office: Office,
-) -> None:
+async def test_a_run_is_hidden_first_and_deleted_later(office: Office) -> None:
     await lived(office)
     scene = office.scene
 
@@ -214,9 +212,7 @@ def hold_and_release(office: Office) -> None:
         assert hiding.release(tx, RUN, by="rita") == [RUN, CHILD]
 
 
-async def test_a_deleted_runs_key_makes_no_second_effect(
-    office: Office,
-) -> None:
+async def test_a_deleted_runs_key_makes_no_second_effect(office: Office) -> None:
     await lived(office)
     await office.round()
     scene = office.scene
@@ -237,9 +233,7 @@ async def test_a_deleted_runs_key_makes_no_second_effect(
         scene.open_run("fork", linked=Linked(run_id=RUN, outputs={}))
 
 
-async def test_uses_of_a_standing_approval_survive_deletion(
-    office: Office,
-) -> None:
+async def test_uses_of_a_standing_approval_survive_deletion(office: Office) -> None:
     scene = office.scene
     person(scene, "ann", "manager")
     granted(scene, "ann")
@@ -346,9 +340,7 @@ async def test_outputs_go_before_their_run_and_a_call_under_the_key_says_so(offi
     assert scene.rows(events) == []
 
 
-async def test_a_deleted_runs_failed_effect_is_called_again(
-    office: Office,
-) -> None:
+async def test_a_deleted_runs_failed_effect_is_called_again(office: Office) -> None:
     scene = office.scene
     scene.failed(scene.call(), "permanent")
     office.end(RUN)
@@ -551,9 +543,7 @@ async def checkpoints_of(office: Office) -> Kept:
     return kept
 
 
-async def test_an_old_checkpoint_is_hidden_exported_and_deleted(
-    office: Office,
-) -> None:
+async def test_an_old_checkpoint_is_hidden_exported_and_deleted(office: Office) -> None:
     scene, kept = office.scene, await checkpoints_of(office)
     assert kept.artifact is not None
     gone = [RetentionPart(RUN, ("checkpoints",))]
@@ -587,9 +577,7 @@ async def test_an_old_checkpoint_is_hidden_exported_and_deleted(
     assert office.files() == [kept.artifact.uri]
 
 
-async def test_exports_of_checkpoints_are_not_overwritten(
-    office: Office,
-) -> None:
+async def test_exports_of_checkpoints_are_not_overwritten(office: Office) -> None:
     at_once = Policy(grace=timedelta(0))
     for name in ("first", "second"):
         save(office.scene, name, after=-2 * WEEK)
@@ -600,9 +588,7 @@ async def test_exports_of_checkpoints_are_not_overwritten(
     assert (first["row"]["name"], second["row"]["name"]) == ("first", "second")
 
 
-async def test_held_and_unexported_checkpoints_stay(
-    office: Office,
-) -> None:
+async def test_held_and_unexported_checkpoints_stay(office: Office) -> None:
     at_once, scene = Policy(grace=timedelta(0)), office.scene
     save(scene, "over", after=-2 * WEEK)
     with office.retention.ledger.transaction(scene.tenant) as tx:
@@ -661,9 +647,7 @@ async def test_what_the_store_has_of_it_is_in_its_export_too(office: Office, kin
     }[kind]
 
 
-async def test_a_lost_file_is_named_in_the_export(
-    office: Office,
-) -> None:
+async def test_a_lost_file_is_named_in_the_export(office: Office) -> None:
     await lived(office)
     for path in (office.folder / "store").rglob("*"):
         if path.is_file():

@@ -193,9 +193,7 @@ async def test_what_was_kept_as_it_was_to_go_is_told_by_the_exit_code() -> None:
         LedgerUnavailable("ledger database: connection refused"),
     ],
 )
-async def test_serving_waits_while_something_is_away(
-    error: Exception,
-) -> None:
+async def test_serving_waits_while_something_is_away(error: Exception) -> None:
     told, rounds = list[str](), 0
 
     async def one() -> Round:
@@ -313,9 +311,7 @@ async def test_two_rounds_keep_a_whole_export(scene: Scene, keeper: Ledger, tmp_
     assert modes == {0o600}
 
 
-async def test_an_export_that_cannot_be_read_keeps_its_run_alone(
-    office: Office,
-) -> None:
+async def test_an_export_that_cannot_be_read_keeps_its_run_alone(office: Office) -> None:
     bad = office.folder / "exports" / f"{RUN}+runs.jsonl"
     bad.mkdir(parents=True)
 

@@ -48,9 +48,7 @@ def made(scene: Scene, name: str, run_id: str = RUN, step_id: str | None = None)
     return (scene.committed(call)).entry_id
 
 
-def test_effects_of_a_tree_stand_in_the_order_of_their_commits_last_first(
-    scene: Scene,
-) -> None:
+def test_effects_of_a_tree_stand_in_the_order_of_their_commits_last_first(scene: Scene) -> None:
     tree(scene)
     requests = {
         "a": scene.call(key="a", step_id="a"),
@@ -67,9 +65,7 @@ def test_effects_of_a_tree_stand_in_the_order_of_their_commits_last_first(
     assert scene.remaining(CHILD) == ["b", "c"]
 
 
-def test_what_has_no_commit_yet_comes_first_the_newest_claim_before_the_older(
-    scene: Scene,
-) -> None:
+def test_what_has_no_commit_yet_comes_first_the_newest_claim_before_the_older(scene: Scene) -> None:
     tree(scene)
     made(scene, "done")
     for n, name in enumerate(("first", "second")):
@@ -115,9 +111,7 @@ def test_pages_of_any_size_list_each_effect_once_in_the_same_order(scene: Scene,
     assert (listed, len(listed)) == (whole, 7)
 
 
-def test_a_page_goes_on_behind_its_last_effect_whatever_was_undone_meanwhile(
-    scene: Scene,
-) -> None:
+def test_a_page_goes_on_behind_its_last_effect_whatever_was_undone_meanwhile(scene: Scene) -> None:
     for name in "abc":
         made(scene, name)
     with scene.tx() as tx:
@@ -131,9 +125,7 @@ def test_a_page_goes_on_behind_its_last_effect_whatever_was_undone_meanwhile(
     assert [one.entry.key for one in following.effects] == ["b", "a"]
 
 
-def test_of_one_step_its_own_effects_and_those_of_its_child_runs_are_listed(
-    scene: Scene,
-) -> None:
+def test_of_one_step_its_own_effects_and_those_of_its_child_runs_are_listed(scene: Scene) -> None:
     tree(scene)
     made(scene, "own", step_id="pay")
     made(scene, "pay", CHILD)  # a step of that name, and of the child run
@@ -145,9 +137,7 @@ def test_of_one_step_its_own_effects_and_those_of_its_child_runs_are_listed(
     assert scene.remaining(RUN, "nothing") == []
 
 
-def test_an_effect_is_told_with_the_child_run_and_the_step_that_it_comes_from(
-    scene: Scene,
-) -> None:
+def test_an_effect_is_told_with_the_child_run_and_the_step_that_it_comes_from(scene: Scene) -> None:
     tree(scene)
     made(scene, "own")
     made(scene, "below", BELOW)
@@ -324,18 +314,14 @@ def test_a_run_takes_over_no_step_whose_effect_was_undone(scene: Scene, how: str
     _begin_from(scene, RUN, "mail")
 
 
-def test_a_run_takes_over_what_stands_also_where_an_earlier_life_was_undone(
-    scene: Scene,
-) -> None:
+def test_a_run_takes_over_what_stands_also_where_an_earlier_life_was_undone(scene: Scene) -> None:
     scene.compensated(scene.call(key="first life", step_id="pay"))
     made(scene, "second life", step_id="pay")
 
     _begin_from(scene, RUN, "pay")
 
 
-def test_a_run_takes_over_a_child_run_that_has_undone_something_of_its_own(
-    scene: Scene,
-) -> None:
+def test_a_run_takes_over_a_child_run_that_has_undone_something_of_its_own(scene: Scene) -> None:
     """An orphan, or a step that has failed: the child run has completed without it."""
     tree(scene)
     scene.compensated(scene.call(run_id=CHILD, key="orphan", step_id="orphan"))
@@ -388,9 +374,7 @@ def test_an_effect_is_told_with_the_child_runs_that_go_on_with_it(scene: Scene) 
     }
 
 
-def test_a_completed_child_run_of_which_something_was_undone_later_is_told(
-    scene: Scene,
-) -> None:
+def test_a_completed_child_run_of_which_something_was_undone_later_is_told(scene: Scene) -> None:
     kept, orphaned = f"{RUN}~kept", f"{RUN}~orphaned"
     for step, child in (("pay", CHILD), ("kept", kept), ("orphaned", orphaned)):
         scene.open_run(child, parent=Parent(run_id=RUN, step_id=step))
@@ -464,9 +448,7 @@ def test_a_run_does_not_complete_on_undone_work(scene: Scene, newest: int) -> No
     assert not completes(scene, knowing(stands, ("undoing", undoing.entry_id)), newest)
 
 
-def test_a_run_completes_after_child_runs_and_beside_known_ones(
-    scene: Scene,
-) -> None:
+def test_a_run_completes_after_child_runs_and_beside_known_ones(scene: Scene) -> None:
     tree(scene)
     for name, run_id in (("a", CHILD), ("b", BELOW)):
         made(scene, name, run_id)
@@ -480,9 +462,7 @@ def test_a_run_completes_after_child_runs_and_beside_known_ones(
     assert completes(scene, knowing(own, children=(CHILD,)))
 
 
-def test_a_child_run_undone_later_stops_completion(
-    scene: Scene,
-) -> None:
+def test_a_child_run_undone_later_stops_completion(scene: Scene) -> None:
     scene.open_run(CHILD, parent=Parent(run_id=RUN, step_id="pay"))
     entry = scene.committed(scene.call(run_id=CHILD, key="a", step_id="a"))
     _close(scene, CHILD)

@@ -189,9 +189,7 @@ def ended(scene: Scene, state: RunState) -> None:
         lifecycle.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
 
 
-def test_an_attempt_that_outlives_its_run_claims_nothing_once_it_is_unwound(
-    scene: Scene,
-) -> None:
+def test_an_attempt_that_outlives_its_run_claims_nothing_once_it_is_unwound(scene: Scene) -> None:
     assert unwinding(scene) == []
 
     # Of no step, also where the plan lists none: an item of a list, a step made by code.
@@ -217,9 +215,7 @@ def test_a_run_that_has_ended_by_itself_is_not_unwound(scene: Scene, state: RunS
     assert scene.events(type_="run.barred") == []
 
 
-def test_what_the_reaper_has_closed_is_unwound_as_often_as_it_is_asked_for(
-    scene: Scene,
-) -> None:
+def test_what_the_reaper_has_closed_is_unwound_as_often_as_it_is_asked_for(scene: Scene) -> None:
     scene.committed(scene.call())
     with scene.tx() as tx:
         assert lifecycle.close_terminated(tx, RUN)
@@ -229,9 +225,7 @@ def test_what_the_reaper_has_closed_is_unwound_as_often_as_it_is_asked_for(
     assert (scene.row(run_rows))["state"] == "failed"
 
 
-def test_no_approval_of_a_stopped_run_can_be_used_and_the_events_say_so(
-    scene: Scene,
-) -> None:
+def test_no_approval_of_a_stopped_run_can_be_used_and_the_events_say_so(scene: Scene) -> None:
     scene.ask_approval(scene.call())
     scene.approved(scene.call(step_id="mail", key="mail"))
 
@@ -301,9 +295,7 @@ def test_an_attempt_of_an_earlier_execution_claims_nothing(scene: Scene) -> None
     scene.committed(scene.call(execution=SECOND))
 
 
-def test_a_late_attempt_claims_nothing_in_a_completed_later_life(
-    scene: Scene,
-) -> None:
+def test_a_late_attempt_claims_nothing_in_a_completed_later_life(scene: Scene) -> None:
     ends(scene)
     goes_on(scene)
     ends(scene, execution=SECOND)
@@ -312,9 +304,7 @@ def test_a_late_attempt_claims_nothing_in_a_completed_later_life(
     assert scene.remaining() == []
 
 
-def test_an_attempt_that_is_in_its_lookup_when_it_is_overtaken_claims_nothing(
-    scene: Scene,
-) -> None:
+def test_an_attempt_that_is_in_its_lookup_when_it_is_overtaken_claims_nothing(scene: Scene) -> None:
     scene.in_doubt(scene.call(execution=FIRST))
     late = scene.call(execution=FIRST, attempt=2)
     doubted = scene.claim(late, LEASE_OVER)
@@ -341,9 +331,7 @@ def test_what_an_overtaken_attempt_has_not_found_is_recorded_all_the_same(scene:
     assert scene.entry(doubted.entry.entry_id).state == "failed"
 
 
-def test_an_earlier_execution_claims_no_next_write(
-    scene: Scene,
-) -> None:
+def test_an_earlier_execution_claims_no_next_write(scene: Scene) -> None:
     first = scene.call(execution=FIRST)
     entry = scene.claimed(first)
     goes_on(scene)
@@ -389,9 +377,7 @@ async def test_an_attempt_of_an_earlier_execution_undoes_nothing(scene: Scene) -
     assert scene.entry(made.entry_id).state == "committed"
 
 
-async def test_a_frozen_attempt_asks_nothing_of_a_later_life(
-    scene: Scene,
-) -> None:
+async def test_a_frozen_attempt_asks_nothing_of_a_later_life(scene: Scene) -> None:
     made = scene.committed(scene.call(execution=FIRST))
 
     class Freezing(Toolbox):
@@ -406,9 +392,7 @@ async def test_a_frozen_attempt_asks_nothing_of_a_later_life(
     assert scene.entry(made.entry_id).state == "committed"
 
 
-async def test_an_earlier_execution_undoes_no_child_run(
-    scene: Scene,
-) -> None:
+async def test_an_earlier_execution_undoes_no_child_run(scene: Scene) -> None:
     scene.open_run(OTHER_RUN)
     made = scene.committed(scene.call(run_id=OTHER_RUN))
     goes_on(scene)
@@ -435,9 +419,7 @@ def test_an_earlier_executions_undo_is_not_claimed(scene: Scene, within: str | N
     scene.claimed(scene.undo(made, execution=SECOND, within=within))
 
 
-def test_a_former_newest_execution_does_not_act(
-    scene: Scene,
-) -> None:
+def test_a_former_newest_execution_does_not_act(scene: Scene) -> None:
     late = refused(scene, SECOND)
     goes_on(scene, THIRD)
     with scene.tx() as tx:

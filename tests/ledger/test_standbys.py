@@ -55,9 +55,7 @@ def claim_until_it_ends(scene: Scene, prefix: str, acknowledged: list[str]) -> N
         acknowledged.append(f"{entry.entry_id} committed")
 
 
-def test_an_acknowledged_commit_survives_on_a_synchronous_standby(
-    synchronous: Replicated,
-) -> None:
+def test_an_acknowledged_commit_survives_on_a_synchronous_standby(synchronous: Replicated) -> None:
     ledger = Ledger(make_engine(synchronous.url(WORKER)))
     scene = Scene.begin(ledger, "default")
     acknowledged: list[str] = []
@@ -80,9 +78,7 @@ def test_an_acknowledged_commit_survives_on_a_synchronous_standby(
     ledger.close()
 
 
-def test_without_a_synchronous_standby_commits_can_be_lost(
-    asynchronous: Replicated,
-) -> None:
+def test_without_a_synchronous_standby_commits_can_be_lost(asynchronous: Replicated) -> None:
     ledger = Ledger(make_engine(asynchronous.url(WORKER)))
     scene = Scene.begin(ledger, "default")
     asynchronous.wait_level()
@@ -108,9 +104,7 @@ def test_an_asynchronous_standby_is_told_of(asynchronous: Replicated, user: str)
     engine.dispose()
 
 
-def test_a_standby_next_in_line_is_told_of(
-    synchronous: Replicated,
-) -> None:
+def test_a_standby_next_in_line_is_told_of(synchronous: Replicated) -> None:
     second = PostgresServer.follow(synchronous.primary, "standby_2")
     kinds = "SELECT string_agg(sync_state, ' ' ORDER BY application_name) FROM pg_stat_replication"
     engine = make_engine(synchronous.url(SUPERUSER))
@@ -209,9 +203,7 @@ def test_as_many_standbys_are_missing_as_awaited(synchronous: Replicated, user: 
     engine.dispose()
 
 
-def test_an_unawaited_standby_takes_nobodys_place(
-    synchronous: Replicated,
-) -> None:
+def test_an_unawaited_standby_takes_nobodys_place(synchronous: Replicated) -> None:
     engine = make_engine(synchronous.url(SUPERUSER))
     synchronous.commit_on("standby_2")
     synchronous.wait("SELECT sync_state FROM pg_stat_replication", "async")

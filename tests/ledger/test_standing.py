@@ -55,9 +55,7 @@ def told(scene: Scene, type_: str) -> list[dict[str, Any]]:
 # Within the scope
 
 
-def test_a_call_in_the_scope_is_approved_at_once_and_said_to_be_so_in_advance(
-    scene: Scene,
-) -> None:
+def test_a_call_in_the_scope_is_approved_at_once_and_said_to_be_so_in_advance(scene: Scene) -> None:
     standing = granted(scene, "ann", when="amount <= 150", count=5)
 
     call = ask(scene)
@@ -172,9 +170,7 @@ def test_it_votes_for_each_policy_it_satisfies_and_the_others_are_left(scene: Sc
     assert (scene.decide(call, approver="eve")).state == "approved"
 
 
-def test_a_signed_one_makes_a_verified_approval_where_only_signatures_count(
-    scene: Scene,
-) -> None:
+def test_a_signed_one_makes_a_verified_approval_where_only_signatures_count(scene: Scene) -> None:
     person(scene, "ann")
     granted(scene, "ann", key_of(scene, "ann"))
 
@@ -188,9 +184,7 @@ def test_a_signed_one_makes_a_verified_approval_where_only_signatures_count(
     assert unverified_approvers(scene.events()) == []
 
 
-def test_a_signature_lasts_as_long_as_what_it_grants_once_it_has_arrived(
-    scene: Scene,
-) -> None:
+def test_a_signature_lasts_as_long_as_what_it_grants_once_it_has_arrived(scene: Scene) -> None:
     person(scene, "ann")
     granted(scene, "ann", key_of(scene, "ann"))
     hours = timedelta(hours=20)
@@ -245,9 +239,7 @@ def test_a_policy_that_has_come_to_refuse_them_takes_the_vote_away(scene: Scene)
     assert isinstance(scene.claim(call), Claimed)
 
 
-def test_who_has_revoked_it_may_look_at_the_call_and_approve_it_in_person(
-    scene: Scene,
-) -> None:
+def test_who_has_revoked_it_may_look_at_the_call_and_approve_it_in_person(scene: Scene) -> None:
     for name in ("ann", "bob"):
         person(scene, name, "manager")
     standing = granted(scene, "ann")
@@ -291,9 +283,7 @@ def test_a_use_is_given_back_when_its_approval_ends_unused(scene: Scene, end: st
     assert state_of(scene, again) == "approved"
 
 
-def test_a_use_is_given_back_when_its_step_asks_again(
-    scene: Scene,
-) -> None:
+def test_a_use_is_given_back_when_its_step_asks_again(scene: Scene) -> None:
     standing = granted(scene, "ann", count=1)
     first = ask(scene)
 
@@ -340,9 +330,7 @@ async def test_of_two_runs_that_race_for_the_last_use_one_gets_it(scene: Scene) 
     assert (listed(scene, standing)).uses == 2
 
 
-async def test_races_for_a_total_stay_within_it(
-    scene: Scene,
-) -> None:
+async def test_races_for_a_total_stay_within_it(scene: Scene) -> None:
     standing = granted(scene, "ann", total_of="amount", total="100")
 
     await asyncio.gather(*(asyncio.to_thread(ask, scene, "40", step_id=f"s{n}") for n in range(6)))

@@ -68,9 +68,7 @@ def row_of(scene: Scene, standing: Standing) -> dict[str, Any]:
 # Rows that no granter has made
 
 
-def test_a_row_written_without_a_key_is_worth_nothing_where_signatures_count(
-    scene: Scene,
-) -> None:
+def test_a_row_written_without_a_key_is_worth_nothing_where_signatures_count(scene: Scene) -> None:
     person(scene, "ann")
     key_of(scene, "ann")
     forged(scene)
@@ -78,9 +76,7 @@ def test_a_row_written_without_a_key_is_worth_nothing_where_signatures_count(
     assert not is_used(scene, assurance=Assurance.SIGNED)
 
 
-def test_a_strict_worker_uses_no_unsigned_one_that_a_lax_worker_has_taken(
-    scene: Scene,
-) -> None:
+def test_a_strict_worker_uses_no_unsigned_one_that_a_lax_worker_has_taken(scene: Scene) -> None:
     granted(scene, "ann")
     call = ask(scene)
     assert state_of(scene, call) == "approved"
@@ -170,9 +166,7 @@ def test_another_tenants_row_is_worth_nothing_here(scene: Scene, other: Scene) -
     assert not is_used(scene)
 
 
-def test_a_signed_decision_is_no_standing_approval_and_none_is_a_decision(
-    scene: Scene,
-) -> None:
+def test_a_signed_decision_is_no_standing_approval_and_none_is_a_decision(scene: Scene) -> None:
     person(scene, "ann")
     key = key_of(scene, "ann")
     call = ask(scene)
@@ -409,9 +403,7 @@ def test_a_use_that_was_given_back_counts_for_no_late_attempt(scene: Scene) -> N
     assert (listed(scene, standing)).uses == 0
 
 
-def test_a_vote_without_a_use_of_its_standing_approval_counts_for_nothing(
-    scene: Scene,
-) -> None:
+def test_a_vote_without_a_use_of_its_standing_approval_counts_for_nothing(scene: Scene) -> None:
     granted(scene, "ann", count=1)
     call, other = ask(scene), ask(scene, step_id="other")
     with scene.tx() as tx:
@@ -518,9 +510,7 @@ def test_a_use_beyond_the_total_is_no_vote(scene: Scene, said: str | None) -> No
     assert len(scene.rows(effects)) == 1
 
 
-def test_a_use_that_is_written_as_less_than_nothing_makes_no_room_for_others(
-    scene: Scene,
-) -> None:
+def test_a_use_that_is_written_as_less_than_nothing_makes_no_room_for_others(scene: Scene) -> None:
     person(scene, "ann")
     standing = granted(scene, "ann", key_of(scene, "ann"), total_of="amount", total="100")
     smuggle(scene, standing, ask(scene, assurance=STRICT), "-1000")

@@ -250,9 +250,7 @@ def test_starters_approve_no_such_run(scene: Scene, key: Ed25519PrivateKey, run_
     assert isinstance(scene.claim(gated), Claimed)
 
 
-def test_a_claimed_starter_is_no_second_eye_either(
-    scene: Scene,
-) -> None:
+def test_a_claimed_starter_is_no_second_eye_either(scene: Scene) -> None:
     scene.open_run(NEW, start=scene.start(NEW, started_by="mallory"))
     gated = scene.ask_approval(scene.call(run_id=NEW), requirement=FOUR_EYES)
 
@@ -300,9 +298,7 @@ def test_starters_need_permission_too(scene: Scene, key: Ed25519PrivateKey, miss
     assert isinstance(scene.claim(call), Claimed)
 
 
-def test_a_permission_is_nobodys_where_nothing_proves_who_has_started_the_run(
-    scene: Scene,
-) -> None:
+def test_a_permission_is_nobodys_where_nothing_proves_who_has_started_the_run(scene: Scene) -> None:
     person(scene, "ada", permissions=("refunds",))
     call = scene.call(permissions=frozenset({"refunds"}))
 

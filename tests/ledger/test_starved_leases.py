@@ -236,9 +236,7 @@ async def test_where_there_is_one_connection_renewals_and_outcomes_come_next() -
     await asyncio.gather(*tasks)
 
 
-async def test_waiting_for_a_turn_ends_before_its_retry(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_waiting_for_a_turn_ends_before_its_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in hand waits on: nothing else would record it."""
     work, loop = Work(Turns(1)), asyncio.get_running_loop()
     running, late = work.begin("running"), work.begin("late")

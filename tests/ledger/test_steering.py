@@ -65,12 +65,7 @@ def judge(scene: Scene, asked: Steer, assurance: Assurance = Assurance.OPEN) -> 
         return steering.judge(tx, asked, assurance)
 
 
-def signed(
-    scene: Scene,
-    key: Ed25519PrivateKey,
-    message: Steering,
-    **changes: Any,
-) -> Steering:
+def signed(scene: Scene, key: Ed25519PrivateKey, message: Steering, **changes: Any) -> Steering:
     claims = {
         **fresh_claims(message.actor, scene.tenant, int(time.time())),
         "run_id": RUN,
@@ -80,9 +75,7 @@ def signed(
     return message.model_copy(update={"signature": sign(key, SteeringClaims(**claims | changes))})
 
 
-def test_where_nobody_is_appointed_anybody_steers_and_nothing_proves_the_name(
-    scene: Scene,
-) -> None:
+def test_where_nobody_is_appointed_anybody_steers_and_nothing_proves_the_name(scene: Scene) -> None:
     judged = judge(scene, sent(scene, CancelRun(actor="eve")))
 
     assert (judged.code, judged.verified) == ("accepted", False)
@@ -105,9 +98,7 @@ def test_where_somebody_is_appointed_others_need_permission(scene: Scene, permis
     }
 
 
-def test_the_owner_does_not_settle_what_happened_where_somebody_is_appointed(
-    scene: Scene,
-) -> None:
+def test_the_owner_does_not_settle_what_happened_where_somebody_is_appointed(scene: Scene) -> None:
     person(scene, "olga", permissions=("steer:resolve",))
 
     judged = judge(scene, sent(scene, Steering(actor=OWNER), Verb.RESOLVE))
@@ -137,9 +128,7 @@ def test_where_signatures_are_asked_for_nothing_unsigned_counts(scene: Scene) ->
     assert (taken.code, taken.verified) == ("accepted", True)
 
 
-def test_without_appointments_only_the_owner_steers_where_proof_is_asked(
-    scene: Scene,
-) -> None:
+def test_without_appointments_only_the_owner_steers_where_proof_is_asked(scene: Scene) -> None:
     person(scene, "eve")
     key = key_of(scene, "eve")
 

@@ -61,9 +61,7 @@ async def keeper(url: str) -> AsyncIterator[Ledger]:
         yield ledger
 
 
-def test_functions_look_among_temporary_tables_last(
-    postgres_database: Database,
-) -> None:
+def test_functions_look_among_temporary_tables_last(postgres_database: Database) -> None:
     engine = create_engine(postgres_database.owner_url)
     with engine.connect() as connection:
         found = connection.execute(

@@ -104,9 +104,7 @@ async def test_a_stopped_worker_frees_it(own_ledger: Ledger, postgres_database: 
 
 
 @pytest.mark.postgres
-async def test_a_transactional_tool_may_work_for_its_timeout(
-    own_ledger: Ledger,
-) -> None:
+async def test_a_transactional_tool_may_work_for_its_timeout(own_ledger: Ledger) -> None:
     asked = text("SELECT current_setting('idle_in_transaction_session_timeout')")
     async with own_ledger.long_transaction("patient", "run-1", timedelta(minutes=2)) as opened:
         longest = await opened.do(lambda tx: tx.connection.execute(asked).scalar_one())
@@ -114,9 +112,7 @@ async def test_a_transactional_tool_may_work_for_its_timeout(
     assert longest == "130s"
 
 
-def test_wrong_sql_is_our_mistake_and_not_taken_for_a_database_that_is_away(
-    scene: Scene,
-) -> None:
+def test_wrong_sql_is_our_mistake_and_not_taken_for_a_database_that_is_away(scene: Scene) -> None:
     with pytest.raises(DBAPIError, match="no_such_table"), scene.tx() as tx:
         tx.connection.execute(text("SELECT * FROM no_such_table"))
 

@@ -193,9 +193,7 @@ def test_a_call_whose_key_has_a_live_entry_is_not_edited(scene: Scene, to: str) 
 
 
 @pytest.mark.guarantee("G3")
-def test_a_user_without_the_permission_calls_nothing_and_may_when_it_is_back(
-    scene: Scene,
-) -> None:
+def test_a_user_without_the_permission_calls_nothing_and_may_when_it_is_back(scene: Scene) -> None:
     call = replace(scene.approved(scene.call()), permissions=frozenset({"refunds"}))
     assert isinstance(scene.claim(call), Forbidden)
 
@@ -310,9 +308,7 @@ async def test_of_an_approval_and_its_expiry_at_once_one_holds(scene: Scene) -> 
     assert isinstance(scene.claim(gated, after=MINUTE), ApprovalRefused)
 
 
-async def test_a_role_revoked_at_the_claim_is_before_or_after_it(
-    scene: Scene,
-) -> None:
+async def test_a_role_revoked_at_the_claim_is_before_or_after_it(scene: Scene) -> None:
     person(scene, "ann", "manager")
     gated = scene.ask_approval(scene.call(), requirement=Requirement(roles=("manager",)))
     scene.decide(gated, approver="ann")
@@ -327,9 +323,7 @@ async def test_a_role_revoked_at_the_claim_is_before_or_after_it(
     assert used == isinstance(result, Claimed) == (len(scene.rows(effects)) == 1)
 
 
-def test_a_vote_whose_role_was_revoked_makes_no_quorum(
-    scene: Scene,
-) -> None:
+def test_a_vote_whose_role_was_revoked_makes_no_quorum(scene: Scene) -> None:
     for name in ("ann", "bob"):
         person(scene, name, "manager")
     gated = scene.ask_approval(scene.call(), requirement=TWO_MANAGERS)
@@ -376,9 +370,7 @@ async def test_a_decision_with_another_reason_than_was_signed_does_not_count(sce
     assert (counted["reason"], counted["verified"]) == ("the amount is wrong", True)
 
 
-async def test_a_refused_signature_stays_worthless(
-    scene: Scene,
-) -> None:
+async def test_a_refused_signature_stays_worthless(scene: Scene) -> None:
     person(scene, "ann")
     key = key_of(scene, "ann")
     boss = Requirement(roles=("boss",))
@@ -444,9 +436,7 @@ async def test_unsignable_params_are_refused_at_once(scene: Scene, amount: float
     assert (scene.decide(gated, **edit)).code == "bad_signature"
 
 
-async def test_a_revoked_key_takes_its_votes_away_everywhere(
-    scene: Scene,
-) -> None:
+async def test_a_revoked_key_takes_its_votes_away_everywhere(scene: Scene) -> None:
     person(scene, "ann")
     key = key_of(scene, "ann")
     gated = scene.ask_approval(scene.call())

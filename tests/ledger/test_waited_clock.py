@@ -159,9 +159,7 @@ async def test_a_late_decision_is_refused(scene: Scene, monkeypatch: pytest.Monk
     assert (scene.row(approvals))["state"] != "approved"
 
 
-async def test_a_lease_that_runs_out_while_another_claim_waits_is_over_for_it(
-    scene: Scene,
-) -> None:
+async def test_a_lease_that_runs_out_while_another_claim_waits_is_over_for_it(scene: Scene) -> None:
     lease = timedelta(milliseconds=WHILE)
     scene.claimed(scene.call(lease=lease))
 
@@ -211,9 +209,7 @@ class LeaseSeen(Provider):
         return await super().pay(params, ctx)
 
 
-async def test_a_slow_claim_gets_a_fresh_lease_before_the_call(
-    scene: Scene,
-) -> None:
+async def test_a_slow_claim_gets_a_fresh_lease_before_the_call(scene: Scene) -> None:
     provider = LeaseSeen([{"id": "r-1"}])
     provider.scene = scene
 
@@ -273,9 +269,7 @@ async def test_parallel_steps_never_deadlock(scene: Scene, postgres_database: Da
     assert len(scene.events(type_="effect.committed")) == PARALLEL
 
 
-async def test_rows_of_runs_are_locked_in_one_order(
-    scene: Scene,
-) -> None:
+async def test_rows_of_runs_are_locked_in_one_order(scene: Scene) -> None:
     """Else whoever holds the first and wants the second would wait for ever."""
     scene.open_run(OTHER_RUN)
 

@@ -52,9 +52,7 @@ def pages(scene: Scene, most: int, **filters: Any) -> list[list[str]]:
         after = page.more
 
 
-def test_requests_are_listed_by_expiry_page_by_page(
-    scene: Scene,
-) -> None:
+def test_requests_are_listed_by_expiry_page_by_page(scene: Scene) -> None:
     ids = [asked(scene, number) for number in (3, 1, 5, 2, 4)]
     in_order = sorted(ids)
 
@@ -147,9 +145,7 @@ def test_a_search_is_bounded_and_goes_on(scene: Scene, monkeypatch: pytest.Monke
     assert pages(scene, 5, search=Search(says="call 7")) == [[], [], [ids[6]]]
 
 
-def test_a_search_by_amount_finds_numbers_and_decimals(
-    scene: Scene,
-) -> None:
+def test_a_search_by_amount_finds_numbers_and_decimals(scene: Scene) -> None:
     amounts: list[Any] = ["120.00", 7, 119.5, "1e3", True, None, "abc", {"amount": 120}]
     for number, amount in enumerate(amounts, 1):
         asked(scene, number, params={"amount": amount})
@@ -165,9 +161,7 @@ def test_a_search_by_amount_finds_numbers_and_decimals(
     assert found(least=Decimal(121)) == []
 
 
-def test_no_search_finds_a_secret_amount_and_it_counts_them(
-    scene: Scene,
-) -> None:
+def test_no_search_finds_a_secret_amount_and_it_counts_them(scene: Scene) -> None:
     asked(scene, 1, secret=True, description="Refund 120.00 EUR")
     shown = asked(scene, 2, description="Refund 120.00 EUR")
 
@@ -179,9 +173,7 @@ def test_no_search_finds_a_secret_amount_and_it_counts_them(
     assert len(pages(scene, 5, search=Search(says="120.00"))[0]) == 2
 
 
-def test_a_line_tells_its_undo_and_foreign_content(
-    scene: Scene,
-) -> None:
+def test_a_line_tells_its_undo_and_foreign_content(scene: Scene) -> None:
     scene.open_run(OTHER_RUN)
     mine = asked(scene, 1)
     call = scene.call(run_id=OTHER_RUN, step_id="s2", key="k2")
@@ -272,9 +264,7 @@ def pages_of_decisions(scene: Scene, approver: str, most: int) -> list[list[str]
         after = page.more
 
 
-def test_my_decisions_are_listed_newest_first_page_by_page(
-    scene: Scene,
-) -> None:
+def test_my_decisions_are_listed_newest_first_page_by_page(scene: Scene) -> None:
     ids = [decided(scene, number) for number in range(1, 6)]
     decided(scene, 9, by="eve")
 

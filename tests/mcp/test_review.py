@@ -80,9 +80,7 @@ async def test_what_is_left_out_is_taken_for_the_worst(mcp_shop: McpShop) -> Non
     assert pin is not None and refund.version in pin
 
 
-async def test_a_changed_definition_is_not_taken(
-    mcp_shop: McpShop,
-) -> None:
+async def test_a_changed_definition_is_not_taken(mcp_shop: McpShop) -> None:
     mcp_shop.say(create_refund=REFUND)
     await mcp_shop.pin()
     file = pins_of(mcp_shop.file)
@@ -165,9 +163,7 @@ async def test_an_output_over_4_mib_is_cut_by_its_bytes(mcp_shop: McpShop) -> No
     assert len(output["begins"]) < 2000
 
 
-async def test_a_cut_lookup_does_not_say_that_nothing_happened(
-    mcp_shop: McpShop,
-) -> None:
+async def test_a_cut_lookup_does_not_say_that_nothing_happened(mcp_shop: McpShop) -> None:
     params = {"order_id": "${params.order_id}"}
     lookup = {"tool": "find_refunds", "params": params, "found": "'note' in output"}
     rule = {**lookup, "settle": "1s"}
@@ -271,9 +267,7 @@ async def test_a_worker_waits_for_a_silent_server_for_a_time_of_its_own(
             ]
 
 
-async def test_a_server_without_allowed_tools_stops_no_pinning(
-    mcp_shop: McpShop,
-) -> None:
+async def test_a_server_without_allowed_tools_stops_no_pinning(mcp_shop: McpShop) -> None:
     mcp_shop.say(create_refund=REFUND)
     text = mcp_shop.file.read_text(encoding="utf-8")
     mcp_shop.file.write_text(f"{text}  idle: {{url: 'http://127.0.0.1:1/mcp'}}\n", encoding="utf-8")
@@ -328,9 +322,7 @@ def test_nothing_imports_the_sdk_unless_it_is_asked_for() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
 
 
-async def test_doctor_tells_of_servers_and_pins(
-    mcp_shop: McpShop,
-) -> None:
+async def test_doctor_tells_of_servers_and_pins(mcp_shop: McpShop) -> None:
     async def looked() -> Check:
         settings = Settings(database_url="sqlite:///x", mcp=str(mcp_shop.file))
         [found] = await doctor._mcp_servers(settings, doctor._tools(settings))

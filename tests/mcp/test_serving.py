@@ -36,9 +36,7 @@ def name() -> str:
     return f"run-{uuid.uuid4().hex[:8]}"
 
 
-async def test_what_can_be_started_is_listed_with_its_tools(
-    served: Served,
-) -> None:
+async def test_what_can_be_started_is_listed_with_its_tools(served: Served) -> None:
     async with served.assistant() as assistant:
         listed = await assistant.call("list_tools")
         tools = {tool.name: tool for tool in (await assistant.client.list_tools()).tools}
@@ -153,9 +151,7 @@ async def test_a_cancelled_run_did_nothing(served: Served, working: Stage, order
     assert set(working.shop.counts(order_id).values()) == {0}
 
 
-async def test_without_a_worker_starts_are_kept_and_cancels_not_sent(
-    served: Served,
-) -> None:
+async def test_without_a_worker_starts_are_kept_and_cancels_not_sent(served: Served) -> None:
     run_id = name()
     async with served.assistant() as assistant:
         begun = await assistant.call(
@@ -166,9 +162,7 @@ async def test_without_a_worker_starts_are_kept_and_cancels_not_sent(
         assert "no worker answers" in said and "worker.py" in said
 
 
-async def test_a_temporal_server_that_is_away_is_one_line_with_its_address(
-    served: Served,
-) -> None:
+async def test_a_temporal_server_that_is_away_is_one_line_with_its_address(served: Served) -> None:
     async with served.assistant(temporal="127.0.0.1:1") as assistant:
         assert (await assistant.call("list_tools"))["plans"]
         for tool, given in (("pending", {}), ("show_run", {"run_id": "refund-1"})):

@@ -335,11 +335,7 @@ async def test_where_only_signed_counts_starts_and_answers_carry_the_caller_s_ke
 
 
 async def test_a_run_that_calls_our_own_server_starts_runs_and_walks_past_no_approval(
-    served: Served,
-    stage: Stage,
-    order_id: str,
-    stack: ExitStack,
-    monkeypatch: pytest.MonkeyPatch,
+    served: Served, stage: Stage, order_id: str, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = name()
     write = {"approval": "none", "timeout": "60s"}

@@ -125,19 +125,13 @@ SHORT = timedelta(milliseconds=300)
 
 
 def mail(
-    box: Mailbox,
-    *,
-    host: str = "127.0.0.1",
-    login: str = "",
-    limit: timedelta = ANSWER_LIMIT,
+    box: Mailbox, *, host: str = "127.0.0.1", login: str = "", limit: timedelta = ANSWER_LIMIT
 ) -> Mail:
     server = mail_server(f"smtp://{login}{host}:{box.port}")
     return Mail(server, "surehand@example.com", TO, limit)
 
 
-async def test_a_mail_has_all_that_people_need(
-    tmp_path: Path,
-) -> None:
+async def test_a_mail_has_all_that_people_need(tmp_path: Path) -> None:
     told = approval(what="Refund 120 € for Zoë")
     async with mailbox(tmp_path) as box:
         for _ in range(2):
@@ -182,9 +176,7 @@ async def test_off_this_machine_nothing_goes_in_clear(tmp_path: Path) -> None:
     assert (box.got, box.logins) == ([], [])
 
 
-async def test_off_this_machine_an_unknown_certificate_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_off_this_machine_an_unknown_certificate_is_refused(tmp_path: Path) -> None:
     async with mailbox(tmp_path, starttls=True, auth=True) as box:
         off = mail(box, host=ELSEWHERE, login="robot:secret@")
         with pytest.raises(NotDelivered, match="certificate"):
@@ -201,9 +193,7 @@ async def test_a_mail_that_was_taken_is_sent_whatever_the_server_says_then(tmp_p
     assert len(box.got) == 1
 
 
-async def test_a_mail_given_up_early_never_arrives(
-    tmp_path: Path,
-) -> None:
+async def test_a_mail_given_up_early_never_arrives(tmp_path: Path) -> None:
     async with mailbox(tmp_path) as box:
         box.silent_at = "RCPT"
         # Whichever limit is noticed first: the conversation's, or the socket's in its thread.

@@ -33,9 +33,7 @@ def webhook(receiver: Receiver, secret: str | None = None) -> Webhook:
     return Webhook(url_of(receiver.url), secret_of(secret or receiver.secret))
 
 
-async def test_a_receiver_verifies_and_finds_all(
-    receiver: Receiver,
-) -> None:
+async def test_a_receiver_verifies_and_finds_all(receiver: Receiver) -> None:
     await webhook(receiver).send(approval(what="Refund 120 € for Zoë"))
 
     [got] = receiver.got

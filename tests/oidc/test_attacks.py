@@ -104,9 +104,7 @@ async def test_a_changed_token_signs_nobody_in(site: OidcSite, changed: Claims) 
     assert not (await signs_in_with(site, forged)).is_signed_in
 
 
-async def test_a_token_for_several_needs_the_right_party(
-    site: OidcSite,
-) -> None:
+async def test_a_token_for_several_needs_the_right_party(site: OidcSite) -> None:
     def forged(said: Claims, header: dict[str, Any]) -> str:
         several = {**said, "aud": [CONFIDENTIAL, "another-client"], "azp": CONFIDENTIAL}
         return jwt.encode(header, several, site.provider.key)

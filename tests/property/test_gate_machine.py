@@ -592,18 +592,14 @@ def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[G
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_on_sqlite_nothing_runs_unapproved(
-    machine: type[GateMachine],
-) -> None:
+def test_on_sqlite_nothing_runs_unapproved(machine: type[GateMachine]) -> None:
     run_state_machine_as_test(machine, settings=search(150, stateful_step_count=20))
     assert machine.reached["calls"] > 100, machine.reached
 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_on_postgresql_nothing_runs_unapproved(
-    machine: type[GateMachine],
-) -> None:
+def test_on_postgresql_nothing_runs_unapproved(machine: type[GateMachine]) -> None:
     run_state_machine_as_test(machine, settings=search(8, stateful_step_count=20))
 
 

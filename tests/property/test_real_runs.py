@@ -142,10 +142,7 @@ async def test_a_faulty_shop_breaks_no_promise(stage: Stage, scenario: RealScena
 
 @asynccontextmanager
 async def faulty(
-    stage: Stage,
-    faults: dict[str, str],
-    crash: tuple[str, CrashPoint] | None,
-    **settings: str,
+    stage: Stage, faults: dict[str, str], crash: tuple[str, CrashPoint] | None, **settings: str
 ) -> AsyncIterator[None]:
     """Let a worker run over a shop with faults, which dies once at a crash point."""
     stage.shop.clear_faults()

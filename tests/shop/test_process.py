@@ -28,9 +28,7 @@ def test_a_deaf_client_stops_nothing(shop: ShopProcess, http: httpx.Client) -> N
     assert shop.counts(order_id)["refunds"] == 1
 
 
-def test_effects_survive_the_shops_death(
-    tmp_path: Path,
-) -> None:
+def test_effects_survive_the_shops_death(tmp_path: Path) -> None:
     with ShopProcess(tmp_path / "shop.sqlite") as shop:
         url = shop.url
         shop.fault("orders", fail="before")

@@ -38,9 +38,7 @@ from surehand.workflows.ports import Port
 WANTED = 2 * MOST_LOCAL + 50
 
 
-async def test_a_task_has_as_many_local_calls_as_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_task_has_as_many_local_calls_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     # The timer stands for the end of the task, and is held.
     timers = list[asyncio.Event]()
 

@@ -267,9 +267,7 @@ def test_tool_and_version_cannot_be_shifted_into_one_another(
 @pytest.mark.parametrize(
     "change", [{"tenant": "other"}, {"tool": "t2"}, {"key": "k2"}, {"generation": 2}]
 )
-def test_a_provider_key_hides_and_holds_its_parts(
-    change: dict[str, Any],
-) -> None:
+def test_a_provider_key_hides_and_holds_its_parts(change: dict[str, Any]) -> None:
     base = {"tenant": "acme", "tool": "payments.refund", "key": "order-1001", "generation": 1}
     key = provider_key(**base)  # type: ignore[arg-type]
     assert provider_key(**{**base, **change}) != key

@@ -403,9 +403,7 @@ def test_requests_are_numbered_on_where_those_before_are_not_carried() -> None:
     assert found.gate.next_number("s0") == 3
 
 
-def test_an_unknown_child_start_keeps_its_parent_here(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unknown_child_start_keeps_its_parent_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next execution would start another one under another id."""
     monkeypatch.setattr(
         "surehand.workflows.run.completion.workflow.all_handlers_finished", lambda: True

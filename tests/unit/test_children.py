@@ -83,9 +83,7 @@ def test_a_child_that_does_not_end_in_good_order_is_killed(tmp_path: Path) -> No
         assert one.stop(within=0.1) == -signal.SIGKILL
 
 
-def test_a_clean_environment_has_no_user_settings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_clean_environment_has_no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SUREHAND_USER", "TEMPORAL_ADDRESS", "SHOP_URL"):
         monkeypatch.setenv(name, "mine")
 

@@ -223,9 +223,7 @@ async def test_other_pages_and_namespaces_are_refused(
     assert (await ask("decode", payload, **headers)).status_code == status
 
 
-async def test_only_named_origins_may_read(
-    transport: httpx.ASGITransport,
-) -> None:
+async def test_only_named_origins_may_read(transport: httpx.ASGITransport) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://codec") as client:
 
         async def preflight(origin: str) -> httpx.Response:
@@ -341,16 +339,12 @@ async def test_a_starter_without_keys_encrypts_for_a_run_and_reads_it(
     assert (await remote(READER).decrypt(encrypted, place)).data == PLAIN.data
 
 
-async def test_a_reading_token_sends_nothing(
-    remote: Callable[[str], RemoteEncryption],
-) -> None:
+async def test_a_reading_token_sends_nothing(remote: Callable[[str], RemoteEncryption]) -> None:
     with pytest.raises(KeyUnavailable, match=r"may read, and write nothing .*CODEC_TOKEN"):
         await remote(READER).encrypt(PLAIN, Place("run", Part.WORKFLOW), kept=False)
 
 
-async def test_a_plain_server_gets_nothing_sent_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_plain_server_gets_nothing_sent_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def echo(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=request.content)
 

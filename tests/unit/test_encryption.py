@@ -89,9 +89,7 @@ def problem(shown: Any) -> str:
     return found.problem
 
 
-async def test_what_is_sent_comes_back_in_another_process(
-    convert: Convert,
-) -> None:
+async def test_what_is_sent_comes_back_in_another_process(convert: Convert) -> None:
     [payload] = await convert(run()).encode([VALUE])
 
     assert payload.metadata[ENCODING_KEY] == ENCRYPTED
@@ -207,9 +205,7 @@ async def test_plaintext_is_refused_where_ciphertext_is_expected(convert: Conver
         assert "in plain" in problem(shown)
 
 
-async def test_pasted_plaintext_is_kept_for_its_judges(
-    convert: Convert,
-) -> None:
+async def test_pasted_plaintext_is_kept_for_its_judges(convert: Convert) -> None:
     plain = Payload(metadata={ENCODING_KEY: b"json/plain"}, data=b'{"outcome": "approve"}')
     [shown] = await convert(run()).decode([plain])
 
@@ -226,9 +222,7 @@ async def test_plain_content_by_reference_is_refused(convert: Convert, tmp_path:
         await convert(activity()).decode([reference])
 
 
-async def test_a_local_activitys_result_is_encrypted(
-    convert: Convert,
-) -> None:
+async def test_a_local_activitys_result_is_encrypted(convert: Convert) -> None:
     plain = Payload(metadata={ENCODING_KEY: b"json/plain"}, data=b"1")
     local = convert(activity(local=True))
     [result] = await local.encode([VALUE])
@@ -237,9 +231,7 @@ async def test_a_local_activitys_result_is_encrypted(
     assert result.metadata[ENCODING_KEY] == ENCRYPTED
 
 
-async def test_a_worker_with_another_key_of_the_same_id_waits_and_says_so(
-    convert: Convert,
-) -> None:
+async def test_a_worker_with_another_key_of_the_same_id_waits_and_says_so(convert: Convert) -> None:
     [payload] = await convert(run()).encode([VALUE])
     other = KeyRing([new_key("first")])
 

@@ -212,9 +212,7 @@ def test_an_expression_that_would_grow_is_refused_before_it_does(expression: str
 
 
 @pytest.mark.parametrize("expression", BOMBS[:16])
-def test_growing_texts_are_refused_at_the_check_or_the_run(
-    expression: str,
-) -> None:
+def test_growing_texts_are_refused_at_the_check_or_the_run(expression: str) -> None:
     class Params(BaseModel):
         input: dict[str, Any]
 

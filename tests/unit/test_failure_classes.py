@@ -235,9 +235,7 @@ def test_a_rate_limit_without_a_time_is_waited_for_a_second() -> None:
 
 
 @pytest.mark.parametrize("class_", [c for c in FailureClass if c is not FailureClass.PERMANENT])
-def test_a_class_that_is_tried_again_has_a_retryable_name_on_the_wire(
-    class_: FailureClass,
-) -> None:
+def test_a_class_that_is_tried_again_has_a_retryable_name_on_the_wire(class_: FailureClass) -> None:
     assert ErrorType.for_failure(class_.value) not in NON_RETRYABLE
 
 

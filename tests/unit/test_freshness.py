@@ -57,9 +57,7 @@ def resumed(state: StepState, *, age: timedelta, started: bool = False, **progre
 @pytest.mark.parametrize(
     "state", [StepState.PENDING, StepState.WAITING_APPROVAL, StepState.PAUSED_USER]
 )
-def test_what_has_not_begun_waits_for_reads_to_be_made_again(
-    state: StepState,
-) -> None:
+def test_what_has_not_begun_waits_for_reads_to_be_made_again(state: StepState) -> None:
     data = resumed(state, age=READ.fresh_for or timedelta())
     assert (data.stale, data.held) == ({"price": 7}, {"pay"})
 
@@ -74,9 +72,7 @@ def test_a_call_that_is_under_way_or_in_doubt_waits_for_nothing(state: StepState
 
 
 @pytest.mark.parametrize("state", [StepState.PAUSED_PERMISSION, StepState.WAITING_INPUT])
-def test_a_write_that_has_started_keeps_its_params(
-    state: StepState,
-) -> None:
+def test_a_write_that_has_started_keeps_its_params(state: StepState) -> None:
     data = resumed(state, age=timedelta(hours=1), started=True)
     assert (data.stale, data.held) == ({}, set())
 

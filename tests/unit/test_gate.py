@@ -180,10 +180,7 @@ def test_what_is_no_decision_is_not_held(gate: Gate, inbox: Decided) -> None:
     assert not gate.is_early(inbox.queue[0], {"refund"})
 
 
-def test_a_held_decision_is_verified_with_its_request(
-    gate: Gate,
-    inbox: Decided,
-) -> None:
+def test_a_held_decision_is_verified_with_its_request(gate: Gate, inbox: Decided) -> None:
     for approval_id in (ASKED, f"{RUN}/mail/1"):
         inbox.take(decision(approval_id))
     first, second = inbox.queue

@@ -209,9 +209,7 @@ def test_what_is_nested_too_deeply_to_be_handed_on_is_refused() -> None:
 @pytest.mark.parametrize(
     "schema", [{"$ref": "#"}, {"required": ["a"], "$ref": "#/required/x"}, {"$ref": "http://[bad"}]
 )
-def test_an_unusable_schema_is_refused_and_raises_nothing(
-    schema: dict[str, Any],
-) -> None:
+def test_an_unusable_schema_is_refused_and_raises_nothing(schema: dict[str, Any]) -> None:
     assert schema_problem(schema) is not None
     assert problems(schema, 1)
 

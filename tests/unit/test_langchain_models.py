@@ -346,9 +346,7 @@ class InParts(Heard):
             yield ChatGenerationChunk(message=part)
 
 
-async def test_streamed_and_whole_turns_are_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_streamed_and_whole_turns_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     made, told = InParts(heard={}), list[str]()
     monkeypatch.setattr(langchain, "model_named", lambda name: made)
     answer = {"type": "function", "function": {"name": "Answer"}}

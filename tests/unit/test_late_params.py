@@ -120,9 +120,7 @@ def view(later: dict[str, Any], *, of_step: str = "refund", cut: bool = False) -
     ],
     ids=lambda later: "+".join(later),
 )
-def test_each_use_of_an_output_asks_for_the_receipt(
-    later: dict[str, Any],
-) -> None:
+def test_each_use_of_an_output_asks_for_the_receipt(later: dict[str, Any]) -> None:
     missed = missed_without_receipt(view(later), "iv-1")
 
     assert missed is not None
@@ -162,9 +160,7 @@ def tried_again(*failures: tuple[dict[str, Any] | None, bool]) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("unsettled", [False, True])
-def test_a_retried_call_keeps_its_edit_even_in_doubt(
-    unsettled: bool,
-) -> None:
+def test_a_retried_call_keeps_its_edit_even_in_doubt(unsettled: bool) -> None:
     assert tried_again((None, unsettled)) == PLANS
     assert tried_again((EDITED, unsettled), (None, unsettled)) == EDITED
 

@@ -109,9 +109,7 @@ async def test_a_lease_that_was_taken_over_stops_the_call(call: Call) -> None:
     assert call.stopped
 
 
-async def test_a_lease_that_may_be_over_stops_the_call(
-    call: Call,
-) -> None:
+async def test_a_lease_that_may_be_over_stops_the_call(call: Call) -> None:
     async def renew() -> float | None:
         raise LedgerUnavailable("away")
 
@@ -264,9 +262,7 @@ def test_a_message_that_takes_long_to_parse_has_too_many_values(text: bytes) -> 
     assert counted(text) is None
 
 
-async def test_slow_messages_are_not_parsed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_slow_messages_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = list[bytes]()
 
     class Adapter:
@@ -387,16 +383,12 @@ def test_json_is_read_in_python_as_it_is_read_at_once(value: Any) -> None:
     assert json.dumps(off_loop._IN_PYTHON.decode(text)) == text
 
 
-async def test_a_thread_reads_json_of_many_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_thread_reads_json_of_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(off_loop.json, "loads", None)
     assert await load_json(json.dumps([0] * MOST_PARSED * 2).encode()) == [0] * MOST_PARSED * 2
 
 
-async def test_a_thread_looks_at_slow_schemas(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_thread_looks_at_slow_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = list[threading.Thread]()
 
     def noted(schema: Any) -> None:
@@ -423,9 +415,7 @@ def test_a_long_row_of_backslashes_in_a_log_is_gone_through_once(secret: str) ->
         assert "12345" not in Secrets(frozenset({secret})).hide(f"{row} {quoted}")
 
 
-def test_changed_lines_are_told_to_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_changed_lines_are_told_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approvals.difflib, "unified_diff", None)  # takes the square of the lines
     old = {"rows": list(range(3000)), "to": "ann"}
     new = {"rows": [*range(1000), -1, *range(1001, 3000)], "to": "ann"}

@@ -146,9 +146,7 @@ NAMES = st.sets(
 @given(NAMES)
 @example({"a.b", "a_b", "a-b", "a b"})
 @example({"a" * 64, "a" * 65, "a" * 66})
-def test_each_tool_has_a_safe_name_of_its_own(
-    tools: set[str],
-) -> None:
+def test_each_tool_has_a_safe_name_of_its_own(tools: set[str]) -> None:
     names = provider_names(tools)
 
     assert set(names) == tools
@@ -244,23 +242,17 @@ async def costs(monkeypatch: pytest.MonkeyPatch, model: str) -> dict[str, Decima
     return {name: (await ask(asked[name], None)).money for name, ask in asking.items()}
 
 
-async def test_every_framework_costs_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_every_framework_costs_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     charged = await costs(monkeypatch, PRICED)
     assert charged["pydantic-ai"] > 0
     assert {*charged.values()} == {charged["pydantic-ai"]}
 
 
-async def test_an_unpriced_turn_is_charged_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unpriced_turn_is_charged_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {*(await costs(monkeypatch, UNKNOWN)).values()} == {0}
 
 
-def test_a_langchain_model_is_priced_by_its_id(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_langchain_model_is_priced_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     used: Any = {"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100}
     said = AIMessage("hi", usage_metadata=used)
     assert langchain._cost("openai:gpt-5", said) > 0

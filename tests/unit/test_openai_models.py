@@ -74,9 +74,7 @@ async def uncalled(context: Any, arguments: str) -> str:
     raise AssertionError
 
 
-async def test_a_worker_asks_with_the_agents_settings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_worker_asks_with_the_agents_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard()
     monkeypatch.setattr(openai_agents, "model_named", lambda name: heard)
     monkeypatch.setattr(openai_agents, "current_steps", Steps)
@@ -148,9 +146,7 @@ def test_inside_a_run_a_turn_is_not_streamed(monkeypatch: pytest.MonkeyPatch) ->
         openai_agents.model("any").stream_response()
 
 
-async def test_a_missing_framework_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_missing_framework_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "surehand.agents.pydantic_ai", None)
     run: Any = ModelRun.__new__(ModelRun)
     plan = Plan.model_validate({"agent": "no_such:agent"})

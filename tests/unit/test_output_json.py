@@ -305,9 +305,7 @@ def test_no_text_of_the_largest_message_holds_up_an_event_loop(
     assert spent < 0.05
 
 
-def test_ordinary_text_is_not_looked_at_by_character(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ordinary_text_is_not_looked_at_by_character(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_text, "unicodedata", None)
     text = "Erstattung von 20,00 € für Bestellung 7 (顧客) " * 20
     assert plain(text) == text and plain_line(text, LONGEST_TEXT) == text.strip()

@@ -402,9 +402,7 @@ def test_a_claim_carries_what_it_is_judged_by(settle: timedelta | None) -> None:
 
 
 @pytest.mark.parametrize("refused_by", ["the plan", "the tool then", "the tool now", "nobody"])
-def test_votes_in_advance_count_unless_a_policy_refuses(
-    refused_by: str,
-) -> None:
+def test_votes_in_advance_count_unless_a_policy_refuses(refused_by: str) -> None:
     refuses = ApprovalPolicy(standing=False)
     then = make(approval=refuses if refused_by == "the tool then" else POLICY)
     now = make(approval=refuses if refused_by == "the tool now" else POLICY)

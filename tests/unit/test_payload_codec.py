@@ -250,9 +250,7 @@ async def test_an_odd_tenant_leads_nowhere_else(store: Counted, run_id: str) -> 
 
 
 @pytest.mark.slow
-async def test_a_task_hands_on_less_than_a_message(
-    store: Counted,
-) -> None:
+async def test_a_task_hands_on_less_than_a_message(store: Counted) -> None:
     converter = data_converter(lambda: store, waits=True)
 
     async def handled(run_id: str) -> list[Payload]:
@@ -270,9 +268,7 @@ async def test_a_task_hands_on_less_than_a_message(
         assert not is_reference(payloads[0])  # Each task begins anew.
 
 
-async def test_a_local_activity_returns_less_and_takes_all(
-    store: Counted,
-) -> None:
+async def test_a_local_activity_returns_less_and_takes_all(store: Counted) -> None:
     converter, value = data_converter(lambda: store, waits=True), "x" * LARGEST_LOCAL
 
     async def taken() -> Payload:

@@ -441,9 +441,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_event_wakes_one_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_event_wakes_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.workflow, "now", lambda: datetime.now(UTC))
     request = StartRun(run_id="r", tenant="default", user="ada", plan=PLAN)
     data = RunData.new(request, "first", datetime.now(UTC))

@@ -45,9 +45,7 @@ def needs_of(*policies: dict[str, Any]) -> Needs:
 @pytest.mark.parametrize(
     "own", [{}, {"on_expiry": "ask_again"}, {"on_expiry": {"escalate": "ceo"}}]
 )
-def test_a_plans_escalation_takes_nothing_from_the_tool(
-    own: dict[str, Any],
-) -> None:
+def test_a_plans_escalation_takes_nothing_from_the_tool(own: dict[str, Any]) -> None:
     lax = {"on_expiry": {"escalate": "intern"}, "expires_in": "1s"}
 
     asked = needs_of(lax, {**STRICT, **own}).escalated("intern")
@@ -165,9 +163,7 @@ def test_a_proof_that_there_is_not_is_no_policy() -> None:
 
 
 @pytest.mark.parametrize("assurance", [Assurance.PASSKEY, Assurance.DEVICE_PASSKEY])
-def test_the_web_ui_pastes_nothing_for_passkeys(
-    assurance: Assurance,
-) -> None:
+def test_the_web_ui_pastes_nothing_for_passkeys(assurance: Assurance) -> None:
     request = ApprovalRequest(
         approval_id="r/s/1", step_id="s", tool="t", version="1", params={}, params_hash="sha256:1",
         description="", requested_by="bob", expires_at=datetime(2027, 1, 1, tzinfo=UTC), undo="",

@@ -60,9 +60,7 @@ def test_commands_name_the_files_by_the_path_by_which_one_of_them_was_called(
     assert shlex.split(program(elsewhere=True))[1] == str(Path(f"{folder}starter.py").absolute())
 
 
-def test_another_program_names_the_checkouts_files(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_program_names_the_checkouts_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/home/ana/own.py"])
     monkeypatch.chdir(ROOT)
 
@@ -80,9 +78,7 @@ def test_installed_commands_are_on_the_path(called: str, monkeypatch: pytest.Mon
     assert command("show", "refund-1") == "surehand show refund-1"
 
 
-def test_a_command_started_worker_names_that_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_command_started_worker_names_that_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/checkout/surehand/worker.py"])
     monkeypatch.setenv(CALLED_AS, "/venv/bin/surehand")
 

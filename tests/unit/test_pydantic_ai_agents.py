@@ -61,9 +61,7 @@ async def test_nobody_says_yes_to_what_is_too_long_to_be_shown(steps: Steps) -> 
     assert steps.asked == []
 
 
-async def test_a_humans_question_is_shown_in_bounds(
-    steps: Steps,
-) -> None:
+async def test_a_humans_question_is_shown_in_bounds(steps: Steps) -> None:
     await deferred(calls=[call(order_id=HIDDEN, note="x" * LONGEST_QUESTION)])
     [(question, _, step_id)] = steps.asked
     assert (len(question), step_id) == (LONGEST_QUESTION, "turn-1.1")

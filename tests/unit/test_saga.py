@@ -213,9 +213,7 @@ async def test_an_ending_run_undoes_all_that_stands_once(data: RunData, stays: s
     assert [asked.bar for asked in ledger.asked if asked.after is None] == [True, True]
 
 
-async def test_a_completing_run_undoes_what_it_does_not_know(
-    data: RunData,
-) -> None:
+async def test_a_completing_run_undoes_what_it_does_not_know(data: RunData) -> None:
     ledger = Ledger()
     for step, entry in (("c", "ef-3"), ("b", "ef-2")):
         data.saga.committed(step, entry)
@@ -239,9 +237,7 @@ async def test_an_orphaned_effect_that_stays_is_known_from_then_on(data: RunData
     assert ledger.undone == []
 
 
-async def test_what_a_run_will_hear_of_is_found(
-    data: RunData,
-) -> None:
+async def test_what_a_run_will_hear_of_is_found(data: RunData) -> None:
     ledger = Ledger()
     data.saga.committed("c", "ef-3")
     data.saga.register("a")
@@ -319,9 +315,7 @@ def test_what_had_begun_before_the_run_continued_as_new_is_ended_before_another_
     assert not run._may_amend({})
 
 
-async def test_a_plan_repeats_nothing_just_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_plan_repeats_nothing_just_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer and the end of the last call came at once: nobody has taken note of its end."""
     data = _data("order", "pay")
     data.set_step("order", StepState.SUCCEEDED)

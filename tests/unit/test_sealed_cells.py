@@ -126,9 +126,7 @@ async def test_a_cell_that_is_copied_to_another_run_is_refused(sealed: Ledger) -
         await sealed.transact(TENANT, lambda tx: tx.one(rows_of(runs, run_id=OTHER_RUN)))
 
 
-async def test_a_cell_that_is_copied_to_another_column_or_table_is_refused(
-    sealed: Ledger,
-) -> None:
+async def test_a_cell_that_is_copied_to_another_column_or_table_is_refused(sealed: Ledger) -> None:
     def step(tx: Transaction) -> None:
         values = {"step_id": STEP, "attempt": 1, "tool": "t", "state": "succeeded"}
         tx.execute(insert_row(steps, run_id=RUN, **values, input=INPUT, output={"ok": True}))
@@ -183,9 +181,7 @@ async def test_no_transaction_fetches_keys(sealed: Ledger, ledger_url: str) -> N
     assert (before, sealed.keys.fetched) == (2, 2)
 
 
-async def test_a_params_hash_is_the_same_at_each_try_and_guessed_by_nobody(
-    sealed: Ledger,
-) -> None:
+async def test_a_params_hash_is_the_same_at_each_try_and_guessed_by_nobody(sealed: Ledger) -> None:
     def made(run_id: str) -> str:
         return Hashes(sealed.keys).of_params(run_id, "pay", "1", {"amount": "1"}).hash
 
@@ -197,9 +193,7 @@ async def test_a_params_hash_is_the_same_at_each_try_and_guessed_by_nobody(
     assert first != made(OTHER_RUN)
 
 
-async def test_the_same_call_of_two_runs_is_known_by_identity(
-    sealed: Ledger,
-) -> None:
+async def test_the_same_call_of_two_runs_is_known_by_identity(sealed: Ledger) -> None:
     hashes = Hashes(sealed.keys)
     mine, before = await sealed.with_keys(lambda: hashes.of_identity(TENANT, "pay", {"n": 1}))
     others, _ = await sealed.with_keys(lambda: hashes.of_identity("acme", "pay", {"n": 1}))
@@ -228,9 +222,7 @@ async def test_an_erased_run_is_read_by_nobody_and_its_chain_holds(sealed: Ledge
     assert await sealed.transact(TENANT, lambda tx: tx.all(rows_of(runs, run_id=OTHER_RUN)))
 
 
-async def test_nobody_guesses_an_erased_runs_params(
-    sealed: Ledger,
-) -> None:
+async def test_nobody_guesses_an_erased_runs_params(sealed: Ledger) -> None:
     hashes = Hashes(sealed.keys)
     known_by = await sealed.with_keys(lambda: hashes.of_identity(TENANT, "pay", INPUT))
     request = replace(call(TENANT, params=INPUT), identity_hash=known_by[0])
@@ -277,9 +269,7 @@ async def test_the_key_of_an_erased_runs_effect_makes_no_second_one(sealed: Ledg
     assert entry["calls"] == 1
 
 
-async def test_another_run_makes_the_erased_runs_missing_effect(
-    sealed: Ledger,
-) -> None:
+async def test_another_run_makes_the_erased_runs_missing_effect(sealed: Ledger) -> None:
     request = call(TENANT, params=INPUT)
 
     def fail(tx: Transaction) -> None:
@@ -334,9 +324,7 @@ async def test_what_somebody_has_to_settle_keeps_a_run_from_being_erased(sealed:
     assert [row["question"] for row in found] == [MARKER]
 
 
-async def test_a_list_of_a_tenant_shows_other_runs_although_one_was_erased(
-    sealed: Ledger,
-) -> None:
+async def test_a_list_of_a_tenant_shows_other_runs_although_one_was_erased(sealed: Ledger) -> None:
     def ask(tx: Transaction) -> None:
         for run_id, state in ((RUN, "settled"), (OTHER_RUN, "open")):
             name = {"intervention_id": f"iv-{run_id}", "entry_id": "ef-1", "number": 1}
@@ -365,9 +353,7 @@ async def replayed(ledger: Ledger) -> str:
     return found.entry.entry_id
 
 
-async def test_held_and_needed_runs_are_not_erased(
-    sealed: Ledger,
-) -> None:
+async def test_held_and_needed_runs_are_not_erased(sealed: Ledger) -> None:
     entry_id = await replayed(sealed)
     with pytest.raises(NotErasable, match=f"run {OTHER_RUN} rests on entry {entry_id}"):
         await erased(sealed)
@@ -378,9 +364,7 @@ async def test_held_and_needed_runs_are_not_erased(
         await erased(sealed)
 
 
-async def test_an_effect_is_undone_beside_an_erased_run(
-    sealed: Ledger,
-) -> None:
+async def test_an_effect_is_undone_beside_an_erased_run(sealed: Ledger) -> None:
     entry_id = await replayed(sealed)
     await erased(sealed, OTHER_RUN)
     await sealed.transact(TENANT, tell_replayers, entry_id)
@@ -388,9 +372,7 @@ async def test_an_effect_is_undone_beside_an_erased_run(
     assert await sealed.transact(TENANT, interventions_of) == []
 
 
-async def test_a_run_goes_on_beside_an_erased_undo(
-    sealed: Ledger,
-) -> None:
+async def test_a_run_goes_on_beside_an_erased_undo(sealed: Ledger) -> None:
     entry_id = await replayed(sealed)
 
     def undo(tx: Transaction) -> None:

@@ -118,9 +118,7 @@ def test_a_good_token_is_refused_under_another_key() -> None:
         {"d": b64(b"a" * 32)},
     ],
 )
-def test_a_key_on_record_of_another_kind_verifies_nothing(
-    changed: dict[str, Any],
-) -> None:
+def test_a_key_on_record_of_another_kind_verifies_nothing(changed: dict[str, Any]) -> None:
     assert "cannot be used" in refused(token(), {**jwk(KEY), **changed})
 
 

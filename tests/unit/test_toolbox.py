@@ -274,9 +274,7 @@ async def read(params: Params, ctx: ToolContext) -> str:
 """
 
 
-def test_modules_and_their_tools_are_loaded_once(
-    module: Callable[[str], str],
-) -> None:
+def test_modules_and_their_tools_are_loaded_once(module: Callable[[str], str]) -> None:
     first = module(TOOL.format(name="orders.read"))
     second = module(TOOL.format(name="mail.read") + f"\nfrom {first} import read as other\n")
 

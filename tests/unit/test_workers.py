@@ -435,9 +435,7 @@ def test_without_a_setting_nothing_ever_dies() -> None:
         crash.at("payments.refund", "refund", point)
 
 
-def test_only_the_named_tool_dies_at_the_named_point(
-    kills: list[tuple[int, int]],
-) -> None:
+def test_only_the_named_tool_dies_at_the_named_point(kills: list[tuple[int, int]]) -> None:
     crash = Crash.parse("payments.refund:after_call@refund")
 
     crash.at("mail.send", "refund", CrashPoint.AFTER_CALL)
@@ -458,9 +456,7 @@ def test_of_many_workers_the_first_dies(kills: list[tuple[int, int]], tmp_path: 
     assert kills == [DEATH]
 
 
-async def test_a_call_that_ends_early_dies_at_its_end(
-    kills: list[tuple[int, int]],
-) -> None:
+async def test_a_call_that_ends_early_dies_at_its_end(kills: list[tuple[int, int]]) -> None:
     with Crash.parse("mail.send:during_call").during("mail.send", "mail"):
         await asyncio.sleep(0)
         assert not kills
@@ -511,9 +507,7 @@ ROOT = Path(__file__).parents[2]
     ],
     ids=" ".join,
 )
-def test_a_program_without_packages_says_how_to_get_them(
-    arguments: list[str],
-) -> None:
+def test_a_program_without_packages_says_how_to_get_them(arguments: list[str]) -> None:
     # -S: as an interpreter that has no packages at all.
     done = subprocess.run(
         [sys.executable, "-S", *arguments],
