@@ -78,8 +78,7 @@ def test_nothing_is_loaded_by_a_name_without_surehand(
 
 
 @pytest.mark.parametrize(
-    "room",
-    ["workflows", "activities", "process", "client", "cli", "drill", "examples"],
+    "room", ["workflows", "activities", "process", "client", "cli", "drill", "examples"]
 )
 def test_a_room_cannot_be_imported_by_another_name(room: str) -> None:
     ended = subprocess.run(

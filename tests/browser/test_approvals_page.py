@@ -112,10 +112,7 @@ async def test_a_call_that_cannot_be_fetched_is_not_approved_and_is_rejected_wit
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"params": {"amount": "5.00"}},
-        {"params_hash": "sha256:0", "waits": None, "left_ms": None},
-    ],
+    [{"params": {"amount": "5.00"}}, {"params_hash": "sha256:0", "waits": None, "left_ms": None}],
 )
 async def test_what_is_rejected_is_the_request_of_the_page_whatever_is_told_of_its_call(
     stage: Stage, ann: Approver, order_id: str, other: dict[str, Any]

@@ -222,13 +222,7 @@ async def opened(browser: Browser, **one: Any) -> Opened:
         **{"tenant": "default", "principal": "ann", "keys": [], "passkeys": [], "waits": True},
         **{"approval_id": ID, "params_hash": hash_, "proof": "open", "left_ms": 10**9},
     }
-    call = {
-        "tool": "pay",
-        "version": "1",
-        "params": CALLED,
-        "answers": [],
-        "salt": None,
-    }
+    call = {"tool": "pay", "version": "1", "params": CALLED, "answers": [], "salt": None}
     template = pages._ENVIRONMENT.get_template("approval.html")
     drawn = template.render(me="ann", here="", one={**ONE, **one}, asked=asked, web_ui=None)
 

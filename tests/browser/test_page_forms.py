@@ -150,10 +150,7 @@ WRONG: Final = {
         **dict.fromkeys(("50.0", "5e1", "1,000", "", "050", "\u0665\u0660", "+5"), WHOLE),
         "9007199254740993": "lose digits",
     },
-    "rate": {
-        **dict.fromkeys(("0,5", ".5", "NaN", "", "1 000"), NUMBER),
-        "1-1": "this is not JSON",
-    },
+    "rate": {**dict.fromkeys(("0,5", ".5", "NaN", "", "1 000"), NUMBER), "1-1": "this is not JSON"},
     "labels": {"{": "this is not JSON", '{"a":1e300}': "lose digits"},
 }
 

@@ -215,9 +215,7 @@ async def test_differences_are_words_and_strangers_text_is_only_text(modules: Mo
     await expect(lines.last.locator("ins")).to_have_text('"\\u202eb"')
 
     await modules.run(
-        "forms",
-        "showDifferences",
-        "showDifferences([], document.querySelector('main'))",
+        "forms", "showDifferences", "showDifferences([], document.querySelector('main'))"
     )
     await expect(modules.page.locator("main")).to_have_text("No difference.")
 

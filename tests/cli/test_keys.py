@@ -259,10 +259,7 @@ def test_a_rotation_says_which_key_cannot_be_unwrapped_and_wraps_all_others(
         rows.add(tx, "c", wrap(KeyRing([old]), "c", b"k" * 32))
     add_to_file(file, old)
     add_to_file(file, fresh)
-    environment = {
-        "SUREHAND_DATABASE_URL": ledger_url,
-        "SUREHAND_KEY_ENCRYPTION_KEYS": str(file),
-    }
+    environment = {"SUREHAND_DATABASE_URL": ledger_url, "SUREHAND_KEY_ENCRYPTION_KEYS": str(file)}
     verbs = Verbs(environment, tmp_path, monkeypatch)
     failed = verbs("keys", "rotate")
     with ledger.transaction("default") as tx:

@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from surehand.activities.ledger.core.store import open_ledger
-from surehand.activities.ledger.outbox.notification import (
-    NotDelivered,
-    ReceiverGone,
-)
+from surehand.activities.ledger.outbox.notification import NotDelivered, ReceiverGone
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.starter import Verbs
 from tests.ledger.scene import RUN, Scene

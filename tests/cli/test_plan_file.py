@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode, PlanRefused
-from surehand.process.files import (
-    BadDocument,
-    parse_json,
-    parse_yaml,
-    read_document,
-)
+from surehand.process.files import BadDocument, parse_json, parse_yaml, read_document
 from tests.cli.starter import REFUND, ROOT
 
 PLAN = """\

@@ -121,10 +121,7 @@ def test_tools_left_unchecked_are_named(capsys: pytest.CaptureFixture[str], plan
     [
         ("{code: ModlRun}", ["code: unknown workflow 'ModlRun'"]),
         ("[{plan: {code: Lat3}}]", ["steps.0 (step1).plan.code: unknown workflow 'Lat3'"]),
-        (
-            "{model: 'openai:gpt-5', tools: ['nope.*']}",
-            ["tools: 'nope.*' names no tool"],
-        ),
+        ("{model: 'openai:gpt-5', tools: ['nope.*']}", ["tools: 'nope.*' names no tool"]),
         (
             "[{id: a, tool: nope.a, retires: 1}, {plan: [{tool: nope.b}]}]",
             [

@@ -145,10 +145,7 @@ def test_what_a_page_says_can_be_done_as_it_stands(
 @pytest.mark.usefixtures("temporal_cli")
 def test_pages_work_on_a_machine_where_nothing_runs(page: Path, folder: Path) -> None:
     port, shop = free_ports(2)
-    environment = {
-        "TEMPORAL_ADDRESS": f"127.0.0.1:{port}",
-        "SHOP_URL": f"http://127.0.0.1:{shop}",
-    }
+    environment = {"TEMPORAL_ADDRESS": f"127.0.0.1:{port}", "SHOP_URL": f"http://127.0.0.1:{shop}"}
     (folder / ".surehand").mkdir()
     serves = "python -m surehand.examples.shop"
     own = {

@@ -125,11 +125,7 @@ def test_interrupted_runs_wait_and_then_make_each_call_once_as_approved_and_allo
     assert shop.counts()["refunds"] - before == 2 + len(places)
     found = ended.document()
     calls = 2 + len(places)
-    assert found["approval_consistency"] == {
-        "as_approved": calls,
-        "gated": calls,
-        "percent": 100.0,
-    }
+    assert found["approval_consistency"] == {"as_approved": calls, "gated": calls, "percent": 100.0}
     assert found["permission_drift"] == {"drifted": 0, "losses": 1}
     # The one that expired is not the one that was given.
     [given] = cells(ended)["refund", "expiry"]["approvals"]
@@ -341,8 +337,7 @@ BOOKING_TOOLS = tuple(
 
 @pytest.mark.crash
 @pytest.mark.parametrize(
-    ("tools", "code", "outcome"),
-    [("flights", 0, "needs human"), ("flights_by_key", 3, "differs")],
+    ("tools", "code", "outcome"), [("flights", 0, "needs human"), ("flights_by_key", 3, "differs")]
 )
 def test_what_was_so_before_the_call_is_for_a_human_and_a_lookup_that_hides_it_is_found_out(
     settings: dict[str, str], tmp_path: Path, tools: str, code: int, outcome: str

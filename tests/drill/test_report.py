@@ -45,12 +45,7 @@ from surehand.workflows.contracts.tools import MODEL, Effect
 READ = DrillTarget(step="order", tool="orders.read", effect=Effect.READ)
 WRITE = DrillTarget(step="refund", tool="payments.refund", effect=Effect.WRITE)
 FAULT_FREE = FaultFree(
-    run_id="drill-0",
-    state="completed",
-    effects=1,
-    counted={"refunds": 1},
-    seconds=1,
-    approvals=[],
+    run_id="drill-0", state="completed", effects=1, counted={"refunds": 1}, seconds=1, approvals=[]
 )
 BASELINE = Baseline(
     fingerprint="f",

@@ -150,9 +150,7 @@ class Run:
     async def resolve(self, **resolution: Any) -> str:
         """Settle an intervention by update and return what the run answers."""
         said: Acknowledged = await self.handle.execute_update(
-            "resolve",
-            Resolution(**{"actor": "oscar", **resolution}),
-            result_type=Acknowledged,
+            "resolve", Resolution(**{"actor": "oscar", **resolution}), result_type=Acknowledged
         )
         return said.message
 

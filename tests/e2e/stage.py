@@ -30,16 +30,8 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.effects.resolve import may_arrive_until
-from surehand.activities.ledger.history.audit import (
-    verify_chain,
-    verify_entries,
-    verify_story,
-)
-from surehand.activities.ledger.history.reads import (
-    chain_of,
-    effects_of,
-    events_of,
-)
+from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
+from surehand.activities.ledger.history.reads import chain_of, effects_of, events_of
 from surehand.activities.ledger.history.signatures import first_unproven
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.mcp.tools import mcp_tools
@@ -133,9 +125,7 @@ class Stage:
             ledger=self.ledger,
             toolbox=load_toolbox(loaded.tool_modules, mcp_tools(loaded.mcp)),
             artifacts=ArtifactStore(
-                loaded.artifacts,
-                self.ledger,
-                largest_inline=loaded.largest_inline,
+                loaded.artifacts, self.ledger, largest_inline=loaded.largest_inline
             ),
             crash=crash or Crash(),
         )

@@ -79,11 +79,7 @@ async def test_a_human_looks_before_and_behind_a_turn_and_it_is_asked_once(
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("framework", "mode"),
-    [
-        ("pydantic-ai", "sync"),
-        ("pydantic-ai", "async"),
-        ("openai-agents", "exit"),
-    ],
+    [("pydantic-ai", "sync"), ("pydantic-ai", "async"), ("openai-agents", "exit")],
 )
 async def test_a_worker_killed_while_an_agent_waits_asks_no_turn_again_and_pays_once(
     stage: Stage, order_id: str, count: Path, framework: str, mode: str

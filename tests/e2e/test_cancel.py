@@ -6,20 +6,14 @@ import asyncio
 from functools import partial
 
 import pytest
-from temporalio.client import (
-    WorkflowExecutionStatus,
-    WorkflowFailureError,
-)
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from surehand.activities import maintenance
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts import maintenance as maintenance_contracts
-from surehand.workflows.contracts.maintenance import (
-    CarriedUnwinding,
-    Unwound,
-)
+from surehand.workflows.contracts.maintenance import CarriedUnwinding, Unwound
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import unwind_id

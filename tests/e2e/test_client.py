@@ -14,13 +14,7 @@ import pytest
 import temporalio.client
 
 from surehand import Client, Run
-from surehand.process.exits import (
-    CutOff,
-    DecisionRefused,
-    NotFound,
-    PlanRefused,
-    WrongUse,
-)
+from surehand.process.exits import CutOff, DecisionRefused, NotFound, PlanRefused, WrongUse
 from surehand.workflows.contracts.approvals import (
     ApprovalRequest,
     ApprovalState,

@@ -210,10 +210,7 @@ async def test_a_run_of_code_is_listed_and_takes_no_other_plan(stage: Stage, ord
         wrong = await stage.client.start_workflow(
             "AgentRun",
             StartRun(
-                run_id=f"{run.run_id}-x",
-                tenant=DEFAULT_TENANT,
-                user="uma",
-                plan=code("LateOrders"),
+                run_id=f"{run.run_id}-x", tenant=DEFAULT_TENANT, user="uma", plan=code("LateOrders")
             ),
             id=f"{run.run_id}-x",
             task_queue=stage.task_queue,
@@ -277,10 +274,7 @@ async def summaries(run: Run) -> list[str]:
         converter.from_payload(event.user_metadata.summary, str)
         for event in history.events
         if event.event_type
-        in (
-            EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED,
-            EventType.EVENT_TYPE_MARKER_RECORDED,
-        )
+        in (EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED, EventType.EVENT_TYPE_MARKER_RECORDED)
     ]
 
 

@@ -358,10 +358,7 @@ class TestAmending:
             assert "is at version 1" in await refusal(run, Verb.AMEND, stale)
             await told(run, Verb.AMEND, Amend(actor="olga", plan=new, based_on=1))
             view = await run.in_state(RunState.WAITING_INPUT)
-            assert (view.plan_version, view.interrupts[0].question) == (
-                2,
-                f"Is {order_id} closed?",
-            )
+            assert (view.plan_version, view.interrupts[0].question) == (2, f"Is {order_id} closed?")
             assert (await run.decide(decision_on(request))).code == "not_waiting"
             await answered(run, answer="yes")
             result = await run.result()

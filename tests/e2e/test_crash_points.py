@@ -13,11 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.activities.ledger.history.audit import (
-    verify_chain,
-    verify_entries,
-    verify_story,
-)
+from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.workflows.contracts.states import RunState

@@ -18,10 +18,7 @@ from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.identity import DEFAULT_TENANT, approval_id, params_hash
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.state.run_state import (
-    LONGEST_SIGNAL_NAME,
-    MOST_REFUSED_SIGNALS,
-)
+from surehand.workflows.state.run_state import LONGEST_SIGNAL_NAME, MOST_REFUSED_SIGNALS
 from surehand.workflows.steps import approval
 from tests.e2e.interceptors import Failing, Pause
 from tests.e2e.messages import event, told
@@ -90,12 +87,7 @@ async def test_unstorable_text_does_not_block_the_gate(stage: Stage, order_id: s
 
 def early(run: Run, order_id: str, **changes: Any) -> dict[str, Any]:
     """Return the decision of somebody who knows what the run is going to ask."""
-    params = {
-        "order_id": order_id,
-        "amount": "120.00",
-        "currency": "EUR",
-        "reason": "returned",
-    }
+    params = {"order_id": order_id, "amount": "120.00", "currency": "EUR", "reason": "returned"}
     return {
         "approval_id": approval_id(run.run_id, "refund", 1),
         "params_hash": params_hash("payments.refund", "1", params),
@@ -133,8 +125,7 @@ async def test_an_early_decision_keeps_nothing_waiting(stage: Stage, order_id: s
 
 
 @pytest.mark.parametrize(
-    ("outcome", "state"),
-    [("approve", "approved"), ("reject", "rejected"), ("edit", "superseded")],
+    ("outcome", "state"), [("approve", "approved"), ("reject", "rejected"), ("edit", "superseded")]
 )
 async def test_what_is_decided_before_it_is_asked_is_never_said_to_wait(
     stage: Stage, order_id: str, outcome: str, state: str

@@ -52,8 +52,7 @@ async def test_a_shorter_timeout_repeats_no_call(stage: Stage, order_id: str) ->
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("inside", ["run", "child run"])
 @pytest.mark.parametrize(
-    ("outcome", "made"),
-    [("undo", ["open ada", "seize everybody"]), ("compensated", ["open ada"])],
+    ("outcome", "made"), [("undo", ["open ada", "seize everybody"]), ("compensated", ["open ada"])]
 )
 async def test_a_deploy_that_replaces_an_approved_undo_has_a_human_asked_before_it_runs(
     stage: Stage, tmp_path: Path, inside: str, outcome: str, made: list[str]

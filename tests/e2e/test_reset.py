@@ -396,10 +396,7 @@ async def test_a_child_run_of_another_input_is_undone_before_a_reset_run_begins_
         await inside(stage, run).result()
         await inside(stage, run, "pay.2").result()
 
-    assert (result.state, step(result, "pay").child) == (
-        RunState.COMPLETED,
-        f"{run.run_id}~pay.2",
-    )
+    assert (result.state, step(result, "pay").child) == (RunState.COMPLETED, f"{run.run_id}~pay.2")
     assert [view.id for view in result.steps] == ["which", "pay", *(one["id"] for one in after)]
     done = [(did, name) for did, name in LOG if name.startswith(f"{stage.task_queue}-")]
     assert done == [

@@ -236,11 +236,7 @@ async def test_a_paused_run_finishes_what_it_did_before_it_reads_anew(
 @pytest.mark.crash
 @pytest.mark.parametrize(
     ("change", "mode"),
-    [
-        ("another mail", "sync"),
-        ("other lines", "async"),
-        ("another order", "exit"),
-    ],
+    [("another mail", "sync"), ("other lines", "async"), ("another order", "exit")],
 )
 async def test_what_a_run_did_is_a_fact_of_its_new_plan_whatever_that_says(
     stage: Stage, order_id: str, mode: str, change: str

@@ -29,12 +29,7 @@ from surehand.activities.ledger.effects import (
 from surehand.activities.ledger.effects.compensations import NothingToUndo
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.entries import (
-    Claimed,
-    ClaimRequest,
-    ClaimResult,
-    Entry,
-)
+from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, ClaimResult, Entry
 from surehand.workflows.contracts.approvals import (
     Assurance,
     Decision,
@@ -154,9 +149,7 @@ class Scene:
         **more: Any,
     ) -> None:
         opening = OpenRun(
-            request=start or self.start(run_id, **more),
-            execution=execution,
-            started_at=started_at,
+            request=start or self.start(run_id, **more), execution=execution, started_at=started_at
         )
         with self.tx() as tx:
             lifecycle.open_run(tx, opening, {spec.name: spec}, assurance, above=above, store=store)
@@ -298,12 +291,7 @@ class Scene:
         )
         with self.tx(after) as tx:
             row = requests.request(
-                tx,
-                request,
-                number=number,
-                description=description,
-                needs=needs,
-                **changes,
+                tx, request, number=number, description=description, needs=needs, **changes
             )
         return replace(request, gated=True, approval_id=row["approval_id"])
 

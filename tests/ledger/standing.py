@@ -15,21 +15,13 @@ from pydantic import BaseModel
 from surehand.activities.effects.prepare import covering, prepare_params
 from surehand.activities.ledger.approvals import requests, standing_grants
 from surehand.activities.ledger.approvals.standing import Standing
-from surehand.activities.ledger.approvals.standing_grants import (
-    Listed,
-    all_standing,
-)
+from surehand.activities.ledger.approvals.standing_grants import Listed, all_standing
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
 from surehand.client.messages import sign
-from surehand.workflows.contracts.approvals import (
-    Scope,
-    StandingClaims,
-    StandingGrant,
-    audience,
-)
+from surehand.workflows.contracts.approvals import Scope, StandingClaims, StandingGrant, audience
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.people import Place, administration
 from tests.ledger.scene import ANYBODY, NOW, RUN, WINDOW, Scene

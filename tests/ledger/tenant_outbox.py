@@ -11,11 +11,7 @@ from typing import Any, Final
 
 from surehand.activities.ledger.core.store import Transaction, open_ledger
 from surehand.activities.ledger.core.tables import notifications
-from surehand.activities.ledger.outbox.notification import (
-    SEND_LIMIT,
-    Notification,
-    Notifier,
-)
+from surehand.activities.ledger.outbox.notification import SEND_LIMIT, Notification, Notifier
 from surehand.activities.outbox import Outbox
 from tests.ledger.scene import Scene
 

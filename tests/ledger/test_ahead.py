@@ -218,12 +218,7 @@ async def test_a_doubt_for_humans_comes_first(scene: Scene, bank: Bank, heard: H
 async def test_an_effect_that_is_there_already_is_not_made_again(scene: Scene, bank: Bank) -> None:
     scene.open_run(OTHER_RUN)
     scene.committed(
-        scene.call(
-            run_id=OTHER_RUN,
-            tool="bank.named",
-            key="b",
-            params={"to": "b", "note": "r-a"},
-        ),
+        scene.call(run_id=OTHER_RUN, tool="bank.named", key="b", params={"to": "b", "note": "r-a"}),
         "theirs",
     )
 

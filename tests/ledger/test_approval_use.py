@@ -12,12 +12,7 @@ from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.entries import (
-    ApprovalRefused,
-    Claimed,
-    Committed,
-    Mismatch,
-)
+from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Committed, Mismatch
 from tests.ledger.scene import NOW, OTHER_RUN, Scene
 
 pytestmark = pytest.mark.guarantee("G3")

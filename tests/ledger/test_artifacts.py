@@ -11,10 +11,7 @@ from typing import Any, Final
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.artifacts import (
-    ArtifactStore,
-    ArtifactUnavailable,
-)
+from surehand.activities.artifacts import ArtifactStore, ArtifactUnavailable
 from surehand.activities.effects import drafts as kept_drafts
 from surehand.activities.effects.leases import LeaseLost
 from surehand.activities.effects.recorder import Done

@@ -13,11 +13,7 @@ from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import compensations, outcomes
 from surehand.activities.ledger.effects.interventions import open_intervention
-from surehand.activities.ledger.history.audit import (
-    verify_chain,
-    verify_entries,
-    verify_story,
-)
+from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.history.doubts import Doubt, doubts
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.runs import lifecycle

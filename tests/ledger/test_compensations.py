@@ -9,11 +9,7 @@ import pytest
 
 from surehand.activities.ledger.core.tables import bars, effects, interventions
 from surehand.activities.ledger.effects import compensations, outcomes, reconcile, run_tree
-from surehand.activities.ledger.effects.compensations import (
-    GivenUp,
-    NothingToUndo,
-    ToUndo,
-)
+from surehand.activities.ledger.effects.compensations import GivenUp, NothingToUndo, ToUndo
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
     Asked,

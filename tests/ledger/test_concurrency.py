@@ -18,22 +18,12 @@ import pytest
 from sqlalchemy import select
 
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.activities.ledger.core.tables import (
-    approvals,
-    effects,
-    events,
-    runs,
-)
+from surehand.activities.ledger.core.tables import approvals, effects, events, runs
 from surehand.activities.ledger.effects.claims import claim
 from surehand.activities.ledger.effects.compensations import NothingToUndo
 from surehand.activities.ledger.effects.run_tree import remaining
 from surehand.activities.ledger.steps import acting
-from surehand.activities.ledger.steps.entries import (
-    ApprovalRefused,
-    Barred,
-    Claimed,
-    Held,
-)
+from surehand.activities.ledger.steps.entries import ApprovalRefused, Barred, Claimed, Held
 from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.scene import RUN, STEP, Scene
 from tests.ledger.test_batches import ENDS, FIRST, End

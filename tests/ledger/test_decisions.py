@@ -138,11 +138,7 @@ def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Scene) -
     )
     with scene.tx() as tx:
         judged = decision_rows.verify(
-            tx,
-            asked,
-            assurance=Assurance.OPEN,
-            check_edit=lambda *_: "no",
-            covers=lambda *_: None,
+            tx, asked, assurance=Assurance.OPEN, check_edit=lambda *_: "no", covers=lambda *_: None
         )
     verdict = judged.verdict
 
@@ -255,8 +251,7 @@ def ask(
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize(
-    ("outcome", "state"),
-    [("approve", "approved"), ("reject", "rejected"), ("edit", "superseded")],
+    ("outcome", "state"), [("approve", "approved"), ("reject", "rejected"), ("edit", "superseded")]
 )
 def test_nobody_is_told_of_early_decisions(scene: Scene, outcome: str, state: str) -> None:
     gated = ask(scene, scene.call(), ("ann", outcome))

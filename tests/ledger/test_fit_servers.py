@@ -10,11 +10,7 @@ import pytest
 from sqlalchemy import Connection, make_url, text
 
 from surehand.activities.ledger.core.engine import LedgerUnfit, require_fit
-from surehand.activities.ledger.core.store import (
-    Ledger,
-    LedgerUnavailable,
-    open_ledger,
-)
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, open_ledger
 from surehand.activities.ledger.effects.claims import claim
 from surehand.activities.ledger.effects.run_tree import bar_step
 from surehand.activities.ledger.steps.entries import Barred

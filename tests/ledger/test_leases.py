@@ -16,11 +16,7 @@ import pytest
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import leases as rows_of_leases
 from surehand.activities.ledger.effects import resource_leases
-from surehand.activities.ledger.effects.resource_leases import (
-    Busy,
-    Lease,
-    LeaseRequest,
-)
+from surehand.activities.ledger.effects.resource_leases import Busy, Lease, LeaseRequest
 from tests.ledger.databases import Database
 from tests.ledger.scene import NOW, OTHER_RUN, RUN, STEP, Scene
 
@@ -271,11 +267,7 @@ def test_waiting_refusal_and_release_are_told_with_who_holds_it(scene: Scene) ->
         ("resource.acquired", {**call, "fencing_token": 2, "waited_ms": 4000}),
     ]
     (released,) = scene.events(type_="resource.released")
-    assert released["body"] == {
-        "resource": ACCOUNT,
-        "tool": "payments.refund",
-        "fencing_token": 1,
-    }
+    assert released["body"] == {"resource": ACCOUNT, "tool": "payments.refund", "fencing_token": 1}
 
 
 @pytest.fixture(scope="module")

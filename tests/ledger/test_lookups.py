@@ -17,12 +17,7 @@ from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.history.open_items import OpenItems, open_items
 from surehand.activities.ledger.history.recorded import recording_of
 from surehand.activities.ledger.history.recorded_view import recorded_view
-from surehand.activities.ledger.steps.entries import (
-    UNASKED,
-    Asked,
-    Claimed,
-    Entry,
-)
+from surehand.activities.ledger.steps.entries import UNASKED, Asked, Claimed, Entry
 from surehand.activities.tools.failures import OutcomeUnknown, ReportedFailure, Transient
 from surehand.activities.tools.tool import (
     Dedupes,
@@ -39,14 +34,7 @@ from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.errors import ErrorType
-from tests.ledger.attempts import (
-    Payment,
-    Provider,
-    effect_call,
-    last_of,
-    request_for,
-    time_passes,
-)
+from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for, time_passes
 from tests.ledger.scene import (
     AT_ONCE,
     LEASE,

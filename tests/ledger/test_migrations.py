@@ -189,10 +189,7 @@ def test_a_migrated_database_is_accepted(empty_database: Database) -> None:
 async def test_migrating_says_what_it_did(empty_database: Database, tmp_path: Path) -> None:
     def run() -> str:
         done = run_python(
-            "-m",
-            "surehand.cli.migrate",
-            url=empty_database.owner_url,
-            folder=tmp_path,
+            "-m", "surehand.cli.migrate", url=empty_database.owner_url, folder=tmp_path
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -210,11 +207,7 @@ async def test_migrating_says_what_it_did(empty_database: Database, tmp_path: Pa
 def test_a_ledger_is_not_made_in_a_folder_that_is_not_there(tmp_path: Path, folder: str) -> None:
     file = tmp_path / folder / "ledger.sqlite"
 
-    done = run_python(
-        *("-m", "surehand.cli.migrate"),
-        url=f"sqlite:///{file}",
-        folder=tmp_path,
-    )
+    done = run_python(*("-m", "surehand.cli.migrate"), url=f"sqlite:///{file}", folder=tmp_path)
 
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -243,12 +236,7 @@ async def test_a_newer_database_is_left_alone(empty_database: Database, tmp_path
     with pytest.raises(DatabaseBehind, match="9999_after"):
         require_head(engine)
     engine.dispose()
-    done = run_python(
-        "-m",
-        "surehand.cli.migrate",
-        url=empty_database.owner_url,
-        folder=tmp_path,
-    )
+    done = run_python("-m", "surehand.cli.migrate", url=empty_database.owner_url, folder=tmp_path)
 
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()
@@ -256,10 +244,7 @@ async def test_a_newer_database_is_left_alone(empty_database: Database, tmp_path
     assert _with(empty_database, _shape) == shape
 
 
-UNREACHABLE = [
-    "postgresql://nobody:secret@127.0.0.1:1/ledger",
-    "sqlite:////proc/ledger.db",
-]
+UNREACHABLE = ["postgresql://nobody:secret@127.0.0.1:1/ledger", "sqlite:////proc/ledger.db"]
 
 
 @pytest.mark.parametrize("url", UNREACHABLE, ids=["postgresql", "sqlite"])

@@ -23,12 +23,7 @@ from surehand.activities.ledger.core.store import RunNotFound, Transaction, open
 from surehand.activities.ledger.core.tables import effects, events, runs
 from surehand.activities.ledger.history.stats import Spread, Stats, StatsScope, stats
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.principals import (
-    Kind,
-    Principal,
-    PrincipalError,
-    changes,
-)
+from surehand.activities.ledger.people.principals import Kind, Principal, PrincipalError, changes
 from surehand.activities.tools.failures import Transient
 from surehand.activities.tools.tool import Dedupes
 from surehand.activities.worker.takeover import InHand, worker_before

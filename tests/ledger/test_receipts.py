@@ -14,13 +14,7 @@ from surehand.activities.ledger.core.tables import effects, interventions, notif
 from surehand.activities.ledger.effects import compensations
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.runs import lifecycle
-from surehand.activities.ledger.steps.entries import (
-    Asked,
-    Claimed,
-    ClaimRequest,
-    Committed,
-    Entry,
-)
+from surehand.activities.ledger.steps.entries import Asked, Claimed, ClaimRequest, Committed, Entry
 from surehand.activities.tools.tool import Found, No, NotFound, Partial, Tool, ToolContext, Unknown
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext

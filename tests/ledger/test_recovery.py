@@ -11,17 +11,10 @@ import pytest
 
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.store import RunNotFound
-from surehand.activities.ledger.core.tables import (
-    effects,
-    interventions,
-)
+from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import reconcile
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.history.recorded import (
-    Recording,
-    key_entries,
-    recording_of,
-)
+from surehand.activities.ledger.history.recorded import Recording, key_entries, recording_of
 from surehand.activities.ledger.history.recorded_view import _RECOVERY, recorded_view, recovery_of
 from surehand.activities.ledger.runs import checkpoints, lifecycle
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved

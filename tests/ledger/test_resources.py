@@ -323,10 +323,7 @@ async def test_a_call_that_fails_gives_its_resource_back(scene: Scene) -> None:
     with pytest.raises(ApplicationError, match="no such account"):
         await worker(scene, refused).call(refused)
 
-    assert {row["resource"]: row["holder"] for row in scene.rows(leases)} == {
-        "a": None,
-        "b": None,
-    }
+    assert {row["resource"]: row["holder"] for row in scene.rows(leases)} == {"a": None, "b": None}
 
 
 async def test_an_undo_holds_its_own_resource(scene: Scene, bank: Bank) -> None:

@@ -9,22 +9,12 @@ import pytest
 
 from surehand.activities.ledger.core.tables import effects, interventions, runs
 from surehand.activities.ledger.effects import claims, outcomes, run_tree
-from surehand.activities.ledger.effects.compensations import (
-    NothingToUndo,
-    ToUndo,
-    begin,
-)
+from surehand.activities.ledger.effects.compensations import NothingToUndo, ToUndo, begin
 from surehand.activities.ledger.effects.run_tree import Cursor, TakesOverUndone
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.entries import (
-    Asked,
-    Barred,
-    Claimed,
-    Committed,
-    Entry,
-)
+from surehand.activities.ledger.steps.entries import Asked, Barred, Claimed, Committed, Entry
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun, Linked, Parent
 from surehand.workflows.contracts.states import RunState
@@ -280,10 +270,7 @@ def _undone_from_above(scene: Scene, effect: Entry, *, done: bool) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [
-        *("undone", "child run's", "child run's, under way", "another run's", "of a list"),
-        "by hand",
-    ],
+    [*("undone", "child run's", "child run's, under way", "another run's", "of a list"), "by hand"],
 )
 def test_a_run_takes_over_no_step_whose_effect_was_undone(scene: Scene, how: str) -> None:
     tree(scene)

@@ -153,11 +153,7 @@ def test_a_standby_that_is_configured_and_not_there_is_told_of(synchronous: Repl
     synchronous.primary.execute("SELECT pg_create_physical_replication_slot('standby_1')")
     kept_log_for = standbys_of(engine)
 
-    assert (awaited, nobody, kept_log_for) == (
-        Standbys(missing=1),
-        Standbys(),
-        Standbys(missing=1),
-    )
+    assert (awaited, nobody, kept_log_for) == (Standbys(missing=1), Standbys(), Standbys(missing=1))
     engine.dispose()
 
 

@@ -20,11 +20,7 @@ from surehand.activities.ledger.history.audit import (
     verify_story,
 )
 from surehand.activities.ledger.runs import lifecycle
-from surehand.activities.ledger.steps.entries import (
-    ApprovalRefused,
-    Claimed,
-    ClaimRequest,
-)
+from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState

@@ -18,11 +18,7 @@ from surehand.activities.ledger.history.signatures import first_unproven
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.public_keys import decoded
 from surehand.activities.ledger.people.starts import StartRefused, marked_starter
-from surehand.activities.ledger.steps.entries import (
-    ApprovalRefused,
-    Claimed,
-    Forbidden,
-)
+from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Forbidden
 from surehand.client.messages import claims_for, sign, signed_start
 from surehand.workflows.contracts.approvals import (
     Assurance,

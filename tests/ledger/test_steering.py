@@ -17,12 +17,7 @@ from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.runs import steering
 from surehand.activities.ledger.runs.steering import SteeringVerdict
 from surehand.client.messages import ResumeToken, fresh_claims, new_token, read_token, sign
-from surehand.workflows.contracts.approvals import (
-    Assurance,
-    Claims,
-    DecisionClaims,
-    SteeringClaims,
-)
+from surehand.workflows.contracts.approvals import Assurance, Claims, DecisionClaims, SteeringClaims
 from surehand.workflows.contracts.runs import Parent
 from surehand.workflows.contracts.steering import (
     AnswerInterrupts,

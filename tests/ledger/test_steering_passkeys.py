@@ -85,11 +85,7 @@ CANCEL: Final = CancelRun(actor=ANN)
 def test_a_passkey_alone_answers_settles_and_steers(scene: Scene, passkey: Authenticator) -> None:
     settles = Resolution(actor=ANN, intervention_id="iv-1", outcome=ResolutionOutcome.HAPPENED)
     answers = AnswerInterrupts(actor=ANN, answers={"ask.1": "yes"})
-    for message, verb in (
-        (answers, Verb.ANSWER),
-        (settles, Verb.RESOLVE),
-        (CANCEL, Verb.CANCEL),
-    ):
+    for message, verb in ((answers, Verb.ANSWER), (settles, Verb.RESOLVE), (CANCEL, Verb.CANCEL)):
         made = proof(passkey, claims(scene, message, verb))
         assert told(scene, message, verb, made) == "accepted: accepted"
 

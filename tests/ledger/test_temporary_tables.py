@@ -16,13 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.migrate import weak_guards
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.activities.ledger.core.tables import (
-    decisions,
-    effects,
-    events,
-    retentions,
-    steps,
-)
+from surehand.activities.ledger.core.tables import decisions, effects, events, retentions, steps
 from surehand.activities.ledger.retention import hiding
 from surehand.activities.ledger.steps.entries import Committed
 from tests.cli.starter import Starter

@@ -35,12 +35,7 @@ from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant
 from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.entries import (
-    ApprovalRefused,
-    Claimed,
-    ClaimRequest,
-    Entry,
-)
+from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest, Entry
 from surehand.cli import maintenance
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Assurance, Decision, VerifyDecision

@@ -17,12 +17,7 @@ from temporalio.exceptions import ApplicationError
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.effects.write import CallResult
 from surehand.activities.ledger.core.tables import effects, steps
-from surehand.activities.ledger.steps.entries import (
-    Asked,
-    Barred,
-    Claimed,
-    Doubtful,
-)
+from surehand.activities.ledger.steps.entries import Asked, Barred, Claimed, Doubtful
 from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.tool import No, Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool

@@ -14,11 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.steps.entries import (
-    ApprovalRefused,
-    Claimed,
-    Forbidden,
-)
+from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Forbidden
 from surehand.client.messages import claims_for, sign
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
 from surehand.workflows.plan.policy import Requirement

@@ -220,10 +220,7 @@ async def test_an_error_that_nothing_confirms_has_a_human_asked_after_one_call(
 
 @pytest.mark.parametrize(
     ("said", "how", "error"),
-    [
-        ({"errors": "not-applied"}, "fails", "is closed"),
-        ({}, "refuses", "no such order"),
-    ],
+    [({"errors": "not-applied"}, "fails", "is closed"), ({}, "refuses", "no such order")],
     ids=["the file says so", "the request was refused"],
 )
 async def test_what_was_not_applied_fails_its_step(

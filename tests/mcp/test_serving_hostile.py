@@ -12,11 +12,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from mcp.shared.exceptions import MCPError
 
 from surehand.activities.mcp.calls import ask_servers, write_pins

@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from surehand.activities.ledger.outbox.notification import Notification
-from surehand.activities.notifiers import (
-    NotifiersMisconfigured,
-    load_notifiers,
-    where,
-)
+from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers, where
 from surehand.activities.worker.settings import Secrets, Settings, load_settings
 
 WEBHOOK = {

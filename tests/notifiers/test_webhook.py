@@ -9,16 +9,8 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from surehand.activities.ledger.outbox.notification import (
-    NotDelivered,
-    ReceiverGone,
-)
-from surehand.activities.notifiers import (
-    Webhook,
-    secret_of,
-    signature,
-    url_of,
-)
+from surehand.activities.ledger.outbox.notification import NotDelivered, ReceiverGone
+from surehand.activities.notifiers import Webhook, secret_of, signature, url_of
 from tests.notifiers.receiver import Receiver, receiving
 from tests.notifiers.samples import approval
 

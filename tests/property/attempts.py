@@ -11,11 +11,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Engine, create_engine, make_url
 
-from surehand.activities.ledger.core.store import (
-    Ledger,
-    LedgerUnavailable,
-    Transaction,
-)
+from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.worker.crash_points import Crash, CrashPoint
 from tests.ledger_databases import OWNER
 

@@ -19,18 +19,9 @@ from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import LedgerUnavailable
-from surehand.activities.ledger.core.tables import (
-    effects,
-    events,
-    interventions,
-    runs,
-)
+from surehand.activities.ledger.core.tables import effects, events, interventions, runs
 from surehand.activities.ledger.effects import resolve as intervention_rows
-from surehand.activities.ledger.history.audit import (
-    verify_chain,
-    verify_entries,
-    verify_story,
-)
+from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.tools.failures import Retries

@@ -15,12 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from surehand.activities.tools.failures import (
-    OutcomeUnknown,
-    Permanent,
-    ReportedFailure,
-    Transient,
-)
+from surehand.activities.tools.failures import OutcomeUnknown, Permanent, ReportedFailure, Transient
 from surehand.activities.tools.tool import (
     Dedupes,
     Found,

@@ -73,11 +73,7 @@ class ModelStage:
         )
         options: dict[str, Any] = {"start_signal": "decide", "start_signal_args": early[:1]}
         await self.client.start_workflow(
-            WORKFLOW,
-            request,
-            id=run_id,
-            task_queue=self.task_queue,
-            **(options if early else {}),
+            WORKFLOW, request, id=run_id, task_queue=self.task_queue, **(options if early else {})
         )
         # Whichever execution of it is the newest.
         handle = self.client.get_workflow_handle(run_id, result_type=RunResult)

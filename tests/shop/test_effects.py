@@ -64,18 +64,8 @@ def test_a_key_used_for_another_request_is_refused(shop: ShopProcess, http: http
 @pytest.mark.parametrize(
     ("path", "body", "status", "code"),
     [
-        (
-            "/refunds",
-            {"order_id": "order-0", **EURO},
-            404,
-            "order_not_found",
-        ),
-        (
-            "/refunds",
-            {"order_id": "order-1003", **EURO},
-            409,
-            "already_shipped",
-        ),
+        ("/refunds", {"order_id": "order-0", **EURO}, 404, "order_not_found"),
+        ("/refunds", {"order_id": "order-1003", **EURO}, 409, "already_shipped"),
         ("/refunds/refund-0/cancel", {}, 404, "refund_not_found"),
         ("/restocks", {"order_id": "order-0", "lines": LINES}, 404, "order_not_found"),
         ("/restocks/restock-0/undo", {}, 404, "restock_not_found"),

@@ -194,8 +194,7 @@ def test_no_box_of_a_drawing_lies_on_another() -> None:
 def test_what_is_too_large_to_be_read_is_listed_and_not_drawn() -> None:
     wide = plan_of(*({"id": f"s{n}", "after": []} for n in range(WIDEST_DRAWN + 1)))
     long = plan_of(
-        {"id": "s0"},
-        *({"id": f"s{n}", "after": [f"s{n - 1}"]} for n in range(1, MOST_DRAWN + 1)),
+        {"id": "s0"}, *({"id": f"s{n}", "after": [f"s{n - 1}"]} for n in range(1, MOST_DRAWN + 1))
     )
     for plan in (wide, long):
         graph = run_graph(plan, [])

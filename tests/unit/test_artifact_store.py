@@ -9,11 +9,7 @@ from typing import Final
 
 import pytest
 
-from surehand.activities.artifacts import (
-    ArtifactsMisconfigured,
-    ArtifactStore,
-    ArtifactUnavailable,
-)
+from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore, ArtifactUnavailable
 from surehand.activities.ledger.core.store import Ledger, TenantInvalid
 from surehand.process import blobs, files
 from surehand.workflows.contracts.values import ARTIFACT, Artifact

@@ -322,10 +322,7 @@ def remote(
 ) -> Callable[[str], RemoteEncryption]:
     """What a starter without keys encrypts with, on a way to the server that needs no port."""
     real = httpx.AsyncClient
-    monkeypatch.setattr(
-        "httpx.AsyncClient",
-        lambda **options: real(**options, transport=transport),
-    )
+    monkeypatch.setattr("httpx.AsyncClient", lambda **options: real(**options, transport=transport))
     return lambda token: RemoteEncryption("http://codec/", token, "default")
 
 
@@ -350,8 +347,7 @@ async def test_a_plain_server_gets_nothing_sent_on(monkeypatch: pytest.MonkeyPat
 
     real = httpx.AsyncClient
     monkeypatch.setattr(
-        "httpx.AsyncClient",
-        lambda **options: real(**options, transport=httpx.MockTransport(echo)),
+        "httpx.AsyncClient", lambda **options: real(**options, transport=httpx.MockTransport(echo))
     )
     with pytest.raises(KeyUnavailable, match="has not encrypted"):
         await RemoteEncryption("http://codec", "", "default").encrypt(

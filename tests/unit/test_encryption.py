@@ -40,12 +40,7 @@ from surehand.workflows.encryption import (
     KeyUnavailable,
     NotDecrypted,
 )
-from surehand.workflows.payload_codec import (
-    ENCODING,
-    LARGEST,
-    Reference,
-    data_converter,
-)
+from surehand.workflows.payload_codec import ENCODING, LARGEST, Reference, data_converter
 
 MARKER = "iban-DE02120300000000202051"
 VALUE = {"account": MARKER}

@@ -149,11 +149,7 @@ async def test_a_worker_asks_with_the_agents_settings(steps: Steps, heard: Heard
     assert heard.heard["tools"] == [
         {
             "type": "function",
-            "function": {
-                "name": "orders_read",
-                "description": "Reads.",
-                "parameters": parameters,
-            },
+            "function": {"name": "orders_read", "description": "Reads.", "parameters": parameters},
         },
         {"type": "web_search"},
     ]

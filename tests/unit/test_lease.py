@@ -18,12 +18,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import BaseModel
 from sqlalchemy.exc import DBAPIError
 
-from surehand.activities.effects.leases import (
-    DeadlineOver,
-    LeaseLost,
-    call_within,
-    keeping,
-)
+from surehand.activities.effects.leases import DeadlineOver, LeaseLost, call_within, keeping
 from surehand.activities.ledger.core.engine import LedgerUnavailable
 from surehand.activities.mcp import connection
 from surehand.activities.mcp.connection import LARGEST_MESSAGE, TooLarge

@@ -28,12 +28,7 @@ from agents.testing import assistant_message
 from pydantic import BaseModel
 
 from surehand.activities.effects.model_turns import TurnRequest
-from surehand.activities.tools.failures import (
-    DependencyDown,
-    Permanent,
-    RateLimited,
-    Transient,
-)
+from surehand.activities.tools.failures import DependencyDown, Permanent, RateLimited, Transient
 from surehand.agents import openai_agents
 from surehand.agents.model_run import ModelRun
 from surehand.workflows.plan.plan import Plan

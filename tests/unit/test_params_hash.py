@@ -156,10 +156,7 @@ def test_a_refusal_does_not_tell_the_secret() -> None:
 
 @pytest.mark.parametrize(
     ("model", "params"),
-    [
-        (ExcludedWithDefault, {}),
-        (Rounded, {"amount": 2.0}),
-    ],
+    [(ExcludedWithDefault, {}), (Rounded, {"amount": 2.0})],
     ids=["excluded, its default", "rounded, to itself"],
 )
 def test_params_that_lose_nothing_are_taken(model: type[BaseModel], params: dict[str, Any]) -> None:

@@ -178,10 +178,7 @@ REFUSED: list[tuple[str, Any, list[str]]] = [
     ),
     (
         "goto itself by default",
-        {
-            "steps": [{"id": "a", **T}, {"id": "b", **T}],
-            "defaults": {"on_failure": {"goto": "b"}},
-        },
+        {"steps": [{"id": "a", **T}, {"id": "b", **T}], "defaults": {"on_failure": {"goto": "b"}}},
         ["steps.1 (b).on_failure.goto", "does not come after"],
     ),
     ("on_no that is none", [{**T, "on_no": "retry"}], ["steps.0.on_no"]),

@@ -10,13 +10,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from surehand.activities.ledger.approvals.votes import (
-    Vote,
-    helps,
-    may_edit,
-    missing,
-    refusal,
-)
+from surehand.activities.ledger.approvals.votes import Vote, helps, may_edit, missing, refusal
 from surehand.activities.ledger.people.public_keys import BadKey, Passkey, registered
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.plan.policy import (

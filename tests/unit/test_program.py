@@ -232,7 +232,7 @@ def test_the_names_of_workflows_load_nothing_of_the_room_of_effects() -> None:
 
 #: What nobody has to name: protocols, rows that are only read, and the connection below a client.
 UNNAMED: Final = {
-    *("Seen", "Watch", "PendingHeld", "PendingQuestion", "Waiting", "ClientSettings", "Connection"),
+    *("Seen", "Watch", "PendingHeld", "PendingQuestion", "Waiting", "ClientSettings", "Connection")
 }
 
 

@@ -18,12 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from surehand.activities.ledger.people.public_keys import (
-    BadKey,
-    checked,
-    kid_of,
-    public_key,
-)
+from surehand.activities.ledger.people.public_keys import BadKey, checked, kid_of, public_key
 from tests.unit.tokens import KEY, OTHER_KEY, as_json, b64, jwk, kid
 
 PRIME = 2**255 - 19

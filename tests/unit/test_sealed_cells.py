@@ -384,9 +384,7 @@ async def test_a_run_goes_on_beside_an_erased_undo(sealed: Ledger) -> None:
     asked = await sealed.transact(TENANT, must_be_told, OTHER_RUN)
     assert asked is not None and "relies on" in asked.question
     answer = Resolution(
-        intervention_id=asked.intervention_id,
-        outcome=ResolutionOutcome.COMPENSATED,
-        actor="ann",
+        intervention_id=asked.intervention_id, outcome=ResolutionOutcome.COMPENSATED, actor="ann"
     )
     settled, message = await sealed.transact(TENANT, settle, OTHER_RUN, "r-1", answer)
 

@@ -12,23 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import OKPKey
 
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
-from surehand.activities.ledger.history.audit import (
-    NotAnExport,
-    to_lines,
-    verify_chain,
-)
+from surehand.activities.ledger.history.audit import NotAnExport, to_lines, verify_chain
 from surehand.activities.ledger.history.signatures import (
     read_export,
     signature_line,
     verify_signature,
 )
 from surehand.client.messages import fresh_claims, sign
-from surehand.workflows.contracts.approvals import (
-    ExportClaims,
-    Signed,
-    SteeringClaims,
-    audience,
-)
+from surehand.workflows.contracts.approvals import ExportClaims, Signed, SteeringClaims, audience
 
 Events = list[dict[str, Any]]
 

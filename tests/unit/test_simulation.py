@@ -134,10 +134,7 @@ def test_a_condition_that_cannot_be_evaluated_ends_the_run_as_its_plan_says() ->
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_recorded_no_goes_on_where_the_plan_says(before: bool) -> None:
-    step = {
-        **{"id": "pay", "tool": "shop.pay", "params": {"amount": 10}},
-        "on_no": {"goto": "end"},
-    }
+    step = {**{"id": "pay", "tool": "shop.pay", "params": {"amount": 10}}, "on_no": {"goto": "end"}}
     between = {"id": "mail", "tool": "shop.mail", "params": {}}
     end = {"id": "end", "tool": "shop.log", "params": {}}
     said = no("pay", "shop.pay", {"amount": 10}, before=before)

@@ -166,10 +166,7 @@ def measured() -> Measured:
             "intervention.opened",
             {"rule": "compensation_failed"},
             {
-                "surehand_interventions": (
-                    1,
-                    {"rule": "compensation_failed", "outcome": "opened"},
-                ),
+                "surehand_interventions": (1, {"rule": "compensation_failed", "outcome": "opened"}),
                 "surehand_compensations": (1, {"outcome": "failed"}),
             },
         ),

@@ -24,16 +24,9 @@ from structlog.testing import capture_logs
 from temporalio import workflow
 
 from surehand.activities.ledger.core.store import LedgerUnavailable
-from surehand.activities.tools.workflow_modules import (
-    WorkflowModulesError,
-    load_workflows,
-)
+from surehand.activities.tools.workflow_modules import WorkflowModulesError, load_workflows
 from surehand.activities.worker.attempt import again, stop, tell_failure
-from surehand.activities.worker.crash_points import (
-    Crash,
-    CrashPoint,
-    CrashSettingError,
-)
+from surehand.activities.worker.crash_points import Crash, CrashPoint, CrashSettingError
 from surehand.activities.worker.watchdog import EXIT_CODE, GRACE, Watchdog, grace
 from surehand.cli.audit import head_in
 from surehand.process import VERSION, clock
@@ -499,12 +492,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["starter.py", "list"],
-        ["worker.py"],
-        ["devserver.py"],
-        ["-m", "surehand.cli.migrate"],
-    ],
+    [["starter.py", "list"], ["worker.py"], ["devserver.py"], ["-m", "surehand.cli.migrate"]],
     ids=" ".join,
 )
 def test_a_program_without_packages_says_how_to_get_them(arguments: list[str]) -> None:

@@ -13,13 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_ai import Agent, CallDeferred
 from pydantic_ai.capabilities import AbstractCapability, NativeTool
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelResponse,
-    TextPart,
-    ToolCallPart,
-    UserPromptPart,
-)
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.native_tools import MCPServerTool
 
@@ -293,8 +287,7 @@ repeater = Agent(repeating, capabilities=[Surehand(BOTH, model=f"{HERE}:repeatin
 redirected = Agent(looking, capabilities=[Surehand(BOTH, model=f"{HERE}:looking"), Redirecting()])
 researcher = Agent(looking, capabilities=[Surehand(["orders.read"], model=f"{HERE}:looking")])
 supervisor = Agent(
-    delegating,
-    capabilities=[Surehand(BOTH, own=["research"], model=f"{HERE}:delegating")],
+    delegating, capabilities=[Surehand(BOTH, own=["research"], model=f"{HERE}:delegating")]
 )
 clerk = Agent(paying_back, capabilities=[Surehand(BOTH, model=f"{HERE}:paying_back")])
 overseer = Agent(sharing, capabilities=[Surehand([], own=["pay"], model=f"{HERE}:sharing")])

@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel
 
-from surehand import (
-    WRITE,
-    Dedupes,
-    Found,
-    LookupAnswer,
-    NotFound,
-    Permanent,
-    ToolContext,
-    tool,
-)
+from surehand import WRITE, Dedupes, Found, LookupAnswer, NotFound, Permanent, ToolContext, tool
 
 if TYPE_CHECKING:
     from surehand import Context

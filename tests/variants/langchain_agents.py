@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import (
-    HumanInTheLoopMiddleware,
-    wrap_model_call,
-    wrap_tool_call,
-)
+from langchain.agents.middleware import HumanInTheLoopMiddleware, wrap_model_call, wrap_tool_call
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult

@@ -138,25 +138,13 @@ async def lookup_cancels(params: Any, ctx: ToolContext) -> Any:
     raise asyncio.CancelledError
 
 
-@tool(
-    "write.unfound",
-    effect=WRITE,
-    lookup=says_nothing,
-    settle=AT_ONCE,
-    irreversible=True,
-)
+@tool("write.unfound", effect=WRITE, lookup=says_nothing, settle=AT_ONCE, irreversible=True)
 async def unfound(params: Nothing, ctx: ToolContext) -> str:
     """Lose the answer."""
     raise httpx.ReadTimeout("lost")
 
 
-@tool(
-    "write.unasked",
-    effect=WRITE,
-    lookup=lookup_cancels,
-    settle=AT_ONCE,
-    irreversible=True,
-)
+@tool("write.unasked", effect=WRITE, lookup=lookup_cancels, settle=AT_ONCE, irreversible=True)
 async def unasked(params: Nothing, ctx: ToolContext) -> str:
     """Lose the answer."""
     raise httpx.ReadTimeout("lost")
