@@ -110,19 +110,6 @@ async def test_a_run_encrypts_with_one_key_of_its_own(stage: Stage, order_id: st
         assert {row["run_id"] for row in tx.all(rows_of(run_keys))} == {"", run.run_id}
 
 
-async def test_a_plain_decision_is_taken(stage: Stage, client: Client, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        request = await run.asks()
-        # As the Web UI and Temporal's own command line send it: they know no keys.
-        pasted = decision_on(request).model_dump(mode="json", exclude_defaults=True)
-        await client.get_workflow_handle(run.run_id).signal("decide", pasted)
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED
-    assert stage.shop.counts(order_id)["refunds"] == 1
-
-
 async def test_encrypted_heartbeats_tell_where_a_call_is(stage: Stage, order_id: str) -> None:
     async with stage.worker_here():
         run = await restocking(stage, order_id, "exit")

@@ -8,7 +8,6 @@ from typing import Any, Final
 import pytest
 
 from surehand.workflows.contracts.approvals import ApprovalRequest, VerdictCode
-from surehand.workflows.contracts.runs import Amend
 from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.contracts.steering import AnswerInterrupts, PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
@@ -122,17 +121,6 @@ async def test_what_reads_as_before_leaves_its_approval_standing(
     assert (row["approval_id"], row["state"]) == (old.approval_id, "approved")
 
 
-async def test_what_is_fresh_is_not_read_again(stage: Stage, order_id: str, price: Path) -> None:
-    async with stage.worker_here(**PRICES):
-        run, old = await paused(stage, plan(price, order_id, "prices.lasting"))
-        price.write_text("12.75")
-        assert "reading again" not in await resumed(run)
-        await run.decide(decision_on(old))
-        await run.result()
-
-    assert (times_read(price), refunds(stage, order_id)) == (1, ["10.00"])
-
-
 async def test_unreadable_values_void_approvals(stage: Stage, order_id: str, price: Path) -> None:
     async with stage.worker_here(**PRICES):
         run, old = await paused(stage, plan(price, order_id))
@@ -185,22 +173,6 @@ async def test_a_conditions_reads_are_made_again(stage: Stage, order_id: str, pr
     assert refunds(stage, order_id) == []
 
 
-async def test_a_seen_payment_keeps_its_price(stage: Stage, order_id: str, price: Path) -> None:
-    async with stage.worker_here(**PRICES):
-        run = await stage.start(plan(price, order_id, interrupt="after"))
-        await run.decide(decision_on(await run.asks()))
-        await run.in_state(RunState.WAITING_INPUT)
-        price.write_text("12.75")
-        await told(run, Verb.PAUSE, PauseRun(actor="ann"))
-        await resumed(run)
-        await run.in_state(RunState.WAITING_INPUT)
-        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="accept"))
-        result = await run.result()
-
-    assert (result.state, refunds(stage, order_id)) == (RunState.COMPLETED, ["10.00"])
-    assert len(await stage.effects(run)) == 1
-
-
 async def test_a_changed_answer_voids_approvals(stage: Stage, order_id: str, price: Path) -> None:
     # Given a human who was asked about the price, and a refund of what they have said
     read = {"id": "price", "tool": "prices.read", "params": {"file": str(price)}}
@@ -225,33 +197,3 @@ async def test_a_changed_answer_voids_approvals(stage: Stage, order_id: str, pri
     assert len(refunds(stage, order_id)) == 1
     states = {row["approval_id"]: row["state"] for row in stage.approval_rows(run)}
     assert states[old.approval_id] == "void"
-
-
-async def test_a_step_waits_for_its_own_reads(stage: Stage, order_id: str, price: Path) -> None:
-    # Given a read that is made again only after a step that waits for an earlier one has ended
-    file = {"file": str(price)}
-    given = {"order_id": order_id, "amount": "${price.amount}", "currency": "EUR"}
-    steps: list[dict[str, Any]] = [
-        {"id": "price", "tool": "prices.read", "params": file},
-        {"id": "later", "tool": "prices.read", "params": file},
-        {"id": "first", "ask": "Is ${price.amount} right?"},
-        {"id": "refund", "tool": "payments.refund", "params": given},
-        {"id": "second", "ask": "And ${later.amount}?"},
-    ]
-    new = [steps[0], steps[2], {**steps[1], "after": ["first"]}, *steps[3:]]
-    async with stage.worker_here(**PRICES):
-        run = await stage.start(Plan.model_validate(steps))
-        await run.in_state(RunState.WAITING_INPUT)
-        amend = Amend(actor="ann", plan=Plan.model_validate(new), based_on=1)
-        await told(run, Verb.AMEND, amend)
-        await run.until(lambda seen: seen.plan_version == 2 and bool(seen.interrupts))
-        await told(run, Verb.PAUSE, PauseRun(actor="ann"))
-        await resumed(run)
-        await run.until(lambda seen: times_read(price) >= 3 and bool(seen.interrupts))
-        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="y"))
-        await run.decide(decision_on(await run.asks("refund")))
-        await run.until(lambda seen: [i.step_id for i in seen.interrupts] == ["second"])
-        await told(run, Verb.ANSWER, AnswerInterrupts(actor="bob", answer="y"))
-        result = await run.result()
-
-    assert (result.state, refunds(stage, order_id)) == (RunState.COMPLETED, ["10.50"])

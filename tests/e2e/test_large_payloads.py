@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client
 from temporalio.common import RawValue
 
 from surehand.activities.artifacts import ArtifactStore
@@ -32,15 +32,12 @@ from tests.e2e.stage import Stage, speaking
 from tests.e2e.test_continuing import SOON
 from tests.e2e.test_lists import MODES
 from tests.e2e.test_model_run import tries
-from tests.ledger.people import key_of, person
 from tests.variants import big
 
 PAGES = {"tool_modules": "tests.variants.pages"}
 MANY = 300
 #: Characters of JSON that an event from outside has at most, with some room.
 EVENT = 8000
-#: The server takes a signal of 2 MiB.
-LARGEST_SIGNAL = 2 * 1024 * 1024 - 800
 
 
 def pages(count: int = MANY, **params: Any) -> dict[str, Any]:
@@ -89,52 +86,6 @@ async def test_a_model_hears_all_of_it(stage: Stage, order_id: str, tmp_path: Pa
 
     assert said(result) == "ok"
     assert asked(tmp_path) == len(script) + 1
-
-
-@pytest.mark.parametrize("mode", ["async", "exit"])
-async def test_large_inline_outputs_are_reported_at_once(stage: Stage, mode: str) -> None:
-    steps = plan(pages(length=60_000), input=numbers(100))
-    async with stage.worker_here(**PAGES, largest_inline=str(64 * 1024)):
-        run = await stage.start(steps, durability=mode)
-        result = await run.result(timeout_s=200)
-
-    assert result.state is RunState.COMPLETED, result.error
-
-
-async def test_steps_that_begin_at_once_hand_on_more_than_a_message_takes(stage: Stage) -> None:
-    each = {"tool": "pages.count", "params": {"pages": ["x" * 20_000]}, "after": []}
-    steps = plan(*({**each, "id": f"count{n}"} for n in range(220)))
-    async with stage.worker_here(**PAGES):
-        run = await stage.start(steps)
-        result = await run.result(timeout_s=200)
-
-    assert result.state is RunState.COMPLETED, result.error
-
-
-@pytest.mark.parametrize("decisions", ["open", "signed"])
-async def test_a_huge_decision_is_refused(stage: Stage, client: Client, decisions: str) -> None:
-    order_id, other = stage.shop.new_order(), stage.shop.new_order()
-    gated = refund_step(other, approval={"expires_in": "1h"}) | {"id": "second"}
-    umas = key_of(stage, person(stage, "uma"))
-    async with stage.worker_here(**PAGES, decisions=decisions):
-        run = await stage.start(plan(refund_step(order_id), gated), key=umas)
-        request = await run.asks("second")
-        decision = decision_on(request).model_dump(mode="json")
-        # Whoever sends it knows of no artifact store.
-        stranger = client.get_workflow_handle(run.run_id)
-        length = LARGEST_SIGNAL - len(str(decision))
-        await stranger.signal("decide", {**decision, "reason": "x" * length})
-        view = await run.until(lambda seen: bool(seen.verdicts))
-        await run.handle.cancel()  # unsigned, as Temporal has it
-        with pytest.raises(WorkflowFailureError):
-            await run.result()
-        events = await stage.events(run, "decision.refused")
-
-    assert [verdict.code.value for verdict in view.verdicts] == ["malformed"]
-    assert "too large" in view.verdicts[0].message
-    assert len(events) == 1
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
 
 
 async def test_kept_events_go_along_into_the_next_execution(stage: Stage) -> None:
@@ -204,24 +155,6 @@ async def test_a_lost_store_loses_nothing(stage: Stage, order_id: str) -> None:
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-async def test_a_run_waits_for_a_start_that_is_not_there_yet(stage: Stage, order_id: str) -> None:
-    folder, away = stage.folder / "artifacts", stage.folder / "away"
-    each = {"tool": "pages.count", "params": {"pages": ["x" * 300_000]}}
-    run = await stage.start(plan(*({**each, "id": f"count{n}"} for n in range(5))))
-    folder.rename(away)
-    # An empty folder: one that is not shared, or not mounted.
-    async with stage.worker_here(
-        **PAGES, client=speaking(stage.client, folder, stage.ledger, stage.keys)
-    ):
-        await until(lambda: attempts(run), lambda made: made > 1)
-        for file in away.rglob("*"):
-            target = folder / file.relative_to(away)
-            target.mkdir(exist_ok=True) if file.is_dir() else file.rename(target)
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED, result.error
-
-
 async def attempts(run: Run) -> int:
     """Return how often it was tried to move the run on."""
     found = await run.handle.describe()
@@ -283,30 +216,6 @@ async def test_a_wrong_store_keeps_what_is_sent(stage: Stage, order_id: str, loo
     assert any(f"{wrong} is not the artifact store of run {run.run_id}" in why for why in failed)
 
 
-@pytest.mark.usefixtures("by_hand")
-async def test_a_reference_to_nothing_stops_no_run(stage: Stage, order_id: str) -> None:
-    hostile: list[Any] = [
-        {"uri": "default/sha256/00/" + "0" * 64, "sha256": "0" * 64, "bytes": 9},
-        {"uri": "../../etc/passwd", "sha256": "no digest", "bytes": -1},
-        "no reference",
-    ]
-    gated = refund_step(order_id, approval={"expires_in": "1h"})
-    async with stage.worker_here(**PAGES, client=looking_in(stage, stage.folder / "artifacts")):
-        run = await stage.start(plan(gated))
-        request = await run.asks()
-        for content in hostile:
-            await send_raw(run, "decide", content)
-            await send_raw(run, "cancel", content)
-        await run.until(lambda seen: len(seen.verdicts) == len(hostile))
-        view = await run.until(lambda seen: len(seen.refused_signals) == len(hostile))
-        await run.decide(decision_on(request))
-        result = await run.result()
-
-    assert {verdict.code.value for verdict in view.verdicts} == {"malformed"}
-    assert all("cannot be read" in one.reason for one in view.refused_signals)
-    assert result.state is RunState.COMPLETED
-
-
 # Large values stay outside history, and runs work with them all the same.
 
 
@@ -352,17 +261,6 @@ async def test_100_results_of_a_megabyte_leave_a_history_under_5_mb(stage: Stage
         assert artifact.sealed_for or artifact.sha256 == hashlib.sha256(content).hexdigest()
 
 
-async def test_later_params_reach_into_a_large_output(stage: Stage) -> None:
-    text = "${page1.lines.0.sku} of page ${page1.page}"
-    send = {"id": "send", "tool": "pages.send", "params": {"text": text}}
-    async with stage.worker_here(tool_modules=BIG):
-        run = await stage.start(plan(page(1, "pages.read"), send))
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED
-    assert big.TEXTS == ["sku-1 of page 1"]
-
-
 async def test_large_params_are_approved_by_their_hash_and_shown_by_reference(stage: Stage) -> None:
     params = {"text": "${page1.report}"}
     send = {"id": "send", "tool": "pages.send", "params": params, "approval": "required"}
@@ -389,17 +287,6 @@ async def test_an_undo_is_given_the_whole_receipt(stage: Stage) -> None:
     assert result.state is RunState.FAILED
     assert big.UNDONE == ["sku-7"]
     assert result.uncompensated == []
-
-
-async def test_a_field_that_a_large_output_does_not_have_fails_the_step(stage: Stage) -> None:
-    send = {"id": "send", "tool": "pages.send", "params": {"text": "${page1.nothing}"}}
-    async with stage.worker_here(tool_modules=BIG):
-        run = await stage.start(plan(page(1, "pages.read"), send))
-        result = await run.result()
-
-    assert result.state is RunState.FAILED
-    assert "page1.nothing" in (step(result, "send").error or "")
-    assert big.TEXTS == []
 
 
 @pytest.mark.parametrize("approval", [None, "required"])

@@ -112,28 +112,6 @@ async def test_a_decided_update_lends_no_verdict(stage: Stage, order_id: str) ->
 
 
 @pytest.mark.crash
-async def test_an_answered_update_lends_its_verdict_to_no_other(stage: Stage) -> None:
-    asks = {"question": "How many?", "answer": {"type": "integer"}}
-    with stage.worker(crash_at=f"steer:{CrashPoint.BEFORE_REPORT}") as doomed:
-        doomed.wait_ready()
-        run = await stage.start(plan({"id": "end", "ask": asks}))
-        await run.until(lambda view: bool(view.interrupts))
-        good = AnswerInterrupts(actor="ann", answers={"end.1": 1})
-        answering = asyncio.create_task(run.handle.execute_update(Verb.ANSWER, good))
-        await asyncio.to_thread(doomed.wait_killed)
-    bad = AnswerInterrupts(actor="bob", answers={"end.1": "a lot"})
-    await run.handle.signal(Verb.ANSWER, bad)
-    async with stage.worker_here():
-        await answering
-        result = await run.result()
-
-    assert step(result, "end").output == 1
-    assert {row["actor"] for row in stage.steering_rows(run) if row["code"] == "accepted"} == {
-        "ann"
-    }
-
-
-@pytest.mark.crash
 async def test_an_answer_without_a_name_is_to_what_waited_before_a_crash(stage: Stage) -> None:
     wait = {"id": "w", "wait": {"event": "returned", "about": "order-7"}}
     inner = child(wait, {"id": "many", "ask": "How many?"})

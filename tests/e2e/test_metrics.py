@@ -138,41 +138,6 @@ async def test_a_receiver_gets_an_endpoints_metrics(stage: Stage, order_id: str)
         assert detail.encode() not in receiver.raw
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (
-            {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:4318/v1/metrics"},
-            "SUREHAND_METRICS and OTEL_EXPORTER_OTLP_METRICS_ENDPOINT are both set, and"
-            " metrics go one way: unset one of them",
-        ),
-        (
-            {
-                "SUREHAND_METRICS": "",
-                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317",
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-            },
-            "OTEL_EXPORTER_OTLP_PROTOCOL is grpc: traces are sent by http/protobuf only;"
-            " set it so, or OTEL_TRACES_EXPORTER=none",
-        ),
-        (
-            {},
-            "metrics cannot be served at ADDRESS (SUREHAND_METRICS): Address already in use"
-            " (os error 98)",
-        ),
-    ],
-    ids=["two ways", "another protocol", "taken"],
-)
-def test_bad_metrics_are_refused(tmp_path: Path, settings: dict[str, str], said: str) -> None:
-    with listening() as taken:
-        own = {"SUREHAND_DATABASE_URL": "sqlite:///none.db", "SUREHAND_METRICS": address_of(taken)}
-        with WorkerProcess(own | settings, tmp_path) as worker:
-            code = worker.wait_exit()
-        expected = f"surehand: {said}".replace("ADDRESS", address_of(taken))
-
-    assert (code, worker.output().strip()) == (2, expected)
-
-
 def test_a_check_beside_a_worker_leaves_the_address_alone(tmp_path: Path) -> None:
     with listening() as taken:
         environment = {

@@ -73,36 +73,6 @@ async def test_effects_over_the_quota_wait(stage: Stage, order_id: str, durabili
     assert used(stage, "effects") == 2
 
 
-async def test_a_step_over_a_quota_may_be_rejected(stage: Stage, order_id: str) -> None:
-    limited(stage, effects_per_hour=1, over="reject")
-    async with stage.worker_here():
-        run = await stage.start(
-            plan(mail_step(order_id, "one"), mail_step(order_id, "two", on_failure="continue"))
-        )
-        result = await run.result()
-
-    assert result.state is RunState.COMPLETED, "what is proven not to have happened can be left"
-    assert "QuotaExceeded" in (step(result, "two").error or "")
-    assert stage.shop.counts(order_id)["mails"] == 1
-    assert len(await stage.effects(run)) == 1
-    assert [e["body"]["over"] for e in await stage.events(run, "quota.exceeded")] == ["reject"]
-
-
-async def test_a_quota_wait_can_be_paused_and_cancelled(stage: Stage, order_id: str) -> None:
-    limited(stage, effects_per_hour=0)
-    async with stage.worker_here():
-        run = await stage.start(mails(order_id, "one"))
-        await run.in_state(RunState.WAITING_QUOTA)
-        await run.handle.execute_update("pause", {"actor": "oscar"})
-        await run.in_state(RunState.PAUSED_USER)
-        limited(stage)
-        await run.cancel()
-        result = await run.result()
-
-    assert result.state is RunState.CANCELLED
-    assert stage.shop.counts(order_id)["mails"] == 0
-
-
 async def _all_end(runs: list[Run], timeout_s: float = 240) -> None:
     ends = await asyncio.gather(*(run.result(timeout_s) for run in runs))
     assert {end.state for end in ends} == {RunState.COMPLETED}
@@ -208,30 +178,6 @@ def stage_run(stage: Stage, run_id: str) -> Run:
     run = Run(run_id, stage.client.get_workflow_handle(run_id))
     stage.started.append(run)
     return run
-
-
-async def test_requests_over_the_quota_wait(stage: Stage, order_id: str) -> None:
-    limited(stage, pending_approvals=1)
-    plans = [plan(mail_step(order_id, kind, approval=True)) for kind in ("one", "two")]
-    async with stage.worker_here():
-        first, second = [await stage.start(plan) for plan in plans]
-        asking = await asyncio.wait_for(_one_of_each(first, second), 60)
-        assert len(stage.approval_rows(first)) + len(stage.approval_rows(second)) == 1
-        await asking.approve()
-        other = second if asking is first else first
-        await other.approve()
-        await _all_end([first, second])
-
-    assert stage.shop.counts(order_id)["mails"] == 2
-
-
-async def _one_of_each(first: Run, second: Run) -> Run:
-    """Return which of two runs asks while the other one waits for a place to ask."""
-    while True:
-        found = {(await run.view()).result.state: run for run in (first, second)}
-        if found.keys() == {RunState.WAITING_APPROVAL, RunState.WAITING_QUOTA}:
-            return found[RunState.WAITING_APPROVAL]
-        await asyncio.sleep(0.1)
 
 
 @pytest.mark.crash

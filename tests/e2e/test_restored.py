@@ -168,27 +168,6 @@ async def test_without_an_epoch_a_restored_ledger_repeats_effects(
     stage.started[:] = again
 
 
-async def test_a_new_run_finds_its_effect(stage: Stage, backups: Backups, starter: Starter) -> None:
-    stage.shop.fault("refunds", ignore_keys=True)
-    order = stage.shop.new_order()
-    at = backups.back_up()
-    with stage.worker() as worker:
-        worker.wait_ready()
-        first = await stage.start(example_plan("refund.yaml", order_id=order))
-        await first.approve()
-        assert (await first.result()).state is RunState.COMPLETED
-    backups.restore()
-    assert starter("ledger", "restored", "--to", at.isoformat()).code == 0
-    with stage.worker() as worker:
-        worker.wait_ready()
-        second = await stage.start(example_plan("refund.yaml", order_id=order))
-        await second.approve()
-        assert (await second.result()).state is RunState.COMPLETED
-
-    assert counted(stage, order) == (1, 1, 1)
-    stage.started.remove(first)
-
-
 async def test_a_child_run_begins_anew_after_its_parent_and_repeats_nothing(
     stage: Stage, backups: Backups, starter: Starter, temporal_cli: Path
 ) -> None:
@@ -228,27 +207,6 @@ async def test_a_child_run_begins_anew_after_its_parent_and_repeats_nothing(
     assert [row["state"] for row in inner] == ["committed"] * 2
 
 
-async def test_the_runs_of_every_tenant_are_listed_and_those_that_are_left_when_it_is_closed(
-    stage: Stage, backups: Backups, starter: Starter
-) -> None:
-    at = backups.back_up()
-    with stage.worker() as worker:
-        worker.wait_ready()
-        for tenant in ("default", "globex"):
-            plan = example_plan("refund.yaml", order_id=stage.shop.new_order())
-            await (await stage.start(plan, tenant=tenant)).asks()
-    backups.restore()
-    started = {run.run_id for run in stage.started}
-    stage.started.clear()
-
-    opened = starter("ledger", "restored", "--to", at.isoformat(), "--json").document()
-    closed = starter("ledger", "restored", "--done")
-
-    assert {one["run_id"] for one in opened["behind"]} == started
-    assert "2 runs went on since the restore, and would make effects again" in closed.out
-    assert all(run_id in closed.out for run_id in started)
-
-
 class Epochs(LedgerOffice):
     """Whoever says that the ledger was restored."""
 
@@ -276,20 +234,3 @@ def test_what_cannot_be_the_instant_of_a_restore_is_refused_in_one_line(
     office = Epochs.opened(ledger_url, tmp_path, monkeypatch, TEMPORAL_ADDRESS="127.0.0.1:1")
 
     assert why in office.refused("restored", *said)
-
-
-@pytest.mark.fast
-def test_a_second_epoch_is_refused_while_one_is_open(
-    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    office = Epochs.opened(ledger_url, tmp_path, monkeypatch, TEMPORAL_ADDRESS="127.0.0.1:1")
-    assert "never restored" in office.done("restored").out
-    office.done("restored", "--to", "2026-01-01T12:00:00Z")
-
-    said = office("restored", "--to", "2026-01-01T12:00:00Z")
-
-    assert (said.code, "epoch 1 is open already" in said.line()) == (2, True)
-    office.done("restored", "--done")
-    assert (
-        office.done("restored", "--to", "2026-01-01T12:00:00Z", "--json").document()["number"] == 2
-    )

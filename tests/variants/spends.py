@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from surehand import READ, WRITE, Dedupes, Permanent, RateLimited, ToolContext, Transient, tool
+from surehand import READ, WRITE, Dedupes, Permanent, ToolContext, Transient, tool
 from surehand.examples.shop.tools import *  # noqa: F403
 
 
@@ -19,11 +19,8 @@ class Asked(BaseModel):
 async def _spend(params: Asked, ctx: ToolContext) -> dict[str, int]:
     ctx.spend(tokens=10, money="0.1")
     if ctx.attempt <= params.fails:
-        match params.how:
-            case "transient":
-                raise Transient("the model is busy")
-            case "rate limited":
-                raise RateLimited("too many", timedelta(milliseconds=10))
+        if params.how == "transient":
+            raise Transient("the model is busy")
         raise Permanent("the model refuses")
     return {"attempt": ctx.attempt}
 
