@@ -42,10 +42,13 @@ from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.effects.leases import keep_freeing
 from surehand.activities.effects.model_turns import ModelActivities
 from surehand.activities.effects.tool_calls import ToolActivities
-from surehand.activities.ledger.core.engine import require_fit, without_passwords
+from surehand.activities.ledger.core.engine import (
+    find_asynchronous_standbys,
+    require_fit,
+    without_passwords,
+)
 from surehand.activities.ledger.core.migrate import DatabaseBehind, require_head
 from surehand.activities.ledger.core.presence import presence_of
-from surehand.activities.ledger.core.standbys import standbys_of
 from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
 from surehand.activities.ledger.effects.epochs import MEANING, current
 from surehand.activities.maintenance import MaintenanceActivities
@@ -368,7 +371,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                 meaning="it names no module: no tool is loaded, so every plan is refused",
             )
         # Before anything is claimed: whoever starts it may still think better of it.
-        losing = (await asyncio.to_thread(standbys_of, ledger.engine)).losing()
+        losing = await asyncio.to_thread(find_asynchronous_standbys, ledger.engine)
         if losing is not None:
             log.warning("worker.standby_asynchronous", meaning=losing)
         epoch = await ledger.transact(DEFAULT_TENANT, current)

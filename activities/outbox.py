@@ -174,9 +174,8 @@ class Outbox:
     async def run_once(self, channel: str) -> Counter[str]:
         """Send what is due by one notifier, for all tenants that this worker knows of.
 
-        Returns:
-            How many were ``reminded``, ``sent``, ``failed`` (to be tried again), ``given_up`` and
-            ``dropped`` (nobody waits for them any more).
+        It returns how many were ``reminded``, ``sent``, ``failed`` (to be tried again),
+        ``given_up`` and ``dropped`` (nobody waits for them any more).
         """
         counts: Counter[str] = Counter()
         for tenant in sorted({DEFAULT_TENANT, *self._ledger.tenants}):

@@ -22,8 +22,7 @@ from surehand.activities.ledger.effects import resolve as intervention_rows
 from surehand.activities.ledger.effects.run_tree import TakesOverUndone
 from surehand.activities.ledger.effects.undone import undone_under
 from surehand.activities.ledger.people.starts import StartRefused
-from surehand.activities.ledger.quotas import limits
-from surehand.activities.ledger.quotas.limits import QuotaUsedUp
+from surehand.activities.ledger.quotas import QuotaUsedUp, admit_run
 from surehand.activities.ledger.runs import interrupts, steering
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.runs.lifecycle import Opened, plan_of
@@ -246,7 +245,7 @@ class RunActivities:
         def admit(tx: Transaction) -> QuotaWait | None:
             if execution is not None:
                 acting.require_acting(tx, asked.run_id, execution)
-            return limits.admit(tx, asked.run_id)
+            return admit_run(tx, asked.run_id)
 
         async def record() -> RunAdmitted:
             queued, head = await ledger.record(asked.tenant, asked.run_id, admit)

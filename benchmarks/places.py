@@ -23,7 +23,7 @@ from benchmarks.plain import READY as PLAIN_READY
 from benchmarks.tools import TABLE
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.quotas.limits import change_limits
+from surehand.activities.ledger.quotas import change_limits
 from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result

@@ -481,9 +481,9 @@ async def recorded_view(caller: Caller, run: WorkflowExecution) -> RunView | Non
 
 
 async def _view(ledger: Ledger, tenant: str, run: WorkflowExecution) -> RunView:
-    from surehand.activities.ledger.history import recorded_view
+    from surehand.activities.ledger.history import run_display
 
-    view = await ledger.transact(tenant, recorded_view.recorded_view, run.id)
+    view = await ledger.transact(tenant, run_display.read_run_view, run.id)
     if view.result.state in ENDED:
         return view
     # The ledger knows that it is open, the server what it waits for.
@@ -493,9 +493,9 @@ async def _view(ledger: Ledger, tenant: str, run: WorkflowExecution) -> RunView:
 
 async def open_doubts(caller: Caller, seen: Sequence[str]) -> list[Waiting]:
     """Return the interventions that no run shows: mostly those of runs that have ended."""
-    from surehand.activities.ledger.history import recorded_view
+    from surehand.activities.ledger.history import run_display
     from surehand.cli.ledger_door import ledger_of, read_settings
 
     async with ledger_of(read_settings()) as ledger:
-        found = await ledger.transact(caller.tenant, recorded_view.open_doubts)
+        found = await ledger.transact(caller.tenant, run_display.read_open_doubts)
     return [one for one in found if one.run_id not in seen]

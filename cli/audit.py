@@ -18,22 +18,20 @@ from surehand.activities.ledger.history.audit import (
     Break,
     NotAnExport,
     RecordedHead,
-    erasure,
+    claims_to_be,
+    find_erasure,
+    first_unproven,
+    read_export,
     unverified_approvers,
     verify_chain,
     verify_entries,
+    verify_signature,
     verify_story,
     without_forgotten,
 )
-from surehand.activities.ledger.history.open_items import open_items
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.activities.ledger.history.signatures import (
-    claims_to_be,
-    first_unproven,
-    read_export,
-    verify_signature,
-)
-from surehand.activities.ledger.retention.hiding import Hidden, hidden
+from surehand.activities.ledger.history.recordings import find_open_items
+from surehand.activities.ledger.retention.hiding import Hidden, read_hidden
 from surehand.cli import options
 from surehand.cli.exports import (
     ExportSignature,
@@ -200,7 +198,7 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
 
     tenant = caller.tenant
     async with ledger_of(read_settings()) as ledger:
-        gone = await ledger.transact(tenant, hidden, run_id)
+        gone = await ledger.transact(tenant, read_hidden, run_id)
         if gone is not None and gone.deleted_ms is not None:
             return await _audit_deleted(ledger, tenant, gone)
         events, entries, recorded = await ledger.transact(tenant, chain_of, run_id)
@@ -293,11 +291,11 @@ def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) 
         first_break=None if found is None else str(found),
         unverified_approvals=unverified_approvers(events),
         head=str(events[-1]["hash"]) if events else "",
-        erased=erasure(events),
+        erased=find_erasure(events),
     )
     if found is not None:
         return report
-    left = open_items(events)
+    left = find_open_items(events)
     return report.model_copy(
         update={
             "uncompensated": left.uncompensated,

@@ -75,11 +75,11 @@ class DemoPage:
     async def decided(self, approval_id: str) -> str:
         """Wait until a request waits no more, and return its state."""
         from surehand.activities.ledger.core.store import open_ledger
-        from surehand.activities.ledger.history.one_approval import one_approval
+        from surehand.activities.ledger.history.run_display import read_approval
 
         async with open_ledger(self.database_url) as ledger:
             while True:
-                found = await ledger.transact("default", one_approval, approval_id)
+                found = await ledger.transact("default", read_approval, approval_id)
                 if found is not None and found.row["state"] != "pending":
                     return str(found.row["state"])
                 await asyncio.sleep(_PAGE_LOOK)

@@ -14,9 +14,12 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 from temporalio.service import RPCError
 
-from surehand.activities.ledger.core.engine import LedgerUnfit, without_passwords
+from surehand.activities.ledger.core.engine import (
+    LedgerUnfit,
+    find_asynchronous_standbys,
+    without_passwords,
+)
 from surehand.activities.ledger.core.migrate import weak_guards
-from surehand.activities.ledger.core.standbys import standbys_of
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import MEANING, current
 from surehand.activities.mcp.calls import SeenTool
@@ -495,7 +498,7 @@ async def _database(caller: Caller, settings: Settings) -> list[Check]:
                 difference = timedelta(seconds=transaction.now_ms / 1000 - before)
                 epoch = current(transaction)
             warnings = weak_guards(ledger.engine)
-            losing = standbys_of(ledger.engine).losing()
+            losing = find_asynchronous_standbys(ledger.engine)
             shown = without_passwords(ledger.engine.url)
     except SurehandError as error:
         return [_wrong_database(settings, error)]

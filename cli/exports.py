@@ -20,15 +20,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote
 
-from surehand.activities.ledger.history.audit import NotAnExport, to_lines, verify_chain
-from surehand.activities.ledger.history.signatures import (
+from surehand.activities.ledger.history.audit import (
+    NotAnExport,
     claims_to_be,
     read_export,
     signature_line,
+    verify_chain,
     verify_signature,
+    write_lines,
 )
 from surehand.activities.ledger.people.signatures import BadSignature, authentic
-from surehand.activities.ledger.retention.content import Content, Exported
+from surehand.activities.ledger.retention.deletion import Content, Exported
 from surehand.activities.retention import Files
 from surehand.cli.printer import shown_time
 from surehand.cli.shapes import Shape
@@ -160,7 +162,7 @@ class Exports:
     async def _write_events(self, content: Content, head: ChainHead) -> Path:
         file = self._folder / f"{quote(content.run_id, safe='~')}.jsonl"
         signed = signed_head(self._settings, content.chain, head)
-        text = to_lines(content.chain) + signed
+        text = write_lines(content.chain) + signed
         await asyncio.to_thread(replace_whole, file, text, mode=_MODE)
         await asyncio.to_thread(_verify_events, file, head)
         return file

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.history.audit import to_lines
+from surehand.activities.ledger.history.audit import write_lines
 from surehand.activities.ledger.history.reads import (
     artifacts_of,
     chain_of,
@@ -26,8 +26,8 @@ from surehand.activities.ledger.history.reads import (
     interventions_of,
     notifications_of,
 )
-from surehand.activities.ledger.history.rebuilding import NoSuchEvent, checkpoint_at
-from surehand.activities.ledger.retention import policy
+from surehand.activities.ledger.history.recordings import NoSuchEvent, rebuild_checkpoint
+from surehand.activities.ledger.retention.hiding import parse_policy
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
 from surehand.cli import options
@@ -130,7 +130,7 @@ async def events(
     signing = {"key": signing_key or caller.settings.key}
     signature = signed_head(caller.settings.model_copy(update=signing), chain, head)
     try:
-        export.write_text(to_lines(chain) + signature, encoding="utf-8")
+        export.write_text(write_lines(chain) + signature, encoding="utf-8")
     except OSError as error:
         raise OutputLost(f"{export}: cannot be written: {error.strerror}") from error
     signed = f" signed by {caller.settings.user}" if signature else ""
@@ -355,7 +355,7 @@ async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
 
     async with ledger_of(read_settings()) as ledger:
         try:
-            found = await ledger.transact(caller.tenant, checkpoint_at, run_id, seq)
+            found = await ledger.transact(caller.tenant, rebuild_checkpoint, run_id, seq)
         except NoSuchEvent as error:
             raise WrongUse(str(error)) from error
     return found.model_dump(mode="json")
@@ -387,7 +387,7 @@ async def _save(
             saved_by=caller.settings.user,
             ttl=lasts,
             most=settings.checkpoints_kept,
-            grace=policy.parse(settings.retention).grace,
+            grace=parse_policy(settings.retention).grace,
         )
     lines = [
         f"Saved {name}: run {run_id} at event {seq}, kept until {shown_time(saved.expires_at)}"

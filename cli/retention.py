@@ -18,9 +18,8 @@ import typer
 from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.retention import hiding, policy
-from surehand.activities.ledger.retention.hiding import NotPermitted, permitted
-from surehand.activities.ledger.retention.policy import Policy
+from surehand.activities.ledger.retention import hiding
+from surehand.activities.ledger.retention.hiding import NotPermitted, Policy, explain_refusal
 from surehand.activities.ledger.runs import erasure
 from surehand.activities.retention import Kept, Retention, RetentionPart, Round
 from surehand.activities.worker.settings import Settings
@@ -161,7 +160,7 @@ async def _retention(
         ledger=ledger,
         artifacts=open_artifacts(settings, ledger),
         tenant=caller.tenant,
-        policy=policy.parse(settings.retention),
+        policy=hiding.parse_policy(settings.retention),
         by=caller.settings.user,
         known=known,
         export=None if export is None else export.write,
@@ -197,9 +196,11 @@ async def _switch(
     run_id, by = caller.run_id(keep or release or ""), caller.settings.user
     try:
         if keep is not None:
-            found = await ledger.transact(caller.tenant, hiding.keep, run_id, by=by, reason=reason)
+            found = await ledger.transact(
+                caller.tenant, hiding.hold_run, run_id, by=by, reason=reason
+            )
         else:
-            found = await ledger.transact(caller.tenant, hiding.release, run_id, by=by)
+            found = await ledger.transact(caller.tenant, hiding.release_run, run_id, by=by)
     except hiding.CannotKeep as error:
         raise WrongUse(str(error)) from error
     told = "held: it is shown, and stays until it is released" if keep else "held no more"
@@ -222,7 +223,7 @@ def _export_to(caller: Caller, folder: Path | None, key: Path | None) -> Exports
 def _allowed(ledger: Ledger) -> Iterator[None]:
 
     try:
-        with permitted(ledger):
+        with explain_refusal(ledger):
             yield
     except NotPermitted as error:
         raise WrongUse(str(error)) from error

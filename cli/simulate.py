@@ -9,12 +9,12 @@ import typer
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.history.rebuilding import NoSuchEvent
-from surehand.activities.ledger.history.recorded import (
+from surehand.activities.ledger.history.recordings import (
     KeyEntry,
+    NoSuchEvent,
     Recording,
-    key_entries,
-    recording_of,
+    read_key_entries,
+    read_recording,
 )
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli import options
@@ -54,7 +54,7 @@ async def simulate_run(
     toolbox, settings = named_tools(caller), read_settings()
     async with ledger_of(settings) as ledger:
         try:
-            recording = await ledger.transact(caller.tenant, recording_of, run_id, seq)
+            recording = await ledger.transact(caller.tenant, read_recording, run_id, seq)
         except NoSuchEvent as error:
             raise WrongUse(str(error)) from error
         plan = plan_to_simulate(recording, changes, toolbox)
@@ -113,7 +113,7 @@ async def _simulated(
             return found
         keys |= {
             **dict.fromkeys(found.keys),
-            **await ledger.transact(tenant, key_entries, found.keys),
+            **await ledger.transact(tenant, read_key_entries, found.keys),
         }
         contents |= await store.read_all(tenant, recording.run_id, found.artifacts)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from surehand.activities.effects.prepare import PreparedCall, prepare_params
 from surehand.activities.expressions import RuleBroken, condition_holds, holds, of_run
-from surehand.activities.ledger.history.recorded import KeyEntry, RecordedCall, Recording
+from surehand.activities.ledger.history.recordings import KeyEntry, RecordedCall, Recording
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli.shapes import Shape

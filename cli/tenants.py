@@ -16,8 +16,7 @@ import typer
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
-from surehand.activities.ledger.quotas import limits
-from surehand.activities.ledger.quotas.usage import Use, overview
+from surehand.activities.ledger.quotas import QuotaUse, change_limits, read_quotas
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant, knows_tenant
 from surehand.activities.run_keys import unwrap, wrap
@@ -38,7 +37,7 @@ class QuotaShown(Shape):
     """``quota show`` and ``quota set``: what a tenant may use, and has used."""
 
     tenant: str
-    quotas: list[Use]
+    quotas: list[QuotaUse]
     over: Literal["queue", "reject"]
     """What becomes of what is over."""
     weight: float
@@ -185,7 +184,7 @@ async def set_quota(
     if not changes:
         raise WrongUse("nothing is set: name a quota, --over or --weight")
     async with administration(caller.tenant) as tx:
-        limits.change_limits(tx, caller.settings.user, **changes)
+        change_limits(tx, caller.settings.user, **changes)
         now = _shown(tx)
     return _reply(now)
 
@@ -211,7 +210,7 @@ def _over(given: str) -> Literal["queue", "reject"]:
 
 def _shown(tx: Transaction) -> QuotaShown:
 
-    found = overview(tx)
+    found = read_quotas(tx)
     limits = found.limits
     set_at = None if limits.set_ms is None else datetime.fromtimestamp(limits.set_ms / 1000, UTC)
     return QuotaShown(

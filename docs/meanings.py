@@ -21,7 +21,7 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
         "TimelineLine",
         "TurnTokens",
     ),
-    "checkpoint": ("Checkpoint", "Rebuilt", "CheckpointSaved", "CheckpointList"),
+    "checkpoint": ("Checkpoint", "CheckpointSaved", "CheckpointList"),
     "pause": ("RunPaused",),
     "resume": ("Steered",),
     "token": ("RunPaused",),
@@ -226,8 +226,6 @@ LABELS: Final[Mapping[str, str]] = {
     "surehand_notifications": "`notifier`; `outcome`: `sent`, `failed`, `given_up`, `dropped`,"
     " `unrecorded`",
     "surehand_ledger_epoch": "",
-    "surehand_ledger_standbys": "`follows`: `synchronous`, `asynchronous`, `missing`",
-    "surehand_ledger_standby_behind": "",
     "surehand_retention_age": "",
     "surehand_retention_failing": "",
 }

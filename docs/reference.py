@@ -43,7 +43,6 @@ _CONTRACTS: Final = "surehand.workflows.contracts"
 #: Where the models lie that ``--json`` prints, beside those.
 _SHAPE_MODULES: Final = (
     "surehand.drill.report",
-    "surehand.activities.ledger.history.rebuilding",
     "surehand.activities.ledger.history.stats",
 )
 

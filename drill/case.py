@@ -28,8 +28,13 @@ from surehand.activities.ledger.history.audit import (
     verify_entries,
     verify_story,
 )
-from surehand.activities.ledger.history.evidence import Evidence, evidence_of, runs_of
-from surehand.activities.ledger.history.reads import chain_of, effects_of
+from surehand.activities.ledger.history.reads import (
+    Evidence,
+    chain_of,
+    effects_of,
+    read_evidence,
+    runs_of,
+)
 from surehand.client.connection import ENDS, Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
@@ -507,7 +512,7 @@ class Case:
                 played.entries = await ledger.transact(tenant, effects_of, self.run_id)
                 audit = "holds"
                 for run_id in await ledger.transact(tenant, runs_of, self.run_id):
-                    evidence = await ledger.transact(tenant, evidence_of, run_id)
+                    evidence = await ledger.transact(tenant, read_evidence, run_id)
                     if run_id == self.run_id:
                         evidence = self._observer.whole(evidence)
                         played.recorded = evidence.tools

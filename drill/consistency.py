@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.history.evidence import Evidence, Row
 from surehand.activities.ledger.history.reads import (
+    Evidence,
+    Row,
     effects_of,
     events_of,
     interventions_of,

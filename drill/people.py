@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar, assert_never
 
 from surehand.activities.ledger.core.store import open_ledger
-from surehand.activities.ledger.history.evidence import Evidence, evidence_of
+from surehand.activities.ledger.history.reads import Evidence, read_evidence
 from surehand.activities.ledger.people import principals
 from surehand.client.connection import Connection
 from surehand.drill.consistency import calls_of
@@ -78,7 +78,7 @@ class Principals:
     async def evidence(self, run_id: str) -> Evidence:
         """Return what the ledger holds about a run."""
         async with open_ledger(self._url) as ledger:
-            return self._whole(await ledger.transact(self._tenant, evidence_of, run_id))
+            return self._whole(await ledger.transact(self._tenant, read_evidence, run_id))
 
     async def give(self, name: str, kind: principals.Kind, what: Collection[str]) -> bool:
         """Give roles or permissions; returns whether that changed anything."""

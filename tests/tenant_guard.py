@@ -12,8 +12,8 @@ from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping
 from sqlalchemy.sql.selectable import Alias, FromClause, Join, TableClause
 
-from surehand.activities.ledger.core.schema import metadata
 from surehand.activities.ledger.core.statements import as_sqlalchemy
+from surehand.activities.ledger.core.tables import metadata
 
 #: Statements that name their tenants, as SQLAlchemy tells their shapes apart: without values.
 _BOUND: Final = set[Hashable]()

@@ -33,7 +33,7 @@ from surehand.activities.ledger.approvals.standing_grants import Voters, voters
 from surehand.activities.ledger.approvals.votes import needs_of, requesters
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.people.starts import marked_starter
-from surehand.activities.ledger.quotas.limits import OverQuota, QuotaUsedUp
+from surehand.activities.ledger.quotas import OverQuota, QuotaUsedUp
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.entries import Covered

@@ -27,10 +27,10 @@ from surehand.activities.ledger.effects.compensations import (
     NothingToUndo,
     ToUndo,
 )
-from surehand.activities.ledger.history.recorded_view import recovery_of
+from surehand.activities.ledger.history.run_display import read_recovery
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
-from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
@@ -132,7 +132,7 @@ class CompensationActivities:
         report = await as_newest(self._worker.ledger, lambda: self._compensate(asked, attempt))
         if attempt.number > 1 and asked.within is None:
             ledger, step = self._worker.ledger, (asked.run_id, asked.step_id)
-            story = await written(lambda: ledger.transact(asked.tenant, recovery_of, *step))
+            story = await written(lambda: ledger.transact(asked.tenant, read_recovery, *step))
             report = report.model_copy(update={"story": story})
         # Each run's history carries the heads of its own chain, and of no other.
         return report if asked.within is None else report.model_copy(update={"head": None})

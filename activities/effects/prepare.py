@@ -18,7 +18,7 @@ from surehand.activities.artifacts import READ_PAUSE, ArtifactStore, ArtifactUna
 from surehand.activities.effects.leases import NO_RESOURCES, HeldResources
 from surehand.activities.expressions import RuleBroken, exact_names, holds, problem
 from surehand.activities.ledger.core.sealed import KeyNeeded
-from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Covered, Covers, Entry
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.call_reports import Answers, NoDraft

@@ -27,8 +27,7 @@ from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.effects.claims import note as note_claim
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import forbidden
-from surehand.activities.ledger.quotas.limits import OverQuota, QuotaUsedUp
-from surehand.activities.ledger.quotas.usage import require_unspent
+from surehand.activities.ledger.quotas import OverQuota, QuotaUsedUp, require_unspent
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps import foreign as foreign_rows

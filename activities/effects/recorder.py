@@ -22,8 +22,7 @@ from surehand.activities.effects.prepare import (
     tool_context,
 )
 from surehand.activities.ledger.core.engine import may_pass
-from surehand.activities.ledger.core.session import LongTransaction
-from surehand.activities.ledger.core.store import Transaction, Turn
+from surehand.activities.ledger.core.store import LongTransaction, Transaction, Turn
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.artifacts import Kept

@@ -29,9 +29,8 @@ from surehand.activities.effects.recorder import Ahead, Begun, Done, SaidNo, Wan
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
-from surehand.activities.ledger.history.recorded_view import recovery_of
-from surehand.activities.ledger.quotas import usage as quota_usage
-from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.history.run_display import read_recovery
+from surehand.activities.ledger.quotas import OverQuota, add_spent
 from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.acting import Holding, Overtaken, Revoked
@@ -267,7 +266,7 @@ class ToolActivities:
 
         def keep(tx: Transaction) -> None:
             if step_rows.keep_usage(tx, *step, usage, attempt.holder):
-                quota_usage.add_spent(tx, usage)
+                add_spent(tx, usage)
 
         await written(lambda: ledger.transact(call.tenant, keep))
 
@@ -282,7 +281,7 @@ class ToolActivities:
             # It may be tried again because of a later step: then nobody has heard of this one.
             await self._keep_usage(call, attempt, own)
         elif own != Usage():
-            await written(lambda: ledger.transact(call.tenant, quota_usage.add_spent, own))
+            await written(lambda: ledger.transact(call.tenant, add_spent, own))
         if attempt.number > 1:
             earlier = await written(
                 lambda: ledger.transact(
@@ -400,7 +399,7 @@ class ToolActivities:
     async def _recovery(self, call: ToolCall) -> tuple[TimelineLine, ...]:
         """Return how the call's outcome was found out: the run's timeline tells it."""
         ledger, step = self._worker.ledger, (call.run_id, call.step_id)
-        return await written(lambda: ledger.transact(call.tenant, recovery_of, *step))
+        return await written(lambda: ledger.transact(call.tenant, read_recovery, *step))
 
     async def _read(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
         tool = prepared.tool

@@ -39,10 +39,15 @@ from surehand.activities.effects.recorder import (
     SaidNo,
     WantsAnswer,
 )
-from surehand.activities.ledger.core.session import LongTransaction, Session
-from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction, Turn
+from surehand.activities.ledger.core.store import (
+    LedgerUnavailable,
+    LongTransaction,
+    Session,
+    Transaction,
+    Turn,
+)
 from surehand.activities.ledger.effects import claim_entry, claims, outcomes
-from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.acting import ActsElsewhere
 from surehand.activities.ledger.steps.entries import (
     UNASKED,

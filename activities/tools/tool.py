@@ -22,7 +22,7 @@ from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.wording import reasons
 
 if TYPE_CHECKING:
-    from surehand.activities.ledger.core.session import Session
+    from surehand.activities.ledger.core.store import Session
     from surehand.activities.tools.call_reports import Answers
     from surehand.activities.tools.failures import Declared
 

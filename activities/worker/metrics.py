@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from temporalio.common import MetricCounter, MetricGauge, MetricHistogramFloat, MetricMeter
 
-from surehand.activities.ledger.core.standbys import Standbys
-from surehand.activities.ledger.retention.policy import LastRound
+from surehand.activities.ledger.retention.hiding import LastRound
 
 #: Seconds; a claim or an outcome takes 2 ms, and a transaction that hangs is given up after 10 s.
 TRANSACTION_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -88,15 +87,6 @@ class Metrics:
         self._epoch = self._gauge(
             "surehand_ledger_epoch", "Number of the epoch that is open after a restore; 0: none is"
         )
-        self._standbys = self._gauge(
-            "surehand_ledger_standbys", "Standbys of the ledger's PostgreSQL, by how they follow"
-        )
-        self._behind = self._gauge(
-            "surehand_ledger_standby_behind",
-            "Log that the slowest standby has not on its disk; none where the role may not see it",
-            "bytes",
-        )
-        self._has_told = False
         self._age = self._gauge(
             "surehand_retention_age",
             "Time since a round of retention did all it should, of the tenant longest without one",
@@ -188,16 +178,6 @@ class Metrics:
     def epoch(self, number: int) -> None:
         """Say which epoch is open; 0: none is."""
         self._epoch.set(number)
-
-    def standbys(self, found: Standbys) -> None:
-        """Say how many standbys the ledger's server has, and how far the slowest one is behind."""
-        self._standbys.set(found.synchronous, {"follows": "synchronous"})
-        self._standbys.set(len(found.asynchronous), {"follows": "asynchronous"})
-        self._standbys.set(found.missing, {"follows": "missing"})
-        self._has_told = self._has_told or found.behind_bytes is not None
-        if self._has_told:
-            # Of one that is gone nothing is behind: it is missing.
-            self._behind.set(found.behind_bytes or 0)
 
     def retention(self, rounds: Sequence[LastRound]) -> None:
         """Say how the tenants' last rounds of retention were; nothing, where there were none."""

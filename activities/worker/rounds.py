@@ -1,6 +1,6 @@
 """What a worker looks at now and then: gauges, and which tenants there are.
 
-Each worker asks the ledger for its epoch, standbys and rounds of retention, because nobody else is
+Each worker asks the ledger for its epoch and rounds of retention, because nobody else is
 always there to be asked for metrics. It asks the Temporal server for tenants, because row-level
 security lists none. A worker knows the tenants that it has worked for. After a start it would know
 of none, and nobody would remind the people whose runs wait just now.
@@ -19,10 +19,9 @@ import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from surehand.activities.ledger.core.standbys import standbys_of
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import current
-from surehand.activities.ledger.retention.policy import last_round
+from surehand.activities.ledger.retention.hiding import read_last_round
 from surehand.activities.worker.metrics import Metrics
 from surehand.workflows.identity import (
     DEFAULT_TENANT,
@@ -62,8 +61,9 @@ async def measure(ledger: Ledger, metrics: Metrics) -> None:
     """Measure all of it once. Raises ``LedgerUnavailable``."""
     epoch = await ledger.transact(DEFAULT_TENANT, current)
     metrics.epoch(0 if epoch is None else epoch.number)
-    metrics.standbys(await asyncio.to_thread(standbys_of, ledger.engine))
-    rounds = [await ledger.transact(one, last_round) for one in {DEFAULT_TENANT, *ledger.tenants}]
+    rounds = [
+        await ledger.transact(one, read_last_round) for one in {DEFAULT_TENANT, *ledger.tenants}
+    ]
     metrics.retention([one for one in rounds if one is not None])
 
 

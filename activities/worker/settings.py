@@ -30,7 +30,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from surehand.activities.ledger.core.engine import passwords_of
-from surehand.activities.ledger.retention import policy
+from surehand.activities.ledger.retention.hiding import parse_policy
 from surehand.activities.tools.failures import Retries
 from surehand.activities.tools.tool import limits_problem
 from surehand.activities.worker.crash_points import Crash
@@ -317,7 +317,7 @@ class Settings(BaseSettings):
     @field_validator("retention")
     @classmethod
     def _known_kinds(cls, value: str) -> str:
-        policy.parse(value)
+        parse_policy(value)
         return value
 
     @field_validator("crash_at")

@@ -30,10 +30,10 @@ from surehand.activities.ledger.approvals.waiting import (
     secret_requests,
     waiting,
 )
-from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.history.one_approval import OneApproval
+from surehand.activities.ledger.core.tables import has_expired
+from surehand.activities.ledger.history.run_display import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.cli.approvals import diff
 from surehand.cli.approvals_server.pages import as_text, iso, page, time_left

@@ -19,8 +19,8 @@ from starlette.responses import Response
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.history.doubts import Doubt, EntryEvent
 from surehand.activities.ledger.history.reads import Shelf, artifact_page, one_artifact
+from surehand.activities.ledger.history.run_display import Doubt, EntryEvent
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.cli.approvals_server.approvals import own_keys
 from surehand.cli.approvals_server.pages import as_text, error, iso, page, utc

@@ -24,8 +24,13 @@ from starlette.types import ASGIApp
 
 from surehand.activities.ledger.approvals.waiting import LOOKED_AT, WaitingPage, groups
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.history.doubts import Doubt, doubts
-from surehand.activities.ledger.history.one_approval import OneApproval, one_approval, place_of
+from surehand.activities.ledger.history.run_display import (
+    Doubt,
+    OneApproval,
+    read_approval,
+    read_doubts,
+    read_progress,
+)
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.activities.run_keys import Hashes
@@ -337,7 +342,7 @@ class ApprovalsServer:
         run_id, approval_id = find_approval(self._tenant, given)
 
         def look(tx: Transaction) -> tuple[OneApproval | None, Principal, list[Key]]:
-            return one_approval(tx, approval_id), *_person(tx, me)
+            return read_approval(tx, approval_id), *_person(tx, me)
 
         one, person, keys = await self._ledger.transact(self._tenant, look)
         if one is None or one.row["run_id"] != run_id:
@@ -413,7 +418,7 @@ class ApprovalsServer:
         ids = [one.id for one in view.result.waiting_for if one.kind == "intervention"]
 
         def look(tx: Transaction) -> tuple[dict[str, Doubt], Principal, list[Key]]:
-            return doubts(tx, run_id, ids), *_person(tx, me)
+            return read_doubts(tx, run_id, ids), *_person(tx, me)
 
         known = await self._ledger.transact(self._tenant, look)
         # In a thread: to lay out a large plan takes a while.
@@ -424,7 +429,7 @@ class ApprovalsServer:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))
 
         def look(tx: Transaction) -> list[Any]:
-            return list(place_of(tx, run_id))
+            return list(read_progress(tx, run_id))
 
         return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
 

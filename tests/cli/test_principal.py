@@ -15,15 +15,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import make_url
 
-from surehand.activities.ledger.core.people_tables import (
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.core.tables import (
     grants,
     principal_changes,
     principal_keys,
     principals,
+    quotas,
 )
-from surehand.activities.ledger.core.statements import rows_of
-from surehand.activities.ledger.core.store import open_ledger
-from surehand.activities.ledger.core.tables import quotas
 from surehand.activities.ledger.people.public_keys import kid_of, public_key
 from surehand.cli.principals import PrincipalChanged, PrincipalHistory, PrincipalList
 from surehand.cli.tenants import QuotaShown

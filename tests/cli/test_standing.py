@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from surehand.activities.ledger.core.people_tables import standing_approvals
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
+from surehand.activities.ledger.core.tables import standing_approvals
 from surehand.cli.standing import StandingChanged, StandingList, StandingShown, parse_until
 from surehand.client.messages import new_key
 from surehand.process.exits import WrongUse

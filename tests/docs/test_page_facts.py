@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from docs.screenshots import FOLDER, LARGEST, LARGEST_TOGETHER, NAMES, PAGE, file_of
-from surehand.activities.ledger.core.schema import metadata
 from surehand.activities.ledger.core.sealed import Sealed, SealedText
+from surehand.activities.ledger.core.tables import metadata
 from surehand.activities.ledger.people.passkeys import challenge_of, read
 from surehand.activities.ledger.people.public_keys import kid_of
 from surehand.cli.approvals_server import pages

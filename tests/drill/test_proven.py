@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surehand.activities.ledger.history.evidence import Evidence
+from surehand.activities.ledger.history.reads import Evidence
 from surehand.drill.consistency import calls_of, tally, turns_of
 from surehand.drill.people import ACTOR
 from surehand.drill.report import Tally

@@ -30,9 +30,13 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.effects.resolve import may_arrive_until
-from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
+from surehand.activities.ledger.history.audit import (
+    first_unproven,
+    verify_chain,
+    verify_entries,
+    verify_story,
+)
 from surehand.activities.ledger.history.reads import chain_of, effects_of, events_of
-from surehand.activities.ledger.history.signatures import first_unproven
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.mcp.tools import mcp_tools
 from surehand.activities.run_keys import LedgerKeys

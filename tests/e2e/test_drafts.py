@@ -14,7 +14,7 @@ from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import drafts
 from surehand.activities.ledger.history.reads import artifacts_of
-from surehand.activities.ledger.history.rebuilding import checkpoint_at
+from surehand.activities.ledger.history.recordings import rebuild_checkpoint
 from surehand.client.outcome import StreamedText, call_progress
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.values import Artifact
@@ -178,7 +178,7 @@ async def test_a_long_call_leaves_its_progress_in_the_ledger(stage: Stage) -> No
             lambda: stage.events(run, "step.progress"), lambda events: len(events) >= 2
         )
         doomed.kill()
-    then = await stage.ledger.transact(stage.tenant, checkpoint_at, run.run_id, told[0]["seq"])
+    then = await stage.ledger.transact(stage.tenant, rebuild_checkpoint, run.run_id, told[0]["seq"])
     [sha256] = {event["body"]["progress"].removeprefix("sha256:") for event in told}
     [kept] = await stage.ledger.transact(stage.tenant, artifacts_of, run.run_id)
     store = ArtifactStore(str(stage.folder), stage.ledger, largest_inline=1024)

@@ -18,9 +18,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from surehand import Client
+from surehand.activities.ledger import quotas
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import quota_usage
-from surehand.activities.ledger.quotas import limits, usage
 from surehand.client.connection import every_event
 from surehand.process.exits import StartNotTaken
 from surehand.worker import workflow_runner
@@ -40,8 +40,8 @@ from tests.ledger.quotas import limited
 @pytest.fixture(autouse=True)
 def endless_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no hour and no day end while a test runs."""
-    monkeypatch.setattr(usage, "HOUR_MS", 2 * int(time.time() * 1000))
-    monkeypatch.setattr(usage, "DAY_MS", 2 * int(time.time() * 1000))
+    monkeypatch.setattr(quotas, "HOUR_MS", 2 * int(time.time() * 1000))
+    monkeypatch.setattr(quotas, "DAY_MS", 2 * int(time.time() * 1000))
 
 
 def mails(order_id: str, *kinds: str, **rest: Any) -> Plan:
@@ -231,7 +231,7 @@ async def test_a_busy_tenant_holds_up_nobody(stage: Stage, order_id: str) -> Non
     async def watch() -> None:
         while True:
             with stage.ledger.transaction(stage.tenant) as tx:
-                seen.append(limits.open_runs(tx))
+                seen.append(quotas.count_open_runs(tx))
             await asyncio.sleep(0.05)
 
     async with stage.worker_here():
@@ -240,7 +240,7 @@ async def test_a_busy_tenant_holds_up_nobody(stage: Stage, order_id: str) -> Non
         small = [await stage.start(plan, tenant="acme") for _ in range(few)]
         await _all_end(small)
         with stage.ledger.transaction(stage.tenant) as tx:
-            left = limits.queued_runs(tx)
+            left = quotas.count_queued_runs(tx)
         await _all_end(large, 500)
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):

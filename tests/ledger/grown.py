@@ -10,7 +10,7 @@ from typing import Final
 import psycopg
 from sqlalchemy import Column, Table, make_url
 
-from surehand.activities.ledger.core.schema import metadata
+from surehand.activities.ledger.core.tables import metadata
 from tests.postgres_server import SUPERUSER
 
 #: What each run has of its own, and what nobody else has.

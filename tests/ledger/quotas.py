@@ -8,8 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from surehand.activities.ledger.core.tables import quota_usage
-from surehand.activities.ledger.quotas.limits import Limits, change_limits
-from surehand.activities.ledger.quotas.usage import DAY_MS, HOUR_MS
+from surehand.activities.ledger.quotas import DAY_MS, HOUR_MS, Limits, change_limits
 from tests.ledger.people import ADMINISTRATOR, Place, administration
 
 #: What says who has set the others.

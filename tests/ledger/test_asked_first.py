@@ -14,8 +14,8 @@ from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import compensations, outcomes
 from surehand.activities.ledger.effects.interventions import open_intervention
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
-from surehand.activities.ledger.history.doubts import Doubt, doubts
 from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.history.run_display import Doubt, read_doubts
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Committed, Entry, Held
@@ -113,7 +113,7 @@ def given(scene: Scene, state: str) -> tuple[Entry, str]:
 
 def looked_at(scene: Scene, intervention: str, after: timedelta = NOW, run_id: str = RUN) -> Doubt:
     with scene.tx(after) as tx:
-        return doubts(tx, run_id, [intervention])[intervention]
+        return read_doubts(tx, run_id, [intervention])[intervention]
 
 
 @pytest.mark.parametrize("state", ["in_doubt", "partial", "compensating"])
@@ -186,7 +186,7 @@ def test_a_doubt_of_another_run_that_goes_on_is_that_run_s_to_settle(scene: Scen
 def test_another_tenant_s_doubt_is_not_told(scene: Scene, other: Scene) -> None:
     _, intervention = other.asked(other.call())
     with scene.tx() as tx:
-        assert doubts(tx, RUN, [intervention]) == {}
+        assert read_doubts(tx, RUN, [intervention]) == {}
 
 
 SETTLED_ANSWERS = [ResolutionOutcome.COMPENSATED, ResolutionOutcome.GIVE_UP]

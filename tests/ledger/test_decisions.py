@@ -11,7 +11,7 @@ from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, notifications
-from surehand.activities.ledger.quotas.limits import QuotaUsedUp
+from surehand.activities.ledger.quotas import QuotaUsedUp
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
 from surehand.workflows.contracts.approvals import (
     Assurance,

@@ -29,7 +29,7 @@ from surehand.activities.ledger.history.audit import (
     without_forgotten,
 )
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
     Asked,

@@ -17,12 +17,12 @@ from surehand.activities.ledger.core.store import LedgerUnavailable, RunNotFound
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
 from surehand.activities.ledger.history.audit import (
-    from_lines,
-    to_lines,
+    read_lines,
     unverified_approvers,
     verify_chain,
     verify_entries,
     verify_story,
+    write_lines,
 )
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.workflows.contracts.base import ChainHead
@@ -233,7 +233,7 @@ async def test_an_untouched_run_passes_and_so_does_its_export(scene: Scene) -> N
     events, entries, head = await told(scene)
 
     assert unverified_approvers(events) == [named(events, "decision.accepted")["body"]["approver"]]
-    exported = from_lines(to_lines(events))
+    exported = read_lines(write_lines(events))
 
     for chain in (events, exported):
         assert verify_chain(chain, [head]) is None

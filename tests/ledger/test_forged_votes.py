@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.approvals.requests import refusal
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
+from surehand.activities.ledger.history.audit import first_unproven
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.activities.ledger.history.signatures import first_unproven
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,

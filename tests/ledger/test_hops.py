@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 
 from surehand.activities.effects.progress_checkpoints import following
 from surehand.activities.ledger.core.engine import CONNECTIONS, FOR_RENEWALS, KEPT_BACK
-from surehand.activities.ledger.core.session import Session
 from surehand.activities.ledger.core.store import (
     Ledger,
     LedgerUnavailable,
+    Session,
     Transaction,
     Turn,
     open_ledger,
@@ -34,8 +34,8 @@ from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.scene import RUN, SPEC, STEP, Scene
 
 LEDGER = Path(__file__).parents[2] / "activities" / "ledger"
-#: The door, the session of transactional tools, and what a notifier of the user's own looks like.
-AWAITED = {"core/session.py", "core/store.py", "outbox/notification.py"}
+#: The door, and what a notifier of the user's own looks like.
+AWAITED = {"core/store.py", "outbox/notification.py"}
 ENOUGH = 30.0  # seconds
 MINUTE = timedelta(minutes=1)
 #: Of a statement that does not end; any other ends in time, on a busy machine as well.

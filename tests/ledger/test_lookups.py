@@ -14,9 +14,8 @@ from surehand.activities.effects.reaper import settle_stale
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.tables import effects, interventions
-from surehand.activities.ledger.history.open_items import OpenItems, open_items
-from surehand.activities.ledger.history.recorded import recording_of
-from surehand.activities.ledger.history.recorded_view import recorded_view
+from surehand.activities.ledger.history.recordings import OpenItems, find_open_items, read_recording
+from surehand.activities.ledger.history.run_display import read_run_view
 from surehand.activities.ledger.steps.entries import UNASKED, Asked, Claimed, Entry
 from surehand.activities.tools.failures import OutcomeUnknown, ReportedFailure, Transient
 from surehand.activities.tools.tool import (
@@ -311,7 +310,7 @@ async def test_a_confirmed_failure_needs_no_human(scene: Scene, options: dict[st
     assert scene.rows(interventions) == []
     [settled] = scene.events(type_="effect.reconciled")
     assert (settled["body"]["rule"], settled["body"]["action"]) == ("lookup_not_found", "fail")
-    assert open_items(scene.events()) == OpenItems([], [], [], [])
+    assert find_open_items(scene.events()) == OpenItems([], [], [], [])
 
 
 async def test_a_reported_failure_is_told_to_the_next_attempt(scene: Scene) -> None:
@@ -374,7 +373,7 @@ async def test_a_reported_failure_is_shown_truly(scene: Scene, answer: Any) -> N
         await last_of(scene, loaded)
 
     with scene.tx() as tx:
-        recorded, told = recording_of(tx, RUN), recorded_view(tx, RUN).timeline
+        recorded, told = read_recording(tx, RUN), read_run_view(tx, RUN).timeline
 
     assert {call.step_id for call in recorded.calls} == {STEP}
     assert len(provider.keys) == 1

@@ -21,7 +21,7 @@ from surehand.activities.ledger.core.tables import (
     runs,
 )
 from surehand.activities.ledger.effects import compensations
-from surehand.activities.ledger.history.open_items import OpenItems, open_items
+from surehand.activities.ledger.history.recordings import OpenItems, find_open_items
 from surehand.activities.ledger.runs import lifecycle
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
@@ -38,7 +38,7 @@ def left_by(scene: Scene, state: RunState | None) -> OpenItems:
     if state is not None:
         with scene.tx() as tx:
             lifecycle.close_run(tx, CloseRun(tenant=scene.tenant, run_id=RUN, state=state))
-    return open_items(scene.events())
+    return find_open_items(scene.events())
 
 
 def test_a_standing_effect_is_open_only_if_it_should_be_undone(scene: Scene) -> None:

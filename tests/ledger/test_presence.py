@@ -16,11 +16,17 @@ import pytest
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core import presence
 from surehand.activities.ledger.core.engine import make_engine
-from surehand.activities.ledger.core.people_tables import grants, principal_changes, principal_keys
-from surehand.activities.ledger.core.people_tables import principals as people
 from surehand.activities.ledger.core.presence import Presence, presence_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction, open_ledger
-from surehand.activities.ledger.core.tables import effects, events, runs
+from surehand.activities.ledger.core.tables import (
+    effects,
+    events,
+    grants,
+    principal_changes,
+    principal_keys,
+    runs,
+)
+from surehand.activities.ledger.core.tables import principals as people
 from surehand.activities.ledger.history.stats import Spread, Stats, StatsScope, stats
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Kind, Principal, PrincipalError, changes

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import Connection, make_url
 
 from surehand.activities.ledger.core.engine import make_engine
-from surehand.activities.ledger.core.schema import metadata
 from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.tables import metadata
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import artifacts
 from surehand.activities.ledger.steps.artifacts import Kept

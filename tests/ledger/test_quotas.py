@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import approvals, effects, quota_usage, runs
 from surehand.activities.ledger.effects import claims, outcomes
-from surehand.activities.ledger.quotas import limits
-from surehand.activities.ledger.quotas.limits import (
+from surehand.activities.ledger.quotas import (
+    DAY_MS,
+    HOUR_MS,
     Limits,
     OverQuota,
     QuotaUsedUp,
-    change_limits,
-    limits_of,
-)
-from surehand.activities.ledger.quotas.usage import (
-    DAY_MS,
-    HOUR_MS,
     add_spent,
-    overview,
+    admit_run,
+    change_limits,
+    count_open_runs,
+    count_queued_runs,
+    read_limits,
+    read_quotas,
     require_unspent,
 )
 from surehand.activities.ledger.runs import lifecycle
@@ -52,7 +52,7 @@ def admitted(scene: Scene) -> set[str]:
 
 def admit(scene: Scene, run_id: str) -> QuotaWait | None:
     with scene.tx() as tx:
-        return limits.admit(tx, run_id)
+        return admit_run(tx, run_id)
 
 
 def _now_ms(scene: Scene) -> int:
@@ -123,7 +123,7 @@ def test_a_child_run_is_admitted_with_its_parent_and_counts_for_nothing(scene: S
 
     assert admitted(scene) == {RUN, f"{RUN}~s"}
     with scene.tx() as tx:
-        assert (limits.open_runs(tx), limits.queued_runs(tx)) == (1, 0)
+        assert (count_open_runs(tx), count_queued_runs(tx)) == (1, 0)
 
 
 def test_a_run_over_the_quota_leaves_nothing_where_what_is_over_is_rejected(scene: Scene) -> None:
@@ -218,7 +218,7 @@ def test_money_is_added_exactly(scene: Scene) -> None:
     with scene.tx() as tx:
         for money in ("0.1", "0.2", "0.0000000001"):
             add_spent(tx, Usage(money=money))
-        assert overview(tx).uses[-1].used == "0.300000001"
+        assert read_quotas(tx).uses[-1].used == "0.300000001"
         add_spent(tx, Usage(money="1000000000000"))
     [row] = scene.rows(quota_usage, kind="money")
     assert row["used"] == 2**63 - 1, "more than the column holds: it stays there, and is over"
@@ -227,7 +227,7 @@ def test_money_is_added_exactly(scene: Scene) -> None:
 def test_what_is_not_limited_is_not_counted(scene: Scene) -> None:
     with scene.tx(NOW) as tx:
         add_spent(tx, Usage(tokens=5, money="5"))
-        assert limits_of(tx) == Limits()
+        assert read_limits(tx) == Limits()
     limited(scene, open_runs=1)
     with scene.tx() as tx:
         add_spent(tx, Usage(tokens=5, money="5"))
@@ -241,7 +241,7 @@ def test_an_overview_says_what_is_used_and_what_waits(scene: Scene) -> None:
     scene.open_run("waits")
     scene.claimed(scene.call())
     with scene.tx() as tx:
-        found = overview(tx)
+        found = read_quotas(tx)
 
     assert {use.quota: (use.used, use.limit) for use in found.uses} == {
         Quota.OPEN_RUNS: ("1", "1"),
@@ -267,7 +267,7 @@ async def test_of_two_changes_of_quotas_at_once_none_is_lost(scene: Scene) -> No
     await changing
 
     with scene.tx() as tx:
-        limits = limits_of(tx)
+        limits = read_limits(tx)
     assert (limits.open_runs, limits.weight, limits.set_by) == (4, 2.0, "bob")
 
 

@@ -14,8 +14,12 @@ from surehand.activities.ledger.core.store import RunNotFound
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import reconcile
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.history.recorded import Recording, key_entries, recording_of
-from surehand.activities.ledger.history.recorded_view import _RECOVERY, recorded_view, recovery_of
+from surehand.activities.ledger.history.recordings import (
+    Recording,
+    read_key_entries,
+    read_recording,
+)
+from surehand.activities.ledger.history.run_display import _RECOVERY, read_recovery, read_run_view
 from surehand.activities.ledger.runs import checkpoints, lifecycle
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
 from surehand.activities.ledger.steps.artifacts import Kept
@@ -138,7 +142,7 @@ KEY = ("payments.refund", "refund:order-1001")
 
 def recording(scene: Scene, run_id: str, seq: int | None = None) -> Recording:
     with scene.tx() as tx:
-        return recording_of(tx, run_id, seq)
+        return read_recording(tx, run_id, seq)
 
 
 def told(found: Recording) -> list[tuple[str, Any, bool]]:
@@ -160,11 +164,11 @@ def test_a_replayed_effect_is_a_recorded_call_of_the_run_that_has_replayed_it(sc
 
 
 async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scene: Scene) -> None:
-    before = await scene.ledger.transact(scene.tenant, key_entries, [KEY])
+    before = await scene.ledger.transact(scene.tenant, read_key_entries, [KEY])
     request = scene.call()
     scene.committed(request)
     held = await scene.ledger.transact(
-        scene.tenant, key_entries, [KEY, ("payments.refund", "other")]
+        scene.tenant, read_key_entries, [KEY, ("payments.refund", "other")]
     )
     begun = scene.begin_undo()
     undo = scene.undo(begun.entry)  # type: ignore[union-attr]
@@ -173,7 +177,7 @@ async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scen
     assert before == {}
     assert (held.keys(), held[KEY].state) == ({KEY}, "committed")
     assert held[KEY].identity_hash == request.identity_hash
-    assert await scene.ledger.transact(scene.tenant, key_entries, [KEY]) == {}
+    assert await scene.ledger.transact(scene.tenant, read_key_entries, [KEY]) == {}
     assert (recording(scene, RUN)).undone == {STEP}
 
 
@@ -209,7 +213,7 @@ def test_the_view_has_steps_effects_approvals_doubts_and_the_story(scene: Scene)
     gated = scene.ask_approval(scene.call(step_id="asks", key="three"), description="Refund 5 EUR")
 
     with scene.tx() as tx:
-        view = recorded_view(tx, RUN)
+        view = read_run_view(tx, RUN)
 
     result = view.result
     assert (result.run_id, result.state, view.tenant) == (RUN, RunState.RUNNING, scene.tenant)
@@ -239,9 +243,9 @@ def test_an_ended_run_waits_for_nothing_and_another_tenant_s_is_not_found(scene:
         lifecycle.close_run(tx, asked)
 
     with scene.tx() as tx:
-        view = recorded_view(tx, RUN)
+        view = read_run_view(tx, RUN)
         with pytest.raises(RunNotFound):
-            recorded_view(tx, OTHER_RUN)
+            read_run_view(tx, OTHER_RUN)
 
     assert (view.result.state, view.result.waiting_for, view.pending) == ("failed", [], [])
 
@@ -259,8 +263,8 @@ def test_how_an_outcome_was_found_out_is_told_of_its_own_step_alone(scene: Scene
         assert isinstance(reconcile.after_not_found(tx, again, later.entry, forward=True), Claimed)
 
     with scene.tx() as tx:
-        told = recovery_of(tx, RUN, "refund")
-        assert recovery_of(tx, RUN, "other") == ()
+        told = read_recovery(tx, RUN, "refund")
+        assert read_recovery(tx, RUN, "other") == ()
 
     assert [line.text for line in told] == [
         "the worker died during payments.refund, or was cut off: nobody knew whether it had"

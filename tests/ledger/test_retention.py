@@ -22,8 +22,6 @@ from sqlalchemy import text, update
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.ledger.core.people_tables import standing_uses
-from surehand.activities.ledger.core.schema import metadata
 from surehand.activities.ledger.core.statements import delete_rows, update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, open_ledger
 from surehand.activities.ledger.core.tables import (
@@ -34,11 +32,13 @@ from surehand.activities.ledger.core.tables import (
     decisions,
     effects,
     events,
+    metadata,
     notifications,
     plans,
     replays,
     retentions,
     runs,
+    standing_uses,
     steerings,
     steps,
 )
@@ -48,9 +48,8 @@ from surehand.activities.ledger.outbox import notification_rows as outbox
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.retention import deletion, hiding
-from surehand.activities.ledger.retention.content import Content, Exported
-from surehand.activities.ledger.retention.hiding import CannotKeep, RunHidden
-from surehand.activities.ledger.retention.policy import Policy, parse
+from surehand.activities.ledger.retention.deletion import Content, Exported
+from surehand.activities.ledger.retention.hiding import CannotKeep, Policy, RunHidden, parse_policy
 from surehand.activities.ledger.runs import checkpoints as saved_checkpoints
 from surehand.activities.ledger.runs import lifecycle, steering
 from surehand.activities.ledger.runs.lifecycle import RunIdTaken
@@ -205,11 +204,11 @@ async def test_a_run_is_hidden_first_and_deleted_later(office: Office) -> None:
 
 def hold_and_release(office: Office) -> None:
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
-        assert hiding.keep(tx, CHILD, by="rita", reason="a lawsuit") == [RUN, CHILD]
-        assert hiding.hidden(tx, RUN) is None
+        assert hiding.hold_run(tx, CHILD, by="rita", reason="a lawsuit") == [RUN, CHILD]
+        assert hiding.read_hidden(tx, RUN) is None
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
         assert hiding.why_kept(tx, RUN) == "held by rita: a lawsuit"
-        assert hiding.release(tx, RUN, by="rita") == [RUN, CHILD]
+        assert hiding.release_run(tx, RUN, by="rita") == [RUN, CHILD]
 
 
 async def test_a_deleted_runs_key_makes_no_second_effect(office: Office) -> None:
@@ -271,7 +270,7 @@ async def test_what_is_open_about_a_run_keeps_it_and_is_named(office: Office, wh
     office.end(*ended, state=state)
     if what == "held":
         with office.retention.ledger.transaction(scene.tenant) as tx:
-            hiding.keep(tx, RUN, by="rita", reason="")
+            hiding.hold_run(tx, RUN, by="rita", reason="")
         says = "held by rita"
     if what == "temporal":
 
@@ -327,7 +326,7 @@ async def test_outputs_go_before_their_run_and_a_call_under_the_key_says_so(offi
     await lived(office)
     scene = office.scene
 
-    await office.round(parse("outputs=0s,artifacts=0s,messages=0s,grace=0s"))
+    await office.round(parse_policy("outputs=0s,artifacts=0s,messages=0s,grace=0s"))
 
     assert scene.rows(artifacts, step_id=STEP) == [] and scene.rows(notifications) == []
     assert {row["output"] for row in scene.rows(steps)} == {None}
@@ -371,7 +370,9 @@ async def test_an_artifact_that_another_run_has_stays_readable(office: Office) -
     assert await store.read(scene.tenant, OTHER_RUN, kept.artifact) == "x" * 9000
 
 
-@pytest.mark.parametrize("policy", [Policy(), parse("runs=9999d")], ids=["none", "nothing is old"])
+@pytest.mark.parametrize(
+    "policy", [Policy(), parse_policy("runs=9999d")], ids=["none", "nothing is old"]
+)
 async def test_an_unreferred_file_goes_a_day_later(office: Office, policy: Policy) -> None:
     scene, store = office.scene, office.retention.artifacts
     kept = await store.keep(scene.tenant, RUN, "x" * 9000)
@@ -467,17 +468,18 @@ async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) 
     await lived(office)
     await office.round(replace(AT_ONCE, grace=DAY))
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
-        assert deletion.over(tx) == []
-        hiding.keep(tx, RUN, by="rita", reason="")
+        assert deletion.find_over(tx) == []
+        hiding.hold_run(tx, RUN, by="rita", reason="")
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
-        hiding.release(tx, RUN, by="rita")
+        hiding.release_run(tx, RUN, by="rita")
         assert (
-            hiding.hide(tx, hiding.Candidate(RUN, 0, ("runs",)), by="r", grace=timedelta(0)) is None
+            hiding.hide_kinds(tx, hiding.Candidate(RUN, 0, ("runs",)), by="r", grace=timedelta(0))
+            is None
         )
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
-        deletion.go(tx, RUN, "runs", by="rita")
+        deletion.let_go(tx, RUN, "runs", by="rita")
         with pytest.raises(CannotKeep, match="run run-1 is being deleted since"):
-            hiding.keep(tx, RUN, by="rita", reason="")
+            hiding.hold_run(tx, RUN, by="rita", reason="")
     assert {row["run_id"] for row in office.scene.rows(bars)} == {RUN, CHILD}
 
 
@@ -489,8 +491,8 @@ async def test_nobody_rests_on_content_that_is_going(office: Office, kind: str) 
     scene.open_run(OTHER_RUN)
     candidate = hiding.Candidate(RUN, 0, (kind,))
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        assert hiding.hide(tx, candidate, by="r", grace=timedelta(0)) is None
-        assert isinstance(deletion.go(tx, RUN, kind, by="rita"), deletion.Going)
+        assert hiding.hide_kinds(tx, candidate, by="r", grace=timedelta(0)) is None
+        assert isinstance(deletion.let_go(tx, RUN, kind, by="rita"), deletion.Going)
 
     refused = scene.claim(scene.call(run_id=OTHER_RUN))
 
@@ -506,11 +508,11 @@ async def test_what_another_run_has_come_to_rest_on_does_not_go(office: Office) 
     scene.open_run(OTHER_RUN)
     candidate = hiding.Candidate(RUN, 0, ("outputs",))
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        assert hiding.hide(tx, candidate, by="r", grace=timedelta(0)) is None
+        assert hiding.hide_kinds(tx, candidate, by="r", grace=timedelta(0)) is None
     assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
 
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        kept = deletion.go(tx, RUN, "outputs", by="rita")
+        kept = deletion.let_go(tx, RUN, "outputs", by="rita")
 
     assert isinstance(kept, str)
     assert f"run {OTHER_RUN} rests on entry" in kept
@@ -557,11 +559,11 @@ async def test_an_old_checkpoint_is_hidden_exported_and_deleted(office: Office) 
         hidden = update_rows(checkpoints, name="over")
         tx.execute(hidden.values(delete_after_ms=checkpoints.c.hidden_ms))
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        hiding.keep(tx, RUN, by="rita", reason="")
+        hiding.hold_run(tx, RUN, by="rita", reason="")
     assert names(office) == ["over", "still-there"]
     assert (await office.round(Policy(grace=timedelta(0)))).hidden == []
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        hiding.release(tx, RUN, by="rita")
+        hiding.release_run(tx, RUN, by="rita")
 
     second = await office.round(Policy(grace=timedelta(0)))
 
@@ -592,10 +594,10 @@ async def test_held_and_unexported_checkpoints_stay(office: Office) -> None:
     at_once, scene = Policy(grace=timedelta(0)), office.scene
     save(scene, "over", after=-2 * WEEK)
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        hiding.keep(tx, RUN, by="rita", reason="")
+        hiding.hold_run(tx, RUN, by="rita", reason="")
     assert (await office.round(at_once)) == Round()
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        hiding.release(tx, RUN, by="rita")
+        hiding.release_run(tx, RUN, by="rita")
 
     silent = replace(office, retention=replace(office.retention, export=None))
     done = await silent.round(at_once)
@@ -620,7 +622,7 @@ async def test_exports_precede_deletion(office: Office, kind: str, table: str, s
     await lived(office)
     before = [row for row in rows_by_name(office, table) if row["run_id"] == RUN]
 
-    done = await office.round(parse(f"{kind}=0s,grace=0s"))
+    done = await office.round(parse_policy(f"{kind}=0s,grace=0s"))
 
     [part] = done.deleted
     assert str(office.folder / "exports" / f"{RUN}+{kind}.jsonl") in part.exports
@@ -635,7 +637,7 @@ async def test_exports_precede_deletion(office: Office, kind: str, table: str, s
 async def test_what_the_store_has_of_it_is_in_its_export_too(office: Office, kind: str) -> None:
     await lived(office)
 
-    await office.round(parse(f"{kind}=0s,grace=0s"))
+    await office.round(parse_policy(f"{kind}=0s,grace=0s"))
 
     files = [one for one in office.exported(f"{RUN}+{kind}") if "file" in one]
     assert all(MARKER.encode() in base64.b64decode(one["base64"]) for one in files)
@@ -653,7 +655,7 @@ async def test_a_lost_file_is_named_in_the_export(office: Office) -> None:
         if path.is_file():
             path.unlink()
 
-    done = await office.round(parse("artifacts=0s,grace=0s"))
+    done = await office.round(parse_policy("artifacts=0s,grace=0s"))
 
     assert [one.kinds for one in done.deleted] == [("artifacts",)]
     [lost] = [one for one in office.exported(f"{RUN}+artifacts") if "file" in one]
@@ -662,13 +664,13 @@ async def test_a_lost_file_is_named_in_the_export(office: Office) -> None:
 
 async def test_broken_rounds_keep_exports(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await lived(office)
-    policy = parse("messages=0s,grace=0s")
+    policy = parse_policy("messages=0s,grace=0s")
 
     def dies(*_: Any, **__: Any) -> Any:
         raise LedgerUnavailable("the process is gone")
 
     with monkeypatch.context() as patched, pytest.raises(LedgerUnavailable):
-        patched.setattr(deletion, "delete", dies)
+        patched.setattr(deletion, "delete_going", dies)
         await office.round(policy)
     assert not (office.folder / "store" / payloads_of(RUN)).exists()
 
@@ -681,7 +683,7 @@ async def test_broken_rounds_keep_exports(office: Office, monkeypatch: pytest.Mo
 
 async def test_changes_are_exported_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await lived(office)
-    policy, write = parse("messages=0s,grace=0s"), office.retention.export
+    policy, write = parse_policy("messages=0s,grace=0s"), office.retention.export
     assert write is not None
 
     async def late(content: Content, files: Files) -> Exported:
@@ -712,7 +714,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.retention import deletion
-from surehand.activities.ledger.retention.policy import Policy
+from surehand.activities.ledger.retention.hiding import Policy
 from tests.ledger.scene import Scene
 from tests.ledger.test_retention import AT_ONCE, office_of
 
@@ -723,7 +725,7 @@ async def main(url, tenant, folder, where):
     async with open_ledger(url) as keeper:
         office = office_of(Scene(keeper, tenant), keeper, Path(folder))
         if where == "rows":
-            deletion.delete = die
+            deletion.delete_going = die
         else:
             type(office.retention.artifacts.blobs).remove = die
         await office.round(AT_ONCE)

@@ -24,9 +24,9 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.activities.ledger.retention import deletion, hiding, policy
-from surehand.activities.ledger.retention.content import Content, Exported
-from surehand.activities.ledger.retention.policy import LastRound, Policy, parse
+from surehand.activities.ledger.retention import deletion, hiding
+from surehand.activities.ledger.retention.deletion import Content, Exported
+from surehand.activities.ledger.retention.hiding import LastRound, Policy, parse_policy
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts
 from surehand.activities.retention import Files, Kept, Round
@@ -58,9 +58,9 @@ async def office(scene: Scene, keeper: Ledger, tmp_path: Path) -> Office:
 def switched(office: Office, *, hold: bool) -> None:
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
         if hold:
-            hiding.keep(tx, RUN, by="rita", reason="a lawsuit")
+            hiding.hold_run(tx, RUN, by="rita", reason="a lawsuit")
         else:
-            hiding.release(tx, RUN, by="rita")
+            hiding.release_run(tx, RUN, by="rita")
 
 
 def gone(done: Round) -> list[str]:
@@ -88,11 +88,11 @@ async def test_an_unexportable_run_is_named(office: Office, error: SurehandError
     first, second = await failing.round(), await failing.round()
 
     assert gone(first) == [OTHER_RUN] and first.files.aside == 1
-    ended = await office.retention.ledger.transact(office.scene.tenant, policy.last_round)
+    ended = await office.retention.ledger.transact(office.scene.tenant, hiding.read_last_round)
     assert ended == LastRound(age=None, failed=True)
     assert first.kept == second.kept == [Kept(RUN, str(error), error.code)]
     assert gone(await office.round()) == [RUN]
-    ended = await office.retention.ledger.transact(office.scene.tenant, policy.last_round)
+    ended = await office.retention.ledger.transact(office.scene.tenant, hiding.read_last_round)
     assert ended is not None and ended.age is not None and not ended.failed
 
 
@@ -117,7 +117,7 @@ async def test_stuck_drafts_keep_one_run(office: Office, monkeypatch: pytest.Mon
 
 
 async def test_a_refused_deletion_is_named(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    delete = deletion.delete
+    delete = deletion.delete_going
 
     def refused(tx: Any, going: deletion.Going, **how: Any) -> Any:
         if going.root == RUN:
@@ -125,7 +125,7 @@ async def test_a_refused_deletion_is_named(office: Office, monkeypatch: pytest.M
             tx.execute(delete_rows(events, run_id=OTHER_RUN))
         return delete(tx, going, **how)
 
-    monkeypatch.setattr(deletion, "delete", refused)
+    monkeypatch.setattr(deletion, "delete_going", refused)
 
     done = await office.round()
 
@@ -145,7 +145,7 @@ async def test_what_concerns_all_runs_ends_the_round(office: Office, error: Sure
     with pytest.raises(type(error)):
         await replace(office, retention=replace(office.retention, export=fails)).round()
 
-    ended = await office.retention.ledger.transact(office.scene.tenant, policy.last_round)
+    ended = await office.retention.ledger.transact(office.scene.tenant, hiding.read_last_round)
     assert ended == LastRound(age=None, failed=True)
 
 
@@ -220,7 +220,7 @@ async def test_a_deleted_run_is_neither_held_nor_released_and_its_chain_stays_as
 ) -> None:
     office = office_of(scene, keeper, tmp_path)
     await lived(office)
-    await office.round(parse("outputs=0s,grace=0s"))
+    await office.round(parse_policy("outputs=0s,grace=0s"))
     await office.round()
     with scene.tx() as tx:
         _, _, before = chain_of(tx, RUN)
@@ -234,7 +234,7 @@ async def test_a_deleted_run_is_neither_held_nor_released_and_its_chain_stays_as
 
 
 async def test_an_unexported_run_can_be_held(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse("steps=0s,grace=0s")
+    office, policy = office_of(scene, keeper, tmp_path), parse_policy("steps=0s,grace=0s")
     await lived(office)
 
     async def full(content: Content, files: Files) -> Exported:
@@ -250,7 +250,7 @@ async def test_an_unexported_run_can_be_held(scene: Scene, keeper: Ledger, tmp_p
 async def test_a_kind_that_is_going_cannot_be_held_and_is_named(
     scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
     await lived(office)
 
     async def fails(folder: str) -> None:
@@ -268,16 +268,16 @@ async def test_a_kind_that_is_going_cannot_be_held_and_is_named(
 async def test_a_run_that_is_held_after_a_round_has_listed_it_loses_no_file(
     scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
     await lived(office)
     files = office.files()
 
     async def listed(made: Any) -> Any:
-        found = await keeper.transact(scene.tenant, deletion.over)
+        found = await keeper.transact(scene.tenant, deletion.find_over)
         switched(office, hold=True)
         return found
 
-    monkeypatch.setattr(type(office.retention), "_over", listed)
+    monkeypatch.setattr(type(office.retention), "_find_over", listed)
 
     done = await office.round(policy)
 
@@ -286,7 +286,7 @@ async def test_a_run_that_is_held_after_a_round_has_listed_it_loses_no_file(
 
 
 async def test_two_rounds_keep_a_whole_export(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
     await lived(office)
     export = office.retention.export
     assert export is not None
@@ -335,7 +335,7 @@ async def test_lost_or_foreign_files_are_told(scene: Scene, keeper: Ledger, tmp_
     office.end(run_id)
     empty = type(store)(str(tmp_path / "empty"), keeper, largest_inline=8 * 1024)
     unmounted = replace(office, retention=replace(office.retention, artifacts=empty))
-    policy = parse("artifacts=0s,grace=0s")
+    policy = parse_policy("artifacts=0s,grace=0s")
 
     done = await unmounted.round(policy)
 
@@ -354,7 +354,7 @@ async def test_lost_or_foreign_files_are_told(scene: Scene, keeper: Ledger, tmp_
 async def test_a_row_that_changes_as_its_files_go_leaves_both_exports_named(
     scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
     await lived(office)
     blobs = office.retention.artifacts.blobs
     remove = blobs.remove
@@ -378,7 +378,7 @@ async def test_a_row_that_changes_as_its_files_go_leaves_both_exports_named(
 
 
 async def test_a_changed_row_keeps_its_files(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse("messages=0s,grace=0s")
+    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
     await lived(office)
     files, export = office.files(), office.retention.export
     assert export is not None
@@ -402,7 +402,7 @@ async def test_a_checkpoints_document_stays(scene: Scene, keeper: Ledger, tmp_pa
         artifact_rows.record(tx, RUN, STEP, kept)
     office.end(RUN)
 
-    await office.round(parse("artifacts=0s,grace=0s"))
+    await office.round(parse_policy("artifacts=0s,grace=0s"))
 
     assert [row["step_id"] for row in scene.rows(artifacts)] == ["checkpoint:before"]
     exported = [one for one in office.exported(f"{RUN}+artifacts") if "row" in one]

@@ -13,7 +13,7 @@ from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import ALL, APPEND_ONLY
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.retention import hiding, policy
+from surehand.activities.ledger.retention import hiding
 from surehand.activities.ledger.runs import keys, lifecycle, steering
 from surehand.activities.ledger.runs.tenant_cell import add_tenant
 from surehand.activities.ledger.steps import artifacts, drafts
@@ -100,9 +100,9 @@ def hidden_and_held(scene: Scene, database: Database) -> None:
     retention = Ledger(make_engine(url.render_as_string(hide_password=False)))
     with retention.transaction(scene.tenant) as tx:
         old = hiding.Candidate("old", 0, ("runs",))
-        assert hiding.hide(tx, old, by="rita", grace=timedelta(days=1)) is None
-        hiding.keep(tx, OTHER_RUN, by="rita", reason="")
-        policy.record_round(tx, failed=False)
+        assert hiding.hide_kinds(tx, old, by="rita", grace=timedelta(days=1)) is None
+        hiding.hold_run(tx, OTHER_RUN, by="rita", reason="")
+        hiding.record_round(tx, failed=False)
     retention.close()
 
 

@@ -25,7 +25,7 @@ from surehand.activities.ledger.core.tables import runs as run_table
 from surehand.activities.ledger.core.tables import steps as step_table
 from surehand.activities.ledger.effects import claims, outcomes, reconcile, run_tree
 from surehand.activities.ledger.history import reads
-from surehand.activities.ledger.history.open_items import open_items
+from surehand.activities.ledger.history.recordings import find_open_items
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.lifecycle import (
     EndedByItself,
@@ -457,11 +457,11 @@ def test_a_second_life_that_fails_is_on_record_as_failed(scene: Scene) -> None:
     scene.committed(scene.call())
     ends(scene)
     goes_on(scene)
-    assert open_items(scene.events()).uncompensated == []
+    assert find_open_items(scene.events()).uncompensated == []
     ends(scene, RunState.FAILED, SECOND)
 
     assert (scene.row(run_rows))["state"] == "failed"
-    assert len(open_items(scene.events()).uncompensated) == 1
+    assert len(find_open_items(scene.events()).uncompensated) == 1
 
 
 def test_what_a_life_has_skipped_the_next_one_may_skip_as_well(scene: Scene) -> None:

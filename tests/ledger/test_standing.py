@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from surehand.activities.ledger.approvals.decisions import Edited
-from surehand.activities.ledger.core.people_tables import standing_uses
 from surehand.activities.ledger.core.store import LedgerUnavailable
-from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.core.tables import approvals, decisions, standing_uses
 from surehand.activities.ledger.history.audit import (
     unverified_approvers,
     verify_chain,

@@ -13,8 +13,13 @@ from sqlalchemy.exc import DBAPIError
 from surehand.activities.ledger.approvals import standing_grants
 from surehand.activities.ledger.approvals.standing import Standing
 from surehand.activities.ledger.approvals.standing_grants import StandingError
-from surehand.activities.ledger.core.people_tables import standing_approvals, standing_uses
-from surehand.activities.ledger.core.tables import approvals, decisions, effects
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    decisions,
+    effects,
+    standing_approvals,
+    standing_uses,
+)
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
 from surehand.activities.tools.tool import Tool

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import update
 
 from surehand.activities.ledger.core.tables import effects, runs
+from surehand.activities.ledger.history.audit import first_unproven
 from surehand.activities.ledger.history.reads import chain_of
-from surehand.activities.ledger.history.signatures import first_unproven
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.public_keys import decoded
 from surehand.activities.ledger.people.starts import StartRefused, marked_starter

@@ -83,7 +83,7 @@ def test_owners_alone_make_such_tables(postgres_database: Database, role: str, w
 def test_a_namesake_deletes_no_open_or_held_run(scene: Scene, keeper: Ledger, table: Table) -> None:
     scene.committed(scene.approved(scene.call()))
     with keeper.transaction(scene.tenant) as tx:
-        hiding.keep(tx, RUN, by="lena", reason="legal hold")
+        hiding.hold_run(tx, RUN, by="lena", reason="legal hold")
     before = scene.rows(table)
     assert before
 

@@ -15,8 +15,7 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
-from surehand.activities.ledger.core.prepared import PreparedStatement
-from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.statements import PreparedStatement, rows_of
 from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import ALL, metadata, runs, tenants
 from surehand.activities.ledger.effects import (

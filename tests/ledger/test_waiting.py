@@ -16,8 +16,8 @@ from surehand.activities.ledger.approvals.own_decisions import Moment, own_decis
 from surehand.activities.ledger.approvals.waiting import Group, ListPlace, Search, groups, waiting
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import approvals
-from surehand.activities.ledger.history.one_approval import one_approval, place_of
-from surehand.activities.ledger.retention.policy import Policy
+from surehand.activities.ledger.history.run_display import read_approval, read_progress
+from surehand.activities.ledger.retention.hiding import Policy
 from surehand.activities.ledger.steps import foreign
 from surehand.workflows.contracts.approvals import DecisionOutcome
 from surehand.workflows.contracts.values import ForeignContent
@@ -348,7 +348,7 @@ def test_it_tells_the_call_who_has_said_yes_and_who_is_left_out(scene: Scene) ->
     scene.decide(gated)
 
     with scene.tx() as tx:
-        one = one_approval(tx, f"{RUN}/{STEP}/1")
+        one = read_approval(tx, f"{RUN}/{STEP}/1")
     assert one is not None
     assert (one.row["params"], one.row["answers"]) == (gated.params, ["sent twice"])
     assert [(said["approver"], said["verdict"]) for said in one.decisions] == [
@@ -369,7 +369,7 @@ def test_it_tells_what_was_edited_and_what_the_same_key_has_done_before(scene: S
     scene.committed(scene.call(step_id="other"))
 
     with scene.tx() as tx:
-        one = one_approval(tx, again.approval_id or "")
+        one = read_approval(tx, again.approval_id or "")
     assert one is not None and one.replaces is not None
     assert one.replaces["params"] == first.params
     assert [(entry["step_id"], entry["state"]) for entry in one.entries] == [("other", "committed")]
@@ -379,12 +379,12 @@ def test_another_tenant_s_request_is_none(scene: Scene, other: Scene) -> None:
     other.ask_approval(other.call())
 
     with scene.tx() as tx:
-        assert one_approval(tx, f"{RUN}/{STEP}/1") is None
+        assert read_approval(tx, f"{RUN}/{STEP}/1") is None
 
 
 def test_how_far_a_run_has_come_grows_with_each_event(scene: Scene) -> None:
     with scene.tx() as tx:
-        before, _ = place_of(tx, RUN)
+        before, _ = read_progress(tx, RUN)
     scene.ask_approval(scene.call(), expires_in=timedelta(hours=1))
     with scene.tx() as tx:
-        assert place_of(tx, RUN)[0] == before + 1
+        assert read_progress(tx, RUN)[0] == before + 1

@@ -17,7 +17,7 @@ from hypothesis import example, given, note
 from hypothesis import strategies as st
 from temporalio.service import RPCError
 
-from surehand.activities.ledger.history.evidence import runs_of
+from surehand.activities.ledger.history.reads import runs_of
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.drill.case import reset
 from surehand.drill.consistency import RunTree

@@ -9,7 +9,7 @@ from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
-from surehand.activities.ledger.history.doubts import Doubt, EntryEvent
+from surehand.activities.ledger.history.run_display import Doubt, EntryEvent
 from surehand.cli.approvals import diff
 from surehand.cli.approvals_server.pages import MOST_OF_ONE, Followers
 from surehand.cli.approvals_server.runs import MOST_DRAWN, WIDEST_DRAWN, doubted, run_graph

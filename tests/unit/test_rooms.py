@@ -240,14 +240,11 @@ MAKERS: Final = {"rows_of", "update_rows", "insert_row", "ours"}
 BY_HAND: Final = {
     "core/engine.py": "text",  # locks and what a server says of itself: of no table
     "core/migrate.py": "text",  # what a server says of its roles and functions
-    "core/standbys.py": "text",  # what a server says of its standbys
     "core/tables.py": "text",  # conditions of indexes
-    "core/people_tables.py": "text",
-    "core/tenant_tables.py": "text",
     # ON CONFLICT is a dialect's own; the tenant is a value of each row.
     "core/transaction.py": "dialect.insert(table)",
     "steps/attempts.py": ".insert(steps)",
-    "quotas/usage.py": ".insert(quota_usage)",
+    "quotas.py": ".insert(quota_usage)",
 }
 BAR: Final = {"run_id": "r", "step_id": "s", "barred_ms": 1}
 TABLES: Final = frozenset(metadata.tables)

@@ -17,11 +17,11 @@ from surehand.activities.ledger.core.transaction import NoKeys
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.effects.resolve import settle
 from surehand.activities.ledger.effects.undone import must_be_told, tell_replayers
-from surehand.activities.ledger.history.audit import erasure, verify_chain
+from surehand.activities.ledger.history.audit import find_erasure, verify_chain
 from surehand.activities.ledger.history.reads import chain_of, interventions_of
-from surehand.activities.ledger.history.recorded_view import open_doubts
-from surehand.activities.ledger.retention.content import content_of
-from surehand.activities.ledger.retention.hiding import keep
+from surehand.activities.ledger.history.run_display import read_open_doubts
+from surehand.activities.ledger.retention.deletion import content_of
+from surehand.activities.ledger.retention.hiding import hold_run
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.runs.erasure import NotErasable, erase
 from surehand.activities.ledger.steps.artifacts import Kept
@@ -218,7 +218,7 @@ async def test_an_erased_run_is_read_by_nobody_and_its_chain_holds(sealed: Ledge
         await sealed.transact(TENANT, lambda tx: tx.all(rows_of(effects, run_id=RUN)))
     events, _, head = await sealed.transact(TENANT, chain_of, RUN)
     assert verify_chain(events, [head]) is None
-    assert str(erasure(events)).endswith("by root: asked")
+    assert str(find_erasure(events)).endswith("by root: asked")
     assert await sealed.transact(TENANT, lambda tx: tx.all(rows_of(runs, run_id=OTHER_RUN)))
 
 
@@ -337,7 +337,7 @@ async def test_a_list_of_a_tenant_shows_other_runs_although_one_was_erased(seale
     await erased(sealed)
     found = await sealed.transact(TENANT, interventions_of)
     sealed.keys = None
-    [open_one] = await sealed.transact(TENANT, open_doubts)
+    [open_one] = await sealed.transact(TENANT, read_open_doubts)
 
     assert (open_one.run_id, MARKER in open_one.question) == (OTHER_RUN, False)
     shown = {row["run_id"]: row["question"] for row in found}
@@ -358,7 +358,7 @@ async def test_held_and_needed_runs_are_not_erased(sealed: Ledger) -> None:
     with pytest.raises(NotErasable, match=f"run {OTHER_RUN} rests on entry {entry_id}"):
         await erased(sealed)
     await sealed.transact(TENANT, closed, OTHER_RUN)
-    await sealed.transact(TENANT, lambda tx: keep(tx, RUN, by="rita", reason="a lawsuit"))
+    await sealed.transact(TENANT, lambda tx: hold_run(tx, RUN, by="rita", reason="a lawsuit"))
 
     with pytest.raises(NotErasable, match="held by rita: a lawsuit"):
         await erased(sealed)

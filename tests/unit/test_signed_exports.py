@@ -12,11 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from joserfc.jwk import OKPKey
 
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
-from surehand.activities.ledger.history.audit import NotAnExport, to_lines, verify_chain
-from surehand.activities.ledger.history.signatures import (
+from surehand.activities.ledger.history.audit import (
+    NotAnExport,
     read_export,
     signature_line,
+    verify_chain,
     verify_signature,
+    write_lines,
 )
 from surehand.client.messages import fresh_claims, sign
 from surehand.workflows.contracts.approvals import ExportClaims, Signed, SteeringClaims, audience
@@ -65,7 +67,7 @@ def claims(events: Events, **changes: Any) -> ExportClaims:
 
 
 def exported(events: Events, signed: Signed | None = None, key: Ed25519PrivateKey = ANA) -> str:
-    return to_lines(events) + signature_line(sign(key, signed or claims(events)))
+    return write_lines(events) + signature_line(sign(key, signed or claims(events)))
 
 
 def refused(text: str, key: Ed25519PrivateKey | None = ANA) -> str | None:
@@ -109,14 +111,14 @@ def test_what_was_changed_after_signing_shows_although_its_hashes_fit(
     events = story()
     signature = signature_line(sign(ANA, claims(events)))
 
-    assert refused(to_lines(change(copy.deepcopy(events))) + signature, key) == reason
+    assert refused(write_lines(change(copy.deepcopy(events))) + signature, key) == reason
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         (exported(story(), key=BOB), "the signature is made with another key"),
-        (to_lines(story()), "the export is not signed"),
+        (write_lines(story()), "the export is not signed"),
         (
             exported(story(), claims(story("refund-2"))),
             "the signature is over the export of another run, refund-2",
@@ -127,7 +129,7 @@ def test_what_was_changed_after_signing_shows_although_its_hashes_fit(
         ),
         (exported(story(), claims(story(), seq=3)), "event 4: was added after the export"),
         (exported(story(), claims(story(), iat=2**52)), "made at no time that there is"),
-        (to_lines(story()) + signature_line("a.b"), "not a compact JWS"),
+        (write_lines(story()) + signature_line("a.b"), "not a compact JWS"),
         (
             # Ana's signature over something else is none over an export.
             exported(
@@ -160,7 +162,7 @@ def test_what_people_have_written_ends_no_line_of_an_export(mark: str) -> None:
     events[1]["body"] = {"evidence": f"one{mark}two"}
 
     assert read_export(exported(chained(events)))[0] == events
-    assert read_export(to_lines(events))[0] == events
+    assert read_export(write_lines(events))[0] == events
 
 
 def test_a_signature_stands_at_the_end_and_nowhere_else() -> None:

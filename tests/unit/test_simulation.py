@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.activities.ledger.history.recorded import (
+from surehand.activities.ledger.history.recordings import (
     KeyEntry,
     RecordedCall,
     RecordedChild,

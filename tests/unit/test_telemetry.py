@@ -13,8 +13,7 @@ from temporalio.runtime import (
     TelemetryConfig,
 )
 
-from surehand.activities.ledger.core.standbys import Standbys
-from surehand.activities.ledger.retention.policy import LastRound
+from surehand.activities.ledger.retention.hiding import LastRound
 from surehand.activities.worker.metrics import BUCKETS, Metrics
 from surehand.activities.worker.settings import SettingsError
 from surehand.activities.worker.telemetry import find_metrics_receiver, find_receiver, shown
@@ -217,30 +216,19 @@ def test_what_is_measured_as_it_happens(measured: Measured) -> None:
     assert seen.keys() - {"surehand_stale_entries", "surehand_notifications"} <= BUCKETS.keys()
 
 
-def test_an_epoch_standbys_and_rounds_of_retention_are_told_as_they_are(measured: Measured) -> None:
+def test_an_epoch_and_rounds_of_retention_are_told_as_they_are(measured: Measured) -> None:
     measured.metrics.epoch(2)
-    measured.metrics.standbys(Standbys(synchronous=1, missing=3, behind_bytes=7))
     hour = timedelta(hours=1)
     measured.metrics.retention([LastRound(hour, failed=True), LastRound(None, failed=True)])
     found = measured.seen()
 
     assert found["surehand_ledger_epoch"] == (2, {})
-    assert found["surehand_ledger_standbys"] == (3, {"follows": "missing"})
-    assert found["surehand_ledger_standby_behind"] == (7, {})
     assert found["surehand_retention_age"] == (3600, {})
     assert found["surehand_retention_failing"] == (2, {})
-
-
-def test_a_standby_that_is_gone_is_behind_by_nothing_any_more(measured: Measured) -> None:
-    measured.metrics.standbys(Standbys(synchronous=1, behind_bytes=7))
-    measured.metrics.standbys(Standbys(missing=1))
-
-    assert measured.seen()["surehand_ledger_standby_behind"] == (0, {})
 
 
 def test_where_nobody_has_retention_nothing_is_told_of_it() -> None:
     measured = Measured()
     measured.metrics.retention([])
-    measured.metrics.standbys(Standbys())
 
-    assert measured.seen().keys() == {"surehand_ledger_standbys"}
+    assert measured.seen() == {}

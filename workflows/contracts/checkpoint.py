@@ -55,28 +55,44 @@ class SideEffect(Message):
 
 
 class Checkpoint(Message):
-    """Answer of the query ``checkpoint``."""
+    """A run's state: as the query ``checkpoint`` answers it, or as its events tell it.
+
+    ``checkpoint RUN --at SEQ`` reads the events: ``not_rebuilt`` says what they do not tell.
+    """
 
     checkpoint_id: str
     run_id: str
     created_at: datetime
+    """When the query was answered, or the event was written."""
     created_by: str
     ttl: timedelta | None
     """``None``: it lives as long as the run's history."""
     plan_version: int
-    current_steps: list[CurrentStep]
+    current_steps: list[CurrentStep] | None
+    """``None``: events do not tell it. So it is with others that can be ``None``."""
+    progress: dict[str, str] = {}
+    """As events tell it, by step that was not done yet: digest of what its call has told last of
+    its progress. ``artifacts RUN`` has what it was."""
     completed_steps: list[str]
+    """A run's own events do not tell of those that are plans, and of lists as a whole."""
     recovery_point: str
     """The step after which nothing has to be repeated."""
     pending_call: PendingCall | None
+    pending_approvals: list[str] = []
     pending_side_effects: list[str]
     """Writes that have started and have no recorded outcome yet, by step id."""
     side_effects: list[SideEffect]
+    """In the order of their first claims; those that undo others, too."""
     pending_interrupts: list[str]
-    artifact_refs: list[str]
+    """Everything that waits for a human, approvals first."""
+    artifact_refs: list[str] | None
     foreign: tuple[ForeignContent, ...] = ()
     """What has brought the run content from outside."""
     permissions_snapshot: dict[str, JsonValue]
-    budget: dict[str, JsonValue]
+    budget: dict[str, JsonValue] | None
     last_error: str | None
-    resume_policy: ResumePolicy
+    """The run's own at its end; as events tell it before that, the step and class of the newest
+    failure."""
+    resume_policy: ResumePolicy | None
+    not_rebuilt: dict[str, str] = {}
+    """Why events do not tell it, by field."""

@@ -453,6 +453,7 @@ def checkpoint_of(data: RunData, now: datetime, budget: dict[str, Any] | None = 
         )
         if first
         else None,
+        pending_approvals=[] if data.ended else list(data.gate.pending),
         pending_side_effects=[] if data.ended else data.saga.unsettled(),
         side_effects=[
             SideEffect(tool=view.tool, idempotency_key=view.key, state=view.state)

@@ -21,10 +21,9 @@ from surehand.activities.ledger.approvals.votes import (
     unknown_requester,
     votes_now,
 )
-from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, decisions, effects
+from surehand.activities.ledger.core.tables import approvals, decisions, effects, has_expired
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import Proof, Refusal, prove
 from surehand.activities.ledger.steps.entries import Covered

@@ -21,13 +21,12 @@ from surehand.activities.ledger.approvals.votes import (
     unknown_requester,
     votes_now,
 )
-from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, effects
+from surehand.activities.ledger.core.tables import approvals, effects, has_expired
 from surehand.activities.ledger.outbox.notification import Kind
 from surehand.activities.ledger.outbox.notification_rows import write_approval
-from surehand.activities.ledger.quotas.limits import require_place
+from surehand.activities.ledger.quotas import require_place
 from surehand.activities.ledger.steps.entries import (
     NO_IDENTITY,
     ApprovalRefused,

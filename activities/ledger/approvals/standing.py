@@ -11,14 +11,13 @@ from typing import Any, Final
 from pydantic import ValidationError
 from sqlalchemy import bindparam, func, or_
 
-from surehand.activities.ledger.core.people_tables import (
+from surehand.activities.ledger.core.statements import PreparedStatement, ours, rows_of
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import (
     approvals,
     standing_approvals,
     standing_uses,
 )
-from surehand.activities.ledger.core.prepared import PreparedStatement
-from surehand.activities.ledger.core.statements import ours, rows_of
-from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.people.proofs import StoredSignature, still_signed
 from surehand.activities.ledger.people.signatures import BadSignature
 from surehand.activities.ledger.steps.entries import Covered, Covers

@@ -26,11 +26,19 @@ from surehand.activities.ledger.approvals.votes import (
     unknown_requester,
 )
 from surehand.activities.ledger.core.engine import lock_name
-from surehand.activities.ledger.core.people_tables import standing_approvals, standing_uses
-from surehand.activities.ledger.core.prepared import PreparedStatement
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import (
+    PreparedStatement,
+    insert_row,
+    rows_of,
+    update_rows,
+)
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    decisions,
+    standing_approvals,
+    standing_uses,
+)
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.people.signatures import BadSignature, header_kid

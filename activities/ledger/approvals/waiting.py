@@ -19,11 +19,10 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, literal_column, tuple_
 
-from surehand.activities.ledger.core.people_tables import soonest_open
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, decisions
+from surehand.activities.ledger.core.tables import approvals, decisions, soonest_open
 from surehand.activities.ledger.steps.foreign import marked_among
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.identity import approval_id

@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from surehand.activities.ledger.core.prepared import run_sql
+from surehand.activities.ledger.core.statements import run_sql
 from surehand.process import clock
 from surehand.process.program import command, migrate_command
 from surehand.workflows.identity import tenant_problem
@@ -299,15 +299,10 @@ def enter_transaction(
 ) -> Iterator[tuple[Connection, int, float]]:
     """Open a transaction of a tenant; it commits at the end of the block, or rolls back.
 
-    Args:
-        tenant: Whose; its name is one that a tenant can have.
-        limit: How long a statement may take; on SQLite nothing but another writer takes time.
-        idle: How long it may take between two: then PostgreSQL ends it, and frees its locks.
-
-    Returns:
-        Its connection, the database's clock in milliseconds (SQLite's is this machine's), and this
-        process's own clock before that was read, after all waiting: for a connection, and on SQLite
-        for another writer.
+    Yields its connection, the database's clock in milliseconds (SQLite's is this machine's), and
+    this process's own clock before that was read, after all waiting: for a connection, and on
+    SQLite for another writer. ``limit`` is for a statement, ``idle`` for the time between two:
+    after that PostgreSQL ends the transaction, and frees its locks.
     """
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
@@ -346,11 +341,9 @@ def read_clock(connection: Connection) -> int:
 def lock_name(connection: Connection, *names: str, shared: str | None = None) -> int:
     """Hold locks of these names, taken in this order, until the transaction ends.
 
-    Returns the database's clock in milliseconds, read once they are held. On SQLite every
-    transaction is the only writer, so there is nothing to take, and the first reading stays good.
-
-    Args:
-        shared: One more, taken first, that others may share.
+    A ``shared`` one is taken first. It returns the database's clock in milliseconds, read once they
+    are held. On SQLite every transaction is the only writer, so there is nothing to take, and the
+    first reading stays good.
     """
     if connection.dialect.name == "sqlite":
         return 0
@@ -395,12 +388,7 @@ class LedgerUnfit(LedgerUnavailable):
 def require_fit(engine: Engine, *, fsync_off: bool = False) -> None:
     """Check that the ledger's server can keep what the ledger promises; SQLite can.
 
-    Args:
-        fsync_off: Whether a server that does not wait for its disk is meant: for tests.
-
-    Raises:
-        LedgerUnfit: It cannot; the message says what to do.
-        LedgerUnavailable: The database cannot be reached.
+    ``fsync_off`` allows a server that does not wait for its disk: for tests.
     """
     if engine.dialect.name == "sqlite":
         return
@@ -422,6 +410,42 @@ def require_fit(engine: Engine, *, fsync_off: bool = False) -> None:
 
 def _unfit(where: str, wrong: str) -> str:
     return f"the ledger cannot lie at {where} (SUREHAND_DATABASE_URL): {wrong}"
+
+
+#: Standbys that no commit waits for. A potential one takes the place of a synchronous one that has
+#: gone, and follows asynchronously until then. Of a role that may not read statistics, a sender's
+#: state is hidden; that it is there is not. A backup under way is no standby.
+_ASYNCHRONOUS: Final = text(
+    "SELECT coalesce(application_name, '') FROM pg_stat_replication"
+    " WHERE (state IS NULL OR state <> 'backup') AND (sync_state IN ('async', 'potential')"
+    " OR current_setting('synchronous_standby_names') = '') ORDER BY 1"
+)
+
+
+def find_asynchronous_standbys(engine: Engine) -> str | None:
+    """Return in one line what a failover may lose, or ``None``: nothing that was acknowledged.
+
+    Each transaction of ours waits for a synchronous standby, if the server has one. How far
+    standbys are behind, and which are missing, PostgreSQL's own exporters measure.
+    """
+    if engine.dialect.name == "sqlite":
+        return None
+    try:
+        with engine.connect() as connection:
+            found = list(connection.execute(_ASYNCHRONOUS).scalars())
+    except (DBAPIError, OSError) as error:
+        raise LedgerUnavailable(
+            f"{without_passwords(engine.url)} (SUREHAND_DATABASE_URL): {first_line(error)}"
+        ) from error
+    if not found:
+        return None
+    names = ", ".join(sorted({*found} - {""}))
+    return (
+        f"standbys of the ledger's PostgreSQL that follow asynchronously: {len(found)}"
+        f"{f' ({names})' if names else ''}: a failover to it can lose entries that were"
+        " acknowledged, and their effects would be made again; have commits wait for it"
+        " (synchronous_standby_names), or say `ledger restored` after each failover to it"
+    )
 
 
 def _wrong(one: Connection, other: Connection, *, fsync_off: bool) -> str | None:

@@ -53,11 +53,7 @@ def newest_revision() -> str:
 
 
 def current_revision(engine: Engine) -> str | None:
-    """Return the migration that a database is at; ``None`` for an empty one.
-
-    Raises:
-        LedgerUnavailable: The database cannot be reached.
-    """
+    """Return the migration that a database is at; ``None`` for an empty one."""
     try:
         with engine.connect() as connection:
             return MigrationContext.configure(connection).get_current_revision()
@@ -82,12 +78,7 @@ def _unreachable(url: URL, error: Exception) -> LedgerUnavailable:
 
 
 def require_head(engine: Engine) -> None:
-    """Check that a database is at the newest migration.
-
-    Raises:
-        DatabaseBehind: It is not; the message says what to run.
-        LedgerUnavailable: The database cannot be reached.
-    """
+    """Check that a database is at the newest migration."""
     current, newest = current_revision(engine), newest_revision()
     _refuse_unknown(engine, current)
     if current != newest:
@@ -112,11 +103,6 @@ def migrate(database_url: str) -> tuple[str | None, str]:
     """Bring a database to the newest migration; returns where it was and where it is now.
 
     A SQLite file that is not there is made: here, and nowhere else.
-
-    Raises:
-        NoFolder: There is no folder for it.
-        DatabaseBehind: It is at a migration that only a newer version knows.
-        LedgerUnavailable: The database cannot be reached.
     """
     url = make_url(database_url)
     if url.drivername.startswith("sqlite") and url.database:
@@ -169,11 +155,7 @@ _LOOK: Final = text(
 
 
 def weak_guards(engine: Engine) -> list[str]:
-    """Return what lets other tables pass for the ledger's, a line each; SQLite has no such thing.
-
-    Raises:
-        LedgerUnavailable: The database cannot be reached.
-    """
+    """Return, a line each, what lets other tables pass for the ledger's; nothing does on SQLite."""
     if engine.dialect.name == "sqlite":
         return []
     try:

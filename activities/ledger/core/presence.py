@@ -64,19 +64,14 @@ class Presence(Protocol):
     def enter(self, runs: Collection[str]) -> int | None:
         """Hold the own lock, and note what is in hand.
 
-        Returns:
-            What becomes readable when the lock is lost; ``None``: it cannot be.
-
-        Raises:
-            LedgerUnavailable: It cannot be had now.
-            Pooled: It can never be had here.
+        It returns what becomes readable when the lock is lost; ``None``: it cannot be. It raises
+        ``LedgerUnavailable``, or ``Pooled`` where it can never be had.
         """
 
     def write(self, added: Collection[str], dropped: Collection[str]) -> None:
         """Note what has changed of what is in hand; nothing: see whether the lock is still held.
 
-        Raises:
-            LedgerUnavailable: It may be lost.
+        It raises ``LedgerUnavailable`` if the lock may be lost.
         """
 
     def leave(self) -> None:
@@ -99,9 +94,7 @@ class Presence(Protocol):
 def presence_of(engine: Engine, namespace: str, worker: str) -> Presence | None:
     """Return the presence of a worker at its ledger; ``None``: the ledger is no file.
 
-    Args:
-        namespace: Temporal's: who sees no other one's runs cannot take them over.
-        worker: The identity by which Temporal knows it.
+    Who sees no other Temporal namespace's runs cannot take them over.
     """
     if engine.dialect.name == "postgresql":
         return _OnPostgres(engine, namespace, worker)

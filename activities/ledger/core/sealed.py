@@ -69,12 +69,7 @@ class Sealing:
     known: KnownKey
 
     def seal(self, column: str, value: Any) -> dict[str, Any]:
-        """Return a value as a cell of a column.
-
-        Raises:
-            KeyNeeded: The run's key is not at hand.
-            KeyErased: The run was erased.
-        """
+        """Return a value as a cell of a column."""
         assert self.run_id is not None, f"the statement does not say of which run {column} is"
         root = root_run_id(self.run_id)
         key = self.known(root)
@@ -112,12 +107,7 @@ class SealedValue:
         return (self.root,)
 
     def opened(self, tenant: str, run_id: str | None, known: KnownKey, *, shown: bool) -> Any:
-        """Return the value; ``shown``: a mark in its place, where its run was erased.
-
-        Raises:
-            KeyErased: Its run was erased.
-            NotDecrypted: It is another cell's.
-        """
+        """Return the value; ``shown``: a mark in its place, where its run was erased."""
         where = f"{self.column} of run {run_id!r}"
         if run_id is None or self.root != root_run_id(run_id):
             raise NotDecrypted(f"{where} was sealed for run {self.root[:200]!r}")
@@ -256,8 +246,7 @@ class SealedEvent(SealedMembers):
 def sealed_body(of: Sealing, body: Mapping[str, Any], open_: frozenset[str]) -> dict[str, Any]:
     """Return the body of an event as it is chained.
 
-    Args:
-        open_: Values that tell nothing: they are asked for in SQL.
+    Values that are ``open_`` tell nothing: SQL asks for them.
     """
     return {
         name: of.seal("events.body", value) if name in _OF_EVENTS and value not in open_ else value

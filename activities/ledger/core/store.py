@@ -16,15 +16,15 @@ import contextvars
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from enum import Enum
 from functools import partial
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import CursorResult, Engine, Executable
 
 from surehand.activities.ledger.core.engine import (
     CONNECTIONS,
@@ -39,7 +39,6 @@ from surehand.activities.ledger.core.engine import (
     unreachable,
 )
 from surehand.activities.ledger.core.sealed import KeyNeeded, KnownKey
-from surehand.activities.ledger.core.session import LongTransaction
 from surehand.activities.ledger.core.transaction import Observer, RunNotFound, Transaction
 from surehand.process.ciphers import RememberedKeys, RunKey
 from surehand.process.off_loop import call_off_loop
@@ -77,9 +76,8 @@ class Turns:
     def __init__(self, most: int, kept: int = 0, for_renewals: int = 0) -> None:
         """Make the queues.
 
-        Args:
-            kept: Of these, for renewals and outcomes alone.
-            for_renewals: Of these, for renewals alone.
+        Of ``most`` turns, ``kept`` are for renewals and outcomes alone, and ``for_renewals`` of
+        these for renewals.
         """
         self.most = most
         self._taken = 0
@@ -99,11 +97,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, turn: Turn) -> AsyncIterator[None]:
-        """Wait for a turn and have it for as long as the block lasts.
-
-        Raises:
-            TimeoutError: There was none in time.
-        """
+        """Wait for a turn and have it for as long as the block lasts."""
         if self._taken < self._limits[turn]:
             self._taken += 1
         else:
@@ -185,11 +179,80 @@ class Places:
             self._waiting[tenant] = queue  # behind all others
 
 
+#: Read at once: a row that is fetched later would be fetched in the event loop.
+_AT_ONCE: Final = {"prebuffer_rows": True}
+
+
+class LongTransaction:
+    """A transaction that is open while its tool works; each piece of it is done in a thread."""
+
+    def __init__(self, tx: Transaction, in_thread: Callable[..., Awaitable[Any]]) -> None:
+        self.tx = tx
+        self._in_thread = in_thread
+        # A tool may have several statements under way; a connection has one.
+        self._one = asyncio.Lock()
+        self._ended = False
+
+    async def do(
+        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do something in it, and return what that returns.
+
+        Once it has ended, the connection is somebody else's: then this raises.
+        """
+        async with self._one:
+            if self._ended:
+                raise RuntimeError("the call is over, and so is its transaction")
+            done: T = await self._in_thread(partial(work, self.tx, *args, **kwargs))
+            return done
+
+    async def end(self, work: Callable[[], Any], then: Callable[[Any], None] | None = None) -> None:
+        """Commit it or roll it back, behind the statement that is under way."""
+        self._ended = True
+        idle = asyncio.ensure_future(self._one.acquire())
+        cancelled: asyncio.CancelledError | None = None
+        while not idle.done():
+            try:
+                await asyncio.wait({idle})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        try:
+            await self._in_thread(work, then)
+        finally:
+            self._one.release()
+            if cancelled is not None:
+                raise cancelled
+
+
+class Session:
+    """The ledger's SQL session of one call of a ``transactional`` tool.
+
+    What is written here commits together with the outcome of the call, or not at all. There is no
+    ``commit`` and no ``rollback``: to give up, raise; a ``No`` gives up, too.
+    """
+
+    def __init__(self, transaction: LongTransaction) -> None:
+        self._transaction = transaction
+
+    async def execute(
+        self,
+        statement: Executable,
+        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    ) -> CursorResult[Any]:
+        """Run an SQL statement (SQLAlchemy Core, or ``sqlalchemy.text``)."""
+
+        def executed(tx: Transaction) -> CursorResult[Any]:
+            return tx.connection.execute(statement, parameters, execution_options=_AT_ONCE)
+
+        return await self._transaction.do(executed)
+
+
 __all__ = [
     "Ledger",
     "LedgerUnavailable",
     "Observer",
     "RunNotFound",
+    "Session",
     "TenantInvalid",
     "Transaction",
     "open_ledger",
@@ -267,11 +330,7 @@ class Ledger:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> tuple[T, ChainHead]:
-        """Do the same for a run, and return its head after the transaction beside the result.
-
-        Raises:
-            RunNotFound: No such run in this tenant.
-        """
+        """Do the same for a run, and return its head after the transaction beside the result."""
 
         def watched(tx: Transaction) -> T:
             tx.watch(run_id)
@@ -281,14 +340,7 @@ class Ledger:
         return result, tx.heads[run_id]
 
     async def ping(self, limit: timedelta) -> None:
-        """See whether the database answers, past all work that waits for its turn.
-
-        Args:
-            limit: How long a statement may take.
-
-        Raises:
-            LedgerUnavailable: It does not.
-        """
+        """See whether the database answers, past all work that waits for its turn."""
         await self.run_transaction(DEFAULT_TENANT, lambda tx: None, Turn.RENEWAL, limit)
 
     async def run_transaction(
@@ -300,19 +352,10 @@ class Ledger:
     ) -> tuple[T, Transaction]:
         """Do something in one transaction, in a thread; it is rolled back if it raises.
 
-        Whoever is cancelled meanwhile is told once the transaction has ended, either way.
-
-        Args:
-            turn: What it is for.
-            limit: How long one of its statements may take, if that is less than the patience.
-
-        Returns:
-            What it returns, and the transaction as it has ended.
-
-        Raises:
-            TenantInvalid: Nobody can be called so.
-            LedgerUnavailable: The database is away. When that happens at the commit, its outcome
-                is unknown: every caller must be able to run its transaction again.
+        Whoever is cancelled meanwhile is told once the transaction has ended, either way. If the
+        database is away at the commit (``LedgerUnavailable``), its outcome is unknown: every caller
+        must be able to run its transaction again. ``limit`` is for a statement, if it is less than
+        the patience. It returns the transaction as it has ended, too.
         """
         held: dict[str, RunKey | KeyErased] = {}
 
@@ -334,12 +377,7 @@ class Ledger:
     async def with_keys(self, work: Callable[[], T], about: object = None) -> T:
         """Do something that needs keys of runs but no transaction, once they are at hand.
 
-        Args:
-            about: What it takes its time by: a thread does it if that is large.
-
-        Raises:
-            KeyErased: Its run was erased.
-            LedgerUnavailable: A key cannot be had now.
+        If ``about`` is large, a thread does it. It raises ``KeyErased``.
         """
         while True:
             try:
@@ -350,12 +388,7 @@ class Ledger:
                         raise found from needed
 
     async def fetch_keys(self, needed: KeyNeeded) -> dict[str, RunKey | KeyErased]:
-        """Return keys of runs that are not at hand, and which of them were erased.
-
-        Raises:
-            LedgerUnavailable: One cannot be had now.
-            NotDecrypted: There is none.
-        """
+        """Return keys of runs that are not at hand, and which of them were erased."""
         assert self.keys is not None, "nothing is sealed without keys"
         found: dict[str, RunKey | KeyErased] = {}
         for root in needed.roots:
@@ -373,14 +406,7 @@ class Ledger:
     ) -> AsyncIterator[LongTransaction]:
         """Open a transaction for a transactional tool; it commits at the end of the block.
 
-        Args:
-            run_id: The run that calls the tool: its key is at hand for all of it.
-            limit: How long the tool may take. One of its statements may take as long, where the
-                ledger's patience is longer.
-
-        Raises:
-            TenantInvalid: Nobody can be called so.
-            LedgerUnavailable: The database is away, as in ``transact``.
+        The key of the run that calls the tool is at hand for all of it. ``limit`` is the tool's.
         """
         held: dict[str, RunKey | KeyErased] = {}
         if self.keys is not None:
@@ -413,10 +439,6 @@ class Ledger:
 
         It waits for no turn: from a worker's event loop, ``transact`` is the way. So it is for all
         that may be sealed: here no key is fetched.
-
-        Raises:
-            TenantInvalid: Nobody can be called so.
-            LedgerUnavailable: The database is away, as in ``transact``.
         """
         with self._judged(tenant) as committed:
             with self._begin(tenant, self._patience) as tx:
@@ -426,11 +448,8 @@ class Ledger:
     async def _in_thread(self, work: Callable[[], T], then: Callable[[T], None] | None = None) -> T:
         """Have a thread do something to its end; whoever is cancelled meanwhile is told then.
 
-        So nothing that is cut off is left in a state that nobody knows.
-
-        Args:
-            work: What the thread does.
-            then: Done here with its result, also for one that was cancelled.
+        So nothing that is cut off is left in a state that nobody knows. ``then`` is done here with
+        its result, also for one that was cancelled.
         """
         context = contextvars.copy_context()
         hop = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
@@ -521,13 +540,7 @@ async def open_ledger(
     channels: tuple[str, ...] = (),
     patience: timedelta = PATIENCE,
 ) -> AsyncIterator[Ledger]:
-    """Open a ledger and end its threads and connections afterwards.
-
-    Args:
-        observer: Told what the ledger does.
-        channels: The notifiers for which what people have to know is written to the outbox.
-        patience: How long a statement, or the wait for another writer, may take.
-    """
+    """Open a ledger and end its threads and connections afterwards."""
     ledger = Ledger(make_engine(database_url, patience), observer, channels, patience)
     try:
         yield ledger

@@ -6,48 +6,87 @@ and ``in_hand`` has ``tenant_id`` in its key. The first migration makes these ta
 A notification's row is written in the transaction of the change that it tells of, and sent later,
 outside of any transaction. It holds ids, references and lines that people read anyway: no params
 and no secrets.
+
+Workers only read who people are and what they may do. What is taken away stays as a row with the
+time, so that it can be seen who could do what, and when. Of standing approvals workers read the
+grants and write the uses. A grant's row is its history: triggers let nothing of it change but its
+revocation, once.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
     ColumnElement,
+    Double,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
+    MetaData,
     String,
     Table,
     Text,
     UniqueConstraint,
+    false,
     literal_column,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 
-from surehand.activities.ledger.core import (
-    people_tables,
-    tenant_tables,
+from surehand.activities.ledger.core.sealed import Sealed, SealedEvent, SealedMembers, SealedText
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
 )
-from surehand.activities.ledger.core.schema import (
-    Json,
-    metadata,
-    one_of,
-    run_reference,
-    tenant_columns,
-)
-from surehand.activities.ledger.core.sealed import Sealed, SealedEvent, SealedText
 
-_SHOWN = text("hidden_ms IS NULL")
+#: SQLAlchemy's JSON stores None as JSON null, which ``IS NULL`` in a CHECK does not see.
+Json = JSON(none_as_null=True)
 
-checkpoints = Table(
+
+def _table(name: str, *items: SchemaItem) -> Table:
+    """Return a table whose key begins with the tenant."""
+    return Table(name, metadata, Column("tenant_id", String(80), primary_key=True), *items)
+
+
+def _table_of_runs(name: str, *items: SchemaItem) -> Table:
+    """Return a table whose key begins with a run of the tenant."""
+    run_id = Column("run_id", String(255), primary_key=True)
+    return _table(name, run_id, *items, _run_reference())
+
+
+def _run_reference() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"])
+
+
+def _index(name: str, *columns: str, unique: bool = False, where: str | None = None) -> Index:
+    """Return an index within each tenant; ``where``: of these rows alone."""
+    only = None if where is None else text(where)
+    columns = ("tenant_id", *columns)
+    return Index(name, *columns, unique=unique, sqlite_where=only, postgresql_where=only)
+
+
+def _one_of(column: str, values: tuple[str, ...]) -> str:
+    """Return the CHECK that a column has one of these values."""
+    return f"{column} IN ({', '.join(repr(value) for value in values)})"
+
+
+_SHOWN: Final = "hidden_ms IS NULL"
+
+checkpoints = _table_of_runs(
     "checkpoints",
-    metadata,
-    *tenant_columns(),
     # Counts the run's, from 1.
     Column("number", Integer, primary_key=True),
     Column("name", String(64), nullable=False),
@@ -68,30 +107,13 @@ checkpoints = Table(
     CheckConstraint("delete_after_ms >= hidden_ms", name="grace"),
     CheckConstraint("document IS NOT NULL OR hidden_ms IS NOT NULL", name="erased_is_hidden"),
     # A name is free again once its checkpoint is hidden.
-    Index(
-        "uq_checkpoints_name",
-        "tenant_id",
-        "run_id",
-        "name",
-        unique=True,
-        sqlite_where=_SHOWN,
-        postgresql_where=_SHOWN,
-    ),
-    Index(
-        "ix_checkpoints_expires",
-        "tenant_id",
-        "expires_ms",
-        sqlite_where=_SHOWN,
-        postgresql_where=_SHOWN,
-    ),
-    run_reference(),
+    _index("uq_checkpoints_name", "run_id", "name", unique=True, where=_SHOWN),
+    _index("ix_checkpoints_expires", "expires_ms", where=_SHOWN),
 )
 
 
-notifications = Table(
+notifications = _table(
     "notifications",
-    metadata,
-    Column("tenant_id", String(80), primary_key=True),
     # Made of what makes the row unique: the receiver drops a second delivery by it.
     Column("notification_id", String(80), primary_key=True),
     Column("run_id", String(255), nullable=False),
@@ -111,22 +133,15 @@ notifications = Table(
     Column("error", Text),
     Column("written_ms", BigInteger, nullable=False),
     Column("sent_ms", BigInteger),
-    CheckConstraint(one_of("state", ("pending", "sent", "failed", "void")), name="state"),
+    CheckConstraint(_one_of("state", ("pending", "sent", "failed", "void")), name="state"),
     CheckConstraint("(state = 'sent') = (sent_ms IS NOT NULL)", name="sent_at_a_time"),
     CheckConstraint("number >= 0 AND attempts >= 0", name="counts"),
     # An activity that is tried again tells nobody twice.
     UniqueConstraint("tenant_id", "kind", "subject", "number", "channel"),
-    Index(
-        "ix_notifications_due",
-        "tenant_id",
-        "channel",
-        "due_ms",
-        sqlite_where=text("state = 'pending'"),
-        postgresql_where=text("state = 'pending'"),
-    ),
-    Index("ix_notifications_written", "tenant_id", "written_ms"),
-    Index("ix_notifications_run", "tenant_id", "run_id"),
-    run_reference(),
+    _index("ix_notifications_due", "channel", "due_ms", where="state = 'pending'"),
+    _index("ix_notifications_written", "written_ms"),
+    _index("ix_notifications_run", "run_id"),
+    _run_reference(),
 )
 
 
@@ -140,15 +155,12 @@ ENTRY_STATES: Final = (
     "compensated",
 )
 
-_UNSETTLED: Final = "state IN ('claimed', 'in_doubt', 'partial')"
+_OPEN_ROOT: Final = "closed_ms IS NULL AND parent_run_id IS NULL"
+_CLOSED_ROOT: Final = "closed_ms IS NOT NULL AND parent_run_id IS NULL"
 
-_OPEN_ROOT = text("closed_ms IS NULL AND parent_run_id IS NULL")
-_CLOSED_ROOT = text("closed_ms IS NOT NULL AND parent_run_id IS NULL")
-
-runs = Table(
+runs = _table(
     "runs",
-    metadata,
-    *tenant_columns(),
+    Column("run_id", String(255), primary_key=True),
     # Temporal's Run Ids: of the run's first execution, which tells a repeated opening from a reused
     # run_id, and of the one that acts for it, which no earlier one does any more. Part of no key.
     Column("first_execution", String(80), nullable=False),
@@ -189,58 +201,30 @@ runs = Table(
         name="start_signed_whole",
     ),
     # G3: a signature starts one run.
-    Index(
+    _index(
         "uq_runs_start_nonce",
-        "tenant_id",
         "started_by",
         "start_nonce",
         unique=True,
-        sqlite_where=text("start_nonce IS NOT NULL"),
-        postgresql_where=text("start_nonce IS NOT NULL"),
+        where="start_nonce IS NOT NULL",
     ),
     CheckConstraint(
         "(parent_run_id IS NULL) = (parent_step_id IS NULL)", name="parent_run_and_step"
     ),
     # Which count against a quota, and which wait for it.
-    Index(
-        "ix_runs_open",
-        "tenant_id",
-        "opened_ms",
-        sqlite_where=_OPEN_ROOT,
-        postgresql_where=_OPEN_ROOT,
-    ),
-    Index(
-        "ix_runs_parent",
-        "tenant_id",
-        "parent_run_id",
-        "parent_step_id",
-        sqlite_where=text("parent_run_id IS NOT NULL"),
-        postgresql_where=text("parent_run_id IS NOT NULL"),
-    ),
-    Index(
-        "ix_runs_linked",
-        "tenant_id",
-        "linked_run_id",
-        sqlite_where=text("linked_run_id IS NOT NULL"),
-        postgresql_where=text("linked_run_id IS NOT NULL"),
-    ),
+    _index("ix_runs_open", "opened_ms", where=_OPEN_ROOT),
+    _index("ix_runs_parent", "parent_run_id", "parent_step_id", where="parent_run_id IS NOT NULL"),
+    _index("ix_runs_linked", "linked_run_id", where="linked_run_id IS NOT NULL"),
     # Which have ended long ago.
-    Index(
-        "ix_runs_closed",
-        "tenant_id",
-        "closed_ms",
-        sqlite_where=_CLOSED_ROOT,
-        postgresql_where=_CLOSED_ROOT,
-    ),
+    _index("ix_runs_closed", "closed_ms", where=_CLOSED_ROOT),
 )
 
 # The key of a run and its child runs, wrapped by a key-encryption key. It is there before the run:
 # what starts a run is encrypted already. So it refers to none. Rotation writes it anew.
-run_keys = Table(
+run_keys = _table(
     "run_keys",
-    metadata,
     # The run at the top of the tree; what is no run, but keeps the ledger in order, has none.
-    *tenant_columns(),
+    Column("run_id", String(255), primary_key=True),
     # By which key-encryption key it is wrapped.
     Column("kek_id", String(80), nullable=False),
     Column("wrapped", LargeBinary),
@@ -251,21 +235,16 @@ run_keys = Table(
     CheckConstraint("(erased_ms IS NULL) = (erased_by IS NULL)", name="erased_by_somebody"),
 )
 
-plans = Table(
+plans = _table_of_runs(
     "plans",
-    metadata,
-    *tenant_columns(),
     Column("plan_version", Integer, primary_key=True),
     Column("plan", Sealed("plans.plan"), nullable=False),
     Column("tools", Json, nullable=False),
     Column("stored_ms", BigInteger, nullable=False),
-    run_reference(),
 )
 
-steps = Table(
+steps = _table_of_runs(
     "steps",
-    metadata,
-    *tenant_columns(),
     Column("step_id", String(80), primary_key=True),
     Column("attempt", Integer, primary_key=True),
     Column("tool", String(120), nullable=False),
@@ -278,16 +257,13 @@ steps = Table(
     Column("ended_ms", BigInteger),
     Column("holder", String(400)),
     CheckConstraint(
-        one_of("state", ("pending", "running", "succeeded", "failed", "skipped")), name="state"
+        _one_of("state", ("pending", "running", "succeeded", "failed", "skipped")), name="state"
     ),
     CheckConstraint("attempt >= 0", name="attempt"),
-    run_reference(),
 )
 
-effects = Table(
+effects = _table(
     "effects",
-    metadata,
-    Column("tenant_id", String(80), primary_key=True),
     Column("entry_id", String(80), primary_key=True),
     Column("tool", String(120), nullable=False),
     Column("tool_version", String(40), nullable=False),
@@ -344,7 +320,7 @@ effects = Table(
     Column("settled_ms", BigInteger),
     # When params, receipt and all else that it carries were deleted: the rest protects its key.
     Column("content_deleted_ms", BigInteger),
-    CheckConstraint(one_of("state", ENTRY_STATES), name="state"),
+    CheckConstraint(_one_of("state", ENTRY_STATES), name="state"),
     CheckConstraint(
         "(state = 'claimed') = (lease_until_ms IS NOT NULL)", name="leased_while_claimed"
     ),
@@ -363,44 +339,29 @@ effects = Table(
     # G1: one entry for each generation of a business key, whoever asks.
     UniqueConstraint("tenant_id", "tool", "key", "generation"),
     # G4: an effect has one compensation; one that is proven not to have happened is none.
-    Index(
-        "uq_effects_undoes",
-        "tenant_id",
-        "undoes",
-        unique=True,
-        sqlite_where=text("undoes IS NOT NULL AND state != 'failed'"),
-        postgresql_where=text("undoes IS NOT NULL AND state != 'failed'"),
+    _index(
+        "uq_effects_undoes", "undoes", unique=True, where="undoes IS NOT NULL AND state != 'failed'"
     ),
     # G1: a generation is only followed by another once it is undone or proven not to have happened.
-    Index(
+    _index(
         "uq_effects_live_key",
-        "tenant_id",
         "tool",
         "key",
         unique=True,
-        sqlite_where=text("state NOT IN ('failed', 'compensated')"),
-        postgresql_where=text("state NOT IN ('failed', 'compensated')"),
+        where="state NOT IN ('failed', 'compensated')",
     ),
-    Index("ix_effects_run", "tenant_id", "run_id", "step_id"),
+    _index("ix_effects_run", "run_id", "step_id"),
     # What undoes an effect, and what has failed to.
-    Index(
-        "ix_effects_undoes",
-        "tenant_id",
-        "undoes",
-        sqlite_where=text("undoes IS NOT NULL"),
-        postgresql_where=text("undoes IS NOT NULL"),
-    ),
+    _index("ix_effects_undoes", "undoes", where="undoes IS NOT NULL"),
     # What nobody may be settling, oldest first.
-    Index(
+    _index(
         "ix_effects_unsettled",
-        "tenant_id",
         "claimed_ms",
         "entry_id",
-        sqlite_where=text(_UNSETTLED),
-        postgresql_where=text(_UNSETTLED),
+        where="state IN ('claimed', 'in_doubt', 'partial')",
     ),
-    Index("uq_effects_commit_no", "tenant_id", "commit_no", unique=True),
-    run_reference(),
+    _index("uq_effects_commit_no", "commit_no", unique=True),
+    _run_reference(),
 )
 
 #: That an entry waits for its outcome; written out, so that the index of those alone serves.
@@ -408,33 +369,25 @@ WITHOUT_OUTCOME: Final = effects.c.state.in_(
     [literal_column(f"'{state}'") for state in ("claimed", "in_doubt", "partial")]
 )
 
-bars = Table(
+bars = _table_of_runs(
     "bars",
-    metadata,
-    *tenant_columns(),
     Column("step_id", String(80), primary_key=True),
     Column("barred_ms", BigInteger, nullable=False),
-    run_reference(),
 )
 
-replays = Table(
+replays = _table_of_runs(
     "replays",
-    metadata,
-    *tenant_columns(),
     Column("step_id", String(80), primary_key=True),
     Column("entry_id", String(80), primary_key=True),
     Column("replayed_ms", BigInteger, nullable=False),
     # How a run that has completed is told when the effect is undone: as the tool said then.
     Column("told_by", String(16), nullable=False),
-    CheckConstraint(one_of("told_by", ("intervention", "notification")), name="told_by"),
-    Index("ix_replays_entry", "tenant_id", "entry_id"),
-    run_reference(),
+    CheckConstraint(_one_of("told_by", ("intervention", "notification")), name="told_by"),
+    _index("ix_replays_entry", "entry_id"),
 )
 
-artifacts = Table(
+artifacts = _table(
     "artifacts",
-    metadata,
-    Column("tenant_id", String(80), primary_key=True),
     Column("artifact_id", String(80), primary_key=True),
     Column("run_id", String(255), nullable=False),
     Column("step_id", String(80), nullable=False),
@@ -448,16 +401,12 @@ artifacts = Table(
     Column("content", LargeBinary),
     Column("created_ms", BigInteger, nullable=False),
     UniqueConstraint("tenant_id", "run_id", "step_id", "sha256"),
-    Index("ix_artifacts_sha256", "tenant_id", "sha256"),
-    run_reference(),
+    _index("ix_artifacts_sha256", "sha256"),
+    _run_reference(),
 )
 
-_UNENDED = text("ended_ms IS NULL")
-
-drafts = Table(
+drafts = _table_of_runs(
     "drafts",
-    metadata,
-    *tenant_columns(),
     Column("step_id", String(80), primary_key=True),
     # Counts the step's: whoever begins anew writes the next one.
     Column("number", Integer, primary_key=True),
@@ -475,28 +424,12 @@ drafts = Table(
     CheckConstraint("number >= 1 AND bytes >= 0", name="counts"),
     CheckConstraint("(tail IS NULL) = (removed_ms IS NOT NULL)", name="removed_at_a_time"),
     CheckConstraint("removed_ms IS NULL OR ended_ms IS NOT NULL", name="ended_when_removed"),
-    Index(
-        "uq_drafts_under_way",
-        "tenant_id",
-        "run_id",
-        "step_id",
-        unique=True,
-        sqlite_where=_UNENDED,
-        postgresql_where=_UNENDED,
-    ),
-    Index(
-        "ix_drafts_kept",
-        "tenant_id",
-        sqlite_where=text("removed_ms IS NULL"),
-        postgresql_where=text("removed_ms IS NULL"),
-    ),
-    run_reference(),
+    _index("uq_drafts_under_way", "run_id", "step_id", unique=True, where="ended_ms IS NULL"),
+    _index("ix_drafts_kept", where="removed_ms IS NULL"),
 )
 
-leases = Table(
+leases = _table(
     "leases",
-    metadata,
-    Column("tenant_id", String(80), primary_key=True),
     Column("resource", String(400), primary_key=True),
     # Grows with each lease; the row stays when the resource is free, so that no number comes twice.
     Column("fencing_token", BigInteger, nullable=False),
@@ -515,20 +448,12 @@ leases = Table(
     Column("acquired_ms", BigInteger, nullable=False),
     CheckConstraint("(holder IS NULL) = (lease_until_ms IS NULL)", name="held_until"),
     CheckConstraint("fencing_token >= 1", name="fencing_token"),
-    Index(
-        "ix_leases_held",
-        "tenant_id",
-        "lease_until_ms",
-        sqlite_where=text("holder IS NOT NULL"),
-        postgresql_where=text("holder IS NOT NULL"),
-    ),
-    run_reference(),
+    _index("ix_leases_held", "lease_until_ms", where="holder IS NOT NULL"),
+    _run_reference(),
 )
 
-events = Table(
+events = _table_of_runs(
     "events",
-    metadata,
-    *tenant_columns(),
     Column("seq", BigInteger, primary_key=True),
     Column("type", String(64), nullable=False),
     Column("step_id", String(80)),
@@ -538,16 +463,9 @@ events = Table(
     Column("hash", String(80), nullable=False),
     CheckConstraint("seq >= 1", name="seq"),
     # What has happened since: for statistics, which must not read the whole ledger.
-    Index("ix_events_at", "tenant_id", "at_ms"),
+    _index("ix_events_at", "at_ms"),
     # Each claim asks whether its run has read content from outside.
-    Index(
-        "ix_events_foreign",
-        "tenant_id",
-        "run_id",
-        sqlite_where=text("type = 'run.marked_foreign'"),
-        postgresql_where=text("type = 'run.marked_foreign'"),
-    ),
-    run_reference(),
+    _index("ix_events_foreign", "run_id", where="type = 'run.marked_foreign'"),
 )
 
 # What a worker has in hand: should it die, others go on with that at once (``presence.py``).
@@ -562,21 +480,403 @@ in_hand = Table(
     Column("namespace", String(255), nullable=False),
 )
 
-#: Defined beside these for their size: what people are asked and say, what tenants may use, of
-#: which cell they are, when the ledger was restored, what is hidden and deleted.
-approvals: Final = people_tables.approvals
-decisions: Final = people_tables.decisions
-steerings: Final = people_tables.steerings
-interventions: Final = people_tables.interventions
+approvals = _table(
+    "approvals",
+    Column("approval_id", String(400), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    Column("step_id", String(80), nullable=False),
+    Column("tool", String(120), nullable=False),
+    Column("tool_version", String(40), nullable=False),
+    Column("key", String(400), nullable=False),
+    Column("params_hash", String(80), nullable=False),
+    Column("params", Sealed("approvals.params"), nullable=False),
+    # What people have answered to the tool's own questions: the params hash covers it.
+    Column("answers", Sealed("approvals.answers")),
+    Column("description", SealedText("approvals.description"), nullable=False),
+    Column("undo", SealedText("approvals.undo"), nullable=False),
+    Column("user_id", String(200), nullable=False),
+    # Who has changed the params since the plan asked; they count as requesters, too.
+    Column("editors", Json, nullable=False),
+    # What all policies together ask for, and what has to prove a decision.
+    Column("needs", Json, nullable=False),
+    # The roles whose votes can count, in order; empty: everybody's can.
+    Column("asked_of", String(1000), nullable=False),
+    Column("assurance", String(16), nullable=False),
+    # Digest of what the tool's precondition said when the request was made.
+    Column("precondition", SealedText("approvals.precondition")),
+    # Whether the tool says that it is to be on record who is shown the params.
+    Column("secret", Boolean, nullable=False, server_default=false()),
+    Column("state", String(16), nullable=False),
+    Column("requested_ms", BigInteger, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+    Column("decided_by", String(200)),
+    Column("verified", Boolean),
+    Column("consumed_entry", String(80)),
+    Column("consumed_generation", Integer),
+    # When people are reminded of it next; NULL: no policy asks for that.
+    Column("remind_ms", BigInteger),
+    CheckConstraint(
+        _one_of("state", ("pending", "approved", "rejected", "expired", "superseded", "void")),
+        name="state",
+    ),
+    CheckConstraint(
+        _one_of("assurance", ("open", "signed", "passkey", "device_passkey")), name="assurance"
+    ),
+    CheckConstraint(
+        "(state IN ('approved', 'rejected', 'superseded')) = (decided_by IS NOT NULL)",
+        name="decided_by_someone",
+    ),
+    # G3: only an approved request authorises an entry.
+    CheckConstraint(
+        "consumed_entry IS NULL OR state = 'approved'", name="only_approved_is_consumed"
+    ),
+    CheckConstraint(
+        "(consumed_entry IS NULL) = (consumed_generation IS NULL)", name="consumed_whole"
+    ),
+    # How many wait: a tenant may have a quota of them. And which of them are over first.
+    _index("ix_approvals_pending", "expires_ms", "approval_id", where="state = 'pending'"),
+    # The same for whoever has some of the roles, and by tool.
+    _index(
+        "ix_approvals_asked",
+        "asked_of",
+        "tool",
+        "expires_ms",
+        "approval_id",
+        where="state = 'pending'",
+    ),
+    _index("ix_approvals_remind", "remind_ms", where="state = 'pending' AND remind_ms IS NOT NULL"),
+    # Which a run that ends has asked for.
+    _index("ix_approvals_run", "run_id"),
+    _run_reference(),
+)
+
+
+def has_expired(request: Any, now_ms: int) -> Any:
+    """Return whether a request's time is over; of the table's columns, the condition for that."""
+    return request["expires_ms"] <= now_ms
+
+
+def soonest_open(now_ms: int) -> int:
+    """Return the first ``expires_ms`` that has not expired: where an index of them is read from."""
+    return now_ms + 1
+
+
+#: Of a decision: a vote that its approver has sent.
+_IN_PERSON: Final = "verdict = 'accepted' AND outcome = 'approve' AND standing_id IS NULL"
+
+decisions = _table(
+    "decisions",
+    Column("decision_id", String(400), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    Column("approval_id", String(400), nullable=False),
+    Column("approver", String(200), nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("params_hash", String(200), nullable=False),
+    Column("reason", SealedText("decisions.reason"), nullable=False),
+    Column("verdict", String(32), nullable=False),
+    Column("message", SealedText("decisions.message"), nullable=False),
+    Column("verified", Boolean, nullable=False),
+    # The params that an edit asks for instead.
+    Column("edited", Sealed("decisions.edited")),
+    # The evidence: the signature, the key it was made with, its nonce.
+    Column("signature", Text),
+    Column("kid", String(80)),
+    Column("nonce", String(100)),
+    Column("at_ms", BigInteger, nullable=False),
+    # The standing approval that has voted in its granter's place.
+    Column("standing_id", String(40)),
+    CheckConstraint(
+        "verified = (kid IS NOT NULL AND nonce IS NOT NULL)", name="verified_by_a_signature"
+    ),
+    # G3: nobody counts twice for one request. Votes given in advance are counted by name with the
+    # others; their own key is that of their use.
+    _index("uq_decisions_vote", "approval_id", "approver", unique=True, where=_IN_PERSON),
+    # What somebody has said, newest last.
+    _index(
+        "ix_decisions_approver", "approver", "at_ms", "decision_id", where="standing_id IS NULL"
+    ),
+    # What was said to one request.
+    _index("ix_decisions_approval", "approval_id"),
+    _index("ix_decisions_run", "run_id"),
+    # G3: a signature is judged once.
+    _index("uq_decisions_nonce", "approver", "nonce", unique=True, where="nonce IS NOT NULL"),
+    _run_reference(),
+)
+
+steerings = _table(
+    "steerings",
+    Column("steering_id", String(400), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    # Temporal's Run Id: a run that was reset is sent what it was sent before once more.
+    Column("workflow_run_id", String(80), nullable=False),
+    Column("verb", String(16), nullable=False),
+    Column("actor", String(200), nullable=False),
+    Column("content", SealedMembers("steerings.content"), nullable=False),
+    Column("code", String(32), nullable=False),
+    Column("message", SealedText("steerings.message"), nullable=False),
+    Column("verified", Boolean, nullable=False),
+    # The evidence: the signature (by the actor's key, or by a resume token), and its nonce.
+    Column("signature", Text),
+    Column("kid", String(80)),
+    Column("nonce", String(100)),
+    Column("at_ms", BigInteger, nullable=False),
+    CheckConstraint("(kid IS NULL) = (nonce IS NULL)", name="signed_whole"),
+    CheckConstraint("NOT verified OR nonce IS NOT NULL", name="verified_by_a_signature"),
+    # A signature is judged once in one life of a run.
+    _index(
+        "uq_steerings_nonce",
+        "run_id",
+        "workflow_run_id",
+        "nonce",
+        unique=True,
+        where="nonce IS NOT NULL",
+    ),
+    _run_reference(),
+)
+
+interventions = _table(
+    "interventions",
+    Column("intervention_id", String(80), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    Column("step_id", String(80), nullable=False),
+    Column("entry_id", String(80), nullable=False),
+    # Counts the entry's, from 1: which is the newest no clock can say, because they are set back.
+    Column("number", Integer, nullable=False),
+    Column("rule", String(32), nullable=False),
+    Column("question", SealedText("interventions.question"), nullable=False),
+    # How the effect would be undone as the question says: the answer `undo` agrees to this alone.
+    Column("undo", Json),
+    Column("state", String(16), nullable=False),
+    Column("outcome", String(16)),
+    Column("actor", String(200)),
+    Column("evidence", SealedText("interventions.evidence")),
+    Column("resolution_id", String(400)),
+    Column("opened_ms", BigInteger, nullable=False),
+    Column("settled_ms", BigInteger),
+    CheckConstraint(_one_of("state", ("open", "settled")), name="state"),
+    CheckConstraint(
+        "(state = 'settled') = (outcome IS NOT NULL AND actor IS NOT NULL)", name="settled_whole"
+    ),
+    # G2: one open question for each entry, in each run that waits for the answer.
+    _index("uq_interventions_open", "entry_id", "run_id", unique=True, where="state = 'open'"),
+    _index("ix_interventions_entry", "entry_id", "number"),
+    _index("ix_interventions_run", "run_id", "step_id"),
+    _run_reference(),
+)
+
+
+def _principal_reference() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(
+        ["tenant_id", "principal"], ["principals.tenant_id", "principals.principal"]
+    )
+
+
+principals = _table(
+    "principals",
+    Column("principal", String(200), primary_key=True),
+    Column("added_ms", BigInteger, nullable=False),
+)
+
+grants = _table(
+    "grants",
+    Column("principal", String(200), primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("name", String(80), primary_key=True),
+    Column("granted_ms", BigInteger, nullable=False),
+    Column("revoked_ms", BigInteger),
+    CheckConstraint(_one_of("kind", ("role", "permission")), name="kind"),
+    _principal_reference(),
+)
+
+principal_keys = _table(
+    "principal_keys",
+    # The thumbprint of the key (RFC 7638).
+    Column("kid", String(80), primary_key=True),
+    Column("principal", String(200), nullable=False),
+    Column("public_key", Json, nullable=False),
+    # Of a passkey: its credential, its site, and whether it leaves its device; NULL: signs JWS.
+    Column("passkey", Json),
+    Column("added_ms", BigInteger, nullable=False),
+    Column("revoked_ms", BigInteger),
+    _principal_reference(),
+)
+
+principal_changes = _table(
+    "principal_changes",
+    Column("change_id", String(40), primary_key=True),
+    Column("principal", String(200), nullable=False),
+    Column("change", String(32), nullable=False),
+    Column("what", String(100), nullable=False),
+    Column("actor", String(200), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    _principal_reference(),
+)
+
+
+standing_approvals = _table(
+    "standing_approvals",
+    # Made of the nonce, which is signed: a copy of a row under another id is worth nothing.
+    Column("standing_id", String(40), primary_key=True),
+    Column("granter", String(200), nullable=False),
+    Column("tool", String(120), nullable=False),
+    Column("tool_version", String(40), nullable=False),
+    Column("schema_hash", String(80), nullable=False),
+    Column("condition", String(500)),
+    Column("most_uses", Integer),
+    Column("total_of", String(200)),
+    # A decimal as text: numbers of the database would be rounded.
+    Column("most_total", String(40)),
+    # Also for runs that have read content from outside.
+    Column("foreign_too", Boolean, nullable=False),
+    Column("until_ms", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("nonce", String(100), nullable=False),
+    # The evidence: the signature over all of that, and the key it was made with.
+    Column("signature", Text),
+    Column("kid", String(80)),
+    Column("granted_ms", BigInteger, nullable=False),
+    Column("revoked_ms", BigInteger),
+    Column("revoked_by", String(200)),
+    CheckConstraint("(signature IS NULL) = (kid IS NULL)", name="signed_whole"),
+    CheckConstraint("(total_of IS NULL) = (most_total IS NULL)", name="total_whole"),
+    CheckConstraint("(revoked_ms IS NULL) = (revoked_by IS NULL)", name="revoked_whole"),
+    CheckConstraint("most_uses >= 1", name="most_uses"),
+    _index("ix_standing_approvals_tool", "tool"),
+)
+
+standing_uses = _table(
+    "standing_uses",
+    # One use for each request: asking for the same approval again uses nothing twice.
+    Column("approval_id", String(400), primary_key=True),
+    Column("standing_id", String(40), primary_key=True),
+    Column("run_id", String(255), nullable=False),
+    Column("step_id", String(80), nullable=False),
+    # What it adds to the sum: a decimal as text.
+    Column("amount", String(80)),
+    Column("used_ms", BigInteger, nullable=False),
+    # Given back: the approval ended, or was asked for again, before it was used.
+    Column("returned_ms", BigInteger),
+    _index("ix_standing_uses_standing", "standing_id"),
+    _index("ix_standing_uses_run", "run_id", "step_id"),
+    ForeignKeyConstraint(
+        ["tenant_id", "standing_id"],
+        ["standing_approvals.tenant_id", "standing_approvals.standing_id"],
+    ),
+    ForeignKeyConstraint(
+        ["tenant_id", "approval_id"], ["approvals.tenant_id", "approvals.approval_id"]
+    ),
+    _run_reference(),
+)
+
+#: What is counted by the hour or the day.
+USAGES: Final = ("effects", "tokens", "money")
+
+quotas = _table(
+    "quotas",
+    # NULL: as much as comes.
+    Column("open_runs", Integer),
+    Column("effects_per_hour", Integer),
+    Column("pending_approvals", Integer),
+    Column("tokens_per_day", BigInteger),
+    # A decimal as text: numbers of the database would be rounded.
+    Column("money_per_day", String(40)),
+    # What becomes of what is over: it waits, or it fails.
+    Column("over", String(8), nullable=False),
+    # Of the tenant's activities where tenants take turns.
+    Column("weight", Double, nullable=False),
+    Column("set_by", String(200), nullable=False),
+    Column("set_ms", BigInteger, nullable=False),
+    CheckConstraint(_one_of("over", ("queue", "reject")), name="over"),
+    CheckConstraint("weight >= 0.001 AND weight <= 1000", name="weight"),
+    CheckConstraint(
+        "(open_runs IS NULL OR open_runs >= 0)"
+        " AND (effects_per_hour IS NULL OR effects_per_hour >= 0)"
+        " AND (pending_approvals IS NULL OR pending_approvals >= 0)"
+        " AND (tokens_per_day IS NULL OR tokens_per_day >= 0)",
+        name="at_least_nothing",
+    ),
+)
+
+quota_usage = _table(
+    "quota_usage",
+    Column("kind", String(16), primary_key=True),
+    # The beginning of a clock hour, or of a day of UTC, by the database's clock.
+    Column("window_start_ms", BigInteger, primary_key=True),
+    # Of money in billionths.
+    Column("used", BigInteger, nullable=False),
+    CheckConstraint(_one_of("kind", USAGES), name="kind"),
+    CheckConstraint("used >= 0", name="used"),
+)
+
+
+tenants = _table(
+    "tenants",
+    # By its name in the cells file.
+    Column("cell", String(64), nullable=False),
+    Column("set_by", String(200), nullable=False),
+    Column("set_ms", BigInteger, nullable=False),
+)
+
+
+epochs = Table(
+    "epochs",
+    metadata,
+    # Counts from 1; entries name the newest one under which they were claimed or put in doubt.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    # What the ledger was restored to, as whoever restored it says: what came after is forgotten.
+    Column("restored_to_ms", BigInteger, nullable=False),
+    Column("opened_ms", BigInteger, nullable=False),
+    Column("opened_by", String(200), nullable=False),
+    Column("closed_ms", BigInteger),
+    Column("closed_by", String(200)),
+    CheckConstraint("number >= 1", name="number"),
+    CheckConstraint("restored_to_ms <= opened_ms", name="opened_later"),
+    CheckConstraint("(closed_ms IS NULL) = (closed_by IS NULL)", name="closed_whole"),
+)
+
+
+#: What has a time of its own; ``runs`` is all of a run, but for its tombstone.
+KINDS: Final = ("runs", "steps", "outputs", "artifacts", "messages")
+
+retentions = _table_of_runs(
+    "retentions",
+    Column("kind", String(16), primary_key=True),
+    Column("hidden_ms", BigInteger, nullable=False),
+    Column("hidden_by", String(200), nullable=False),
+    # The end of the grace, in which it may be taken back.
+    Column("delete_after_ms", BigInteger, nullable=False),
+    # From then on it cannot be: files may be gone.
+    Column("going_ms", BigInteger),
+    Column("deleted_ms", BigInteger),
+    Column("deleted_by", String(200)),
+    # Where the run's events were exported to before they were deleted; NULL: nowhere.
+    Column("export", Text),
+    CheckConstraint(_one_of("kind", KINDS), name="kind"),
+    CheckConstraint("delete_after_ms >= hidden_ms", name="grace"),
+    CheckConstraint("deleted_ms IS NULL OR going_ms IS NOT NULL", name="going_before_deleted"),
+    CheckConstraint("(deleted_ms IS NULL) = (deleted_by IS NULL)", name="deleted_by_somebody"),
+    _index("ix_retentions_hidden", "delete_after_ms", where="deleted_ms IS NULL"),
+)
+
+# What retention leaves alone, until it is released.
+holds = _table_of_runs(
+    "holds",
+    Column("kept_by", String(200), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("kept_ms", BigInteger, nullable=False),
+)
+
+# One row for a tenant, so that somebody notices if rounds come no more.
+retention_rounds = _table(
+    "retention_rounds",
+    # When a round has last done all that was to be done, and when one has last failed in part.
+    Column("whole_ms", BigInteger),
+    Column("failed_ms", BigInteger),
+    CheckConstraint("whole_ms IS NOT NULL OR failed_ms IS NOT NULL", name="ended"),
+)
+
 #: The state of an intervention that waits; written out, so that the index of those alone serves.
 OPEN: Final[ColumnElement[str]] = literal_column("'open'")
-epochs: Final = tenant_tables.epochs
-quotas: Final = tenant_tables.quotas
-quota_usage: Final = tenant_tables.quota_usage
-retentions: Final = tenant_tables.retentions
-retention_rounds: Final = tenant_tables.retention_rounds
-holds: Final = tenant_tables.holds
-tenants: Final = tenant_tables.tenants
 #: Tables whose rows are written once and never changed; triggers refuse UPDATE, and DELETE but for
 #: retention.
 APPEND_ONLY: Final = ("decisions", "events", "steerings", "principal_changes")

@@ -19,7 +19,6 @@ from surehand.activities.ledger.core.engine import (
     read_clock,
     try_lock_names,
 )
-from surehand.activities.ledger.core.prepared import PreparedStatement, run_together
 from surehand.activities.ledger.core.sealed import (
     OF_RUN,
     KeyNeeded,
@@ -32,10 +31,12 @@ from surehand.activities.ledger.core.sealed import (
 )
 from surehand.activities.ledger.core.statements import (
     OF_TENANT,
+    PreparedStatement,
     as_sqlalchemy,
     insert_rows,
     plain,
     rows_of,
+    run_together,
     update_rows,
 )
 from surehand.activities.ledger.core.tables import events, runs
@@ -49,12 +50,7 @@ GENESIS: Final = "sha256:" + "0" * 64
 
 
 def event_hash(previous: str, event: dict[str, Any]) -> str:
-    """Return the hash of an event that follows ``previous``.
-
-    Args:
-        previous: Hash of the event before it, or ``GENESIS``.
-        event: ``run_id, seq, type, step_id, body, at_ms``: digests and references, no params.
-    """
+    """Return the hash of an event that follows ``previous``."""
     return "sha256:" + hashlib.sha256(previous.encode() + b"\n" + canonical_json(event)).hexdigest()
 
 

@@ -9,8 +9,12 @@ from typing import Any, Final
 from sqlalchemy import BindParameter, bindparam, or_, select
 
 from surehand.activities.ledger.approvals import requests as approval_rows
-from surehand.activities.ledger.core.prepared import PreparedStatement
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.statements import (
+    PreparedStatement,
+    insert_row,
+    rows_of,
+    update_rows,
+)
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, effects
 from surehand.activities.ledger.effects import outcomes
@@ -22,8 +26,7 @@ from surehand.activities.ledger.effects.undone import (
     waits_to_be_told,
 )
 from surehand.activities.ledger.people.starts import forbidden
-from surehand.activities.ledger.quotas.limits import OverQuota, limits_calls
-from surehand.activities.ledger.quotas.usage import room_for_effect
+from surehand.activities.ledger.quotas import OverQuota, find_room, select_limited
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.acting import (
     EVERY_STEP,
@@ -66,7 +69,7 @@ _LOOK_AROUND: Final = PreparedStatement(
         waits_to_be_told(_OF["run"]).label("untold"),
         rows_of(effects, tool=_OF["tool"], key=_OF["key"]).exists().label("known"),
         is_marked(_OF["run"]).label("foreign"),
-        limits_calls().label("limited"),
+        select_limited().label("limited"),
         open_epoch().label("epoch"),
     )
 )
@@ -93,7 +96,7 @@ class SeenAround:
     foreign: bool
     """The run has read content from outside."""
     limited: str | None
-    """What of the tenant's calls its quotas limit (``quotas/limits.py``)."""
+    """What of the tenant's calls its quotas limit (``ledger/quotas.py``)."""
     epoch: int | None
     """The epoch that is open: the ledger was restored (``epochs.py``)."""
 
@@ -482,7 +485,7 @@ def _authorise(
     if request.drift:
         return Drifted(request.drift)
     limited = seen.limited if first and not request.undoes else None
-    room = room_for_effect(tx, limited)
+    room = find_room(tx, limited)
     if isinstance(room, OverQuota):
         return room
     request = request.in_run(foreign=seen.foreign)

@@ -12,8 +12,7 @@ from typing import Any, Final, assert_never
 
 from sqlalchemy import bindparam
 
-from surehand.activities.ledger.core.prepared import PreparedStatement
-from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.statements import PreparedStatement, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, retentions
 from surehand.activities.ledger.effects.claim_entry import (
@@ -34,7 +33,7 @@ from surehand.activities.ledger.effects.interventions import (
 from surehand.activities.ledger.effects.outcomes import doubt
 from surehand.activities.ledger.effects.undone import note_replay
 from surehand.activities.ledger.outbox.notification_rows import write_pause
-from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (

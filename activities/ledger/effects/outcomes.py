@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import bindparam, func
 
-from surehand.activities.ledger.core.prepared import PreparedStatement
-from surehand.activities.ledger.core.statements import rows_of, update_rows
+from surehand.activities.ledger.core.statements import PreparedStatement, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.effects.interventions import open_intervention

@@ -1,7 +1,14 @@
-"""Proving what happened: the event chain, and what the events say about each commit (G6).
+"""Proving what happened: the event chain, what the events say about each commit, signatures (G6).
 
 ``verify_chain`` and ``verify_story`` are pure: they work on the events of a ledger and on an
 exported file alike, and name the first break.
+
+Rows of decisions can be written by whoever has the workers' rights in the database. What such a row
+is worth, its signature says; and what no event tells of, was not written by a worker. So signatures
+on record are verified again: on decisions and starts, and under exports (G3).
+
+A file alone cannot show that its end was cut off, or that all of it was written anew with hashes
+that fit: whoever signs its head, and keeps the key elsewhere, makes that show.
 """
 
 from __future__ import annotations
@@ -10,15 +17,32 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from surehand.activities.ledger.approvals.votes import folded
-from surehand.activities.ledger.core.people_tables import has_expired
+from surehand.activities.ledger.approvals import standing
+from surehand.activities.ledger.approvals.votes import folded, is_of
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import approvals, decisions, has_expired, runs
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
 from surehand.activities.ledger.effects.epochs import RESTORED, Epoch
-from surehand.workflows.contracts.approvals import Assurance, standing_label
+from surehand.activities.ledger.people import starts
+from surehand.activities.ledger.people.proofs import unproven
+from surehand.activities.ledger.people.signatures import (
+    BadSignature,
+    authentic,
+    claimed,
+    header_kid,
+)
+from surehand.workflows.contracts.approvals import (
+    Assurance,
+    ExportClaims,
+    Signed,
+    audience,
+    standing_label,
+)
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.identity import NotCanonical
+from surehand.workflows.identity import NotCanonical, tenant_of_run
 from surehand.workflows.plan.plan import ITERATION
 
 #: What an event's hash covers, beside the hash before it.
@@ -49,10 +73,8 @@ class NotAnExport(ValueError):
 def verify_chain(events: Sequence[Event], heads: Iterable[ChainHead] = ()) -> Break | None:
     """Return the first break of a run's chain, or ``None`` if it holds.
 
-    Args:
-        events: All events of the run, in order.
-        heads: Heads recorded elsewhere (the ledger's run row, Temporal's history): the chain must
-            pass through each of them, so that a rewritten or shortened one shows.
+    It must pass through each head that was recorded elsewhere (the ledger's run row, Temporal's
+    history), so that a rewritten or shortened one shows.
     """
     previous, hashes = GENESIS, {0: GENESIS}
     for seq, event in enumerate(events, start=1):
@@ -89,10 +111,7 @@ def without_forgotten(
 ) -> tuple[list[ChainHead], int]:
     """Return the heads that a chain must pass through, and how many a restore explains.
 
-    Args:
-        events: All events of a run, in order.
-        heads: Heads that Temporal's history has.
-        restores: The ledger's epochs: what was recorded in between is forgotten, unless it fits.
+    What was recorded between a restore's point and its epoch is forgotten, unless it fits.
     """
     hashes = {event["seq"]: event["hash"] for event in events}
     kept, forgotten = [], 0
@@ -135,13 +154,13 @@ def verify_story(events: Sequence[Event]) -> Break | None:
     """
     story = _Story()
     for event in events:
-        reason = _tell(story, event)
+        reason = _take_event(story, event)
         if reason is not None:
             return Break(event["seq"], reason)
     return None
 
 
-def _tell(story: _Story, event: Event) -> str | None:
+def _take_event(story: _Story, event: Event) -> str | None:
     body = event["body"]
     match event["type"]:
         case "run.opened":
@@ -153,24 +172,24 @@ def _tell(story: _Story, event: Event) -> str | None:
             # What was waived before somebody was asked is not waived any more.
             story.waived = {waived for waived in story.waived if waived[0] != event["step_id"]}
         case "decision.accepted":
-            _vote(story, body, body.get("outcome"))
+            _take_vote(story, body, body.get("outcome"))
         case "approval.standing_used":
-            _vote(story, body, "approve")
+            _take_vote(story, body, "approve")
         case "approval.approved":
-            return _approve(story, body["approval_id"])
+            return _take_approval(story, body["approval_id"])
         case "approval.waived":
             story.waived.add((event["step_id"], body["params_hash"]))
         case "approval.expired" | "approval.void" | "approval.standing_returned":
             story.approved.discard(body["approval_id"])
         case "approval.consumed":
-            return _consume(story, body, event["at_ms"])
+            return _take_use(story, body, event["at_ms"])
         case "effect.claimed":
-            return _claim(story, event["step_id"], body)
+            return _take_claim(story, event["step_id"], body)
         case "effect.in_doubt" if body.get("rule") == RESTORED:
             # It may have been claimed: of that, and its approval, the ledger has forgotten all.
             story.claimed.setdefault(body["entry_id"], body)
         case "effect.committed":
-            return _commit(story, body)
+            return _take_commit(story, body)
         case "intervention.settled" if body.get("action") == "committed":
             story.committed.add(body["entry_id"])
         case "effect.compensated":
@@ -178,9 +197,11 @@ def _tell(story: _Story, event: Event) -> str | None:
     return None
 
 
-def _vote(story: _Story, body: Mapping[str, Any], outcome: str | None) -> None:
+def _take_vote(story: _Story, body: Mapping[str, Any], outcome: str | None) -> None:
     asked = story.asked.get(body["approval_id"], {})
-    if outcome == "approve" and _given(body).satisfies(asked_assurance(asked.get("assurance"))):
+    if outcome == "approve" and _proof_of_vote(body).satisfies(
+        asked_assurance(asked.get("assurance"))
+    ):
         votes = story.votes.setdefault(body["approval_id"], set())
         votes.add(folded(body.get("approver") or ""))
 
@@ -193,7 +214,7 @@ def asked_assurance(said: str | None) -> Assurance:
         return Assurance.DEVICE_PASSKEY  # whatever it is: nothing less is enough
 
 
-def _given(body: Mapping[str, Any]) -> Assurance:
+def _proof_of_vote(body: Mapping[str, Any]) -> Assurance:
     """Return what proves a vote, as its event says."""
     if not body.get("verified"):
         return Assurance.OPEN
@@ -203,7 +224,7 @@ def _given(body: Mapping[str, Any]) -> Assurance:
         return Assurance.SIGNED
 
 
-def _approve(story: _Story, approval_id: str) -> str | None:
+def _take_approval(story: _Story, approval_id: str) -> str | None:
     story.approved.add(approval_id)
     asked = story.asked.get(approval_id)
     wanted = asked.get("quorum", 1) if asked else 0
@@ -213,7 +234,7 @@ def _approve(story: _Story, approval_id: str) -> str | None:
     return f"approval {approval_id} was given by {found} of {wanted} people who were asked for"
 
 
-def _consume(story: _Story, body: Mapping[str, Any], at_ms: int) -> str | None:
+def _take_use(story: _Story, body: Mapping[str, Any], at_ms: int) -> str | None:
     approval_id, entry = body["approval_id"], body["entry_id"]
     if approval_id not in story.asked:
         return f"approval {approval_id} was used, but never asked for"
@@ -229,7 +250,7 @@ def _consume(story: _Story, body: Mapping[str, Any], at_ms: int) -> str | None:
     return None
 
 
-def _claim(story: _Story, step_id: str | None, body: Mapping[str, Any]) -> str | None:
+def _take_claim(story: _Story, step_id: str | None, body: Mapping[str, Any]) -> str | None:
     entry, approval_id = body["entry_id"], body.get("approval_id")
     if entry in story.committed:
         return f"entry {entry} was claimed again although it stands committed"
@@ -246,7 +267,7 @@ def _claim(story: _Story, step_id: str | None, body: Mapping[str, Any]) -> str |
     return None
 
 
-def _commit(story: _Story, body: Mapping[str, Any]) -> str | None:
+def _take_commit(story: _Story, body: Mapping[str, Any]) -> str | None:
     entry = body["entry_id"]
     if entry not in story.claimed:
         return f"entry {entry} was committed without a claim"
@@ -256,12 +277,8 @@ def _commit(story: _Story, body: Mapping[str, Any]) -> str | None:
     return None
 
 
-def erasure(events: Sequence[Event]) -> str | None:
-    """Return when a run was erased, by whom, and why; ``None``: it was not.
-
-    Args:
-        events: All events of a run, in order.
-    """
+def find_erasure(events: Sequence[Event]) -> str | None:
+    """Return when a run was erased, by whom, and why; ``None``: it was not."""
     for event in events:
         if event["type"] == "run.erased":
             at, body = datetime.fromtimestamp(event["at_ms"] / 1000, UTC), event["body"]
@@ -271,13 +288,9 @@ def erasure(events: Sequence[Event]) -> str | None:
 
 
 def unverified_approvers(events: Sequence[Event]) -> list[str]:
-    """Return the names in which calls were approved that nothing proves: the decision is unsigned.
-
-    Args:
-        events: All events of a run, in order.
-    """
+    """Return the names in which calls were approved by decisions that nobody has signed."""
     return [
-        _voter(event["body"])
+        _voter_name(event["body"])
         for event in events
         if (
             event["type"] == "approval.standing_used"
@@ -287,21 +300,16 @@ def unverified_approvers(events: Sequence[Event]) -> list[str]:
     ]
 
 
-def _voter(body: Mapping[str, Any]) -> str:
+def _voter_name(body: Mapping[str, Any]) -> str:
     name = body.get("approver") or "nobody"
     return standing_label(name, body["standing_id"]) if "standing_id" in body else name
 
 
 def verify_entries(events: Sequence[Event], entries: Iterable[Mapping[str, Any]]) -> Break | None:
-    """Return the first of a run's ledger entries that its events do not tell of, or ``None``.
-
-    Args:
-        events: All events of the run, in order.
-        entries: The run's rows of ``effects``.
-    """
+    """Return the first of a run's ledger entries that its events do not tell of, or ``None``."""
     story = _Story()
     for event in events:
-        _tell(story, event)
+        _take_event(story, event)
     by_key: dict[tuple[str, str], str] = {}
     for entry in entries:
         entry_id, name = entry["entry_id"], (entry["tool"], entry["key"])
@@ -315,7 +323,7 @@ def verify_entries(events: Sequence[Event], entries: Iterable[Mapping[str, Any]]
     return None
 
 
-def to_lines(events: Sequence[Event]) -> str:
+def write_lines(events: Sequence[Event]) -> str:
     """Return events as an export: one JSON object a line."""
     return "".join(
         json.dumps({name: event[name] for name in EXPORTED}, ensure_ascii=False) + "\n"
@@ -323,19 +331,15 @@ def to_lines(events: Sequence[Event]) -> str:
     )
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """Return the lines of an export; what else ends a line in Unicode may be part of one."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def from_lines(text: str) -> list[dict[str, Any]]:
-    """Return the events of an export.
-
-    Raises:
-        NotAnExport: A line is not an exported event.
-    """
+def read_lines(text: str) -> list[dict[str, Any]]:
+    """Return the events of an export."""
     events = []
-    for number, line in enumerate(lines_of(text), start=1):
+    for number, line in enumerate(split_lines(text), start=1):
         try:
             event = json.loads(line)
         except ValueError as error:
@@ -345,3 +349,166 @@ def from_lines(text: str) -> list[dict[str, Any]]:
             raise NotAnExport(f"line {number} is not an exported event: no {', '.join(missing)}")
         events.append(event)
     return events
+
+
+def first_unproven(tx: Transaction, run_id: str, events: Sequence[Event]) -> Break | None:
+    """Return the first row of a run that nothing proves although it counts as proven, or ``None``.
+
+    A key that was revoked later proves what it has signed before.
+    """
+    found = _find_unproven_start(tx, run_id, events)
+    if found is not None:
+        return found
+    asked = _read_assurances(tx, run_id, events)
+    rows = tx.all(
+        rows_of(decisions, run_id=run_id, verdict="accepted")
+        .order_by(decisions.c.at_ms, decisions.c.decision_id)
+        # What is proven is nothing that is sealed: so it is of a run that was erased, too.
+        .execution_options(sealed="stored")
+    )
+    told = {_vote_name(event["body"]): event for event in events if event["type"] in _TOLD_BY}
+    for row in rows:
+        wanted = asked.get(row["approval_id"], Assurance.OPEN)
+        found = _find_unproven_decision(tx, row, told.get(_vote_name(row)), wanted)
+        if found is not None:
+            return found
+    return None
+
+
+_TOLD_BY = ("decision.accepted", "approval.standing_used")
+
+
+def _vote_name(told: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return what an event and its row have in common."""
+    if told.get("standing_id") is not None:
+        return told["approval_id"], told["standing_id"]
+    return told["decision_id"], None
+
+
+def _find_unproven_start(tx: Transaction, run_id: str, events: Sequence[Event]) -> Break | None:
+    opened = next((event for event in events if event["type"] == "run.opened"), None)
+    row = tx.one(
+        rows_of(
+            runs,
+            runs.c.user_id,
+            runs.c.started_by,
+            runs.c.start_kid,
+            runs.c.start_signature,
+            run_id=run_id,
+        )
+    )
+    if opened is None or row is None:
+        return None  # the chain says so
+    body = opened["body"]
+    said = (body["user"], body.get("started_by"), body.get("kid"))
+    if said != (row["user_id"], row["started_by"], row["start_kid"]):
+        return Break(opened["seq"], "tells of another start of the run than the ledger's row")
+    if not body.get("verified") and row["start_signature"] is None:
+        return None
+    why = starts.unproven(tx, run_id)
+    return None if why is None else Break(opened["seq"], f"nothing proves who started it: {why}")
+
+
+def _read_assurances(tx: Transaction, run_id: str, events: Sequence[Event]) -> dict[str, Assurance]:
+    """Return what has to prove an approval's votes, by their rows and their events."""
+    id_, what = approvals.c.approval_id, approvals.c.assurance
+    said = [
+        (row["approval_id"], row["assurance"])
+        for row in tx.all(rows_of(approvals, id_, what, run_id=run_id))
+    ]
+    bodies = (event["body"] for event in events if event["type"] == "approval.requested")
+    said += [(body["approval_id"], body.get("assurance")) for body in bodies]
+    found: dict[str, Assurance] = {}
+    for approval_id, assurance in said:
+        before = found.get(approval_id, Assurance.OPEN)
+        found[approval_id] = before.stricter(asked_assurance(assurance))
+    return found
+
+
+def _find_unproven_decision(
+    tx: Transaction, row: Mapping[str, Any], told: Event | None, asked: Assurance
+) -> Break | None:
+    what = f"decision {row['decision_id']} of {row['approver']}"
+    if told is None:
+        return Break(0, f"{what} counts in the ledger, but no event tells of it")
+    body = told["body"]
+    if (body.get("approver"), bool(body.get("verified"))) != (row["approver"], row["verified"]):
+        return Break(told["seq"], f"{what} is another in the ledger's row")
+    if asked is Assurance.OPEN and not row["verified"] and row["signature"] is None:
+        return None
+    given = row["standing_id"] is not None
+    why = _why_not_given(tx, row, asked) if given else unproven(tx, row, asked, in_force=False)
+    return None if why is None else Break(told["seq"], f"nothing proves {what}: {why}")
+
+
+def _why_not_given(tx: Transaction, row: Mapping[str, Any], asked: Assurance) -> str | None:
+    """Return why the vote of a standing approval is none."""
+    found = standing.given_by(tx, row["standing_id"])
+    if found is None or not is_of(row, found):
+        return "there is no such standing approval"
+    why = standing.unsigned(tx, found, in_force=False)
+    if why is not None:
+        return why
+    if not found.assurance.satisfies(asked):
+        return f"decisions {asked.as_text()}"
+    scope = {"tool": found.scope.tool, "tool_version": found.scope.version}
+    id_ = approvals.c.approval_id
+    if tx.one(rows_of(approvals, id_, approval_id=row["approval_id"], **scope)) is None:
+        return "its standing approval is for another tool"
+    return None if standing.is_within(tx, found) else "more was used than was granted"
+
+
+S = TypeVar("S", bound=Signed)
+#: The one field of the last line.
+_SIGNATURE: Final = "signature"
+#: Of the year 9999: what follows is no date.
+_LAST_SECOND: Final = 253_402_300_799
+
+
+def signature_line(token: str) -> str:
+    """Return the last line of a signed export."""
+    return json.dumps({_SIGNATURE: token}) + "\n"
+
+
+def read_export(text: str) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the events of an export, and its signature if it has one."""
+    *above, last = split_lines(text) or [""]
+    try:
+        value = json.loads(last)
+    except ValueError:
+        value = None
+    if isinstance(value, dict) and value.keys() == {_SIGNATURE}:
+        return read_lines("\n".join(above)), str(value[_SIGNATURE])
+    return read_lines(text), None
+
+
+def claims_to_be(token: str, claims_of: type[S]) -> tuple[str, S]:
+    """Return the key id and the claims of a signature that nobody has verified."""
+    return header_kid(token, claims_of.typ), claimed(token, claims_of)
+
+
+def verify_signature(
+    events: Sequence[Event], token: str | None, public_jwk: Mapping[str, Any] | None
+) -> Break | None:
+    """Return why a signature is not one over these events, or ``None``.
+
+    Without ``public_jwk`` only what it claims is compared.
+    """
+    if token is None:
+        return None if public_jwk is None else Break(0, "the export is not signed")
+    try:
+        claims = claims_to_be(token, ExportClaims)[1]
+        if public_jwk is not None:
+            claims = authentic(token, public_jwk, ExportClaims)
+    except BadSignature as error:
+        return Break(0, str(error))
+    if not 0 <= claims.iat <= _LAST_SECOND:
+        return Break(0, "the signature is made at no time that there is")
+    run_id = str(events[0]["run_id"]) if events else ""
+    if claims.run_id != run_id:
+        return Break(0, f"the signature is over the export of another run, {claims.run_id}")
+    if claims.aud != audience(tenant_of_run(run_id)):
+        return Break(0, "the signature is for another tenant")
+    if claims.seq < len(events):
+        return Break(claims.seq + 1, "was added after the export was signed")
+    return verify_chain(events, [ChainHead(seq=claims.seq, hash=claims.head)])

@@ -1,4 +1,4 @@
-"""Reading the ledger for people: the operator's verbs. Every query is of one tenant."""
+"""Reading the ledger for the operator's verbs and the drill. Every query is of one tenant."""
 
 from __future__ import annotations
 
@@ -11,60 +11,55 @@ from sqlalchemy import func, tuple_
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import unreachable
-from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
     OPEN,
+    approvals,
     artifacts,
     effects,
     events,
     interventions,
     notifications,
+    plans,
+    principal_changes,
     runs,
+    steps,
 )
-from surehand.activities.ledger.retention.hiding import hidden, require_shown
+from surehand.activities.ledger.retention.hiding import read_hidden, require_shown
+from surehand.activities.ledger.steps import foreign
 from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.tools import ToolSpec
+from surehand.workflows.identity import child_run_id
+from surehand.workflows.plan.plan import Plan
+
+_OF_EFFECTS: Final = tuple(
+    effects.c[name]
+    for name in (
+        *("entry_id", "step_id", "tool", "tool_version", "key", "generation", "state", "calls"),
+        *("fencing_token", "approval_id", "params_hash", "undoes", "receipt", "error"),
+        *("claimed_ms", "settled_ms"),
+    )
+)
+#: Of ``artifacts``, without what the ledger itself keeps of their content.
+_OF_ARTIFACTS: Final = tuple(column for column in artifacts.c if column is not artifacts.c.content)
 
 
 def effects_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
-    """Return a run's ledger entries in the order of their claims.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-    """
-    columns = (
-        effects.c.entry_id,
-        effects.c.step_id,
-        effects.c.tool,
-        effects.c.tool_version,
-        effects.c.key,
-        effects.c.generation,
-        effects.c.state,
-        effects.c.calls,
-        effects.c.fencing_token,
-        effects.c.approval_id,
-        effects.c.params_hash,
-        effects.c.undoes,
-        effects.c.receipt,
-        effects.c.error,
-        effects.c.claimed_ms,
-        effects.c.settled_ms,
-    )
+    """Return a run's ledger entries in the order of their claims."""
     require_run(tx, run_id)
     rows = tx.all(
-        rows_of(effects, *columns, run_id=run_id).order_by(effects.c.claimed_ms, effects.c.entry_id)
+        rows_of(effects, *_OF_EFFECTS, run_id=run_id).order_by(
+            effects.c.claimed_ms, effects.c.entry_id
+        )
     )
-    if hidden(tx, run_id, "outputs") is not None:
+    if read_hidden(tx, run_id, "outputs") is not None:
         rows = [{**row, "receipt": None} for row in rows]
     return [_readable(row) for row in rows]
 
 
 def events_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
-    """Return a run's events, oldest first, as they were chained.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-    """
+    """Return a run's events, oldest first, as they were chained."""
     require_run(tx, run_id)
     query = rows_of(events, run_id=run_id).execution_options(sealed="shown")
     rows = tx.all(query.order_by(events.c.seq))
@@ -76,11 +71,7 @@ def chain_of(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], ChainHead]:
     """Return a run's events and entries, and the head that its row records.
 
-    Args:
-        sealed: What of them is sealed, as it is stored: so they are proven without the run's key.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
+    As it is stored it is proven without the run's key.
     """
     # Locked: what is read here and there belongs together, however busy the run is.
     head = tx.lock_chain(run_id)
@@ -91,15 +82,10 @@ def chain_of(
 
 
 def artifacts_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
-    """Return the artifacts that a run refers to, oldest first.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-    """
-    columns = [column for column in artifacts.c if column is not artifacts.c.content]
+    """Return the artifacts that a run refers to, oldest first."""
     require_run(tx, run_id, "artifacts")
     rows = tx.all(
-        rows_of(artifacts, *columns, run_id=run_id).order_by(
+        rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id).order_by(
             artifacts.c.created_ms, artifacts.c.artifact_id
         )
     )
@@ -109,11 +95,7 @@ def artifacts_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
 def interventions_of(
     tx: Transaction, run_id: str | None = None, *, only_open: bool = False
 ) -> list[dict[str, Any]]:
-    """Return a tenant's interventions, or those of one run, newest first.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-    """
+    """Return a tenant's interventions, or those of one run, newest first."""
     query = rows_of(interventions).execution_options(sealed="shown")
     if run_id is not None:
         require_run(tx, run_id)
@@ -131,16 +113,7 @@ def notifications_of(
     only_failed: bool = False,
     limit: int,
 ) -> list[dict[str, Any]]:
-    """Return what people were told, or are to be told, of a tenant or of one run, newest first.
-
-    Args:
-        run_id: Only of this run.
-        only_failed: Only what could not be sent, for good or so far.
-        limit: Most rows to return.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-    """
+    """Return what people were told, or are to be told, of a tenant or of one run, newest first."""
     query = rows_of(notifications).execution_options(sealed="shown")
     if run_id is not None:
         require_run(tx, run_id, "messages")
@@ -176,11 +149,7 @@ def knows_run(tx: Transaction, run_id: str) -> bool:
 
 
 def require_run(tx: Transaction, run_id: str, kind: str = "runs") -> None:
-    """See that the tenant has a run, and that this kind of its data is not hidden.
-
-    Raises:
-        RunNotFound: It has none of that id, or it is hidden.
-    """
+    """See that the tenant has a run, and that this kind of its data is not hidden."""
     row = tx.one(rows_of(runs, runs.c.run_id, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
@@ -201,7 +170,6 @@ def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-_SHOWN: Final = tuple(column for column in artifacts.c if column is not artifacts.c.content)
 _ORDER: Final = (artifacts.c.step_id, artifacts.c.sha256)
 
 
@@ -217,7 +185,6 @@ class ArtifactPage:
     """A page of them, by step."""
 
     rows: Sequence[Mapping[str, Any]]
-    """Of ``artifacts``, without what the ledger itself keeps of their content."""
     more: Shelf | None
     """Where the next page begins; ``None``: this is the last one."""
 
@@ -225,13 +192,9 @@ class ArtifactPage:
 def artifact_page(
     tx: Transaction, run_id: str, *, most: int, after: Shelf | None = None
 ) -> ArtifactPage:
-    """Return artifacts of a run by step.
-
-    Raises:
-        RunNotFound: No such run in this tenant, or they are hidden.
-    """
+    """Return artifacts of a run by step."""
     require_run(tx, run_id, "artifacts")
-    query = rows_of(artifacts, *_SHOWN, run_id=run_id)
+    query = rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id)
     if after is not None:
         query = query.where(tuple_(*_ORDER) > tuple_(*after))
     rows = tx.all(query.order_by(*_ORDER).limit(most + 1))
@@ -240,10 +203,89 @@ def artifact_page(
 
 
 def one_artifact(tx: Transaction, run_id: str, artifact_id: str) -> Mapping[str, Any] | None:
-    """Return one artifact of a run; ``None``: the run has none of that id.
-
-    Raises:
-        RunNotFound: No such run in this tenant, or it is hidden.
-    """
+    """Return one artifact of a run; ``None``: the run has none of that id."""
     require_run(tx, run_id, "artifacts")
-    return tx.one(rows_of(artifacts, *_SHOWN, run_id=run_id, artifact_id=artifact_id))
+    return tx.one(rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id, artifact_id=artifact_id))
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The rows of one run, as they are stored; times in milliseconds by the database's clock."""
+
+    user: str
+    """Whom the run acts for."""
+    plan: Plan
+    tools: Mapping[str, ToolSpec]
+    """As they were recorded at the run's start, by name."""
+    approvals: list[Row]
+    effects: list[Row]
+    steps: list[Row]
+    """One row for each attempt."""
+    claims: list[Row]
+    """Each claim's own words: the bodies of ``effect.claimed``, with ``step_id``, and ``foreign``:
+    whether the run had read content from outside by then."""
+    waived: list[Row]
+    """The bodies of ``approval.waived``, in the same form."""
+    answered: frozenset[str]
+    """Steps whose tools have asked a human something: the answers are part of what is approved."""
+    changes: list[Row]
+    """What the user's permissions have become, in order."""
+
+
+def runs_of(tx: Transaction, run_id: str) -> list[str]:
+    """Return the ids of a run and of its child runs, and of theirs, as far as they are recorded."""
+    child = runs.c.run_id.startswith(child_run_id(run_id, ""), autoescape=True)
+    rows = tx.all(
+        rows_of(runs, runs.c.run_id)
+        .where((runs.c.run_id == run_id) | child)
+        .order_by(runs.c.run_id)
+    )
+    return [row["run_id"] for row in rows]
+
+
+def read_evidence(tx: Transaction, run_id: str) -> Evidence:
+    """Return what the ledger holds about a run."""
+    run = tx.one(
+        rows_of(runs, runs.c.user_id, plans.c.plan, plans.c.tools, run_id=run_id)
+        .join(plans, ours(plans, run_id=runs.c.run_id))
+        .order_by(plans.c.plan_version.desc())
+    )
+    if run is None:
+        raise RunNotFound(run_id)
+    told = tx.all(
+        rows_of(events, events.c.type, events.c.step_id, events.c.body, run_id=run_id).order_by(
+            events.c.seq
+        )
+    )
+    of_run = [tx.all(rows_of(table, run_id=run_id)) for table in (approvals, effects, steps)]
+    changes = tx.all(
+        rows_of(principal_changes, principal=run["user_id"])
+        .where(principal_changes.c.change.in_(("permission_granted", "permission_revoked")))
+        .order_by(principal_changes.c.at_ms)
+    )
+
+    def bodies(type_: str) -> list[Row]:
+        found, marked = list[Row](), False
+        for event in told:
+            marked = marked or event["type"] == foreign.MARKED
+            if event["type"] == type_:
+                found.append({**event["body"], "step_id": event["step_id"], "foreign": marked})
+        return found
+
+    return Evidence(
+        user=run["user_id"],
+        plan=Plan.model_validate(run["plan"]),
+        tools={name: ToolSpec.model_validate(spec) for name, spec in run["tools"].items()},
+        approvals=of_run[0],
+        effects=of_run[1],
+        steps=of_run[2],
+        claims=bodies("effect.claimed"),
+        waived=bodies("approval.waived"),
+        answered=frozenset(
+            body["step_id"] for body in bodies("interrupt.answered") if body["kind"] == "tool"
+        ),
+        changes=changes,
+    )

@@ -312,12 +312,7 @@ _CLAIM_LOST: Final = ("lease_over", "stale")
 def stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
     """Return the figures of one tenant, or of one of its runs.
 
-    Args:
-        scope: Whose, and since when.
-        probes: Write transactions to make and measure; they change nothing.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
+    ``probes`` write transactions are made and measured; they change nothing.
     """
     invariants = _audit(ledger, scope)
     with ledger.transaction(scope.tenant) as tx:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from surehand.activities.ledger.core.schema import metadata
+from surehand.activities.ledger.core.tables import metadata
 from surehand.activities.ledger.migrations.protection import SEARCH_PATH
 
 connection = context.config.attributes["connection"]

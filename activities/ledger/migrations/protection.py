@@ -21,8 +21,7 @@ def on_postgresql() -> bool:
 def make_function(definition: str) -> None:
     """Make a function of PostgreSQL that reads the ledger's own tables, whoever calls it.
 
-    Args:
-        definition: Its name, arguments and body: ``name() RETURNS trigger AS $$ ... $$``.
+    A definition is ``name() RETURNS trigger AS $$ ... $$``.
     """
     op.execute(f"CREATE FUNCTION {definition} LANGUAGE plpgsql SET search_path = {SEARCH_PATH}")
 

@@ -126,9 +126,7 @@ class Notification(Facts):
     def linked(self, approvals_url: str) -> Notification:
         """Return it with its page on an approvals server.
 
-        Args:
-            approvals_url: The server's origin; ``{tenant}`` in it stands for the tenant. Empty:
-                there is none.
+        ``{tenant}`` in the server's origin stands for the tenant; empty: there is none.
         """
         match self.kind:
             case Kind.APPROVAL | Kind.REMINDER:

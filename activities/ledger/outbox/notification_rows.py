@@ -13,10 +13,15 @@ from typing import Any, Final
 
 from sqlalchemy import and_
 
-from surehand.activities.ledger.core.people_tables import has_expired
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, interventions, notifications, runs
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    has_expired,
+    interventions,
+    notifications,
+    runs,
+)
 from surehand.activities.ledger.outbox.notification import (
     Facts,
     Kind,
@@ -57,13 +62,7 @@ def write(
 ) -> None:
     """Have people told, by each of the ledger's channels; what is written already stays as it is.
 
-    Args:
-        tx: The transaction of the change that it tells of.
-        kind: What it tells of.
-        run_id: The run it is of.
-        subject: The id of what it is about.
-        step_id: The step it is of, if it is one's.
-        number: Tells apart what is told of one subject again and again.
+    ``number`` tells apart what is told of one subject again and again.
     """
     if not tx.channels:
         return
@@ -145,16 +144,8 @@ def take(
 ) -> tuple[list[Taken], int]:
     """Return what is to be sent now, which nobody else takes for as long as ``lease``.
 
-    What nobody has to be told any more, because it is decided, expired or settled, is dropped.
-
-    Args:
-        channel: The notifier that will send it.
-        now_ms: The time, by the database's clock.
-        limit: Most rows to look at.
-        lease: How long sending may take, and some more.
-
-    Returns:
-        What was taken, and how many were dropped.
+    What nobody has to be told any more, because it is decided, expired or settled, is dropped. It
+    also returns how many were dropped.
     """
     rows = tx.all(
         rows_of(notifications, channel=channel, state="pending")

@@ -83,15 +83,7 @@ def is_gesture(proof: str, typ: str = PASSKEY_TYP) -> bool:
 
 
 def read(proof: str, typ: str = PASSKEY_TYP) -> Gesture:
-    """Return the parts of a proof.
-
-    Args:
-        proof: As it was sent.
-        typ: What it has to be a proof of: ``Claims.passkey_typ``.
-
-    Raises:
-        BadSignature: It has not the form of one.
-    """
+    """Return the parts of a proof."""
     if len(proof) > LONGEST_PROOF:
         raise BadSignature(f"the passkey's proof is longer than {LONGEST_PROOF} characters")
     parts = proof.split(".")
@@ -133,14 +125,7 @@ def authentic(
 ) -> C:
     """Return the claims that this passkey has signed, whenever that was.
 
-    Args:
-        public_jwk: The key that the ledger has for its key id.
-        passkey: What the ledger has of the passkey beside it.
-        claims_of: What it has to be a proof of.
-        origins: Of the pages that may ask for gestures; ``None``: it was looked at before.
-
-    Raises:
-        BadSignature: It does not count.
+    Gestures are made on pages of these origins; ``None``: that was looked at before.
     """
     try:
         jwk = checked_passkey(public_jwk)
@@ -159,11 +144,7 @@ def authentic(
 
 
 def challenge_of(gesture: Gesture) -> bytes:
-    """Return the challenge of the gesture that decides this: made of its claims, and of no other.
-
-    Raises:
-        BadSignature: The gesture is over a list of decisions, and this is none of them.
-    """
+    """Return the challenge of the gesture that decides this: it is made of its claims alone."""
     own = hashlib.sha256(f"{gesture.typ}\n{gesture.claims}".encode()).digest()
     if gesture.digests is None:
         return own

@@ -16,14 +16,14 @@ from sqlalchemy import case
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.core.engine import lock_name
-from surehand.activities.ledger.core.people_tables import (
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.core.tables import (
     grants,
     principal_changes,
     principal_keys,
     principals,
 )
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
-from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.people.public_keys import Passkey
 
 Kind = Literal["role", "permission"]
@@ -63,11 +63,7 @@ class Key:
 
 
 def add(tx: Transaction, name: str, actor: str) -> None:
-    """Add a principal.
-
-    Raises:
-        PrincipalError: There is one of that name.
-    """
+    """Add a principal."""
     _take_turn(tx)
     if exists(tx, name):
         raise PrincipalError(f"there is a principal {name!r} already")
@@ -76,11 +72,7 @@ def add(tx: Transaction, name: str, actor: str) -> None:
 
 
 def grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
-    """Give a role or a permission; returns whether that changed anything.
-
-    Raises:
-        PrincipalError: There is no such principal.
-    """
+    """Give a role or a permission; returns whether that changed anything."""
     _known(tx, name)
     its = {"principal": name, "kind": kind, "name": what}
     row = tx.one(rows_of(grants, **its).with_for_update())
@@ -95,11 +87,7 @@ def grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool
 
 
 def revoke(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
-    """Take a role or a permission away; returns whether that changed anything.
-
-    Raises:
-        PrincipalError: There is no such principal.
-    """
+    """Take a role or a permission away; returns whether that changed anything."""
     _known(tx, name)
     touched = tx.execute(
         update_rows(grants, principal=name, kind=kind, name=what, revoked_ms=None).values(
@@ -120,12 +108,7 @@ def add_key(
     *,
     passkey: Passkey | None = None,
 ) -> bool:
-    """Register a public key; returns whether that changed anything.
-
-    Raises:
-        PrincipalError: There is no such principal, the key is another's or of another kind, or it
-            was revoked.
-    """
+    """Register a public key; returns whether that changed anything."""
     _known(tx, name)
     known = key(tx, kid)
     if known is not None and known.principal != name:
@@ -148,11 +131,7 @@ def add_key(
 
 
 def revoke_key(tx: Transaction, name: str, kid: str, actor: str) -> bool:
-    """Revoke a key for good; returns whether that changed anything.
-
-    Raises:
-        PrincipalError: There is no such principal, or it has no such key.
-    """
+    """Revoke a key for good; returns whether that changed anything."""
     _known(tx, name)
     known = key(tx, kid)
     if known is None or known.principal != name:
@@ -247,12 +226,7 @@ _DENIED: Final = "42501"
 
 @contextmanager
 def administration(ledger: Ledger, tenant: str) -> Iterator[Transaction]:
-    """Open a transaction of an administrator's: all of it is written, or nothing.
-
-    Raises:
-        PrincipalError: A change cannot be made, or not with this role of the database.
-        LedgerUnavailable: The database is away.
-    """
+    """Open a transaction of an administrator's: all of it is written, or nothing."""
     try:
         with ledger.transaction(tenant) as tx:
             yield tx

@@ -93,14 +93,8 @@ def decided_by(
 ) -> Proof:
     """Return what a signature or a passkey's proof on a decision proves.
 
-    Args:
-        token: The compact JWS, or the passkey's proof.
-        signer: Whose key it has to be.
-        arrived_ms: When it was taken, where it is looked at again.
-        in_force: Whether the key has to count now, and the page that has asked for the gesture.
-
-    Raises:
-        BadSignature: Nothing: it is none, or its key is another's, or was revoked.
+    For one on record ``arrived_ms`` is when it was taken. Unless ``in_force``, its key had to count
+    then, and the page that asked for the gesture is not looked at.
     """
     if not passkeys.is_gesture(token):
         how: dict[str, Any] = {"arrived_ms": arrived_ms, "in_force": in_force}
@@ -115,14 +109,6 @@ def sent_by(tx: Transaction, token: str, signer: str, claims_of: type[C]) -> tup
     """Return the key id and the claims of what has just arrived, signed by a key or by a passkey.
 
     What the claims are bound to, and whether their nonce is fresh, is the caller's to look at.
-
-    Args:
-        token: The compact JWS, or the passkey's proof.
-        signer: Whose key it has to be.
-        claims_of: What it has to be a signature of.
-
-    Raises:
-        BadSignature: It is none, or its key is another's, or was revoked.
     """
     typ = claims_of.passkey_typ
     if typ is None or not passkeys.is_gesture(token, typ):
@@ -157,16 +143,9 @@ def signed_by(
 ) -> tuple[str, C]:
     """Return the key id and the claims of a signature by a key that is registered for its signer.
 
-    What the claims are bound to, and whether their nonce is fresh, is the caller's to look at.
-
-    Args:
-        signer: Whose key it has to be.
-        claims_of: What it has to be a signature of.
-        arrived_ms: When it was taken, where it is looked at again; its expiry is judged by that.
-        in_force: Whether the key has to count now; otherwise it had to when the signature arrived.
-
-    Raises:
-        BadSignature: It is none, or its key is another's, or was revoked.
+    What the claims are bound to, and whether their nonce is fresh, is the caller's to look at. For
+    one on record ``arrived_ms`` is when it was taken: its expiry is judged by that. Unless
+    ``in_force``, its key had to count then.
     """
     kid = header_kid(token, claims_of.typ)
     arrived = tx.now_ms if arrived_ms is None else arrived_ms
@@ -200,16 +179,7 @@ class StoredSignature:
 def still_signed(
     tx: Transaction, kept: StoredSignature, claims_of: type[C], *, in_force: bool = True
 ) -> C:
-    """Return the claims of a signature on record, verified with its key, all of it again.
-
-    Args:
-        kept: What is on record.
-        claims_of: What it has to be a signature of.
-        in_force: Whether its key has to count now, or had to when it was taken.
-
-    Raises:
-        BadSignature: There is none, or it is not what its row says.
-    """
+    """Return the claims of a signature on record, verified with its key, all of it again."""
     if kept.signature is None:
         raise BadSignature("it is not signed")
     kid, claims = signed_by(
@@ -233,11 +203,6 @@ def unproven(
     """Return why nothing proves a decision on record to be its approver's; ``None``: it is proven.
 
     Not for votes of standing approvals: those are as good as what they were granted by.
-
-    Args:
-        row: Of ``decisions``.
-        asked: What has to prove it, at least.
-        in_force: Whether its key has to count now, or had to when it was taken.
     """
     kept = StoredSignature(
         row["signature"], row["approver"], row["kid"], row["nonce"], row["at_ms"]

@@ -52,11 +52,7 @@ class Passkey:
 
     @classmethod
     def of(cls, members: Mapping[str, Any]) -> Passkey:
-        """Return the passkey of a file, or of a key's row.
-
-        Raises:
-            BadKey: A member is wrong.
-        """
+        """Return the passkey of a file, or of a key's row."""
         id_, rp_id, bound = (members.get(name) for name in cls.__dataclass_fields__)
         try:
             raw = decoded(id_) if isinstance(id_, str) else b""
@@ -84,11 +80,7 @@ class PublicKey:
 
 
 def registered(text: str) -> PublicKey:
-    """Return the public key in a file: as PEM, as JWK, or as a page gives a passkey's.
-
-    Raises:
-        BadKey: It is not one public key.
-    """
+    """Return the public key in a file: as PEM, as JWK, or as a page gives a passkey's."""
     members = _json(text.strip()) if text.strip().startswith("{") else {}
     if "kind" not in members:
         jwk = public_key(text)
@@ -101,11 +93,7 @@ def registered(text: str) -> PublicKey:
 
 
 def public_key(pem_or_jwk_text: str) -> dict[str, str]:
-    """Return a public key, given as PEM or as JWK in JSON, as a JWK of ``crv``, ``kty`` and ``x``.
-
-    Raises:
-        BadKey: It is not one public Ed25519 key.
-    """
+    """Return a public key in PEM or JWK as a JWK of ``crv``, ``kty`` and ``x``."""
     text = pem_or_jwk_text.strip()
     if "PRIVATE KEY" in text:
         raise BadKey("it is a private key: leave that with its owner, and give the public one")
@@ -123,11 +111,7 @@ def public_key(pem_or_jwk_text: str) -> dict[str, str]:
 
 
 def checked(jwk: Mapping[str, Any]) -> dict[str, str]:
-    """Return a JWK's ``crv``, ``kty`` and ``x``; other members, such as ``kid``, are left out.
-
-    Raises:
-        BadKey: It is not a public Ed25519 key, or one that anybody can sign for.
-    """
+    """Return a JWK's ``crv``, ``kty`` and ``x``; other members, such as ``kid``, are left out."""
     if "d" in jwk:
         raise BadKey("it is a private key: leave that with its owner, and give the public one")
     if jwk.get("kty") != "OKP" or jwk.get("crv") != "Ed25519":
@@ -146,11 +130,7 @@ def checked(jwk: Mapping[str, Any]) -> dict[str, str]:
 
 
 def checked_passkey(jwk: Mapping[str, Any]) -> dict[str, str]:
-    """Return what counts of the JWK of a passkey's public key.
-
-    Raises:
-        BadKey: It is neither an Ed25519 key nor one of the curve P-256, or anybody can sign for it.
-    """
+    """Return what counts of the JWK of a passkey's public key."""
     if jwk.get("kty") == "OKP":
         return checked(jwk)
     if "d" in jwk:
@@ -174,11 +154,7 @@ def checked_passkey(jwk: Mapping[str, Any]) -> dict[str, str]:
 
 
 def kid_of(jwk: Mapping[str, Any]) -> str:
-    """Return the key id of a public key: its RFC 7638 thumbprint.
-
-    Raises:
-        BadKey: It is no public key of those that are taken.
-    """
+    """Return the key id of a public key: its RFC 7638 thumbprint."""
     return thumbprint(dict(checked_passkey(jwk)))
 
 
@@ -188,11 +164,7 @@ def is_kid(value: Any) -> bool:
 
 
 def decoded(part: str) -> bytes:
-    """Return the bytes of base64url without padding, in the one spelling that they have.
-
-    Raises:
-        ValueError: It has another spelling: padding, other characters, bits that do not count.
-    """
+    """Return the bytes of base64url without padding, in the one spelling that they have."""
     raw = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
     if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() != part:
         raise ValueError("not canonical base64url")
@@ -208,11 +180,7 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of a JSON text's members; a hook of ``json.loads``.
-
-    Raises:
-        ValueError: A name stands there twice.
-    """
+    """Return the object of a JSON text's members; a hook of ``json.loads``."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a name stands there twice")

@@ -52,14 +52,7 @@ class BadSignature(Exception):
 
 
 def header_kid(token: str, typ: str) -> str:
-    """Return the key id that a signature names: to find the key with, and trusted for no more.
-
-    Args:
-        typ: What it has to be a signature of: ``Claims.typ``.
-
-    Raises:
-        BadSignature: The form or the protected header is not that of such a signature.
-    """
+    """Return the key id that a signature names: to find the key with, and trusted for no more."""
     if len(token) > LONGEST_TOKEN:
         raise BadSignature(f"the signature is longer than {LONGEST_TOKEN} characters")
     parts = token.split(".")
@@ -87,15 +80,8 @@ def verify(token: str, public_jwk: Mapping[str, Any], claims_of: type[C], *, now
     """Return the claims of a signature that this key has made and that is still valid.
 
     Whether they are those of what carries the signature says the caller (:func:`matches` for
-    decisions); whose key it is, and whether the nonce is fresh, knows the ledger.
-
-    Args:
-        public_jwk: The key that the ledger has for :func:`header_kid`.
-        claims_of: What it has to be a signature of.
-        now_s: Seconds since 1970, by the clock that expiry is judged by.
-
-    Raises:
-        BadSignature: It does not count.
+    decisions); whose key it is, and whether the nonce is fresh, knows the ledger. Expiry is judged
+    by ``now_s``, seconds since 1970.
     """
     claims = authentic(token, public_jwk, claims_of)
     require_in_time(claims, now_s)
@@ -103,11 +89,7 @@ def verify(token: str, public_jwk: Mapping[str, Any], claims_of: type[C], *, now
 
 
 def require_in_time(claims: Claims, now_s: int) -> None:
-    """Make sure that a signature is still valid, and made for no longer than one may be.
-
-    Raises:
-        BadSignature: It is not.
-    """
+    """Make sure that a signature is still valid, and made for no longer than one may be."""
     if claims.exp <= now_s:
         raise BadSignature("the signature has expired")
     longest = int(LONGEST_SIGNATURE.total_seconds())
@@ -118,14 +100,7 @@ def require_in_time(claims: Claims, now_s: int) -> None:
 
 
 def authentic(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> S:
-    """Return the claims of a signature that this key has made, whenever that was.
-
-    Args:
-        claims_of: What it has to be a signature of.
-
-    Raises:
-        BadSignature: It does not count.
-    """
+    """Return the claims of a signature that this key has made, whenever that was."""
     kid = header_kid(token, claims_of.typ)
     try:
         key = checked(public_jwk)
@@ -143,11 +118,7 @@ def authentic(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> 
 
 
 def claimed(token: str, claims_of: type[S]) -> S:
-    """Return what a signature claims, whoever has made it: to be shown, and trusted for no more.
-
-    Raises:
-        BadSignature: It has not the form of such a signature.
-    """
+    """Return what a signature claims, whoever has made it: to be shown, and trusted for no more."""
     header_kid(token, claims_of.typ)
     return claims_in(decoded(token.split(".")[1]), claims_of)
 
@@ -174,11 +145,7 @@ def matches(claims: DecisionClaims, decision: Decision, run_id: str, tenant: str
 
 
 def claims_in(payload: bytes, claims_of: type[S]) -> S:
-    """Return the claims that are signed.
-
-    Raises:
-        BadSignature: They are not such claims.
-    """
+    """Return the claims that are signed."""
     members = json_object(payload, "what is signed")
     try:
         return claims_of.model_validate(members)
@@ -190,11 +157,7 @@ def claims_in(payload: bytes, claims_of: type[S]) -> S:
 
 
 def json_object(raw: bytes, what: str) -> dict[str, Any]:
-    """Return a JSON object with each name once: readers disagree about which of two counts.
-
-    Raises:
-        BadSignature: It is none; ``what`` says of what.
-    """
+    """Return a JSON object with each name once: readers disagree about which of two counts."""
     try:
         value = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_names)
         # JSON can escape half a character, which no database takes.

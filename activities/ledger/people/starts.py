@@ -40,12 +40,7 @@ def start_of(
 ) -> dict[str, Any]:
     """Return what the row of a run that opens says of its start.
 
-    Args:
-        assurance: What has to prove who has started it.
-        above: The first execution of the run that has started it, as the server has it.
-
-    Raises:
-        StartRefused: Nothing does, or its signature is for something else, or was used.
+    The server, not the message, says which execution ``above`` has started it.
     """
     request = asked.request
     if request.parent is not None:
@@ -102,10 +97,7 @@ def forbidden(
 ) -> str | None:
     """Return why a run may not make a call now, as one clause, or ``None``.
 
-    Args:
-        user: Whom it acts for.
-        permissions: What the call needs; whoever has started the run needs them, too.
-        assurance: What has to prove who that is.
+    Whoever has started the run needs the permissions, too.
     """
     if not permissions:
         return None
@@ -203,9 +195,6 @@ def planners(tx: Transaction, run_id: str) -> frozenset[str]:
 
     Or any of the runs that it is in, those that it has started or was forked from, those that have
     made an effect that it replays, and those beside it that had ended when it was opened.
-
-    Raises:
-        RunNotFound: There is no such run.
     """
     opened = tx.opening(run_id)
     if opened is None:

@@ -1,13 +1,19 @@
-"""Deleting what was hidden for as long as its grace.
+"""Exporting what goes of a run, and deleting what was hidden for as long as its grace.
 
 In parts, each of which may be done again: it is exported, then a row says that it is going, then
 files go, then the rows. Only of a whole run its events are exported last: that it goes is one. What
 stays of a run protects its effects: the run's row with the head of its chain, and its effects by
 their business keys. Its id is never free again, nor is a key.
+
+An export has rows as they are stored. What is sealed stays sealed: exports are read with the run's
+key, and an erased run's by nobody.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +21,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Table, literal_column, null
 
+from surehand.activities.ledger.core.sealed import as_stored
 from surehand.activities.ledger.core.statements import delete_rows, ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
@@ -35,44 +42,132 @@ from surehand.activities.ledger.core.tables import (
     steerings,
     steps,
 )
-from surehand.activities.ledger.retention.content import (
-    CHECKPOINTS,
-    Exported,
-    content_of,
-    goes_alone,
-    of_checkpoint,
-)
 from surehand.activities.ledger.retention.hiding import (
     checkpoint_is_free,
-    hidden,
+    list_tree,
     lock_effects,
-    tree,
+    read_hidden,
     why_kept,
 )
 from surehand.activities.ledger.steps.acting import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
+from surehand.workflows.contracts.base import ChainHead
 
+#: Saved checkpoints, each of which has a time of its own: as a kind it is in no policy.
+CHECKPOINTS: Final = "checkpoints"
+#: Tables whose rows go with their run.
+_OF_RUN: Final = (
+    *(artifacts, checkpoints, decisions, interventions, notifications, plans, replays, steerings),
+    steps,
+)
+#: By kind: the tables of whose rows something goes. Events are exported as a chain; a draft is
+#: nothing yet, and workers drop it by themselves.
+_EXPORTED: Final[Mapping[str, tuple[Table, ...]]] = {
+    "runs": (runs, effects, approvals, *_OF_RUN),
+    "steps": (steps,),
+    "outputs": (steps, effects),
+    "artifacts": (artifacts,),
+    "messages": (notifications,),
+    CHECKPOINTS: (checkpoints, artifacts),
+}
 #: By kind: the tables whose rows go with it.
-_ROWS: Final[Mapping[str, tuple[Table, ...]]] = {
-    "runs": (
-        artifacts,
-        checkpoints,
-        decisions,
-        drafts,
-        interventions,
-        notifications,
-        plans,
-        replays,
-        steerings,
-        steps,
-        events,
-    ),
+_DELETED: Final[Mapping[str, tuple[Table, ...]]] = {
+    "runs": (*_OF_RUN, drafts, events),
     "steps": (steps, drafts),
     "outputs": (),
     "artifacts": (artifacts,),
     "messages": (notifications,),
 }
-_NONE: Final = timedelta(0)
+_STORED: Final = {table.name: as_stored(table) for table in _EXPORTED["runs"]}
+#: What the step of a checkpoint's artifact begins with, before the checkpoint's name.
+_STEP: Final[ColumnElement[str]] = literal_column("'checkpoint:'")
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Content:
+    """Rows of a run that go with a kind, as lines of JSON."""
+
+    run_id: str
+    kind: str
+    lines: tuple[bytes, ...]
+    artifacts: tuple[str, ...]
+    """Digests of artifacts whose content is in the store."""
+    chain: tuple[dict[str, Any], ...] = ()
+    """The run's events, where they go, too: ``chain_of`` has them."""
+    head: ChainHead | None = None
+    """Where they end; ``None``: they stay."""
+
+    @property
+    def digest(self) -> str:
+        """What tells whether a row has changed since."""
+        found = hashlib.sha256()
+        for line in self.lines:
+            found.update(line)
+        return f"sha256:{found.hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was exported of a run before it goes."""
+
+    files: tuple[str, ...]
+    digest: str
+    """Of the rows, as ``Content`` has it."""
+    head: ChainHead | None = None
+    """Where the chain ended, as ``Content`` has it."""
+
+
+def content_of(tx: Transaction, run_id: str, kind: str, grace: timedelta = timedelta(0)) -> Content:
+    """Return the rows of a run of which something goes with a kind; events are not among them.
+
+    Checkpoints are hidden for ``grace`` at least before they go.
+    """
+    lines, files = list[bytes](), dict[str, None]()
+    for table in _EXPORTED[kind]:
+        stored = _STORED[table.name]
+        query = rows_of(stored, run_id=run_id).order_by(*stored.primary_key)
+        if kind == CHECKPOINTS:
+            query = query.where(goes_alone(tx, stored, grace))
+        if kind == "artifacts":
+            query = query.where(~of_checkpoint(stored))
+        for row in tx.all(query):
+            # By the tenant's key, params of a run that was erased could be guessed from it.
+            row.pop("identity_hash", None)
+            line = json.dumps({"row": row, "table": table.name}, sort_keys=True, default=_as_json)
+            lines.append(line.encode() + b"\n")
+            if table is artifacts and row["content"] is None:
+                files[row["sha256"]] = None
+    return Content(run_id, kind, tuple(lines), tuple(files))
+
+
+def goes_alone(tx: Transaction, table: Table, grace: timedelta) -> ColumnElement[bool]:
+    """Return the condition that a row goes before its run: a checkpoint, or an artifact of it.
+
+    Workers hide checkpoints, too, and say when they go: not before ``grace``, whatever they say.
+    """
+    longest_ms = tx.now_ms - grace // _MILLISECOND
+    if table.name == checkpoints.name:
+        return (table.c.delete_after_ms <= tx.now_ms) & (table.c.hidden_ms <= longest_ms)
+    named = rows_of(checkpoints, literal_column("1"), run_id=table.c.run_id).where(
+        table.c.step_id == _STEP + checkpoints.c.name
+    )
+    hidden = checkpoints.c.hidden_ms.is_not(None)
+    stays = ~hidden | ~goes_alone(tx, checkpoints, grace)
+    return of_checkpoint(table) & ~named.where(stays).exists()
+
+
+def of_checkpoint(table: Table) -> ColumnElement[bool]:
+    """Return the condition that an artifact is a checkpoint's: it goes with that, or the run."""
+    return table.c.step_id.startswith(_STEP)
+
+
+def _as_json(value: object) -> dict[str, str]:
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    raise TypeError(f"no JSON: {type(value)}")
+
+
 #: What an empty value is in a column that has to have one: neither is encrypted.
 _NO_JSON: Final[Any] = literal_column("'{}'")
 _NO_TEXT: Final[Any] = literal_column("''")
@@ -98,15 +193,7 @@ class Going:
     runs: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Deleted:
-    """How many rows have gone, and how many effects stay by their business keys."""
-
-    rows: int
-    effects_kept: int
-
-
-def over(tx: Transaction) -> list[tuple[str, str]]:
+def find_over(tx: Transaction) -> list[tuple[str, str]]:
     """Return the runs, by the one at the top, of which a kind goes now: its grace is over."""
     rows = tx.all(
         rows_of(retentions, retentions.c.run_id, retentions.c.kind, deleted_ms=None)
@@ -119,7 +206,7 @@ def over(tx: Transaction) -> list[tuple[str, str]]:
 
 def why_stays(tx: Transaction, root: str, kind: str) -> str | None:
     """Return why a kind of data of a run does not go now; ``None``: it goes, or is going."""
-    found = hidden(tx, root, kind)
+    found = read_hidden(tx, root, kind)
     if found is None:
         return f"{kind} of run {root} are shown again"
     if found.deleted_ms is not None:
@@ -127,12 +214,12 @@ def why_stays(tx: Transaction, root: str, kind: str) -> str | None:
     return why_kept(tx, root) if found.going_ms is None else None
 
 
-def go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
+def let_go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
     """Let a kind of data of a run and its child runs go; returns why not, where it is kept.
 
     From then on nothing of the run is claimed, and nobody takes it back.
     """
-    found = tree(tx, root)
+    found = list_tree(tx, root)
     for run_id in found:
         tx.lock_run(run_id)
     lock_effects(tx, found)
@@ -149,22 +236,20 @@ def go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
     return Going(root, kind, tuple(found))
 
 
-def delete(tx: Transaction, going: Going, *, by: str, exports: Mapping[str, Exported]) -> Deleted:
+def delete_going(
+    tx: Transaction, going: Going, *, by: str, exports: Mapping[str, Exported]
+) -> None:
     """Delete the rows of what is going, and say so; its files are gone.
 
-    Args:
-        exports: What was exported of each run; empty: nothing was.
-
-    Raises:
-        Moved: An export does not have all of it.
+    Without ``exports`` nothing was exported.
     """
     for run_id in going.runs:
         tx.lock_run(run_id)
     require_same(tx, going.kind, exports)
-    rows = sum(tx.execute(_rows(table, going)) for table in _ROWS[going.kind])
-    kept = 0
+    for table in _DELETED[going.kind]:
+        tx.execute(_delete_rows_of(table, going))
     if going.kind in ("runs", "outputs"):
-        kept = tx.execute(
+        tx.execute(
             update_rows(effects, content_deleted_ms=None)
             .where(effects.c.run_id.in_(going.runs))
             .values(**_OF_EFFECTS, content_deleted_ms=tx.now_ms)
@@ -178,22 +263,12 @@ def delete(tx: Transaction, going: Going, *, by: str, exports: Mapping[str, Expo
         row = update_rows(retentions, run_id=run_id, kind=going.kind, deleted_ms=None)
         files = ", ".join(exports[run_id].files) if run_id in exports else ""
         tx.execute(row.values(deleted_ms=tx.now_ms, deleted_by=by, export=files or None))
-    return Deleted(rows, kept)
 
 
 def require_same(
-    tx: Transaction, kind: str, exports: Mapping[str, Exported], grace: timedelta = _NONE
+    tx: Transaction, kind: str, exports: Mapping[str, Exported], grace: timedelta = timedelta(0)
 ) -> None:
-    """See that what goes is what was exported.
-
-    Args:
-        kind: Which kind of data goes.
-        exports: What was exported of each run.
-        grace: For how long checkpoints are hidden at least.
-
-    Raises:
-        Moved: An export does not have all of it.
-    """
+    """See that what goes is what was exported."""
     for run_id, exported in sorted(exports.items()):
         head = exported.head
         if head is not None and tx.lock_chain(run_id) != head:
@@ -202,7 +277,7 @@ def require_same(
             raise Moved(f"{kind} of run {run_id} have changed since they were exported")
 
 
-def _rows(table: Table, going: Going) -> object:
+def _delete_rows_of(table: Table, going: Going) -> object:
     mine: list[ColumnElement[bool]] = [table.c.run_id.in_(going.runs)]
     if going.kind == "artifacts":
         mine.append(~of_checkpoint(artifacts))
@@ -242,7 +317,7 @@ def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
     )
 
 
-def over_checkpoints(tx: Transaction, grace: timedelta) -> list[str]:
+def find_checkpoints_over(tx: Transaction, grace: timedelta) -> list[str]:
     """Return the runs that have checkpoints whose grace is over, and that nobody holds."""
     rows = tx.all(
         rows_of(checkpoints, checkpoints.c.run_id)
@@ -256,14 +331,7 @@ def over_checkpoints(tx: Transaction, grace: timedelta) -> list[str]:
 def delete_checkpoints(
     tx: Transaction, run_id: str, exported: Exported | None, grace: timedelta
 ) -> int:
-    """Delete a run's checkpoints whose grace is over, and what they referred to.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        Moved: The export does not have all of them.
-    """
+    """Delete a run's checkpoints whose grace is over, and what they referred to."""
     if exported is not None:
         require_same(tx, CHECKPOINTS, {run_id: exported}, grace)
     return sum(
@@ -272,6 +340,7 @@ def delete_checkpoints(
     )
 
 
-def referred_to(tx: Transaction) -> set[str]:
-    """Return the digests of all artifacts that a row of the tenant refers to."""
-    return {row["sha256"] for row in tx.all(rows_of(artifacts, artifacts.c.sha256).distinct())}
+def read_references(tx: Transaction) -> tuple[set[str], int]:
+    """Return the digests of all artifacts that a row of the tenant refers to, and the time."""
+    rows = tx.all(rows_of(artifacts, artifacts.c.sha256).distinct())
+    return {row["sha256"] for row in rows}, tx.now_ms

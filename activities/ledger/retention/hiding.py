@@ -1,13 +1,13 @@
-"""Hiding what has been kept for long enough, and taking it back.
+"""What a tenant keeps and for how long; hiding what is over, and taking it back.
 
 A run goes with its child runs. What is open about any of them keeps them all, and is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -24,19 +24,87 @@ from surehand.activities.ledger.core.statements import (
 )
 from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
+    KINDS,
     OPEN,
     checkpoints,
     effects,
     holds,
     interventions,
     replays,
+    retention_rounds,
     retentions,
     runs,
 )
 from surehand.activities.ledger.effects import run_tree
-from surehand.activities.ledger.retention.policy import Policy
 from surehand.process.program import command
 from surehand.workflows.identity import root_run_id
+from surehand.workflows.plan.policy import parse_duration
+
+#: In the place of a kind: how long what is hidden may be taken back.
+GRACE: Final = "grace"
+#: Where the setting does not say.
+DEFAULT_GRACE: Final = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How long each kind is kept after its run has ended; what is not named stays."""
+
+    kept: Mapping[str, timedelta] = field(default_factory=dict)
+    grace: timedelta = DEFAULT_GRACE
+
+
+def parse_policy(text: str) -> Policy:
+    """Return a setting such as ``runs=365d,outputs=90d,grace=7d`` as a policy."""
+    found = dict[str, timedelta]()
+    for part in filter(None, map(str.strip, text.split(","))):
+        kind, equals, value = (piece.strip() for piece in part.partition("="))
+        if kind not in (*KINDS, GRACE) or not equals:
+            raise ValueError(
+                f"{part!r}: write KIND=DURATION, KIND one of {', '.join((*KINDS, GRACE))}"
+            )
+        if kind in found:
+            raise ValueError(f"{kind} is there twice")
+        duration = parse_duration(value)
+        if not isinstance(duration, timedelta):
+            raise ValueError(f"{part!r}: {value!r} is no duration such as 12h or 365d")
+        found[kind] = duration
+    grace = found.pop(GRACE, DEFAULT_GRACE)
+    whole = found.get("runs")
+    for kind, duration in found.items():
+        if whole is not None and duration > whole:
+            raise ValueError(f"{kind} cannot be kept for longer than runs, with which it goes")
+    return Policy(found, grace)
+
+
+@dataclass(frozen=True)
+class LastRound:
+    """What is known of a tenant's rounds."""
+
+    age: timedelta | None
+    """Since a round has done all that was to be done; ``None``: none has."""
+    failed: bool
+    """Whether the newest one has failed in part."""
+
+
+def record_round(tx: Transaction, *, failed: bool) -> None:
+    """Record that a round has come to its end, and whether something of it has failed."""
+    ended = {"failed_ms" if failed else "whole_ms": tx.now_ms}
+    if not tx.insert_new(retention_rounds, ended):
+        tx.execute(update_rows(retention_rounds).values(ended))
+
+
+def read_last_round(tx: Transaction) -> LastRound | None:
+    """Return what is known of the tenant's rounds; ``None``: there was none."""
+    row = tx.one(rows_of(retention_rounds))
+    if row is None:
+        return None
+    whole_ms, failed_ms = row["whole_ms"], row["failed_ms"]
+    return LastRound(
+        age=None if whole_ms is None else timedelta(milliseconds=tx.now_ms - whole_ms),
+        failed=failed_ms is not None and (whole_ms is None or failed_ms > whole_ms),
+    )
+
 
 #: PostgreSQL's SQLSTATE for a role that may not.
 _DENIED: Final = "42501"
@@ -70,13 +138,8 @@ class DatabaseRefuses(Exception):
 
 
 @contextmanager
-def permitted(ledger: Ledger) -> Iterator[None]:
-    """Say in one line what the database does not let this role do, or nobody.
-
-    Raises:
-        NotPermitted: This role may not.
-        DatabaseRefuses: Nobody may.
-    """
+def explain_refusal(ledger: Ledger) -> Iterator[None]:
+    """Say in one line what the database does not let this role do, or nobody."""
     try:
         yield
     except DBAPIError as error:
@@ -117,32 +180,28 @@ class Hidden:
         if not whole:
             what, is_, was = f"{self.kind} of {what}", "are", "were"
         if self.deleted_ms is not None:
-            return f"{what} {was} deleted by {self.deleted_by} on {day(self.deleted_ms)}"
+            return f"{what} {was} deleted by {self.deleted_by} on {format_day(self.deleted_ms)}"
         if self.going_ms is not None:
-            return f"{what} {is_} being deleted since {day(self.going_ms)}"
+            return f"{what} {is_} being deleted since {format_day(self.going_ms)}"
         return (
-            f"{what} {is_} hidden since {day(self.hidden_ms)}, and deleted after"
-            f" {day(self.delete_after_ms)}: {to_keep(self.run_id)} keeps"
+            f"{what} {is_} hidden since {format_day(self.hidden_ms)}, and deleted after"
+            f" {format_day(self.delete_after_ms)}: {command_to_hold(self.run_id)} keeps"
             f" {'it' if whole else 'them'}"
         )
 
 
-def day(ms: int) -> str:
+def format_day(ms: int) -> str:
     """Return a time as people read it."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def to_keep(run_id: str) -> str:
+def command_to_hold(run_id: str) -> str:
     """Return the command that holds a run, as it stands in a sentence."""
     return f"`{command('retention', '--keep', run_id)}`"
 
 
-def tree(tx: Transaction, root: str) -> list[str]:
-    """Return a run and its child runs.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-    """
+def list_tree(tx: Transaction, root: str) -> list[str]:
+    """Return a run and its child runs."""
     found = sorted(row["run_id"] for row in tx.all(run_tree.RUNS, **run_tree.within(root)))
     if not found:
         raise RunNotFound(root)
@@ -155,30 +214,25 @@ def lock_effects(tx: Transaction, found: Collection[str]) -> None:
     tx.all(theirs.order_by(effects.c.entry_id).with_for_update())
 
 
-def hidden(tx: Transaction, run_id: str, kind: str = "runs") -> Hidden | None:
+def read_hidden(tx: Transaction, run_id: str, kind: str = "runs") -> Hidden | None:
     """Return what is hidden of a run; ``None``: it can be seen."""
     row = tx.one(rows_of(retentions, run_id=run_id, kind=kind))
-    return None if row is None else _hidden(row)
+    return None if row is None else _hidden_from(row)
 
 
 def require_shown(tx: Transaction, run_id: str, kind: str = "runs") -> None:
-    """See that a run, or a kind of its data, can be seen.
-
-    Raises:
-        RunHidden: It is hidden, or deleted.
-    """
-    found = hidden(tx, run_id) or (hidden(tx, run_id, kind) if kind != "runs" else None)
+    """See that a run, or a kind of its data, can be seen."""
+    found = read_hidden(tx, run_id) or (read_hidden(tx, run_id, kind) if kind != "runs" else None)
     if found is not None:
         raise RunHidden(run_id, found.told())
 
 
-def due(tx: Transaction, policy: Policy, after: tuple[int, str] | None, limit: int) -> list[Any]:
+def find_due(
+    tx: Transaction, policy: Policy, after: tuple[int, str] | None, limit: int
+) -> list[Any]:
     """Return a page of the runs of which something is old enough to be hidden, the oldest first.
 
-    Args:
-        policy: How long what is kept.
-        after: The last run of the page before, as ``closed_ms`` and id.
-        limit: Most runs that are looked at.
+    ``after`` is the last run of the page before, as ``closed_ms`` and id.
     """
     if not policy.kept:
         return []
@@ -201,12 +255,14 @@ def due(tx: Transaction, policy: Policy, after: tuple[int, str] | None, limit: i
     ):
         done[row["run_id"]].add(row["kind"])
     return [
-        Candidate(row["run_id"], row["closed_ms"], _kinds(tx, policy, row, done[row["run_id"]]))
+        Candidate(
+            row["run_id"], row["closed_ms"], _find_kinds_due(tx, policy, row, done[row["run_id"]])
+        )
         for row in rows
     ]
 
 
-def _kinds(
+def _find_kinds_due(
     tx: Transaction, policy: Policy, row: dict[str, Any], done: Collection[str]
 ) -> tuple[str, ...]:
     if "runs" in done:
@@ -226,11 +282,11 @@ def is_deleted() -> ColumnElement[bool]:
 
 def why_kept(tx: Transaction, root: str) -> str | None:
     """Return what keeps a run and its child runs, if anything does: it is named."""
-    found = tree(tx, root)
-    return why_needed(tx, found) or _asked(tx, found) or who_rests_on(tx, found, ~is_deleted())
+    found = list_tree(tx, root)
+    return why_needed(tx, found) or _why_asked(tx, found) or who_rests_on(tx, found, ~is_deleted())
 
 
-def _asked(tx: Transaction, found: Collection[str]) -> str | None:
+def _why_asked(tx: Transaction, found: Collection[str]) -> str | None:
     of_ours = rows_of(effects, effects.c.entry_id).where(effects.c.run_id.in_(found))
     asked = tx.one(
         rows_of(interventions, interventions.c.intervention_id, state=OPEN)
@@ -272,12 +328,7 @@ def why_needed(tx: Transaction, found: Collection[str]) -> str | None:
 
 
 def who_rests_on(tx: Transaction, found: Collection[str], those: ColumnElement[bool]) -> str | None:
-    """Return which other run goes by what these have made, if one does.
-
-    Args:
-        found: The runs of a tree.
-        those: A condition on the other ones.
-    """
+    """Return which other run goes by what these have made, if one does."""
     stands = rows_of(effects, effects.c.entry_id).where(
         effects.c.run_id.in_(found), effects.c.state == "committed"
     )
@@ -299,7 +350,7 @@ def who_rests_on(tx: Transaction, found: Collection[str], those: ColumnElement[b
     return None
 
 
-def hide(tx: Transaction, candidate: Candidate, *, by: str, grace: timedelta) -> str | None:
+def hide_kinds(tx: Transaction, candidate: Candidate, *, by: str, grace: timedelta) -> str | None:
     """Hide some kinds of data of a run and its child runs; returns why not, where it is kept."""
     root = candidate.run_id
     tx.lock_run(root)
@@ -315,11 +366,11 @@ def hide(tx: Transaction, candidate: Candidate, *, by: str, grace: timedelta) ->
             "hidden_by": by,
             "delete_after_ms": delete_after_ms,
         }
-        for run_id in tree(tx, root)
+        for run_id in list_tree(tx, root)
         for kind in candidate.kinds
     ]
     if tx.insert_new(retentions, *rows):
-        for run_id in tree(tx, root):
+        for run_id in list_tree(tx, root):
             kinds = list(candidate.kinds)
             tx.event(run_id, "run.hidden", actor=by, kinds=kinds, until_ms=delete_after_ms)
     return None
@@ -330,7 +381,7 @@ def checkpoint_is_free() -> ColumnElement[bool]:
     return ~rows_of(holds, run_id=checkpoints.c.run_id).exists()
 
 
-def due_checkpoints(tx: Transaction) -> list[str]:
+def find_due_checkpoints(tx: Transaction) -> list[str]:
     """Return the runs that have saved checkpoints whose time is over, and that nobody holds."""
     found = rows_of(checkpoints, checkpoints.c.run_id, hidden_ms=None)
     over = checkpoints.c.expires_ms <= tx.now_ms
@@ -361,16 +412,11 @@ def _show_checkpoints(tx: Transaction, run_id: str) -> None:
             tx.execute(again.values(hidden_ms=null(), delete_after_ms=null()))
 
 
-def keep(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[str]:
-    """Hold a run and its child runs: what is hidden is shown again, and nothing of it goes.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-        NotKept: Some of it is being deleted already.
-    """
+def hold_run(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[str]:
+    """Hold a run and its child runs: what is hidden is shown again, and nothing of it goes."""
     root = root_run_id(run_id)
     tx.lock_run(root)
-    found = tree(tx, root)
+    found = list_tree(tx, root)
     _require_whole(tx, found)
     tx.execute(
         delete_rows(retentions).where(
@@ -395,19 +441,14 @@ def _require_whole(tx: Transaction, found: Collection[str]) -> None:
         .limit(1)
     )
     if row is not None:
-        raise CannotKeep(_hidden(row).told())
+        raise CannotKeep(_hidden_from(row).told())
 
 
-def release(tx: Transaction, run_id: str, *, by: str) -> Sequence[str]:
-    """Hold a run and its child runs no more.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-        NotKept: Nobody holds it, or it is deleted.
-    """
+def release_run(tx: Transaction, run_id: str, *, by: str) -> Sequence[str]:
+    """Hold a run and its child runs no more."""
     root = root_run_id(run_id)
     tx.lock_run(root)
-    found = tree(tx, root)
+    found = list_tree(tx, root)
     _require_whole(tx, found)
     if not tx.execute(delete_rows(holds).where(holds.c.run_id.in_(found))):
         raise CannotKeep(f"nobody holds run {root}")
@@ -416,5 +457,5 @@ def release(tx: Transaction, run_id: str, *, by: str) -> Sequence[str]:
     return found
 
 
-def _hidden(row: dict[str, Any]) -> Hidden:
+def _hidden_from(row: dict[str, Any]) -> Hidden:
     return Hidden(**{name: row[name] for name in Hidden.__dataclass_fields__})

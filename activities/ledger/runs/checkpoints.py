@@ -2,7 +2,7 @@
 
 One whose time is over is hidden by a round of retention, and one that makes room at once; both are
 deleted after their grace. A checkpoint can be made anew from the events at any time
-(``rebuilding.py``), as far as they tell it.
+(``history/recordings.py``), as far as they tell it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, func, or_
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import checkpoints, runs
-from surehand.activities.ledger.retention.hiding import day, to_keep
+from surehand.activities.ledger.retention.hiding import command_to_hold, format_day
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 
@@ -128,8 +128,9 @@ def named(tx: Transaction, run_id: str, name: str) -> Saved:
     gone = tx.one(rows_of(checkpoints, run_id=run_id, name=name).order_by(newest).limit(1))
     if gone is not None:
         raise CheckpointError(
-            f"checkpoint {name} of run {run_id} is hidden since {day(gone['hidden_ms'])}, and"
-            f" deleted after {day(gone['delete_after_ms'])}: {to_keep(run_id)} shows it again"
+            f"checkpoint {name} of run {run_id} is hidden since {format_day(gone['hidden_ms'])},"
+            f" and deleted after {format_day(gone['delete_after_ms'])}:"
+            f" {command_to_hold(run_id)} shows it again"
         )
     names = ", ".join(one.name for one in there) or "none"
     raise CheckpointError(f"run {run_id} has no checkpoint {name}; it has: {names}")

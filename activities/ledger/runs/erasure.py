@@ -24,8 +24,8 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.retention.hiding import (
     UNSETTLED,
+    list_tree,
     lock_effects,
-    tree,
     who_rests_on,
     why_needed,
 )
@@ -63,7 +63,7 @@ def erase(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure:
         raise NotErasable(f"run {run_id} is a part of run {root}, and has its key: erase {root}")
     # Nothing of it is claimed or opened anew meanwhile.
     tx.lock_run(run_id)
-    found = tuple(tree(tx, run_id))
+    found = tuple(list_tree(tx, run_id))
     lock_effects(tx, found)
     going = rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(found))
     opened = tx.one(going.order_by(runs.c.run_id).limit(1))

@@ -11,7 +11,6 @@ from sqlalchemy import ColumnElement, FromClause, bindparam, func
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.approvals.requests import void_all
 from surehand.activities.ledger.approvals.standing_grants import give_back
-from surehand.activities.ledger.core.people_tables import standing_uses
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
@@ -20,6 +19,7 @@ from surehand.activities.ledger.core.tables import (
     events,
     plans,
     runs,
+    standing_uses,
     steerings,
     steps,
 )
@@ -27,8 +27,8 @@ from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.effects.run_tree import TreeEffects
 from surehand.activities.ledger.people.starts import StartRefused, start_of
-from surehand.activities.ledger.quotas.limits import at_opening, limits_of, queued
-from surehand.activities.ledger.retention.hiding import hidden
+from surehand.activities.ledger.quotas import admit_at_opening, find_queue_wait, read_limits
+from surehand.activities.ledger.retention.hiding import read_hidden
 from surehand.activities.ledger.steps import acting, foreign
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.drafts import WrittenDraft
@@ -94,7 +94,7 @@ def open_run(
             raise RunIdTaken(f"run id {request.run_id!r} was used before")
         acting.require_acting(tx, request.run_id, execution or asked.execution)
         marked = foreign.content_of(tx, request.run_id)
-        return Opened(marked, queued(tx, request.run_id), limits_of(tx).weight)
+        return Opened(marked, find_queue_wait(tx, request.run_id), read_limits(tx).weight)
     if asked.continues:
         raise RunNotFound(request.run_id)
     start = start_of(tx, asked, assurance, above)
@@ -102,15 +102,15 @@ def open_run(
     if request.linked is not None:
         # Nothing of it is deleted meanwhile; afterwards this run keeps it.
         tx.share_run(request.linked.run_id)
-        gone = hidden(tx, request.linked.run_id)
+        gone = read_hidden(tx, request.linked.run_id)
         if gone is not None:
             raise StartRefused(f"nothing can be taken over: {gone.told()}")
         taken = run_tree.effects_behind(tx, request.linked.run_id, request.linked.outputs)
         run_tree.must_stand(tx, request.linked.run_id, request.linked.outputs)
     plan = request.plan.model_dump(mode="json")
     # A child run is part of its parent, which holds the place.
-    limits = limits_of(tx)
-    admitted_ms = tx.now_ms if parent is not None else at_opening(tx, limits)
+    limits = read_limits(tx)
+    admitted_ms = tx.now_ms if parent is not None else admit_at_opening(tx, limits)
     tx.send(
         insert_row(
             runs,
@@ -166,7 +166,7 @@ def open_run(
     return Opened(
         # Nobody else has marked a run that was not there before.
         tuple(foreign.marked_here(tx, request.run_id)),
-        queued(tx, request.run_id) if admitted_ms is None else None,
+        find_queue_wait(tx, request.run_id) if admitted_ms is None else None,
         limits.weight,
     )
 

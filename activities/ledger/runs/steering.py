@@ -6,10 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
-from surehand.activities.ledger.core.people_tables import grants
 from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import events, runs, steerings
+from surehand.activities.ledger.core.tables import events, grants, runs, steerings
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import sent_by
 from surehand.activities.ledger.people.public_keys import BadKey, checked, kid_of

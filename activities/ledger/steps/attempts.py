@@ -8,8 +8,12 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Insert, bindparam, func, literal, null, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from surehand.activities.ledger.core.prepared import PreparedStatement
-from surehand.activities.ledger.core.statements import OF_TENANT, rows_of, update_rows
+from surehand.activities.ledger.core.statements import (
+    OF_TENANT,
+    PreparedStatement,
+    rows_of,
+    update_rows,
+)
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, steps
 from surehand.activities.ledger.steps.acting import overtaken

@@ -16,7 +16,7 @@ from sqlalchemy import BigInteger
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from surehand.activities.ledger.quotas.limits import OverQuota
+from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.workflows.contracts.approvals import Assurance, Scope
 from surehand.workflows.contracts.effects import EffectView, UndoSpec

@@ -11,8 +11,7 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, Exists, Select, bindparam, literal_column
 
-from surehand.activities.ledger.core.prepared import PreparedStatement
-from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.statements import PreparedStatement, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events
 from surehand.workflows.contracts.values import ForeignContent

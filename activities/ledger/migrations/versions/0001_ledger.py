@@ -6,8 +6,7 @@ from typing import Final
 
 from alembic import op
 
-from surehand.activities.ledger.core.schema import metadata
-from surehand.activities.ledger.core.tables import ALL
+from surehand.activities.ledger.core.tables import ALL, metadata
 from surehand.activities.ledger.migrations import deletion
 from surehand.activities.ledger.migrations.protection import (
     keep_tenants_apart,

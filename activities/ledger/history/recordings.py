@@ -1,0 +1,548 @@
+"""What a run's events tell of it, up to any of them: the one fold of a run's past.
+
+Three read it: what is open about a run (``audit``, ``show``), its checkpoint as it was at an event,
+and what it has recorded for ``simulate``. All of it is from the ledger alone, without Temporal.
+
+Events hold digests and references, so some of what the live checkpoint tells is not in them: such
+fields are null here, and ``not_rebuilt`` says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from sqlalchemy import tuple_
+
+from surehand.activities.ledger.core.statements import ours, rows_of
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import (
+    effects,
+    plans,
+    replays,
+    runs,
+    steps,
+)
+from surehand.activities.ledger.effects.epochs import RESTORED
+from surehand.activities.ledger.effects.interventions import UNDO_CHANGED
+from surehand.activities.ledger.history.reads import chain_of
+from surehand.activities.ledger.steps import foreign
+from surehand.activities.ledger.steps.attempts import NO
+from surehand.workflows.contracts.checkpoint import Checkpoint, PendingCall, SideEffect
+from surehand.workflows.contracts.steering import ACCEPTED, InterruptKind
+from surehand.workflows.contracts.tools import ToolSpec
+from surehand.workflows.contracts.values import ForeignContent
+from surehand.workflows.plan.plan import ITERATION, Plan, Step
+from surehand.workflows.steps import rules
+
+#: Ends of a run after which an effect that remains should have been undone.
+_UNDOES: Final = frozenset({"run.failed", "run.cancelled", "run.stopped"})
+#: What an entry is whose question was opened by a rule; in doubt by any other.
+_ASKED: Final = {
+    "partial": "partial",
+    "compensation_failed": "compensating",
+    UNDO_CHANGED: "compensating",
+}
+
+
+@dataclass(frozen=True)
+class OpenItems:
+    """Entries by what is open about them, as ``tool (step STEP, entry ENTRY)``."""
+
+    uncompensated: list[str]
+    """Committed in a run that has failed or was cancelled, and not undone."""
+    in_doubt: list[str]
+    """Nobody knows whether it happened."""
+    partial: list[str]
+    interventions: list[str]
+    """Ids of questions that no human has answered."""
+
+
+#: Why fields are null, and what the lists leave out.
+NOT_REBUILT: Final = {
+    "current_steps": "no event says that a step waits; `progress` has what long calls have told",
+    "artifact_refs": "events hold the digests of outputs only: `artifacts RUN` lists them",
+    "budget": "no event says what a call has used",
+    "resume_policy": "no event says that a run is paused",
+}
+_INSIDE: Final = (
+    "steps that are plans, and lists as a whole, are left out: their child runs and items tell"
+)
+#: Failures after which the step's call is made again, or that are none.
+_NO_FAILURES: Final = frozenset({NO, "asked", "refused"})
+#: What ends the wait for a decision.
+_DECIDED: Final = re.compile(r"approval\.(approved|rejected|superseded|expired|void)")
+
+
+@dataclass
+class RunPast:
+    """What a run's events have said, from the first to one of them."""
+
+    states: dict[str, str] = field(default_factory=dict)
+    """Of the entries, by entry."""
+    names: dict[str, str] = field(default_factory=dict)
+    undos: set[str] = field(default_factory=set)
+    questions: dict[str, str] = field(default_factory=dict)
+    """Entry by open intervention."""
+    ended: str | None = None
+    plan_version: int = 1
+    done: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    """Steps that have failed for good."""
+    rejected: set[str] = field(default_factory=set)
+    """Steps whose call somebody has rejected."""
+    replaced: set[str] = field(default_factory=set)
+    """Steps whose output a human has looked at and not accepted; what they gave is not told."""
+    approvals: dict[str, PendingCall] = field(default_factory=dict)
+    interrupts: dict[str, str] = field(default_factory=dict)
+    """Step by open interrupt."""
+    effects: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Tool and step by entry."""
+    progress: dict[str, str] = field(default_factory=dict)
+    """Digest by step."""
+    foreign: list[ForeignContent] = field(default_factory=list)
+    """What had brought it content from outside."""
+    last_error: str | None = None
+
+    @property
+    def completed(self) -> set[str]:
+        """Steps that are done, and at which nobody looks any more."""
+        return self.done - set(self.interrupts.values())
+
+    @property
+    def undone(self) -> set[str]:
+        """Steps whose effect has been undone."""
+        return {
+            step for entry, (_, step) in self.effects.items() if self.states[entry] == "compensated"
+        }
+
+
+def find_open_items(events: Sequence[Mapping[str, Any]]) -> OpenItems:
+    """Return what all of a run's events leave open."""
+    past = RunPast()
+    for event in events:
+        _take_effect(past, event)
+    if past.ended is not None:
+        # A call that was under way when its run ended has no recorded outcome.
+        past.states = {k: "in_doubt" if v == "claimed" else v for k, v in past.states.items()}
+
+    def named(*states: str) -> list[str]:
+        return [
+            past.names.get(entry, entry)
+            for entry, state in past.states.items()
+            # That an undo remains is as it should be.
+            if state in states and not (state == "committed" and entry in past.undos)
+        ]
+
+    return OpenItems(
+        uncompensated=named("committed", "compensating") if past.ended in _UNDOES else [],
+        in_doubt=named("in_doubt"),
+        partial=named("partial"),
+        interventions=list(past.questions),
+    )
+
+
+def fold_events(events: Sequence[Mapping[str, Any]], versions: Mapping[int, Plan]) -> RunPast:
+    """Return what a run's first events have said; ``versions`` are its plans."""
+    past = RunPast()
+    for event in events:
+        _take_effect(past, event)
+        _take_step(past, event, versions)
+    return past
+
+
+def _take_effect(past: RunPast, event: Mapping[str, Any]) -> None:
+    """Take in what an event says of effects, of questions about them, and of the run's end."""
+    body = event["body"]
+    entry = str(body.get("entry_id", ""))
+    restored = body.get("rule") == RESTORED
+    match event["type"]:
+        case "effect.claimed" | "effect.in_doubt" as type_ if type_ == "effect.claimed" or restored:
+            past.names[entry] = f"{body.get('tool')} (step {event['step_id']}, entry {entry})"
+            past.states[entry] = "claimed" if type_ == "effect.claimed" else "in_doubt"
+            if body.get("undoes"):
+                past.undos.add(entry)
+                past.states[str(body["undoes"])] = "compensating"
+        case "effect.in_doubt":
+            if past.states.get(entry) != "partial":
+                past.states[entry] = "in_doubt"
+        case "effect.committed":
+            past.states[entry] = "committed"
+        case "effect.compensated":
+            past.states[entry] = "compensated"
+        case "effect.answered_no":
+            past.states[entry] = "failed"
+        case "effect.failed":
+            # Its newest call is proven not applied; an earlier one may still have been.
+            past.states[entry] = "in_doubt" if body.get("action") == "reconcile" else "failed"
+        case "effect.reconciled" if body.get("action") in ("bar", "fail"):
+            past.states[entry] = "failed"
+        case "intervention.opened":
+            past.questions[str(body["intervention_id"])] = entry
+            # A question about another run's effect, which that run has undone, is only a question.
+            if entry in past.states:
+                past.states[entry] = _ASKED.get(str(body.get("rule")), "in_doubt")
+        case "intervention.settled":
+            past.questions.pop(str(body["intervention_id"]), None)
+            if entry in past.states:
+                past.states[entry] = str(body["action"])
+        case "run.completed" | "run.failed" | "run.cancelled" | "run.stopped":
+            past.ended = event["type"]
+        case "run.reopened":
+            past.ended = None
+
+
+def _take_step(past: RunPast, event: Mapping[str, Any], versions: Mapping[int, Plan]) -> None:
+    """Take in what an event says of a step; ``_take_effect`` has taken it in."""
+    body, step_id = event["body"], str(event["step_id"] or "")
+    plan = versions[past.plan_version]
+    try:
+        step: Step | None = plan.step(step_id)
+    except KeyError:
+        step = None
+    match event["type"]:
+        case "run.amended":
+            past.plan_version = int(body["plan_version"])
+        case foreign.MARKED:
+            past.foreign.append(foreign.of_event(event["step_id"], body))
+        case "step.succeeded" | "effect.replayed":
+            past.done.add(step_id)
+        case "step.progress":
+            past.progress |= {step_id: str(body["progress"])} if "progress" in body else {}
+        case "effect.claimed" | "effect.in_doubt":
+            past.effects.setdefault(str(body["entry_id"]), (str(body["tool"]), step_id))
+        case "effect.committed" | "intervention.settled":
+            entry = str(body.get("entry_id", ""))
+            if past.states.get(entry) == "committed" and entry not in past.undos:
+                past.done.add(past.effects[entry][1])
+        case "effect.answered_no":
+            _take_no(past, step_id, plan, step)
+        case "step.failed" | "effect.failed":
+            class_ = body.get("failure_class")
+            if _is_final(body, step):
+                past.failed.add(step_id)
+            if class_ == "no":
+                _take_no(past, step_id, plan, step)
+            elif class_:
+                past.last_error = f"{step_id}: {class_}"
+        case "step.refused":
+            past.last_error = f"{step_id}: refused"
+        case "approval.requested":
+            past.approvals[str(body["approval_id"])] = PendingCall(
+                tool=body["tool"],
+                params_hash=body["params_hash"],
+                approval_id=body["approval_id"],
+            )
+            past.rejected.discard(step_id)
+        case "approval.waived":
+            past.rejected.discard(step_id)
+        case str(type_) if _DECIDED.fullmatch(type_):
+            past.approvals.pop(str(body["approval_id"]), None)
+            (past.rejected.add if type_ == "approval.rejected" else past.rejected.discard)(step_id)
+        case "interrupt.opened":
+            past.interrupts[_shown_id(event)] = step_id
+        case "interrupt.answered" | "interrupt.delivered" | "interrupt.expired" | "interrupt.void":
+            how, kind = event["type"].partition(".")[2], InterruptKind(body["kind"])
+            past.interrupts.pop(_shown_id(event), None)
+            if how == "answered" and kind is InterruptKind.AFTER and body["answer"] != ACCEPTED:
+                past.replaced.add(step_id)
+            asked = None if step is None else step.ask or step.wait
+            # If nobody has answered, a step with nothing to take instead has failed.
+            instead = how != "expired" or (asked is not None and asked.otherwise is not None)
+            if how != "void" and kind.is_whole_step and instead:
+                past.done.add(step_id)
+
+
+def _shown_id(event: Mapping[str, Any]) -> str:
+    """Return the id under which people see what is waited for: an event by its step."""
+    body = event["body"]
+    return str(event["step_id"] if body["kind"] == InterruptKind.EVENT else body["interrupt_id"])
+
+
+def _take_no(past: RunPast, step_id: str, plan: Plan, step: Step | None) -> None:
+    if step is not None and plan.on_no(step) != "fail":
+        past.done.add(step_id)
+
+
+def _is_final(body: Mapping[str, Any], step: Step | None) -> bool:
+    """Return whether a failure is a step's last one: nothing is tried again, or asked instead."""
+    if body.get("retry_ms") is not None or body.get("failure_class") in _NO_FAILURES:
+        return False
+    instead = None if step is None else rules.fallback_of(step)
+    return body.get("action") is None and (instead is None or body["tool"] == instead.tool)
+
+
+class NoSuchEvent(ValueError):
+    """The run has no event of that number; the message says how many it has."""
+
+
+def _read_until(
+    tx: Transaction, run_id: str, seq: int | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[int, dict[str, Any]], int]:
+    """Return a run's events, entries and plans, and the number of the event in question."""
+    events, entries, _ = chain_of(tx, run_id, sealed="opened")
+    seq = len(events) if seq is None else seq
+    if not 1 <= seq <= len(events):
+        raise NoSuchEvent(f"run {run_id} has events 1 to {len(events)}, none of number {seq}")
+    rows = tx.all(rows_of(plans, run_id=run_id))
+    return events, entries, {row["plan_version"]: row for row in rows}, seq
+
+
+def rebuild_checkpoint(tx: Transaction, run_id: str, seq: int | None) -> Checkpoint:
+    """Return the checkpoint of a run right after one of its events; ``None``: after the newest."""
+    events, entries, rows, seq = _read_until(tx, run_id, seq)
+    [run] = tx.all(rows_of(runs, run_id=run_id))
+    versions = {number: Plan.model_validate(row["plan"]) for number, row in rows.items()}
+    keys = {str(entry["entry_id"]): str(entry["key"]) for entry in entries}
+    past = fold_events(events[:seq], versions)
+    plan, ended = versions[past.plan_version], past.ended is not None
+    order = {step.id: number for number, step in enumerate(plan.steps)}
+    done = sorted(past.completed, key=lambda step: _position(step, order))
+    unsettled = [
+        step
+        for entry, (_, step) in past.effects.items()
+        if past.states[entry] in ("claimed", "in_doubt", "partial") and entry not in past.undos
+    ]
+    waiting = [*past.approvals, *past.interrupts, *past.questions]
+    tells_nothing = any(step.plan is not None or step.for_each is not None for step in plan.steps)
+    return Checkpoint(
+        checkpoint_id=f"{run_id}@{seq}",
+        run_id=run_id,
+        created_at=datetime.fromtimestamp(events[seq - 1]["at_ms"] / 1000, UTC),
+        created_by=run["user_id"],
+        ttl=None,
+        plan_version=past.plan_version,
+        current_steps=None,
+        progress={step: told for step, told in past.progress.items() if step not in past.done},
+        completed_steps=done,
+        recovery_point=done[-1] if done else "start",
+        pending_call=None if ended else next(iter(past.approvals.values()), None),
+        pending_approvals=[] if ended else list(past.approvals),
+        pending_side_effects=[] if ended else unsettled,
+        side_effects=[
+            SideEffect(tool=tool, idempotency_key=keys.get(entry, ""), state=past.states[entry])
+            for entry, (tool, _) in past.effects.items()
+        ],
+        pending_interrupts=list(past.questions) if ended else waiting,
+        artifact_refs=None,
+        foreign=tuple(past.foreign),
+        permissions_snapshot={"user": run["user_id"], "tenant": run["tenant_id"]},
+        budget=None,
+        last_error=run["error"] if ended else past.last_error,
+        resume_policy=None,
+        not_rebuilt=NOT_REBUILT | ({"completed_steps": _INSIDE} if tells_nothing else {}),
+    )
+
+
+def _position(step_id: str, order: Mapping[str, int]) -> tuple[int, int]:
+    """Return where a step stands in its plan; an item of a list behind the one before it."""
+    number = ITERATION.search(step_id)
+    base = ITERATION.sub("", step_id)
+    return order.get(base, len(order)), int(number[0][1:-1]) if number else -1
+
+
+#: Entries of another run or step keep their key from being used.
+_HOLDING: Final = ("claimed", "committed", "in_doubt", "partial", "compensating")
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One attempt of a step that has ended, or a question with its answer."""
+
+    step_id: str
+    tool: str
+    """``ask`` and ``wait`` for a question and an event."""
+    params: Any
+    end: Literal["succeeded", "no", "failed"]
+    output: Any = None
+    """Of a no: ``{"no": {"reason", "code"}}``."""
+    error: str | None = None
+    before: bool = False
+    """Whether it had ended by the event."""
+
+
+@dataclass(frozen=True)
+class RecordedChild:
+    """A child run that has completed."""
+
+    run_id: str
+    plan: Plan
+    """As it was started, with its input."""
+    recording: Recording
+    """As of its end: its facts are its parent's output."""
+    before: bool = False
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run as its ledger tells it, seen from one of its events."""
+
+    run_id: str
+    seq: int
+    plan_version: int
+    plan: Plan
+    """Of that moment."""
+    tools: Mapping[str, ToolSpec]
+    """As recorded with the plan."""
+    done: frozenset[str]
+    """Steps that were done then."""
+    calls: tuple[RecordedCall, ...] = ()
+    """Oldest first; also those after the event."""
+    failed: frozenset[str] = frozenset()
+    """Steps that had failed for good then."""
+    rejected: frozenset[str] = frozenset()
+    """Steps whose call somebody had rejected."""
+    undone: frozenset[str] = frozenset()
+    """Steps whose effect had been undone then."""
+    replaced: frozenset[str] = frozenset()
+    """Steps whose output a human has looked at and not accepted; what they gave is not recorded."""
+    children: Mapping[str, RecordedChild] = field(default_factory=dict)
+    """By step."""
+    foreign: bool = False
+    """Whether it had read content from outside then."""
+    source: Recording | None = None
+    """The run that this one begins from, as of its end."""
+    taken_over: frozenset[str] = frozenset()
+    """Steps whose outputs come from there."""
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    """The newest entry of a business key, while it keeps others from using the key."""
+
+    tool: str
+    key: str
+    state: str
+    run_id: str
+    step_id: str
+    identity_hash: str
+    receipt: Any
+    foreign_receipt: bool
+
+
+def read_recording(tx: Transaction, run_id: str, seq: int | None = None) -> Recording:
+    """Return what a run has recorded, seen from one of its events; ``None``: from the newest."""
+    events, entries, versions, last = _read_until(tx, run_id, seq)
+    known = {number: Plan.model_validate(row["plan"]) for number, row in versions.items()}
+    past = fold_events(events[:last], known)
+    at_ms = events[last - 1]["at_ms"]
+    rows = tx.all(rows_of(steps, run_id=run_id).order_by(steps.c.ended_ms, steps.c.attempt))
+    by_step = (replays.c.step_id.label("by_step"), replays.c.replayed_ms)
+    replayed = tx.all(
+        rows_of(replays, effects, *by_step, run_id=run_id)
+        .join(effects, ours(effects, entry_id=replays.c.entry_id))
+        .execution_options(sealed="shown")
+    )
+    plan, opened = known[past.plan_version], events[0]["body"]
+    source, taken_over = opened.get("linked"), frozenset(opened.get("taken_over") or ())
+    return Recording(
+        run_id=run_id,
+        seq=last,
+        plan_version=past.plan_version,
+        plan=plan,
+        tools={
+            name: ToolSpec.model_validate(spec)
+            for name, spec in versions[past.plan_version]["tools"].items()
+        },
+        done=frozenset(past.completed),
+        # What it has taken over, the run that it comes from has recorded.
+        calls=tuple(
+            _find_calls(
+                *(rows, entries),
+                [one for one in replayed if one["by_step"] not in taken_over],
+                at_ms,
+            )
+        ),
+        failed=frozenset(past.failed),
+        rejected=frozenset(past.rejected),
+        undone=frozenset(past.undone),
+        replaced=frozenset(fold_events(events, known).replaced),
+        foreign=bool(past.foreign),
+        children=_find_children(tx, run_id, at_ms),
+        source=read_recording(tx, source) if source and taken_over else None,
+        taken_over=taken_over,
+    )
+
+
+def _find_calls(
+    rows: Sequence[Mapping[str, Any]],
+    entries: Sequence[Mapping[str, Any]],
+    replayed: Sequence[Mapping[str, Any]],
+    at_ms: int,
+) -> Iterable[RecordedCall]:
+    """Return how calls have ended, oldest first."""
+    found: list[tuple[int, RecordedCall]] = []
+    # Another answer says how the outside system has reported a failure: it has no code.
+    codes = {one["step_id"]: (one["answer"] or {}).get("code", "") for one in entries}
+    for row in rows:
+        if row["state"] not in ("succeeded", "failed"):
+            continue
+        no, output = row["error_class"] == NO, row["output"]
+        if no and output is None:  # of a write: the entry has its answer
+            output = {"no": {"reason": row["error"], "code": codes.get(row["step_id"], "")}}
+        end: Any = "no" if no else row["state"]
+        call = RecordedCall(
+            *(row["step_id"], row["tool"], row["input"], end, output, row["error"]),
+            before=row["ended_ms"] <= at_ms,
+        )
+        found.append((row["ended_ms"], call))
+    for entry, step_id, ms in (
+        # What a human or a lookup has settled has no attempt that has succeeded.
+        *((one, one["step_id"], one["settled_ms"]) for one in entries if one["undoes"] is None),
+        *((one, one["by_step"], one["replayed_ms"]) for one in replayed),
+    ):
+        if entry["commit_no"] is not None:
+            ms = ms or at_ms
+            params, receipt = entry["params"], entry["receipt"]
+            call = RecordedCall(
+                *(step_id, entry["tool"], params, "succeeded", receipt), before=ms <= at_ms
+            )
+            found.append((ms, call))
+    return [call for _, call in sorted(found, key=lambda one: one[0])]
+
+
+def _find_children(tx: Transaction, run_id: str, at_ms: int) -> dict[str, RecordedChild]:
+    """Return the newest completed child of each step that is a plan."""
+    query = (
+        rows_of(
+            runs,
+            runs.c.run_id,
+            runs.c.parent_step_id,
+            runs.c.closed_ms,
+            plans.c.plan,
+            parent_run_id=run_id,
+            state="completed",
+        )
+        .join(plans, ours(plans, run_id=runs.c.run_id, plan_version=1))
+        .order_by(runs.c.closed_ms)
+    )
+    rows = tx.all(query)
+    return {
+        row["parent_step_id"]: RecordedChild(
+            row["run_id"],
+            Plan.model_validate(row["plan"]),
+            read_recording(tx, row["run_id"]),
+            before=row["closed_ms"] <= at_ms,
+        )
+        for row in rows
+    }
+
+
+def read_key_entries(
+    tx: Transaction, keys: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], KeyEntry]:
+    """Return the entries that hold business keys now, by tool and key."""
+    wanted = list(keys)
+    if not wanted:
+        return {}
+    rows = tx.all(
+        rows_of(effects)
+        .where(tuple_(effects.c.tool, effects.c.key).in_(wanted), effects.c.state.in_(_HOLDING))
+        # Another run's may be gone; its key holds all the same.
+        .execution_options(sealed="shown")
+    )
+    names = KeyEntry.__dataclass_fields__
+    return {(r["tool"], r["key"]): KeyEntry(**{name: r[name] for name in names}) for r in rows}

@@ -1,0 +1,513 @@
+"""What people are shown of a run, its requests and its doubts by the ledger alone.
+
+No worker has to answer: approvers' pages and ``show`` read it while none does, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Table
+
+from surehand.activities.ledger.approvals.standing_grants import voters
+from surehand.activities.ledger.approvals.votes import needs_of, requesters
+from surehand.activities.ledger.approvals.waiting import readable, without_sealed
+from surehand.activities.ledger.core.sealed import Erased
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.tables import (
+    OPEN,
+    approvals,
+    decisions,
+    effects,
+    events,
+    interventions,
+    plans,
+    runs,
+    steps,
+)
+from surehand.activities.ledger.effects.epochs import RESTORED
+from surehand.activities.ledger.effects.resolve import (
+    RULES_IT_OUT,
+    answers_to,
+    is_noted,
+    is_open,
+    may_arrive_for,
+)
+from surehand.activities.ledger.history.reads import require_run
+from surehand.activities.ledger.people.starts import marked_starter
+from surehand.activities.ledger.retention.hiding import read_hidden, require_shown
+from surehand.activities.ledger.steps.entries import Entry
+from surehand.activities.ledger.steps.foreign import content_of
+from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
+from surehand.workflows.contracts.base import TimelineLine
+from surehand.workflows.contracts.runs import RunResult, RunView, StepView
+from surehand.workflows.contracts.states import RunState, StepState, Waiting
+from surehand.workflows.contracts.values import ForeignContent
+from surehand.workflows.identity import approval_id as approval_id_of
+from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.policy import Needs
+
+
+@dataclass(frozen=True)
+class OneApproval:
+    """A request, with what else decides whether somebody says yes."""
+
+    row: Mapping[str, Any]
+    """Of ``approvals``; what cannot be read here is ``None`` in it."""
+    needs: Needs
+    run_state: str
+    run_open: bool
+    """Whether its run is open, as the ledger knows it."""
+    started_by: str
+    """Who has started the run, empty where that is whom it acts for."""
+    excluded: tuple[str, ...]
+    """Who has no vote, where four eyes are asked for."""
+    foreign: tuple[ForeignContent, ...]
+    decisions: Sequence[Mapping[str, Any]]
+    """What people have said to it, in its order; refused decisions, too."""
+    standing: tuple[str, ...]
+    """Whose standing approvals have voted."""
+    replaces: Mapping[str, Any] | None
+    """The request whose params were edited."""
+    precondition_before: str | None
+    """What the step's request before this one has kept of the tool's precondition."""
+    entries: Sequence[Mapping[str, Any]]
+    """What the ledger has under the same key, newest generation first."""
+    now_ms: int
+
+
+def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
+    """Return a request; ``None``: the tenant has none of that id."""
+    row = _read_request(tx, approval_id)
+    if row is None:
+        return None
+    run_id, needs = row["run_id"], needs_of(row)
+    require_shown(tx, run_id, "runs")
+    run = tx.one(rows_of(runs, runs.c.state, runs.c.closed_ms, run_id=run_id))
+    assert run is not None, "its row refers to it"
+    number = int(approval_id.rpartition("/")[2])
+    before = _read_request(tx, approval_id_of(run_id, row["step_id"], number - 1))
+    said = rows_of(
+        decisions,
+        decisions.c.run_id,
+        decisions.c.approver,
+        decisions.c.outcome,
+        decisions.c.verdict,
+        decisions.c.message,
+        decisions.c.reason,
+        decisions.c.verified,
+        decisions.c.at_ms,
+        run_id=run_id,
+        approval_id=approval_id,
+        standing_id=None,
+    )
+    same_key = rows_of(
+        effects,
+        effects.c.entry_id,
+        effects.c.run_id,
+        effects.c.step_id,
+        effects.c.generation,
+        effects.c.state,
+        effects.c.claimed_ms,
+        tool=row["tool"],
+        key=row["key"],
+    )
+    return OneApproval(
+        row=row,
+        needs=needs,
+        run_state=run["state"],
+        run_open=run["closed_ms"] is None,
+        started_by=marked_starter(tx, run_id),
+        excluded=tuple(sorted(requesters(tx, row, needs.requirements))),
+        foreign=content_of(tx, run_id),
+        decisions=[
+            without_sealed(one)
+            for one in tx.all(readable(tx, said.order_by(decisions.c.at_ms).limit(_MOST_OF_ONE)))
+        ],
+        standing=voters(tx, approval_id).standing,
+        precondition_before=None if before is None else before["precondition"],
+        replaces=before if before is not None and before["state"] == "superseded" else None,
+        entries=tx.all(same_key.order_by(effects.c.generation.desc()).limit(_MOST_OF_ONE)),
+        now_ms=tx.now_ms,
+    )
+
+
+def read_progress(tx: Transaction, run_id: str) -> tuple[int, str]:
+    """Return how far a run has come: the number of its newest event, and its state."""
+    require_shown(tx, run_id, "runs")
+    row = tx.one(rows_of(runs, runs.c.seq, runs.c.state, run_id=run_id))
+    if row is None:
+        raise RunNotFound(run_id)
+    return row["seq"], row["state"]
+
+
+#: Decisions and entries that are shown of one request.
+_MOST_OF_ONE = 50
+
+
+def _read_request(tx: Transaction, approval_id: str) -> dict[str, Any] | None:
+    row = tx.one(readable(tx, rows_of(approvals, approval_id=approval_id)))
+    return None if row is None else without_sealed(row)
+
+
+#: Events that tell how the doubt has come, and what was found out since.
+_TELL: Final = ("effect.observed", "effect.in_doubt", "effect.reconciled", "effect.late_receipt")
+#: The newest of them that are shown of one entry.
+_MOST_OF_ENTRY: Final = 10
+
+
+@dataclass(frozen=True)
+class EntryEvent:
+    """What an event has told of an entry."""
+
+    type: str
+    at_ms: int
+    rule: str | None
+    evidence: str | None
+    """``None``: nothing, or it is sealed."""
+    action: str | None
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """An intervention, with what the ledger has about its effect."""
+
+    run_id: str
+    """Of the run that settles it."""
+    tool: str
+    key: str | None
+    """``None``: the tool's params are secret, and keys are made of params."""
+    provider_key: str
+    """Under which the outside system may know the call."""
+    entry_id: str
+    generation: int
+    state: str
+    calls: int
+    called_ms: int | None
+    """When it was called first, as far as that is recorded."""
+    error: str | None
+    """What the newest call has failed with."""
+    part: Any
+    """What is recorded of an effect that happened in part; ``None``: nothing, or it is sealed."""
+    told: tuple[EntryEvent, ...]
+    """Events of the entry, oldest first."""
+    outcomes: tuple[str, ...]
+    """The answers that may be given; none: it is settled, or its own run settles it."""
+    later: tuple[str, ...]
+    """Those of them that are refused until no call may arrive any more."""
+    left_ms: int
+    """How long that is."""
+
+
+def read_doubts(tx: Transaction, run_id: str, ids: Collection[str]) -> dict[str, Doubt]:
+    """Return interventions by id, those that a run shows: its own and its child runs'.
+
+    They would be answered through ``run_id``.
+    """
+    if not ids:
+        return {}
+    asked = tx.all(
+        rows_of(
+            interventions,
+            interventions.c.intervention_id,
+            interventions.c.run_id,
+            interventions.c.entry_id,
+            interventions.c.rule,
+            interventions.c.state,
+        ).where(interventions.c.intervention_id.in_(ids))
+    )
+    wanted = [row["entry_id"] for row in asked]
+    found = tx.all(readable(tx, rows_of(effects).where(effects.c.entry_id.in_(wanted))))
+    entries = {row["entry_id"]: without_sealed(row) for row in found}
+    told = _read_told(tx, entries.values())
+    tools = _read_tools(tx, {run_id, *(row["run_id"] for row in entries.values())})
+    return {
+        row["intervention_id"]: _doubt_of(
+            tx, run_id, row, entries[row["entry_id"]], told[row["entry_id"]], tools
+        )
+        for row in asked
+    }
+
+
+def _doubt_of(
+    tx: Transaction,
+    run_id: str,
+    asked: Mapping[str, Any],
+    row: Mapping[str, Any],
+    told: list[EntryEvent],
+    tools: Mapping[str, Mapping[str, Any]],
+) -> Doubt:
+    entry = Entry.from_row(row)
+    spec = tools[entry.run_id].get(entry.tool, {})
+    elsewhere = asked["run_id"] != run_id and is_open(tx, asked["run_id"])
+    outcomes, left = list[str](), 0
+    if asked["state"] == "open" and not elsewhere:
+        way_back = bool(spec.get("compensation"))
+        answers = answers_to(entry, asked["rule"], run_id, lambda _: way_back)
+        outcomes = [one.value for one in answers]
+        left = 0 if is_noted(entry, asked["rule"]) else may_arrive_for(tx, entry)
+    return Doubt(
+        run_id=asked["run_id"],
+        tool=entry.tool,
+        key=None if spec.get("secret_params") else entry.key,
+        provider_key=entry.provider_key,
+        entry_id=entry.entry_id,
+        generation=entry.generation,
+        state=entry.state,
+        calls=row["calls"],
+        called_ms=entry.first_call_ms,
+        error=row["error"],
+        part=entry.receipt if entry.state == "partial" else None,
+        told=tuple(told[-_MOST_OF_ENTRY:]),
+        outcomes=tuple(outcomes),
+        later=tuple(one for one in outcomes if left and one in RULES_IT_OUT),
+        left_ms=left,
+    )
+
+
+def _read_told(
+    tx: Transaction, entries: Collection[Mapping[str, Any]]
+) -> dict[str, list[EntryEvent]]:
+    """Return what the events of their runs tell of entries."""
+    query = rows_of(events, events.c.run_id, events.c.type, events.c.body, events.c.at_ms)
+    of_these = query.where(
+        events.c.run_id.in_({one["run_id"] for one in entries}),
+        events.c.step_id.in_({one["step_id"] for one in entries}),
+        events.c.type.in_(_TELL),
+    )
+    told: dict[str, list[EntryEvent]] = {one["entry_id"]: [] for one in entries}
+    for row in tx.all(readable(tx, of_these.order_by(events.c.run_id, events.c.seq))):
+        body = row["body"]
+        if body.get("entry_id") in told:
+            said = body.get("evidence")
+            evidence = said if isinstance(said, str) and not isinstance(said, Erased) else None
+            one = EntryEvent(
+                row["type"], row["at_ms"], body.get("rule"), evidence, body.get("action")
+            )
+            told[body["entry_id"]].append(one)
+    return told
+
+
+def _read_tools(tx: Transaction, run_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the tools of runs as they have recorded them, by name."""
+    query = rows_of(plans, plans.c.run_id, plans.c.tools).where(plans.c.run_id.in_(run_ids))
+    tools: dict[str, Mapping[str, Any]] = {run_id: {} for run_id in run_ids}
+    for row in tx.all(query.order_by(plans.c.plan_version)):
+        tools[row["run_id"]] = row["tools"]
+    return tools
+
+
+#: Events that are shown, the newest; `events RUN` has all.
+_MOST_EVENTS: Final = 100
+#: What a step's state is while it waits so.
+_WAITS: Final = {
+    "approval": StepState.WAITING_APPROVAL,
+    "intervention": StepState.NEEDS_INTERVENTION,
+}
+#: In the place of text that this process cannot read.
+_UNREAD: Final = "(cannot be read here)"
+
+
+def read_run_view(tx: Transaction, run_id: str) -> RunView:
+    """Return a run's view from the ledger alone: it knows no pauses and no open questions."""
+    require_run(tx, run_id)
+    run = without_sealed(_read_rows(tx, runs, run_id)[0])
+    kept = max(_read_rows(tx, plans, run_id), key=lambda row: int(row["plan_version"]))
+    read = without_sealed(kept)["plan"]
+    plan = (
+        Plan.model_construct(name=run["plan_name"], steps=())
+        if read is None
+        else Plan.model_validate(read)
+    )
+    entries = sorted(_read_rows(tx, effects, run_id), key=lambda row: int(row["claimed_ms"]))
+    asked = [
+        one
+        for row in tx.all(
+            rows_of(approvals, approvals.c.approval_id, run_id=run_id, state="pending")
+        )
+        if (one := read_approval(tx, row["approval_id"])) is not None
+    ]
+    doubts = tx.all(readable(tx, rows_of(interventions, run_id=run_id, state=OPEN)))
+    waiting = [_wait_for_approval(one) for one in asked] + [
+        _wait_for_settling(without_sealed(row)) for row in doubts
+    ]
+    ended = run["closed_ms"] is not None
+    result = RunResult(
+        run_id=run_id,
+        state=RunState(run["state"]),
+        steps=_steps_of(tx, run_id, plan, waiting),
+        effects=[Entry.from_row(without_sealed(row)).view() for row in entries],
+        waiting_for=[] if ended else waiting,
+        foreign=content_of(tx, run_id),
+        error=run["error"],
+    )
+    newest = rows_of(events, run_id=run_id).order_by(events.c.seq.desc()).limit(_MOST_EVENTS)
+    return RunView(
+        result=result,
+        tenant=run["tenant_id"],
+        user=run["user_id"],
+        started_by=marked_starter(tx, run_id),
+        plan=plan,
+        plan_version=kept["plan_version"],
+        started_at=_time_of(run["opened_ms"]),
+        pending=[] if ended else [_request_of(one) for one in asked],
+        timeline=tell_events(tx.all(readable(tx, newest))[::-1]),
+    )
+
+
+def read_open_doubts(tx: Transaction) -> list[Waiting]:
+    """Return the open interventions of a tenant, newest first, each with its run.
+
+    A process without keys sees them, too: a human has to settle each.
+    """
+    query = rows_of(interventions, state=OPEN).order_by(interventions.c.opened_ms.desc())
+    return [
+        _wait_for_settling(without_sealed(row)).model_copy(update={"run_id": row["run_id"]})
+        for row in tx.all(readable(tx, query))
+    ]
+
+
+def _read_rows(tx: Transaction, table: Table, run_id: str) -> Sequence[Mapping[str, Any]]:
+    return tx.all(readable(tx, rows_of(table, run_id=run_id)))
+
+
+def _time_of(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def _steps_of(tx: Transaction, run_id: str, plan: Plan, waiting: list[Waiting]) -> list[StepView]:
+    """Return the plan's steps, and those that the run has added, by their newest attempts."""
+    known = {
+        step.id: StepView(id=step.id, tool=step.does, state=StepState.PENDING)
+        for step in plan.steps
+    }
+    no_outputs = read_hidden(tx, run_id, "outputs") is not None
+    for row in sorted(
+        map(without_sealed, _read_rows(tx, steps, run_id)), key=lambda row: row["attempt"]
+    ):
+        known[row["step_id"]] = StepView(
+            id=row["step_id"],
+            tool=row["tool"],
+            state=StepState(row["state"]),
+            output=None if no_outputs else row["output"],
+            attempts=row["attempt"],
+            error=row["error"],
+        )
+    for item in waiting:
+        if item.step_id in known:
+            state = _WAITS[item.kind]
+            known[item.step_id] = known[item.step_id].model_copy(update={"state": state})
+    return list(known.values())
+
+
+def _wait_for_approval(one: OneApproval) -> Waiting:
+    row = one.row
+    return Waiting(
+        kind="approval",
+        id=row["approval_id"],
+        step_id=row["step_id"],
+        params_hash=row["params_hash"],
+        question=row["description"] or _UNREAD,
+    )
+
+
+def _wait_for_settling(row: Mapping[str, Any]) -> Waiting:
+    question = row["question"] or _UNREAD
+    return Waiting(
+        kind="intervention", id=row["intervention_id"], step_id=row["step_id"], question=question
+    )
+
+
+def _request_of(one: OneApproval) -> ApprovalRequest:
+    row, needs = one.row, one.needs
+    yes = [
+        said["approver"]
+        for said in one.decisions
+        if (said["outcome"], said["verdict"]) == ("approve", "accepted")
+    ]
+    return ApprovalRequest(
+        approval_id=row["approval_id"],
+        step_id=row["step_id"],
+        tool=row["tool"],
+        version=row["tool_version"],
+        params={} if row["params"] is None else row["params"],
+        params_hash=row["params_hash"],
+        description=row["description"] or _UNREAD,
+        requested_by=row["user_id"],
+        expires_at=_time_of(row["expires_ms"]),
+        undo=row["undo"],
+        requirements=needs.requirements,
+        assurance=Assurance(row["assurance"]),
+        editors=tuple(row["editors"]),
+        on_expiry=needs.on_expiry,
+        remind_every=needs.remind_every,
+        votes=(*one.standing, *yes),
+        excluded=one.excluded,
+        key=row["key"],
+        started_by=one.started_by,
+        foreign=one.foreign,
+    )
+
+
+_DIED: Final = "the worker died during {tool}, or was cut off: nobody knew whether it had happened"
+#: What is told of an event, by its type and rule.
+_RECOVERY: Final[Mapping[str, Mapping[str, str]]] = {
+    "effect.in_doubt": {
+        "lease_over": _DIED,
+        "stale": _DIED,
+        "held_up": "{tool} was held up too long to be called again: nobody knew whether it had"
+        " happened",
+        "call_ended_without_an_outcome": "{tool} ended without saying whether it had happened",
+        "no_to_a_repeat": "{tool} was called again and said no: nobody knew whether the first call"
+        " had happened",
+        RESTORED: "the ledger was restored, and may have forgotten that {tool} was called",
+    },
+    "effect.reconciled": {
+        "lookup_not_found": "the outside system was asked: {tool} had not happened; it was called"
+        " again",
+        "dedupes": "{tool} had no recorded outcome; it was called again with the same key, which"
+        " its provider recognises",
+        "transactional": "{tool} had not happened, because it commits with its outcome; it was"
+        " called again",
+        "not_called": "{tool} had not been called yet; it was called now",
+    },
+    "effect.committed": {
+        "lookup": "the outside system was asked: {tool} had happened; it was not called again",
+    },
+}
+
+
+def read_recovery(tx: Transaction, run_id: str, step_id: str) -> tuple[TimelineLine, ...]:
+    """Return how unknown outcomes of a step's calls were found out, oldest fact first."""
+    told = rows_of(events, run_id=run_id, step_id=step_id).where(events.c.type.in_(_RECOVERY))
+    rows = tx.all(readable(tx, told.order_by(events.c.seq)))
+    lines = ((row, _recovery_text(row)) for row in rows)
+    return tuple(_line_of(row, text) for row, text in lines if text is not None)
+
+
+def tell_events(told: Sequence[Mapping[str, Any]]) -> list[TimelineLine]:
+    """Return one line for each of a run's events."""
+    return [_line_of(event, _recovery_text(event) or _plain_text(event)) for event in told]
+
+
+def _line_of(event: Mapping[str, Any], text: str) -> TimelineLine:
+    at = datetime.fromtimestamp(event["at_ms"] / 1000, UTC)
+    return TimelineLine(at=at, step_id=event["step_id"], text=text)
+
+
+def _recovery_text(event: Mapping[str, Any]) -> str | None:
+    body = event["body"]
+    if event["type"] == "effect.reconciled" and body.get("action") != "call_again":
+        return f"{body['tool']} had not happened; it is not called any more"
+    text = _RECOVERY.get(event["type"], {}).get(body.get("rule"))
+    return None if text is None else text.format(tool=body["tool"])
+
+
+def _plain_text(event: Mapping[str, Any]) -> str:
+    words = str(event["type"]).replace(".", " ").replace("_", " ")
+    about = event["body"].get("tool") or event["body"].get("approval_id")
+    return f"{words}: {about}" if about else words

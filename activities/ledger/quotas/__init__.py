@@ -1,1 +1,0 @@
-"""What tenants may use, and have used."""
