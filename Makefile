@@ -62,14 +62,13 @@ $(INSTALLED): $(LOCKED)
 demo: venv ## See it work: embedded server, worker, example shop, a plan with an approval
 	@"$(PY)" starter.py demo
 
-drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes on where it was ended
+drill-full: venv ## Kill workers everywhere in the shop's plans, then soak; goes on behind the last drill that was done
 	@mkdir -p .surehand/drill
 	@"$(PY)" -m surehand.examples.shop --port 0 --db .surehand/drill/shop.sqlite -- \
 		"$(PY)" -m tests.drill_full --soak "$(SOAK)" --round "$(ROUND)"
 
 bench: venv ## Measure what BENCHMARKS.md shows (about two hours; needs PostgreSQL)
 	@"$(PY)" -m benchmarks.steps --json .surehand/benchmarks/steps.json
-	@"$(PY)" -m benchmarks.profile --events 10000000 --json .surehand/benchmarks/profile.json
 	@"$(PY)" -m benchmarks.runs --json .surehand/benchmarks/runs.json
 	@"$(PY)" -m benchmarks.recovery --json .surehand/benchmarks/recovery.json
 	@"$(PY)" -m benchmarks.waiting --json .surehand/benchmarks/waiting.json
@@ -106,7 +105,7 @@ reference: venv ## Write docs/reference/ and the demo's picture anew from the co
 	@"$(PY)" -m docs.pictures
 
 screenshots: venv ## Have browser tests take the pictures of the approvers' pages anew (needs Chromium)
-	@"$(PY)" -m docs.screenshots
+	@"$(PY)" -m docs.pictures --pages
 
 $(DOCS_INSTALLED): requirements-docs.lock
 	@echo "Installing requirements-docs.lock into $(DOCS_VENV)"

@@ -90,9 +90,8 @@ from surehand.activities.worker.telemetry import (
     find_receiver,
     shown,
 )
-from surehand.agents.calls import PASSED_THROUGH, AgentsError, load_agents
+from surehand.agents.calls import FRAMEWORKS, PASSED_THROUGH, AgentsError, load_agents
 from surehand.agents.model_run import ModelRun
-from surehand.agents.models import FRAMEWORKS
 from surehand.process.ciphers import RunEncryption
 from surehand.process.connect import PLUGINS, connect, find_target, load_plugins, of_worker_alone
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
@@ -200,7 +199,6 @@ def traces_of(settings: Settings, receiver: Receiver) -> Traces | None:
 
 
 def by_passkey(toolbox: Toolbox) -> list[str]:
-    """Return the tools whose policies ask, or may ask, for passkeys."""
     policies = {name: tool.approval for name in toolbox.names() if (tool := toolbox.get(name))}
     return [
         name
@@ -430,7 +428,6 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the worker and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="worker.py", description="Runs agent runs and their tools. Settings: SUREHAND_*."
     )

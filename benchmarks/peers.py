@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -19,24 +20,37 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import psycopg
+import structlog
 from sqlalchemy import make_url
 
+from benchmarks.harness import (
+    Found,
+    Place,
+    Row,
+    at_each,
+    clean,
+    makers,
+    on_queue,
+    parser_of,
+    played,
+    run,
+)
 from benchmarks.peer_program import APPROVED, KEYED, KILLED, STEPS, arrived
-from benchmarks.places import Place, at_each, makers, on_queue, played
 from benchmarks.plain import PLAIN_KILLED
 from benchmarks.plain import READY as PLAIN_READY
-from benchmarks.profile import WARM_UP, analyze, claim_of, outcome_of, writes
-from benchmarks.program import Found, Row, clean, parser_of, run, unread_log
 from benchmarks.steps import Probe, Turn, play_plain, play_protected
 from surehand.activities.ledger.core.store import open_ledger
-from surehand.drill.environment import READY, Environment, worker
+from surehand.activities.ledger.effects import claims, outcomes
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
+from surehand.drill.environment import READY, Environment, start_worker
 from surehand.process import ROOT
 from surehand.process.children import Child, python
 from surehand.process.exits import SurehandError, leave
@@ -58,7 +72,8 @@ CONCURRENT: Final = 50
 PEERS: Final = {"dbos": "DBOS", "langgraph": "LangGraph"}
 #: It has no engine: it is compared with the ledger alone.
 LIBRARY: Final = "call4agents"
-#: Of each round.
+#: Actions before the first round, and of each.
+_WARM_UP: Final = 50
 LIBRARY_ACTIONS: Final = 300
 #: What its program is told, by the action.
 ACTIONS: Final = {"claim and outcome": STEPS, "approval and action": APPROVED}
@@ -97,7 +112,7 @@ class Peer:
     def __init__(self, name: str, python: Path, environment: Environment, ledger: str) -> None:
         self._name = name
         self._python = python
-        self._folder = environment.case_folder(f"{name}-{make_url(ledger).get_backend_name()}")
+        self._folder = environment.make_case_folder(f"{name}-{make_url(ledger).get_backend_name()}")
         self._ledger = ledger
         self._started = 0
 
@@ -133,10 +148,9 @@ class Peer:
 
     def _program(self, database: str, what: str, *numbers: str, world: Path | None = None) -> Child:
         self._started += 1
-        module = f"benchmarks.peer_{self._name}"
         variables = {**clean(), "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false"}
         return Child(
-            [self._python, "-m", module, what, database, *numbers],
+            [self._python, "-m", "benchmarks.peer_program", self._name, what, database, *numbers],
             environment=variables | ({"BENCHMARK_WORLD": str(world)} if world else {}),
             log=self._folder / f"{self._name}-{self._started}.log",
         )
@@ -152,14 +166,14 @@ def _require_killed(one: Child) -> None:
 async def kill_ours(environment: Environment, place: Place, tool: str, mode: str) -> Path:
     """Kill a worker in a tool's call, start another; returns what has arrived outside."""
     name = f"{tool}-{mode}-{place.store}"
-    folder = environment.case_folder(name)
+    folder = environment.make_case_folder(name)
     world, server = folder / "world.jsonl", on_queue(place.server, name)
     variables = {**place.variables, "BENCHMARK_WORLD": str(world)}
     # Two steps: one alone is no batch.
     plan = Plan.model_validate([{"tool": tool}, {"tool": "quick.write"}])
 
     def start() -> Child:
-        return worker(variables, folder, "worker", database_url=place.url, task_queue=name)
+        return start_worker(variables, folder, "worker", database_url=place.url, task_queue=name)
 
     await _kill_in(start, READY, lambda: played(server, "killed", plan, mode))
     return world
@@ -168,7 +182,7 @@ async def kill_ours(environment: Environment, place: Place, tool: str, mode: str
 async def kill_plain(environment: Environment, place: Place, *, keyed: bool) -> Path:
     """Kill a worker of Temporal alone in an activity; returns what has arrived outside."""
     name = f"plain-{KEYED if keyed else KILLED}-{place.store}"
-    folder = environment.case_folder(name)
+    folder = environment.make_case_folder(name)
     world = folder / "world.jsonl"
     variables = {**place.variables, "BENCHMARK_WORLD": str(world)}
 
@@ -252,7 +266,7 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
         await _kill_all(environment, place, peers, found, plain=_TEMPORAL in wanted)
         found.note(f"{place.store}: kills")
 
-    variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    variables = environment.make_variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     await at_each(environment, variables, options.database, play)
 
 
@@ -260,17 +274,20 @@ async def measure_library(
     environment: Environment, options: argparse.Namespace, program: Path, found: Found
 ) -> None:
     """Have the ledger and the library take turns, each in one process and on SQLite."""
-    with ExitStack() as running, unread_log():
+    with ExitStack() as running, _discard_log():
         url = makers(environment, ["sqlite"], running)["sqlite"](LIBRARY)
         peer = Peer(LIBRARY, program, environment, url)
         async with open_ledger(url) as ledger:
-            scene, first = Scene.begin(ledger, DEFAULT_TENANT), WARM_UP
+            scene, first = Scene.begin(ledger, DEFAULT_TENANT), _WARM_UP
             for action, what in ACTIONS.items():
-                await play_ledger(scene, first, WARM_UP, what)
-                analyze(ledger)
+                await play_ledger(scene, first, _WARM_UP, what)
+                with ledger.engine.connect() as connection:
+                    # Plans of a ledger without statistics are bad.
+                    connection.exec_driver_sql("ANALYZE")
+                    connection.commit()
                 ours, theirs = [], []
                 for _ in range(options.rounds):
-                    first += options.actions + WARM_UP
+                    first += options.actions + _WARM_UP
                     ours.append(await play_ledger(scene, first, options.actions, what))
                     theirs.append(await peer.turn(options.actions, 1, what))
                 first += options.actions
@@ -287,16 +304,38 @@ async def measure_library(
     found.note(LIBRARY)
 
 
+@contextmanager
+def _discard_log() -> Iterator[None]:
+    """Write log lines as a worker does, and keep none."""
+    with Path(os.devnull).open("w", encoding="utf-8") as nobody:
+        structlog.configure(
+            processors=[structlog.processors.JSONRenderer()],
+            logger_factory=structlog.WriteLoggerFactory(nobody),
+        )
+        try:
+            yield
+        finally:
+            structlog.reset_defaults()
+
+
+def make_writes(scene: Scene, first: int, count: int) -> Iterator[ClaimRequest]:
+    """Yield the claims of so many refunds, each with a key of its own."""
+    for number in range(first, first + count):
+        key, step = f"refund:order-{number}", f"refund-{number}"
+        yield scene.call(key=key, step_id=step, params={"order": str(number), "amount": "120.00"})
+
+
 async def play_ledger(scene: Scene, first: int, count: int, what: str) -> Turn:
     """Make writes with the ledger's own transactions, each approved before if that is asked."""
     began = []
-    for request in writes(scene, first, count):
-        asked = request
+    for request in make_writes(scene, first, count):
         if what == APPROVED:
-            asked = await asyncio.to_thread(scene.approved, request)
-        claimed = await scene.ledger.transact(scene.tenant, claim_of(asked))
+            request = await asyncio.to_thread(scene.approved, request)
+        claimed = await scene.ledger.transact(scene.tenant, claims.claim, request)
+        assert isinstance(claimed, Claimed)
         began.append(time.monotonic())
-        await scene.ledger.transact(scene.tenant, outcome_of(asked, claimed))
+        kept = Kept({"refund": "r-1", "amount": "120.00"})
+        await scene.ledger.transact(scene.tenant, outcomes.commit, request, claimed.entry, kept)
     return Turn([began])
 
 

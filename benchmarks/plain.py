@@ -15,19 +15,14 @@ from temporalio import activity, workflow
 from temporalio.worker import PollerBehaviorAutoscaling, Worker
 
 with workflow.unsafe.imports_passed_through():
-    from benchmarks import refund_tools
+    from benchmarks import tools
     from benchmarks.peer_program import arrive
-    from benchmarks.tools import answer
     from surehand.examples.shop.params import (
         CalculateParams,
         Mailed,
         MailParams,
-        Order,
         OrderParams,
-        Refund,
-        Refundable,
         RefundParams,
-        Restocked,
         RestockParams,
     )
     from surehand.process.connect import connect, find_target
@@ -50,7 +45,7 @@ A = TypeVar("A")
 @activity.defn
 async def call(takes: float) -> dict[str, Any]:
     """Make the call."""
-    return dict(await answer(takes))
+    return dict(await tools.answer(takes))
 
 
 @workflow.defn(name=PLAIN)
@@ -73,37 +68,7 @@ class PlainSteps:
         return began
 
 
-@activity.defn
-async def read_order(params: OrderParams) -> Order:
-    """Read an order."""
-    return refund_tools.order_of(params)
-
-
-@activity.defn
-async def calculate_refund(params: CalculateParams) -> Refundable:
-    """Calculate what is refunded."""
-    return refund_tools.refundable_of(params)
-
-
-@activity.defn
-async def refund(params: RefundParams) -> Refund:
-    """Pay back."""
-    return refund_tools.refund_of(params)
-
-
-@activity.defn
-async def restock(params: RestockParams) -> Restocked:
-    """Put articles back."""
-    return refund_tools.restock_of(params)
-
-
-@activity.defn
-async def send_mail(params: MailParams) -> Mailed:
-    """Send a mail."""
-    return refund_tools.mail_of(params)
-
-
-async def _called(what: Callable[..., Awaitable[A]], params: Any) -> A:
+async def _execute(what: Callable[..., Awaitable[A]], params: Any) -> A:
     answered: A = await workflow.execute_activity(
         what,
         params,
@@ -128,15 +93,16 @@ class PlainRefund:
     @workflow.run
     async def run(self, order_id: str) -> Mailed:
         """Return the last call's answer."""
-        order = await _called(read_order, OrderParams(order_id=order_id))
-        amount = await _called(
-            calculate_refund, CalculateParams(order_id=order.order_id, paid=order.paid)
+        order = await _execute(tools.order_of, OrderParams(order_id=order_id))
+        amount = await _execute(
+            tools.refundable_of, CalculateParams(order_id=order.order_id, paid=order.paid)
         )
         await workflow.wait_condition(lambda: self._approved)
-        paid = await _called(
-            refund, RefundParams(order_id=order_id, amount=amount.amount, currency=order.currency)
+        paid = await _execute(
+            tools.refund_of,
+            RefundParams(order_id=order_id, amount=amount.amount, currency=order.currency),
         )
-        await _called(restock, RestockParams(order_id=order_id, lines=order.lines))
+        await _execute(tools.restock_of, RestockParams(order_id=order_id, lines=order.lines))
         mail = MailParams(
             order_id=order_id,
             kind="refund_notice",
@@ -144,7 +110,7 @@ class PlainRefund:
             subject=f"Your refund for {order_id}",
             body=f"We have refunded {paid.amount} {paid.currency} for {order_id}.",
         )
-        return await _called(send_mail, mail)
+        return await _execute(tools.mail_of, mail)
 
 
 @activity.defn
@@ -179,15 +145,7 @@ async def serve(queue: str = PLAIN_QUEUE) -> None:
         client,
         task_queue=queue,
         workflows=[PlainSteps, PlainRefund, PlainKilled],
-        activities=[
-            call,
-            call_outside,
-            read_order,
-            calculate_refund,
-            refund,
-            restock,
-            send_mail,
-        ],
+        activities=[call, call_outside, *tools.REFUND_CALLS],
         workflow_runner=workflow_runner(),
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         workflow_task_poller_behavior=PollerBehaviorAutoscaling(),

@@ -24,15 +24,24 @@ from typing import Any, Final
 from sqlalchemy import text
 from temporalio.api.enums.v1 import EventType
 
-from benchmarks.places import connection_for, makers, on_queue
-from benchmarks.program import Found, Row, clean, parser_of, percentiles, run
+from benchmarks.harness import (
+    Found,
+    Row,
+    clean,
+    connection_for,
+    makers,
+    on_queue,
+    parser_of,
+    percentiles,
+    run,
+)
 from benchmarks.tools import calls
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import DURING, CrashPoint
 from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
-from surehand.drill.environment import READY, Environment, worker
+from surehand.drill.environment import READY, Environment, start_worker
 from surehand.process.children import Child
 from surehand.process.exits import SurehandError, leave
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
@@ -129,7 +138,7 @@ class Pair:
         self.kill = kill
         self.samples: list[Sample] = []
         name = kill.label.replace(" ", "-").replace(",", "")
-        self._folder = environment.case_folder(name)
+        self._folder = environment.make_case_folder(name)
         self._connection = on_queue(connection, name)
         self._world = self._folder / "world.jsonl"
         self._variables = {**variables, "BENCHMARK_WORLD": str(self._world)}
@@ -197,7 +206,7 @@ class Pair:
             # Both: whichever makes the call dies, and the file keeps the other one alive.
             crash_at = f"{self.kill.tool}:{self.kill.point}@{KILLED}"
             armed = {"crash_at": crash_at, "crash_once": str(self._once)}
-        return worker(
+        return start_worker(
             self._variables,
             self._folder,
             f"worker-{self._started}",
@@ -295,7 +304,7 @@ class Pair:
 
 async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
     """Kill workers in all pairs, as often as asked in each."""
-    variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    variables = environment.make_variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     server = await connection_for(environment, variables, "")
     wanted = options.kind or [kind for kind, _, _ in _KILLS]
     kills = [one for one in _KILLS if one[0] in wanted]

@@ -22,10 +22,22 @@ from typing import Final
 from sqlalchemy import make_url
 from temporalio.api.enums.v1 import EventType
 
-from benchmarks import refund_tools
-from benchmarks.places import Place, administration, at_each, played, process_with, tree_cpu
+from benchmarks import tools
+from benchmarks.harness import (
+    MODES,
+    Found,
+    Place,
+    Row,
+    administration,
+    at_each,
+    clean,
+    parser_of,
+    played,
+    process_with,
+    run,
+    tree_cpu,
+)
 from benchmarks.plain import APPROVE, PLAIN_QUEUE, PLAIN_REFUND
-from benchmarks.program import MODES, Found, Row, clean, parser_of, run
 from surehand.activities.ledger.approvals import standing_grants
 from surehand.client.plan_file import load_plan
 from surehand.drill.environment import Environment
@@ -83,7 +95,7 @@ class WholeRuns:
 
     def grant(self) -> None:
         """Let a standing approval approve refunds."""
-        tool = refund_tools.refund
+        tool = tools.refund
         until = int(time.time() + _GRANTED_FOR.total_seconds())
         scope = Scope(
             tool=tool.name, version=tool.version, schema_hash=tool.schema_hash, until=until
@@ -180,8 +192,8 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
                 found.rows.extend(rows)
             found.note(f"{place.store}: {crowd} at once")
 
-    variables = {**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.refund_tools"}
-    variables = environment.variables(variables)
+    variables = {**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"}
+    variables = environment.make_variables(variables)
     await at_each(environment, variables, options.database, play, options.processes)
 
 

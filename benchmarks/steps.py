@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.places import Place, at_each, played
+from benchmarks.harness import MODES, Found, Place, Row, at_each, clean, parser_of, played, run
 from benchmarks.plain import PLAIN, PLAIN_QUEUE
-from benchmarks.program import MODES, Found, Row, clean, parser_of, run
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.client.connection import Connection
@@ -208,7 +207,7 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
                 found.rows.append(await play_long_run(place, mode))
                 found.note(f"{place.store}: 10,000 steps, {mode}")
 
-    variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    variables = environment.make_variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     await at_each(environment, variables, options.database, play, options.processes)
 
 

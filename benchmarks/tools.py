@@ -1,8 +1,9 @@
-"""The tools of all benchmarks but `runs`.
+"""The tools of all benchmarks.
 
 `world`: tools to be killed in, one for each way in which a tool can recover. `killed`: the first
 call kills its own worker before anybody hears the answer. `quick`: a step of them costs what its
-protection costs.
+protection costs. The refund's are as the shop's are, but for the shop: they answer at once, with
+the keys, lookups, undos and the approval of ``examples/refund.yaml``.
 
 The outside world is a file of lines, ``BENCHMARK_WORLD``: who called, when, and whether that
 changed anything. Times are of the monotonic clock, which all processes of a machine share.
@@ -14,16 +15,33 @@ import asyncio
 import json
 import os
 import time
+from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, JsonValue
 from sqlalchemy import text
+from temporalio import activity
 
 from benchmarks.peer_program import arrive, seen
-from surehand.activities.tools.tool import Dedupes, Found, NotFound, ToolContext
+from surehand.activities.tools.tool import Dedupes, Found, NotFound, Tool, ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, tool
+from surehand.examples.shop import tools as shop
+from surehand.examples.shop.params import (
+    CalculateParams,
+    Line,
+    Mailed,
+    MailParams,
+    Order,
+    OrderParams,
+    Refund,
+    Refundable,
+    RefundParams,
+    Restocked,
+    RestockParams,
+)
 from surehand.workflows.plan.policy import ApprovalPolicy
 
 #: What the transactional tool writes to, beside the ledger's own tables.
@@ -211,3 +229,71 @@ async def write_quickly(params: Quick, ctx: ToolContext) -> JsonValue:
 async def write_leased(params: Quick, ctx: ToolContext) -> JsonValue:
     """Change nothing, holding a resource that is free."""
     return dict(await answer(params.takes))
+
+
+_PAID: Final = Decimal("120.00")
+
+
+@activity.defn
+async def order_of(params: OrderParams) -> Order:
+    """Return an order that was paid."""
+    return Order(
+        order_id=params.order_id,
+        status="paid",
+        currency="EUR",
+        paid=_PAID,
+        refunded=Decimal(0),
+        customer_email="customer@example.com",
+        lines=(Line(sku="mug-blue", quantity=2), Line(sku="tea-green", quantity=1)),
+    )
+
+
+@activity.defn
+async def refundable_of(params: CalculateParams) -> Refundable:
+    """Return what was paid."""
+    return Refundable(amount=params.paid)
+
+
+@activity.defn
+async def refund_of(params: RefundParams) -> Refund:
+    """Pay nothing back."""
+    return Refund(
+        refund_id=f"refund-{params.order_id}",
+        order_id=params.order_id,
+        amount=params.amount,
+        currency=params.currency,
+    )
+
+
+@activity.defn
+async def restock_of(params: RestockParams) -> Restocked:
+    """Put nothing back."""
+    number = f"restock-{params.order_id}"
+    return Restocked(restock_id=number, order_id=params.order_id, lines=params.lines)
+
+
+@activity.defn
+async def mail_of(params: MailParams) -> Mailed:
+    """Send nothing."""
+    return Mailed(mail_id=f"mail-{params.order_id}", to=params.to)
+
+
+#: What Temporal alone calls for a refund.
+REFUND_CALLS: Final = (order_of, refundable_of, refund_of, restock_of, mail_of)
+
+
+def _answer_at_once(one: Tool, answer: Any) -> Tool:
+    async def fn(params: Any, ctx: ToolContext) -> Any:
+        return await answer(params)
+
+    return replace(one, fn=fn)
+
+
+read_order: Final = _answer_at_once(shop.read_order, order_of)
+calculate_refund: Final = _answer_at_once(shop.calculate_refund, refundable_of)
+refund: Final = _answer_at_once(shop.refund, refund_of)
+restock: Final = _answer_at_once(shop.restock, restock_of)
+send_mail: Final = _answer_at_once(shop.send_mail, mail_of)
+# Named by what would undo a refund and a restock; nothing is undone here.
+cancel_refund: Final = shop.cancel_refund
+undo_restock: Final = shop.undo_restock

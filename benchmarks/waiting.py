@@ -18,21 +18,26 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from benchmarks.places import (
+from benchmarks.harness import (
+    Found,
+    Row,
+    clean,
     connection_for,
     makers,
     memory,
     memory_at_rest,
+    parser_of,
+    percentiles,
     require_running,
+    run,
     tree_cpu,
 )
-from benchmarks.program import Found, Row, clean, parser_of, percentiles, run
 from benchmarks.tools import calls
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import approvals
 from surehand.client.connection import Connection
 from surehand.client.launch import launch
-from surehand.drill.environment import READY, Environment, worker
+from surehand.drill.environment import READY, Environment, start_worker
 from surehand.process.children import Child
 from surehand.process.connect import connect
 from surehand.process.exits import SurehandError, leave
@@ -143,14 +148,14 @@ class WaitingRuns:
 
 async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
     """Measure on each ledger."""
-    variables = environment.variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+    variables = environment.make_variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     with ExitStack() as servers:
         for store, make in makers(environment, options.database, servers).items():
             url = await asyncio.to_thread(make, f"{store}-waiting")
-            folder, queue = environment.case_folder(f"{store}-worker"), f"waiting-{store}"
+            folder, queue = environment.make_case_folder(f"{store}-worker"), f"waiting-{store}"
             server, world = await connection_for(environment, variables, queue), folder / "world"
             own = {**variables, "BENCHMARK_WORLD": str(world)}
-            with worker(own, folder, "worker", database_url=url, task_queue=queue) as one:
+            with start_worker(own, folder, "worker", database_url=url, task_queue=queue) as one:
                 await asyncio.to_thread(one.wait_said, READY)
                 async with open_ledger(url) as ledger:
                     waiting = WaitingRuns(server, one, world, ledger)

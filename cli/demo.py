@@ -31,11 +31,10 @@ from surehand.client.run import Run
 from surehand.process import PACKAGE, ROOT
 from surehand.process.children import Child, clean_environment, python
 from surehand.process.connect import connect, find_target
-from surehand.process.dev_server import CliMissing, DevServer, DevServerFailed, find_cli
+from surehand.process.dev_server import DevServer, find_cli
 from surehand.process.exits import (
     ExitCode,
     Left,
-    NotReachable,
     SurehandError,
     end_by_signal_in_order,
 )
@@ -154,24 +153,21 @@ def set_up(say: Callable[[str], None]) -> Iterator[DemoEnvironment]:
 
 
 def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> DemoEnvironment:
-    try:
-        cli = find_cli(log=say)
-        database_url = f"sqlite:///{folder / 'ledger.db'}"
-        # The folder is also where they run, so that no .env of the user's is read.
-        environment = clean_environment(
-            {"SUREHAND_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)}
-        )
-        say("Starting the example shop, a ledger (SQLite) and an embedded Temporal server")
-        serve = python("surehand.examples.shop", "--port", "0", "--db", str(folder / "shop.db"))
-        shop = running.enter_context(Child(serve, environment=environment, log=folder / "shop.log"))
-        migrate = python("surehand.cli.migrate")
-        migration = running.enter_context(
-            Child(migrate, environment=environment, log=folder / "migrate.log")
-        )
-        server = DevServer.start(cli=cli, log_file=folder / "temporal.log")
-        running.callback(server.stop)
-    except (CliMissing, DevServerFailed) as error:
-        raise NotReachable(str(error)) from error
+    cli = find_cli(log=say)
+    database_url = f"sqlite:///{folder / 'ledger.db'}"
+    # The folder is also where they run, so that no .env of the user's is read.
+    environment = clean_environment(
+        {"SUREHAND_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)}
+    )
+    say("Starting the example shop, a ledger (SQLite) and an embedded Temporal server")
+    serve = python("surehand.examples.shop", "--port", "0", "--db", str(folder / "shop.db"))
+    shop = running.enter_context(Child(serve, environment=environment, log=folder / "shop.log"))
+    migrate = python("surehand.cli.migrate")
+    migration = running.enter_context(
+        Child(migrate, environment=environment, log=folder / "migrate.log")
+    )
+    server = DevServer.start(cli=cli, log_file=folder / "temporal.log")
+    running.callback(server.stop)
     [shop_url] = shop.wait_for(lambda: re.findall(r"listening on (http://\S+)\n", shop.output()))
     migration.wait_done()
     return DemoEnvironment(

@@ -25,9 +25,7 @@ from surehand.process.children import Child, python, settings_of_module
 from surehand.process.connect import find_target
 from surehand.process.dev_server import (
     DEFAULT_UI_PORT,
-    CliMissing,
     DevServer,
-    DevServerFailed,
     find_cli,
     local_port,
 )
@@ -181,24 +179,18 @@ def _server(caller: Caller, running: ExitStack) -> DevServer | None:
     """Start a server at the address that the settings name; ``None``: there is one."""
     address = find_target(caller.environment).address
     shown = caller.settings.ui_url.partition("//")[2]
-    try:
-        port, ui_port = local_port(address), local_port(shown) or DEFAULT_UI_PORT
-    except DevServerFailed as error:
-        raise WrongUse(str(error)) from error
+    port, ui_port = local_port(address), local_port(shown) or DEFAULT_UI_PORT
     if port is None or _listens(port):
         # Whatever listens there: the first question to it says if it is no Temporal server.
         caller.printer.say(f"Temporal  {address}, which was there")
         return None
-    try:
-        server = DevServer.start(
-            cli=find_cli(log=caller.printer.say),
-            db_file=_FOLDER / "temporal.db",
-            log_file=_FOLDER / "temporal.log",
-            port=port,
-            ui_port=0 if _listens(ui_port) else ui_port,
-        )
-    except (CliMissing, DevServerFailed) as error:
-        raise NotReachable(str(error)) from error
+    server = DevServer.start(
+        cli=find_cli(log=caller.printer.say),
+        db_file=_FOLDER / "temporal.db",
+        log_file=_FOLDER / "temporal.log",
+        port=port,
+        ui_port=0 if _listens(ui_port) else ui_port,
+    )
     running.callback(server.stop)
     caller.printer.say(f"Temporal  {server.address}, Web UI {server.ui_url}")
     return server

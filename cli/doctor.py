@@ -41,7 +41,7 @@ from surehand.client.connection import Connection
 from surehand.process.connect import EMBEDDED, find_target
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.program import command, migrate_command, module, program
-from surehand.process.settings import PREFIX, Sources, given_sources
+from surehand.process.settings import PREFIX, Sources, read_sources
 from surehand.workflows.names import SEARCH_ATTRIBUTES
 from surehand.workflows.plain_text import plain
 
@@ -101,7 +101,7 @@ def settings(
 
     Example: python starter.py settings --json
     """
-    sources = given_sources()
+    sources = read_sources()
     shown = _shown(sources)
     file = str(sources.file) if sources.file else None
     rows = [[one.variable, _text(one), one.origin, one.meaning] for one in shown]

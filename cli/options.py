@@ -31,9 +31,9 @@ from surehand.process.settings import (
     PREFIX,
     ClientSettings,
     client_settings,
-    given_sources,
-    given_tenant,
+    find_tenant,
     read_environment,
+    read_sources,
     routed,
 )
 from surehand.workflows.encryption import Encryption
@@ -134,7 +134,7 @@ def _in_cell_of(given: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Have a verb that acts in a tenant reach its cell; other ones go by SUREHAND_CELL."""
     if "tenant" not in given:
         return nullcontext()
-    own = given_tenant() if given["tenant"] is None else given["tenant"]
+    own = find_tenant() if given["tenant"] is None else given["tenant"]
     return routed(tenant=own or DEFAULT_TENANT)
 
 
@@ -151,7 +151,7 @@ def _require_right_settings() -> None:
 
     What judges them knows the other room, so it is asked only where there is something to judge.
     """
-    sources = given_sources()
+    sources = read_sources()
     if sources.settings.keys() <= JUDGED_HERE:
         return
     from surehand.activities.worker.settings import (

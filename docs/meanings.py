@@ -169,25 +169,6 @@ EVENTS: Final[Mapping[str, str]] = {
     "batch.revoked": "Nothing more is claimed in this batch of steps.",
 }
 
-#: Event types that code makes of a state, by the expression that stands there.
-MADE_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
-    "f'approval.{to}'": ("approval.void", "approval.expired"),
-    "f'approval.{counts.state}'": (
-        "approval.approved",
-        "approval.rejected",
-        "approval.superseded",
-        "approval.expired",
-    ),
-    "f'interrupt.{asked.what}'": (
-        "interrupt.opened",
-        "interrupt.delivered",
-        "interrupt.expired",
-        "interrupt.void",
-    ),
-    "f'run.{asked.state}'": ("run.completed", "run.failed", "run.cancelled"),
-    "f'step.{state}'": ("step.succeeded", "step.failed"),
-}
-
 #: What a run in each state does.
 STATES: Final[Mapping[str, str]] = {
     "running": "It makes its steps.",

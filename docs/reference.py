@@ -5,11 +5,11 @@ Nothing there is written by hand, and a test fails when a page is not what the c
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import json
 import pkgutil
+import re
 import textwrap
 import typing
 from collections import defaultdict
@@ -30,15 +30,10 @@ WRITERS: Final = ROOT / "activities"
 #: Where what a tool is made of is defined.
 _OF_TOOLS: Final = ("surehand.activities.tools.", "surehand.workflows.plan.policy")
 _MADE: Final = "<!-- Written by `make reference`. Changes made here are lost. -->\n\n"
-#: Where helpers of a file's own write events.
-_LEASES: Final = "ledger/effects/resource_leases.py"
-#: Fields that helpers add to the events they are asked to write.
-_ADDED: Final[Mapping[str, tuple[str, ...]]] = {
-    "event": (),
-    "tell": ("entry_id", "tool"),
-    "_note": ("resource", "tool", "fencing_token"),
-    "_note_busy": ("resource", "tool", "attempt", "held_by"),
-}
+#: A call that writes an event, with its type.
+_WRITES_EVENT: Final = re.compile(
+    r'\b(?:event|tell|_note|_note_busy)\(\s*[^()"]*?"([a-z_]+\.[a-z_]+)"'
+)
 _CONTRACTS: Final = "surehand.workflows.contracts"
 #: Where the models lie that ``--json`` prints, beside those.
 _SHAPE_MODULES: Final = (
@@ -315,89 +310,27 @@ def _models_in(roots: Iterable[Any]) -> dict[str, type]:
     return found
 
 
-def written_events() -> dict[str, set[str]]:
-    """Return the fields of each event that the code writes, by the event's type."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for file in sorted(WRITERS.rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for function in (
-            n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-        ):
-            for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
-                name = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
-                own = str(name).startswith("_")
-                if name not in _ADDED or (own and not file.as_posix().endswith(_LEASES)):
-                    continue
-                if ast.unparse(call.func) == "observer.event":
-                    continue  # told of it, once it is written
-                types = list(_types(call, function))
-                if not types and function.name not in _ADDED:
-                    raise Undescribed(f"{file}:{call.lineno}: write the event's type here")
-                for type_, more in types:
-                    given = {key.arg for key in call.keywords if key.arg} - {"step_id"}
-                    found[type_] |= {*_ADDED[name], *given, *more}
-    return found
-
-
-def _types(call: ast.Call, function: ast.AST) -> Iterable[tuple[str, set[str]]]:
-    """Return the event types that a call writes, each with fields that are put together before."""
-    starred = {ast.unparse(key.value) for key in call.keywords if key.arg is None}
-    for argument in call.args:
-        if isinstance(argument, ast.JoinedStr) and "." in ast.unparse(argument):
-            yield from ((type_, set()) for type_ in meanings.MADE_TYPES[ast.unparse(argument)])
-        elif ast.unparse(argument) == "type_" and "body" in starred:
-            yield from _in_branches(function)
-        else:
-            more = _keys(function, "body") if "body" in starred else set()
-            yield from (
-                (node.value, more)
-                for node in ast.walk(argument)
-                if isinstance(node, ast.Constant) and _is_type(node.value)
-            )
-
-
-def _is_type(value: object) -> bool:
-    return (
-        isinstance(value, str)
-        and value.replace("_", "").replace(".", "", 1).isalpha()
-        and "." in value
-    )
-
-
-def _in_branches(function: ast.AST) -> Iterable[tuple[str, set[str]]]:
-    for branch in (node for node in ast.walk(function) if isinstance(node, ast.match_case)):
-        for node in ast.walk(branch):
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "type_":
-                assert isinstance(node.value, ast.Constant)
-                yield str(node.value.value), _keys(branch, "body")
-
-
-def _keys(tree: ast.AST, name: str) -> set[str]:
-    """Return the keys of a mapping that is assigned to a name."""
-    return {
-        str(key.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
-        if isinstance(node.value, ast.Dict)
-        for key in node.value.keys
-        if isinstance(key, ast.Constant)
+def written_events() -> set[str]:
+    """Return the types of the events that the code writes."""
+    sources = "".join(file.read_text(encoding="utf-8") for file in WRITERS.rglob("*.py"))
+    # Some are put together, such as ``f"approval.{state}"``.
+    made = {
+        name
+        for name in meanings.EVENTS
+        if f'"{name}"' in sources or f'f"{name.partition(".")[0]}.{{' in sources
     }
+    return made | set(_WRITES_EVENT.findall(sources))
 
 
 def events_page() -> str:
     """Return the page of the events of a run's chain."""
-    events = written_events()
-    same_names("events", meanings.EVENTS, events)
-    rows = [
-        (code(name), ", ".join(code(field) for field in sorted(events[name])), text)
-        for name, text in sorted(meanings.EVENTS.items())
-    ]
+    same_names("events", meanings.EVENTS, written_events())
+    rows = [(code(name), text) for name, text in sorted(meanings.EVENTS.items())]
     return (
         "# Events\n\n`starter.py events RUN` lists them. Each has `run_id`, `seq`, `type`,\n"
         "`step_id`, `at_ms` and `body`, and is chained to the one before by its hash.\n"
-        "The fields below are those of `body`; what is not known is left out.\n"
-        "Events hold digests and references, no params.\n\n"
-        + table(["type", "fields", "meaning"], rows)
+        "What is not known is left out. Events hold digests and references, no params.\n\n"
+        + table(["type", "meaning"], rows)
     )
 
 

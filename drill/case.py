@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 import time
-import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client, WorkflowFailureError
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.store import Ledger, RunNotFound, open_ledger
@@ -38,16 +32,21 @@ from surehand.activities.ledger.history.reads import (
 from surehand.client.connection import ENDS, Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
-from surehand.drill.consistency import RunTree, tally, turns_of
-from surehand.drill.environment import Environment, Workers, write_release
-from surehand.drill.people import ACTOR, REASON, Forcing, People, Principals
-from surehand.drill.played import Played, skipped
-from surehand.drill.report import Halt, Operation
-from surehand.drill.request import HELD, Disturbance, DrillRequest, changed
-from surehand.drill.world import Context, comparable, own_count, without_turns
-from surehand.process.exits import PlanRefused, Refused, SurehandError, WrongUse
+from surehand.drill.consistency import RunTree, count_recorded_turns, tally_calls
+from surehand.drill.disturb import Disturber, decode
+from surehand.drill.environment import Environment, Workers
+from surehand.drill.judge import (
+    Played,
+    list_skipped_writes,
+    name_fresh_values,
+    read_own_count,
+    split_turns,
+)
+from surehand.drill.people import ACTOR, People, Principals
+from surehand.drill.report import ForcedWait, Halt, Operation, add_counts
+from surehand.drill.request import HELD, Context, Disturbance, DrillRequest, change_plan
+from surehand.process.exits import PlanRefused, SurehandError, WrongUse
 from surehand.workflows.contracts.effects import Compensate
-from surehand.workflows.contracts.maintenance import UnwindRun, Unwound
 from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.steering import InterruptKind
 from surehand.workflows.contracts.tools import (
@@ -58,23 +57,13 @@ from surehand.workflows.contracts.tools import (
     ToolsDescribed,
     ToolSpec,
 )
-from surehand.workflows.identity import child_run_id, run_id_for, unwind_id
-from surehand.workflows.names import UNWIND
+from surehand.workflows.identity import run_id_for
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.ports import COMPENSATE, DESCRIBE_TOOLS, EXECUTE_TOOLS, TAKE_TURN
 
-T = TypeVar("T")
-
 #: A step's own call, or its undo: step id and whether it is the undo.
 Place = tuple[str, bool]
-
-
-async def decoded(client: Client, payloads: Any, model: type[T]) -> T:
-    """Return the one message that an event of a history carries."""
-    [value] = await client.data_converter.decode(payloads, [model])
-    found: T = value
-    return found
 
 
 @dataclass
@@ -91,7 +80,7 @@ class RunObserver:
     _scheduled: dict[int, Place] = field(default_factory=dict)
     _outcomes: list[tuple[Place, float]] = field(default_factory=list)
 
-    async def until_end(self) -> None:
+    async def watch_until_end(self) -> None:
         """Read the history, which needs no worker, and return at the end of the run.
 
         A run that is reset goes on under the same id, in another execution.
@@ -102,36 +91,36 @@ class RunObserver:
                 newest = found.run_id
                 handle = self.connection.client.get_workflow_handle(self.run_id, run_id=newest)
                 async for event in handle.fetch_history_events(wait_new_event=True):
-                    await self._see(event)
+                    await self._note_event(event)
                     if event.event_type in ENDS:
                         break
 
-    def recovered_at(self, place: Place, died_at: float) -> float | None:
+    def find_recovery(self, place: Place, died_at: float) -> float | None:
         """Return when the first outcome of a call arrived after a death."""
         after = (at for where, at in self._outcomes if where == place and at > died_at)
         return next(after, None)
 
-    def whole(self, evidence: Evidence) -> Evidence:
+    def add_tools(self, evidence: Evidence) -> Evidence:
         """Return what the ledger holds of the run, and the tools that it was told of later."""
         return replace(evidence, tools={**self.described, **evidence.tools})
 
-    def _called(self, event: HistoryEvent, call: ToolCall) -> None:
+    def _note_call(self, event: HistoryEvent, call: ToolCall) -> None:
         self.tools[call.step_id] = call.tool
         self._scheduled[event.event_id] = (call.step_id, False)
 
-    async def _see(self, event: HistoryEvent) -> None:
+    async def _note_event(self, event: HistoryEvent) -> None:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             client = self.connection.client
             scheduled = event.activity_task_scheduled_event_attributes
             name, payloads = scheduled.activity_type.name, scheduled.input.payloads
             if name == EXECUTE_TOOLS.name:
-                batch = await decoded(client, payloads, Batch)
+                batch = await decode(client, payloads, Batch)
                 if not batch.following:
-                    self._called(event, batch.first)
+                    self._note_call(event, batch.first)
             elif name == TAKE_TURN.name:
-                self._called(event, await decoded(client, payloads, ToolCall))
+                self._note_call(event, await decode(client, payloads, ToolCall))
             elif name == COMPENSATE.name:
-                undo = await decoded(client, payloads, Compensate)
+                undo = await decode(client, payloads, Compensate)
                 self._scheduled[event.event_id] = (undo.step_id, True)
             elif name == DESCRIBE_TOOLS.name:
                 self._asked.add(event.event_id)
@@ -141,154 +130,12 @@ class RunObserver:
             completed = ended.scheduled_event_id
             if completed in self._asked:
                 payloads = ended.result.payloads
-                told = await decoded(self.connection.client, payloads, ToolsDescribed)
+                told = await decode(self.connection.client, payloads, ToolsDescribed)
                 self.described.update(told.tools)
             failed = event.activity_task_failed_event_attributes.scheduled_event_id
             place = self._scheduled.get(completed or failed)
             if place is not None:
                 self._outcomes.append((place, time.monotonic()))
-
-
-async def reset(client: Client, run_id: str, how: Operation, step: str) -> None:
-    """Have Temporal reset a run to a workflow task; what the run was sent is sent again.
-
-    RESET goes to its first one, RESET_STEP to the one that began the step, others to its last.
-    """
-    first = last = before = begun = 0
-    async for event in client.get_workflow_handle(run_id).fetch_history_events():
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            last, first = event.event_id, first or event.event_id
-        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
-            begun = begun or event.event_id
-        elif not before and await _begins(client, run_id, event, step):
-            before = last
-    # A worker may have died in the run's first task.
-    task = {Operation.RESET: first, Operation.RESET_STEP: before}.get(how, last or begun)
-    if not task:
-        raise WrongUse(f"run {run_id} has not come to {step}")
-    await client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=run_id),
-            reason="a drill",
-            request_id=str(uuid.uuid4()),
-            workflow_task_finish_event_id=task,
-        ),
-        retry=True,  # it has an id: twice is once
-    )
-
-
-async def _begins(client: Client, run_id: str, event: HistoryEvent, step: str) -> bool:
-    """Say whether an event begins a step: its call, the batch with it, or its child run."""
-    match event.event_type:
-        case EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
-            child = event.start_child_workflow_execution_initiated_event_attributes.workflow_id
-            return child == child_run_id(run_id, step)
-        case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-            scheduled = event.activity_task_scheduled_event_attributes
-            name, payloads = scheduled.activity_type.name, scheduled.input.payloads
-            if name == TAKE_TURN.name:
-                call = await decoded(client, payloads, ToolCall)
-                return call.step_id == step
-            if name == EXECUTE_TOOLS.name:
-                batch = await decoded(client, payloads, Batch)
-                return step in {batch.first.step_id, *(one.id for one in batch.following)}
-        case EventType.EVENT_TYPE_MARKER_RECORDED:
-            # A local activity: its id says whose call it is.
-            for payload in event.marker_recorded_event_attributes.details["data"].payloads:
-                local = json.loads(payload.data)
-                return str(local.get("activity_id", "")).rpartition(":")[0] == step
-    return False
-
-
-class Operating:
-    """One operation: waits for its place, and does it."""
-
-    def __init__(
-        self,
-        disturbance: Disturbance,
-        run_id: str,
-        connection: Connection,
-        people: People,
-        workers: Workers,
-        release: dict[str, str],
-    ) -> None:
-        assert disturbance.operation is not None
-        self._disturbance = disturbance
-        self._how = disturbance.operation
-        self._target = disturbance.target
-        self._run_id = run_id
-        self._connection = connection
-        self._people = people
-        self._workers = workers
-        self._release = release
-        self.reached = False
-        """Whether it was done."""
-        self.unwound: Unwound | None = None
-        self.violations: list[str] = []
-
-    async def run(self) -> None:
-        """Do it; never returns if the run does not come to the place."""
-        # What is refused is not there any more, such as a run that is ending: it was not reached.
-        with contextlib.suppress(Refused, WrongUse):
-            if self._how.crash_point is None:
-                await self._waits()
-            else:
-                await self._people.while_(self._workers.death())
-            await self._do()
-            self.reached = True
-
-    async def _waits(self) -> None:
-        """Wait until the step is done and the run waits behind it."""
-        self._people.held = held = self._disturbance.held
-        if held != HELD:
-            self._people.held_at = frozenset({InterruptKind.AFTER})
-        await self._people.until(
-            lambda view: (
-                any(
-                    one.step_id == held and one.kind in self._people.held_at
-                    for one in view.interrupts
-                )
-                or None
-            )
-        )
-
-    async def _do(self) -> None:
-        match self._how:
-            case Operation.RESET | Operation.RESET_STEP:
-                await self._reset()
-            case Operation.RESET_KILLED:
-                await self._reset()
-                await self._workers.start()
-            case Operation.FREEZE:
-                await self._workers.start()
-            case Operation.TERMINATE:
-                await self._connection.handle(self._run_id).terminate(REASON)
-                await self._unwind()
-            case Operation.DEPLOY:
-                await self._workers.start(changes=self._release)
-
-    async def _reset(self) -> None:
-        with self._connection.translated(self._run_id):
-            await reset(self._connection.client, self._run_id, self._how, self._target.step)
-        self._people.begin_anew()
-
-    async def _unwind(self) -> None:
-        settings = self._connection.settings
-        asked = UnwindRun(tenant=settings.tenant, run_id=self._run_id, actor=self._people.user)
-        try:
-            self.unwound = await self._connection.client.execute_workflow(
-                UNWIND,
-                asked,
-                id=unwind_id(self._run_id),
-                task_queue=settings.task_queue,
-                result_type=Unwound,
-            )
-        except WorkflowFailureError as error:
-            cause = error.cause.__cause__ if error.cause else None
-            if not isinstance(cause, ApplicationError):
-                raise
-            self.violations.append(f"a run that was terminated is not unwound: {cause.message}")
 
 
 class Case:
@@ -312,7 +159,7 @@ class Case:
         self._operation = disturbance.operation if disturbance else None
         self._permissions = permissions
         self._variables = variables
-        self._folder = environment.case_folder(name)
+        self._folder = environment.make_case_folder(name)
         # The task queue is the case's own, so that only its workers take its run.
         settings = connection.settings.model_copy(update={"task_queue": name})
         self._connection = Connection(connection.client, connection.target, settings)
@@ -323,9 +170,9 @@ class Case:
     async def play(self) -> Played:
         """Run the case to its end, or to where only a human can move it."""
         began = time.monotonic()
-        database_url = await asyncio.to_thread(self._environment.ledger, self._folder)
+        database_url = await asyncio.to_thread(self._environment.make_ledger, self._folder)
         self._fresh = fresh = await self._make_fresh(database_url)
-        plan = changed(self._request.plan, self._disturbance)
+        plan = change_plan(self._request.plan, self._disturbance)
         plan = Plan.model_validate(
             {**plan.model_dump(mode="json"), "input": {**plan.input, **fresh}}
         )
@@ -338,32 +185,33 @@ class Case:
             durability=self._mode,
         )
         own = self._environment.database is None
-        principals = Principals(database_url, settings.tenant, self._observer.whole, own=own)
-        await principals.give(settings.user, "permission", self._permissions)
+        principals = Principals(database_url, settings.tenant, self._observer.add_tools, own=own)
+        await principals.grant(settings.user, "permission", self._permissions)
         people = People(self._connection, self.run_id, principals)
         self._context = Context(self.run_id, plan.input, database_url)
-        await self._beforehand(self._context)
-        with self._workers(database_url) as workers:
+        await self._prepare_world(self._context)
+        with self._make_workers(database_url) as workers:
             # With a kill two, so that another one stands by; an operator sees to the next one.
             await workers.start(2 if self._kill and not self._operation else 1)
             await launch(self._connection, start)
             try:
-                await self._until_settled(people, workers, principals)
-                await workers.thaw()
+                await self._wait_until_settled(people, workers, principals)
+                await workers.thaw_frozen()
             finally:
                 if self._played.result is None or self._played.question:
                     with contextlib.suppress(RPCError):
                         await self._connection.handle(self.run_id).terminate("the drill is over")
         self._played.approvals = people.approvals
-        self._note_kill(workers)
-        await self._look()
+        self._note_recovery(workers)
+        await self._read_ledger()
         self._played.seconds = time.monotonic() - began
         return self._played
 
     @property
     def _mode(self) -> Durability:
         told = self._disturbance
-        return told.mode if told and not told.forced_wait else Durability.SYNC
+        waits = told is not None and isinstance(told.point, ForcedWait)
+        return told.mode if told and not waits else Durability.SYNC
 
     async def _make_fresh(self, database_url: str) -> dict[str, Any]:
         function, given = self._request.fresh, self._request.plan.input
@@ -377,13 +225,13 @@ class Case:
             )
         return fresh
 
-    async def _beforehand(self, context: Context) -> None:
+    async def _prepare_world(self, context: Context) -> None:
         """Leave the world as the step's call would, where that is what the case does."""
         told = self._disturbance
         if told and told.already_true and self._request.already:
             await self._request.already(replace(context, step=told.target.step))
 
-    def _workers(self, database_url: str) -> Workers:
+    def _make_workers(self, database_url: str) -> Workers:
         once = self._folder / "crashed"
         # Open: the drill's people have no keys, and its ledger is nobody else's.
         settings = {
@@ -397,13 +245,13 @@ class Case:
             settings["crash_by"] = "SIGSTOP"
         return Workers(self._variables, self._folder, settings, once)
 
-    async def _until_settled(
+    async def _wait_until_settled(
         self, people: People, workers: Workers, principals: Principals
     ) -> None:
         """Return when the run has ended, needs a human, or is out of time."""
-        observing = asyncio.create_task(self._observer.until_end())
-        attending = asyncio.create_task(self._attend(people, workers, principals))
-        watching = asyncio.create_task(workers.watch())
+        observing = asyncio.create_task(self._observer.watch_until_end())
+        attending = asyncio.create_task(self._attend_run(people, workers, principals))
+        watching = asyncio.create_task(workers.watch_deaths())
         parts = {observing, attending, watching}
         if self._operation is Operation.TERMINATE:
             parts.remove(observing)  # Its end is not the end of what is done to it.
@@ -435,48 +283,33 @@ class Case:
             self._played.no_end = "ended without a result"
             self._played.violations.append(f"it ended without a result: {error}")
 
-    async def _attend(self, people: People, workers: Workers, principals: Principals) -> None:
+    async def _attend_run(self, people: People, workers: Workers, principals: Principals) -> None:
         """Interrupt the run, if that is what the case does, and deal with all that waits."""
-        if self._disturbance and self._disturbance.forced_wait:
-            forced = Forcing(self._disturbance, self.run_id, people, workers, principals)
-            try:
-                await forced.run()
-            finally:
-                self._played.reached = forced.reached
-                self._played.violations += forced.violations
-        elif self._disturbance and self._operation:
-            release = self._variables.get("SUREHAND_TOOL_MODULES", "")
-            operating = Operating(
-                self._disturbance,
-                self.run_id,
-                self._connection,
-                people,
-                workers,
-                await asyncio.to_thread(write_release, self._folder, release),
-            )
-            try:
-                await operating.run()
-            finally:
-                self._played.reached = operating.reached
-                self._played.violations += operating.violations
-                self._played.unwound = operating.unwound
-            if self._operation is Operation.TERMINATE:
-                return
-        elif self._disturbance and isinstance(self._disturbance.point, Halt):
-            people.held = self._disturbance.target.step
-            if self._disturbance.point is Halt.AFTER:
-                people.held_at = frozenset({InterruptKind.AFTER})
-        view, question = await people.stay()
+        if told := self._disturbance:
+            disturber = Disturber(told, self._played, self._connection, people, principals, workers)
+            match told.point:
+                case ForcedWait() as how:
+                    await disturber.force_wait(how)
+                case Operation() as how:
+                    modules = self._variables.get("SUREHAND_TOOL_MODULES", "")
+                    await disturber.operate(how, self._folder, modules)
+                    if how is Operation.TERMINATE:
+                        return
+                case Halt() as how:
+                    people.held = told.target.step
+                    if how is Halt.AFTER:
+                        people.held_at = frozenset({InterruptKind.AFTER})
+        view, question = await people.attend_until_stuck()
         self._played.result, self._played.question = view.result, question
 
-    def _note_kill(self, workers: Workers) -> None:
+    def _note_recovery(self, workers: Workers) -> None:
         played, kill = self._played, self._kill
         if kill is None or self._operation:
             return
         played.reached = workers.killed
         if workers.died_at is not None:
             place = (kill.target.step, kill.target.undo)
-            recovered = self._observer.recovered_at(place, workers.died_at)
+            recovered = self._observer.find_recovery(place, workers.died_at)
             played.recovery_s = None if recovered is None else recovered - workers.died_at
 
     async def look_at_world(self) -> None:
@@ -484,9 +317,9 @@ class Case:
         if self._request.world is None:
             return
         snapshot = await self._request.world(self._context)
-        self._played.turns_asked, snapshot = without_turns(snapshot)
-        self._played.compared["world"] = comparable(snapshot, self._context, self._fresh)
-        by_world = own_count(snapshot)
+        self._played.turns_asked, snapshot = split_turns(snapshot)
+        self._played.compared["world"] = name_fresh_values(snapshot, self._context, self._fresh)
+        by_world = read_own_count(snapshot)
         if by_world is not None:
             self._played.counted = by_world
 
@@ -502,7 +335,7 @@ class Case:
             default=timedelta(0),
         )
 
-    async def _look(self) -> None:
+    async def _read_ledger(self) -> None:
         """Take down what the run, the ledger and the world say in the end."""
         played = self._played
         tree, audit = RunTree(self.run_id), "never opened"
@@ -514,44 +347,44 @@ class Case:
                 for run_id in await ledger.transact(tenant, runs_of, self.run_id):
                     evidence = await ledger.transact(tenant, read_evidence, run_id)
                     if run_id == self.run_id:
-                        evidence = self._observer.whole(evidence)
+                        evidence = self._observer.add_tools(evidence)
                         played.recorded = evidence.tools
-                        played.turns_recorded = turns_of(evidence)
-                    found, stories = tally(evidence, ACTOR)
-                    played.tally = played.tally.plus(found)
+                        played.turns_recorded = count_recorded_turns(evidence)
+                    found, stories = tally_calls(evidence, ACTOR)
+                    played.tally = add_counts(played.tally, found)
                     played.violations += stories
-                    if broken := await _audited(ledger, tenant, run_id):
+                    if broken := await _audit_run(ledger, tenant, run_id):
                         audit = "broken"
                         played.violations.append(f"audit of {run_id}: {broken}")
-                    await tree.add(ledger, tenant, run_id)
+                    await tree.read_run(ledger, tenant, run_id)
                 # Taken away once, however many child runs have the same user.
                 losses = min(played.tally.losses, 1)
                 played.tally = played.tally.model_copy(update={"losses": losses})
-                self._look_at(tree)
+                self._judge_tree(tree)
         played.tools = self._observer.tools
         end = played.result
         played.compared = {
             "run": end.state.value if end else played.no_end,
             "steps": {s.id: s.state.value for s in end.steps if s.id != HELD} if end else {},
-            "ledger": tree.described(),
+            "ledger": tree.describe_entries(),
             "audit": audit,
         }
         await self.look_at_world()
 
-    def _look_at(self, tree: RunTree) -> None:
+    def _judge_tree(self, tree: RunTree) -> None:
         """Take down what stands of the run and its child runs, and what is wrong with that."""
         played = self._played
-        played.counted = tree.effects_by_tool()
-        played.remaining, played.applied = tree.remaining(), sum(played.counted.values())
-        played.violations += [*tree.out_of_order(), *tree.clock_jumps()]
-        played.violations += skipped(tree.events, self._disturbance)
+        played.counted = tree.count_by_tool()
+        played.remaining, played.applied = tree.describe_remaining(), sum(played.counted.values())
+        played.violations += [*tree.list_out_of_order(), *tree.list_clock_jumps()]
+        played.violations += list_skipped_writes(tree.events, self._disturbance)
         if played.unwound is not None:
-            played.violations += tree.not_unwound(played.unwound)
+            played.violations += tree.list_not_unwound(played.unwound)
         elif played.result is not None and not played.question:
-            played.violations += tree.unreported(played.result)
+            played.violations += tree.list_unreported(played.result)
 
 
-async def _audited(ledger: Ledger, tenant: str, run_id: str) -> Break | None:
+async def _audit_run(ledger: Ledger, tenant: str, run_id: str) -> Break | None:
     """Return what is broken in the story that the ledger tells of a run."""
     events, rows, head = await ledger.transact(tenant, chain_of, run_id)
     return verify_chain(events, [head]) or verify_story(events) or verify_entries(events, rows)

@@ -31,11 +31,10 @@ from surehand.workflows.plan.policy import ApprovalPolicy
 _NOT_CALLED: Final = frozenset({"refused"})
 
 
-def tally(evidence: Evidence, actor: str) -> tuple[Tally, list[str]]:
-    """Return the numbers of one play, and each violation as one line."""
-    gated = [call for call in _calls(evidence) if _needs_approval(evidence, call)]
-    unlike = [(call, why) for call in gated if (why := _differs(evidence, call))]
-    drifted = list(_drifted(evidence))
+def tally_calls(evidence: Evidence, actor: str) -> tuple[Tally, list[str]]:
+    gated = [call for call in _list_calls(evidence) if _needs_approval(evidence, call)]
+    unlike = [(call, why) for call in gated if (why := _explain_difference(evidence, call))]
+    drifted = list(_list_drifted_calls(evidence))
     lost = [c for c in evidence.changes if c["change"].endswith("revoked") and c["actor"] == actor]
     found = Tally(
         gated=len(gated),
@@ -43,9 +42,9 @@ def tally(evidence: Evidence, actor: str) -> tuple[Tally, list[str]]:
         losses=len(lost),
         drifted=len(drifted),
     )
-    stories = [f"{_name(call)} is not what was approved: {why}" for call, why in unlike]
+    stories = [f"{_name_call(call)} is not what was approved: {why}" for call, why in unlike]
     stories += [
-        f"{_name(call)} was made although {evidence.user} had lost the permission {permission}"
+        f"{_name_call(call)} was made although {evidence.user} had lost the permission {permission}"
         for call, permission in drifted
     ]
     return found, stories
@@ -63,28 +62,27 @@ class _Call:
     """What the ledger wrote when a write was claimed."""
 
 
-def _calls(evidence: Evidence) -> Iterator[_Call]:
+def _list_calls(evidence: Evidence) -> Iterator[_Call]:
     claims = {(c["step_id"], c["attempt"]): c for c in evidence.claims if not c.get("undoes")}
     for row in evidence.steps:
         called = row["attempt"] > 0 and row["error_class"] not in _NOT_CALLED
         if called and row["tool"] in evidence.tools:
             claim = claims.get((row["step_id"], row["attempt"]))
-            yield _Call(row["step_id"], _step(evidence, row), row, claim)
+            yield _Call(row["step_id"], _find_step(evidence, row), row, claim)
 
 
-def _step(evidence: Evidence, row: Row) -> Step:
+def _find_step(evidence: Evidence, row: Row) -> Step:
     """Return the step of a call; one that code has made is in no plan, and takes its defaults."""
     if evidence.plan.code is not None:
         return Step(id=row["step_id"], tool=row["tool"])
     return evidence.plan.step(row["step_id"])
 
 
-def calls_of(evidence: Evidence, step_id: str | None = None) -> int:
-    """Return how many calls a run has made, or one of its steps."""
-    return sum(step_id in (None, call.id) for call in _calls(evidence))
+def count_calls(evidence: Evidence, step_id: str | None = None) -> int:
+    return sum(step_id in (None, call.id) for call in _list_calls(evidence))
 
 
-def turns_of(evidence: Evidence) -> int:
+def count_recorded_turns(evidence: Evidence) -> int:
     """Return how many turns of models are recorded, with those that have failed."""
     turns = (row for row in evidence.steps if row["tool"] == MODEL)
     return sum(row["state"] in ("succeeded", "failed") for row in turns)
@@ -92,19 +90,21 @@ def turns_of(evidence: Evidence) -> int:
 
 def _needs_approval(evidence: Evidence, call: _Call) -> bool:
     """Say whether a human had to be asked, by the plan and its tools as they were recorded."""
-    if _requests(evidence, call):
+    if _list_requests(evidence, call):
         return True
-    own = _tool(evidence, call).approval
+    own = _find_tool(evidence, call).approval
     policies = [*evidence.plan.approvals(call.step), *([own] if own is not None else [])]
     if not policies:
         return False
-    waived = _waived(evidence, call).get(_hash(evidence, call))
+    waived = _list_waived(evidence, call).get(_hash_params(evidence, call))
     if waived is None:
         return True
     # What the worker has waived is evaluated anew: only the rules of every policy can waive it.
     # A write's claim has judged it again, when the run may have read content from outside.
     judged = waived if call.claim is None else call.claim
-    readings = _readings(call.row["input"], [rule.when for one in policies for rule in one.rules])
+    readings = _guess_params(
+        call.row["input"], [rule.when for one in policies for rule in one.rules]
+    )
     known = [{**params, **of_run(judged["foreign"])} for params in readings]
     return not any(all(_waives(one, params) for one in policies) for params in known)
 
@@ -117,7 +117,7 @@ def _waives(policy: ApprovalPolicy, params: Mapping[str, Any]) -> bool:
     return decides is not None and not decides.required
 
 
-def _readings(params: Mapping[str, Any], rules: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _guess_params(params: Mapping[str, Any], rules: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield what params may have been: of a text in JSON nobody knows whether it was a decimal."""
     ways = []
     for name, value in params.items():
@@ -138,45 +138,45 @@ def _with_decimals(value: Any) -> Any:
         return value
 
 
-def _waived(evidence: Evidence, call: _Call) -> dict[str, Row]:
+def _list_waived(evidence: Evidence, call: _Call) -> dict[str, Row]:
     """Return what was waived of a call's step, newest last, by the hash of its params."""
     return {one["params_hash"]: one for one in evidence.waived if one["step_id"] == call.id}
 
 
-def _hash(evidence: Evidence, call: _Call) -> str:
+def _hash_params(evidence: Evidence, call: _Call) -> str:
     """Return the hash of what an attempt was made with, made anew."""
-    tool = _tool(evidence, call)
+    tool = _find_tool(evidence, call)
     try:
         return params_hash(tool.name, tool.version, call.row["input"])
     except NotCanonical:
         return ""
 
 
-def _requests(evidence: Evidence, call: _Call) -> list[Row]:
+def _list_requests(evidence: Evidence, call: _Call) -> list[Row]:
     return [row for row in evidence.approvals if row["step_id"] == call.id]
 
 
-def _differs(evidence: Evidence, call: _Call) -> str | None:
+def _explain_difference(evidence: Evidence, call: _Call) -> str | None:
     """Return in what a call differs from what was approved; ``None``: in nothing."""
-    approved = [row for row in _requests(evidence, call) if row["state"] == "approved"]
+    approved = [row for row in _list_requests(evidence, call) if row["state"] == "approved"]
     if not approved:
         return "nobody has approved it"
-    if _tool(evidence, call).effect is Effect.READ:
+    if _find_tool(evidence, call).effect is Effect.READ:
         fits = any(_same_params(evidence, call, row) for row in approved)
-        return None if fits else f"its params are not those of {_named(approved)}"
+        return None if fits else f"its params are not those of {_name_approvals(approved)}"
     if call.claim is None:
         return "it was made without a claim"
-    return _claim_differs(evidence, call, call.claim, approved)
+    return _compare_claim(evidence, call, call.claim, approved)
 
 
-def _claim_differs(evidence: Evidence, call: _Call, claim: Row, approved: list[Row]) -> str | None:
+def _compare_claim(evidence: Evidence, call: _Call, claim: Row, approved: list[Row]) -> str | None:
     row = next((row for row in approved if row["approval_id"] == claim.get("approval_id")), None)
     if row is None:
         return f"its claim names {claim.get('approval_id') or 'no approval'}, not a given one"
     consumer = (row["consumed_entry"], row["consumed_generation"])
     if consumer != (claim["entry_id"], claim["generation"]):
         return f"{row['approval_id']} was used by {consumer[0] or 'nothing'}, not by it"
-    recorded = {claim["params_hash"], *_in_entry(evidence, claim)}
+    recorded = {claim["params_hash"], *_hash_in_entry(evidence, claim)}
     if recorded != {row["params_hash"]}:
         others = ", ".join(sorted(recorded - {row["params_hash"]}))
         return f"approved are params {row['params_hash']}, its claim has {others}"
@@ -185,7 +185,7 @@ def _claim_differs(evidence: Evidence, call: _Call, claim: Row, approved: list[R
     return None
 
 
-def _in_entry(evidence: Evidence, claim: Row) -> Iterator[str]:
+def _hash_in_entry(evidence: Evidence, claim: Row) -> Iterator[str]:
     """Yield the hash that stands in the claim's entry, unless a later claim has changed it."""
     for entry in evidence.effects:
         named = (entry["entry_id"], entry["fencing_token"])
@@ -204,10 +204,10 @@ def _same_params(evidence: Evidence, call: _Call, approval: Row) -> bool:
         return False
 
 
-def _drifted(evidence: Evidence) -> Iterator[tuple[_Call, str]]:
+def _list_drifted_calls(evidence: Evidence) -> Iterator[tuple[_Call, str]]:
     """Yield the calls that began while the acting user did not have a permission any more."""
-    for call in _calls(evidence):
-        permission = _tool(evidence, call).permission
+    for call in _list_calls(evidence):
+        permission = _find_tool(evidence, call).permission
         if permission is not None and _was_lost(evidence, permission, call.row["started_ms"]):
             yield call, permission
 
@@ -217,16 +217,16 @@ def _was_lost(evidence: Evidence, permission: str, at_ms: int) -> bool:
     return bool(before) and before[-1]["change"] == "permission_revoked"
 
 
-def _tool(evidence: Evidence, call: _Call) -> ToolSpec:
+def _find_tool(evidence: Evidence, call: _Call) -> ToolSpec:
     """Return the tool of an attempt; after a failure that is the step's fallback."""
     return evidence.tools[call.row["tool"]]
 
 
-def _name(call: _Call) -> str:
+def _name_call(call: _Call) -> str:
     return f"{call.id} attempt {call.row['attempt']} of {call.row['tool']}"
 
 
-def _named(rows: list[Row]) -> str:
+def _name_approvals(rows: list[Row]) -> str:
     return ", ".join(row["approval_id"] for row in rows)
 
 
@@ -248,26 +248,24 @@ class RunTree:
     interventions: list[RowOfRun] = field(default_factory=list)
     events: list[RowOfRun] = field(default_factory=list)
 
-    async def add(self, ledger: Ledger, tenant: str, run_id: str) -> None:
-        """Read one run."""
+    async def read_run(self, ledger: Ledger, tenant: str, run_id: str) -> None:
         entries = await ledger.transact(tenant, effects_of, run_id)
         self.entries += [{**entry, "run_id": run_id} for entry in entries]
         self.interventions += await ledger.transact(tenant, interventions_of, run_id)
         self.events += await ledger.transact(tenant, events_of, run_id)
 
-    def effects_by_tool(self) -> dict[str, int]:
-        """Return how many effects each tool has had."""
+    def count_by_tool(self) -> dict[str, int]:
         return Counter(entry["tool"] for entry in self.entries if entry["state"] in _APPLIED)
 
-    def described(self) -> list[str]:
+    def describe_entries(self) -> list[str]:
         """Return all entries, in words that are the same of every run."""
-        return self._described(self.entries)
+        return self._describe(self.entries)
 
-    def remaining(self) -> list[str]:
+    def describe_remaining(self) -> list[str]:
         """Return those that stand, in the same words."""
-        return self._described(self._remaining())
+        return self._describe(self._list_remaining())
 
-    def unreported(self, result: RunResult) -> Iterator[str]:
+    def list_unreported(self, result: RunResult) -> Iterator[str]:
         """Yield what stands that a run's end does not account for, and nobody was told of.
 
         In a completed run one effect of each succeeded step may stand, and what that step's child
@@ -275,31 +273,32 @@ class RunTree:
         """
         succeeded = {view.id for view in result.steps if view.state is StepState.SUCCEEDED}
         children = {view.child for view in result.steps if view.id in succeeded and view.child}
-        told = self._asked() | {view.entry_id for view in result.uncompensated}
+        told = self._find_asked() | {view.entry_id for view in result.uncompensated}
         accounted: set[tuple[str, str]] = set()
-        for entry in self._remaining():
+        for entry in self._list_remaining():
             if entry["entry_id"] in told:
                 continue
             place = (entry["run_id"], entry["step_id"])
             if entry["run_id"] == self.run_id:
                 of_result = entry["step_id"] in succeeded
             else:
-                of_result = any(self._inside(entry["run_id"], child) for child in children)
+                of_result = any(self._is_inside(entry["run_id"], child) for child in children)
             if result.state is RunState.COMPLETED and of_result and place not in accounted:
                 accounted.add(place)
             else:
-                yield f"{self._named(entry)}, and the run, {result.state}, says nothing of it"
+                yield f"{self._name_entry(entry)}, and the run, {result.state}, says nothing of it"
 
-    def not_unwound(self, unwound: Unwound) -> Iterator[str]:
+    def list_not_unwound(self, unwound: Unwound) -> Iterator[str]:
         """Yield what stands of a run that was unwound from outside, and nobody was told of."""
         left = {one.step_id for one in unwound.left}
-        for entry in self._remaining():
+        for entry in self._list_remaining():
             own = entry["run_id"] == self.run_id
             step = entry["step_id"] if own else f"{entry['run_id']}/{entry['step_id']}"
-            if entry["entry_id"] not in self._asked() and step not in left:
-                yield f"{self._named(entry)}, and whoever unwound the run was told nothing of it"
+            if entry["entry_id"] not in self._find_asked() and step not in left:
+                named = self._name_entry(entry)
+                yield f"{named}, and whoever unwound the run was told nothing of it"
 
-    def out_of_order(self) -> Iterator[str]:
+    def list_out_of_order(self) -> Iterator[str]:
         """Yield what was undone before something that had been committed after it."""
         committed = {
             event["body"]["entry_id"]: event["at"]
@@ -313,22 +312,24 @@ class RunTree:
             for later in undoing[number + 1 :]:
                 at = committed[later["undoes"]]
                 if committed[earlier["undoes"]] < at < earlier["claimed_at"]:
-                    first, then = (entries[undo["undoes"]] for undo in (earlier, later))
-                    yield f"{self._step(then)} came after {self._step(first)}, and was undone later"
+                    first, then = (
+                        self._name_step(entries[undo["undoes"]]) for undo in (earlier, later)
+                    )
+                    yield f"{then} came after {first}, and was undone later"
 
-    def clock_jumps(self) -> Iterator[str]:
+    def list_clock_jumps(self) -> Iterator[str]:
         """Yield where the ledger has taken a deadline or a lease for a clock that was set back."""
         for event in self.events:
             if event["type"] == "clock.set_back":
                 yield f"{event['step_id']}: a clock is said to be set back, and none was"
 
-    def _described(self, entries: list[RowOfRun]) -> list[str]:
-        return sorted(f"{self._step(e)}: {e['tool']} {e['state']}" for e in entries)
+    def _describe(self, entries: list[RowOfRun]) -> list[str]:
+        return sorted(f"{self._name_step(e)}: {e['tool']} {e['state']}" for e in entries)
 
-    def _remaining(self) -> list[RowOfRun]:
+    def _list_remaining(self) -> list[RowOfRun]:
         return [e for e in self.entries if e["undoes"] is None and e["state"] in _REMAINING]
 
-    def _asked(self) -> set[str]:
+    def _find_asked(self) -> set[str]:
         """Return the entries that a human is asked about, or has given up."""
         return {
             row["entry_id"]
@@ -336,13 +337,13 @@ class RunTree:
             if row["state"] == "open" or row["outcome"] == "give_up"
         }
 
-    def _inside(self, run_id: str, child: str) -> bool:
+    def _is_inside(self, run_id: str, child: str) -> bool:
         return run_id == child or run_id.startswith(child_run_id(child, ""))
 
-    def _step(self, entry: RowOfRun) -> str:
+    def _name_step(self, entry: RowOfRun) -> str:
         """Return a step's name among those of all runs: ``pay/refund``."""
         inside = entry["run_id"].removeprefix(self.run_id).strip("~").replace("~", "/")
         return f"{inside}/{entry['step_id']}".removeprefix("/")
 
-    def _named(self, entry: RowOfRun) -> str:
-        return f"{entry['tool']} of {self._step(entry)} ({entry['key']}) is {entry['state']}"
+    def _name_entry(self, entry: RowOfRun) -> str:
+        return f"{entry['tool']} of {self._name_step(entry)} ({entry['key']}) is {entry['state']}"

@@ -23,8 +23,8 @@ from surehand.activities.tools.tool import Tool
 from surehand.activities.worker.settings import load_settings
 from surehand.process import ROOT
 from surehand.process.children import Child, fork_server, python
-from surehand.process.dev_server import CliMissing, DevServer, DevServerFailed, find_cli
-from surehand.process.exits import NotReachable, SurehandError, WrongUse
+from surehand.process.dev_server import DevServer, find_cli
+from surehand.process.exits import SurehandError, WrongUse
 
 #: The user's own, which must not reach a worker of the drill.
 _OWN: Final = (
@@ -60,7 +60,7 @@ class Environment:
     database: str | None
     """A ledger that all cases share; ``None``: each has a file of its own."""
 
-    def variables(self, user: Mapping[str, str]) -> dict[str, str]:
+    def make_variables(self, user: Mapping[str, str]) -> dict[str, str]:
         """Return the workers' variables: the user's own, with those of this environment."""
         require_tools(user)
         ours = {f"SUREHAND_{name}" for name in _OWN}
@@ -77,25 +77,23 @@ class Environment:
             "PYTHONPATH": os.pathsep.join(path),
         }
 
-    def keep(self) -> None:
+    def keep_folder(self) -> None:
         """Let the folder stay: its ledgers and logs say why."""
         _keep_mark(self.folder).touch()
 
-    async def check(self) -> None:
+    async def require_ledger(self) -> None:
         """See that the shared ledger can be used."""
         if self.database is not None:
             load_settings({"SUREHAND_DATABASE_URL": self.database}, Path(os.devnull))
             async with open_ledger(self.database) as ledger:
                 require_head(ledger.engine)
 
-    def case_folder(self, name: str) -> Path:
-        """Return a new folder for one case."""
+    def make_case_folder(self, name: str) -> Path:
         folder = self.folder / name
         folder.mkdir()
         return folder
 
-    def ledger(self, folder: Path) -> str:
-        """Return the URL of the ledger of the case in this folder."""
+    def make_ledger(self, folder: Path) -> str:
         if self.database is not None:
             return self.database
         shutil.copy(self.template, folder / "ledger.db")
@@ -108,7 +106,7 @@ def require_tools(variables: Mapping[str, str]) -> None:
         raise WrongUse("no tools to drill: set SUREHAND_TOOL_MODULES to the modules with yours")
 
 
-def worker(variables: Mapping[str, str], folder: Path, name: str, **settings: str) -> Child:
+def start_worker(variables: Mapping[str, str], folder: Path, name: str, **settings: str) -> Child:
     """Start a worker of one case; settings by their names without prefix."""
     own = {f"SUREHAND_{key.upper()}": value for key, value in settings.items()}
     log = folder / f"{name}.log"
@@ -121,19 +119,19 @@ def _keep_mark(folder: Path) -> Path:
     return folder / "keep"
 
 
-def _remove(folder: Path) -> None:
+def _remove_folder(folder: Path) -> None:
     if not _keep_mark(folder).exists():
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def prepared(
+def prepare_drill(
     variables: Mapping[str, str], *, database: str | None, say: Callable[[str], None]
 ) -> Iterator[Environment]:
     """Start what a drill needs; stop it all and remove the folder on every way out."""
     folder = Path(tempfile.mkdtemp(prefix="surehand-drill-"))
     with ExitStack() as running:
-        running.callback(_remove, folder)
+        running.callback(_remove_folder, folder)
         template = folder / "template.db"
         if database is None:
             settings = {"SUREHAND_DATABASE_URL": f"sqlite:///{template}"}
@@ -146,7 +144,7 @@ def prepared(
                 )
             )
             migrating.wait_done()
-        temporal, web_ui, embedded = _server(variables, folder, running, say)
+        temporal, web_ui, embedded = _find_server(variables, folder, running, say)
         yield Environment(
             folder=folder,
             temporal=temporal,
@@ -157,19 +155,15 @@ def prepared(
         )
 
 
-def _server(
+def _find_server(
     variables: Mapping[str, str], folder: Path, running: ExitStack, say: Callable[[str], None]
 ) -> tuple[dict[str, str], str, bool]:
     """Return the settings that lead to a server, its Web UI, and whether it is our own."""
     if any(variables.get(name) for name in _NAMES_A_SERVER):
         own = {k: v for k, v in variables.items() if k.startswith("TEMPORAL_")}
         return own, variables.get("TEMPORAL_UI_URL", ""), False
-    try:
-        cli = find_cli(log=say)
-        # In memory it takes half the processor's time, and nobody needs its state later.
-        server = DevServer.start(cli=cli, log_file=folder / "temporal.log")
-    except (CliMissing, DevServerFailed) as error:
-        raise NotReachable(str(error)) from error
+    # In memory it takes half the processor's time, and nobody needs its state later.
+    server = DevServer.start(cli=find_cli(log=say), log_file=folder / "temporal.log")
     running.callback(server.kill)
     named = {
         "TEMPORAL_ADDRESS": server.address,
@@ -186,7 +180,7 @@ SHORT_LEASE: Final = {"lease": "1s", "lease_renewal": "300ms"}
 _MODULE: Final = "drill_release"
 
 
-def shortened(modules: Sequence[str]) -> dict[str, Tool]:
+def shorten_tools(modules: Sequence[str]) -> dict[str, Tool]:
     """Return the tools of some modules with shorter timeouts, by names that a module may have."""
     found = {
         id(value): value
@@ -204,8 +198,8 @@ def write_release(folder: Path, tool_modules: str) -> dict[str, str]:
     """Write a module with such tools for workers in a folder; returns the settings they need."""
     modules = [name.strip() for name in tool_modules.split(",")]
     (folder / f"{_MODULE}.py").write_text(
-        "from surehand.drill.environment import shortened\n\n"
-        f"globals().update(shortened({modules!r}))\n",
+        "from surehand.drill.environment import shorten_tools\n\n"
+        f"globals().update(shorten_tools({modules!r}))\n",
         encoding="utf-8",
     )
     return {"tool_modules": _MODULE, **SHORT_LEASE}
@@ -258,39 +252,39 @@ class Workers:
         for _ in range(count):
             self._started += 1
             name = f"worker-{self._started}"
-            new.append(worker(self._variables, self._folder, name, **settings))
+            new.append(start_worker(self._variables, self._folder, name, **settings))
             self._alive.append(new[-1])
         for one in new:
             await asyncio.to_thread(one.wait_said, READY)
 
-    async def replace(self) -> None:
+    async def replace_all(self) -> None:
         """Kill all of them (SIGKILL), then start one more: nothing is left in any memory."""
         gone, self._alive = self._alive, []
         for one in gone:
             one.kill()
         await self.start()
 
-    async def death(self) -> None:
+    async def wait_for_death(self) -> None:
         """Wait until a worker has died or frozen as it was told to; somebody has to watch."""
         await self._death.wait()
 
-    async def thaw(self) -> None:
+    async def thaw_frozen(self) -> None:
         """Let a frozen worker go on, and end in good order."""
         for one in self._frozen:
             one.signal(Signals.SIGCONT)
             await asyncio.to_thread(one.stop, within=_THAWED_S)
 
-    def _died(self) -> None:
+    def _note_death(self) -> None:
         self.died_at = time.monotonic()
         self._death.set()
 
-    async def watch(self) -> None:
+    async def watch_deaths(self) -> None:
         """See the one death that is meant to be; any other is an error."""
         while True:
             if self._settings.get("crash_by") and self.killed and self.died_at is None:
                 # Whoever is to be frozen works alone.
                 self._frozen, self._alive = self._alive, []
-                self._died()
+                self._note_death()
             for one in list(self._alive):
                 if one.returncode is None:
                     continue
@@ -300,7 +294,7 @@ class Workers:
                         f"{one.log.stem} in {one.log.parent.name} ended by itself with"
                         f" {one.returncode}: {one.last_line()}"
                     )
-                self._died()
+                self._note_death()
                 self._alive.remove(one)
                 one.kill()  # It is dead; nobody has to guard it any more.
             await asyncio.sleep(_DEATH_PAUSE)

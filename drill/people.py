@@ -1,4 +1,4 @@
-"""The people of one case: what they may do, approve and answer, and how they make a run wait."""
+"""The people of one case: what they may do, approve and answer."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ import contextlib
 import uuid
 from collections.abc import Callable, Collection, Coroutine
 from datetime import timedelta
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, TypeVar
 
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.history.reads import Evidence, read_evidence
 from surehand.activities.ledger.people import principals
 from surehand.client.connection import Connection
-from surehand.drill.consistency import calls_of
-from surehand.drill.environment import Workers
-from surehand.drill.report import DrilledApproval, ForcedWait
-from surehand.drill.request import Disturbance
-from surehand.process.exits import ExitCode, NotFound, NoWorker, Refused, SurehandError, WrongUse
+from surehand.drill.report import DrilledApproval
+from surehand.process.exits import ExitCode, NotFound, NoWorker, SurehandError
 from surehand.process.json_schemas import problems
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, DecisionOutcome
 from surehand.workflows.contracts.base import Acknowledged
-from surehand.workflows.contracts.runs import RunView, StepView
+from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.states import ENDED_STEPS, StepState
 from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
     Interrupt,
     InterruptKind,
-    PauseRun,
     ResumeRun,
     Steering,
     Verb,
@@ -75,12 +71,11 @@ class Principals:
         self.own = own
         self._given: dict[str, set[tuple[principals.Kind, str]]] = {}
 
-    async def evidence(self, run_id: str) -> Evidence:
-        """Return what the ledger holds about a run."""
+    async def read_evidence(self, run_id: str) -> Evidence:
         async with open_ledger(self._url) as ledger:
             return self._whole(await ledger.transact(self._tenant, read_evidence, run_id))
 
-    async def give(self, name: str, kind: principals.Kind, what: Collection[str]) -> bool:
+    async def grant(self, name: str, kind: principals.Kind, what: Collection[str]) -> bool:
         """Give roles or permissions; returns whether that changed anything."""
         given = self._given.get(name)
         new = {(kind, one) for one in what} - (given or set())
@@ -95,8 +90,7 @@ class Principals:
         self._given.setdefault(name, set()).update(new)
         return True
 
-    async def take(self, name: str, permission: str) -> None:
-        """Take a permission away."""
+    async def revoke(self, name: str, permission: str) -> None:
         async with open_ledger(self._url) as ledger:
             with ledger.transaction(self._tenant) as tx:
                 principals.revoke(tx, name, "permission", permission, ACTOR)
@@ -120,7 +114,7 @@ class People:
         """Approval requests that nobody is to answer."""
         self.approvals: list[DrilledApproval] = []
 
-    async def look(self) -> RunView | None:
+    async def attend_once(self) -> RunView | None:
         """Deal with all that waits and is not held; ``None`` where no worker answers."""
         await asyncio.sleep(_LOOK_PAUSE)
         with contextlib.suppress(NoWorker):
@@ -135,42 +129,42 @@ class People:
         for request in view.pending:
             left = request.step_id == held and self.held_at == AT_ITS_START
             if not left and request.approval_id not in self.ignored:
-                await self.approve(request)
+                await self.approve_request(request)
         for interrupt in view.interrupts:
             if interrupt.kind is InterruptKind.EVENT:
                 continue  # It comes from outside, or not at all.
             if interrupt.step_id != held or interrupt.kind not in self.held_at:
-                await self.answer(interrupt, run_id)
+                await self.answer_question(interrupt, run_id)
         for step in view.result.steps:
             if step.child is not None and step.state not in ENDED_STEPS:
                 with contextlib.suppress(NotFound):  # not taken up yet
                     child = await self._connection.view(step.child, _LOOK_LIMIT)
                     await self._deal_with(step.child, child)
 
-    async def until(self, seen: Callable[[RunView], T | None]) -> T:
+    async def wait_until(self, seen: Callable[[RunView], T | None]) -> T:
         """Deal with what waits until something is seen, and return that."""
         while True:
-            view = await self.look()
+            view = await self.attend_once()
             found = seen(view) if view is not None else None
             if found is not None:
                 return found
 
-    async def while_(self, work: Coroutine[Any, Any, None]) -> None:
+    async def attend_until_done(self, work: Coroutine[Any, Any, None]) -> None:
         """Deal with what waits until some work is done."""
         task = asyncio.create_task(work)
         try:
             while not task.done():
-                await self.look()
+                await self.attend_once()
         finally:
             task.cancel()
             await asyncio.wait({task})
 
-    def begin_anew(self) -> None:
+    def forget_answers(self) -> None:
         """Deal once more with all that waits, and hold nothing: the run was reset."""
         self._dealt_with.clear()
         self.held = ""
 
-    async def stay(self) -> tuple[RunView, str]:
+    async def attend_until_stuck(self) -> tuple[RunView, str]:
         """Deal with what waits until only a human, or a question that is held, can move the run.
 
         Returns:
@@ -178,7 +172,7 @@ class People:
         """
         before: list[str] = []
         while True:
-            view = await self.look()
+            view = await self.attend_once()
             if view is None:
                 continue
             questions = [
@@ -194,7 +188,7 @@ class People:
                 return view, questions[0].question
             before = asked
 
-    async def approve(self, request: ApprovalRequest) -> None:
+    async def approve_request(self, request: ApprovalRequest) -> None:
         """Approve a request, once, by as many people as it asks for."""
         if request.approval_id in self._dealt_with:
             return
@@ -204,7 +198,7 @@ class People:
         quorum = max((one.quorum for one in request.requirements), default=1)
         for number in range(1, quorum + 1):
             name = APPROVER if number == 1 else f"{APPROVER}-{number}"
-            await self._principals.give(name, "role", roles)
+            await self._principals.grant(name, "role", roles)
             decision = Decision(
                 approval_id=request.approval_id,
                 params_hash=request.params_hash,
@@ -223,18 +217,18 @@ class People:
             )
         )
 
-    async def answer(self, interrupt: Interrupt, run_id: str | None = None) -> None:
+    async def answer_question(self, interrupt: Interrupt, run_id: str | None = None) -> None:
         """Answer a question, of the run or of a child run, once."""
         of_run = run_id or self._run_id
         once = f"{of_run} {interrupt.interrupt_id}"
         if once in self._dealt_with:
             return
-        answers = {interrupt.interrupt_id: answer_to(interrupt)}
+        answers = {interrupt.interrupt_id: make_answer(interrupt)}
         message = AnswerInterrupts(actor=self.user, answers=answers, id=uuid.uuid4().hex)
         await self._connection.signal(of_run, Verb.ANSWER, message)
         self._dealt_with.add(once)
 
-    async def steer(self, verb: Verb, message: Steering) -> None:
+    async def steer_run(self, verb: Verb, message: Steering) -> None:
         """Send something that steers the run until a worker has taken it."""
         once = message.model_copy(update={"id": uuid.uuid4().hex})
         while True:
@@ -244,10 +238,10 @@ class People:
 
     async def _permit(self) -> None:
         """Give the user what the plan's tools ask for: nobody else could in the drill's ledger."""
-        tools = (await self._principals.evidence(self._run_id)).tools.values()
+        tools = (await self._principals.read_evidence(self._run_id)).tools.values()
         wanted = {tool.permission for tool in tools if tool.permission is not None}
-        if await self._principals.give(self.user, "permission", wanted):
-            await self.steer(Verb.RESUME, ResumeRun(actor=self.user, reason=REASON))
+        if await self._principals.grant(self.user, "permission", wanted):
+            await self.steer_run(Verb.RESUME, ResumeRun(actor=self.user, reason=REASON))
 
 
 def is_moving(view: RunView) -> bool:
@@ -257,7 +251,7 @@ def is_moving(view: RunView) -> bool:
     return bool(running - lists)
 
 
-def answer_to(interrupt: Interrupt) -> Any:
+def make_answer(interrupt: Interrupt) -> Any:
     """Return an answer that fits a question."""
     schema: dict[str, Any] = interrupt.answer_schema
     if interrupt.kind in (InterruptKind.BEFORE, InterruptKind.AFTER):
@@ -272,152 +266,3 @@ def answer_to(interrupt: Interrupt) -> Any:
         " fits its schema: name one there as its `default`",
         code=ExitCode.HUMAN_NEEDED,
     )
-
-
-class Forcing:
-    """One forced wait: waits until the run is there, holds it, and has it go on."""
-
-    def __init__(
-        self,
-        disturbance: Disturbance,
-        run_id: str,
-        people: People,
-        workers: Workers,
-        principals: Principals,
-    ) -> None:
-        how = disturbance.forced_wait
-        assert how is not None, "it is another disturbance"
-        self._target = disturbance.target
-        self._how = how
-        self._run_id = run_id
-        self._people = people
-        self._workers = workers
-        self._principals = principals
-        self.reached = False
-        """Whether the run was interrupted, as it was meant to be."""
-        self.violations: list[str] = []
-        """What it did although it was to wait."""
-
-    async def run(self) -> None:
-        """Interrupt the run and let it go on; never returns if the run does not come to it."""
-        self._people.held = self._target.step
-        # What is refused is not there any more, such as a run that is ending: it was not reached.
-        with contextlib.suppress(Refused, WrongUse):
-            await self._force()
-        self._people.held = ""
-
-    async def _force(self) -> None:
-        match self._how:
-            case ForcedWait.PAUSE:
-                await self._pause()
-            case ForcedWait.APPROVAL:
-                await self._approval()
-            case ForcedWait.ASK:
-                await self._ask()
-            case ForcedWait.PERMISSION_LOSS:
-                await self._lose_permission()
-            case ForcedWait.EXPIRY:
-                await self._expire()
-            case _:
-                assert_never(self._how)
-
-    async def _pause(self) -> None:
-        people, step = self._people, self._target.step
-        asked = await people.until(self._question)
-        await people.steer(Verb.PAUSE, PauseRun(actor=people.user, reason=REASON))
-        await people.answer(asked)
-        # Approvals may be given while a run is paused: they make no call.
-        people.held = ""
-        if not await self._stands("pause"):
-            return
-        before = await self._calls()
-        await self._workers.replace()
-        if await self._stands("pause") and await self._calls() == before:
-            self.reached = True
-        else:
-            self.violations.append(f"a call was made while the run was paused before {step}")
-        await self._resume()
-
-    async def _approval(self) -> None:
-        request = await self._people.until(self._request)
-        await self._workers.replace()
-        again = await self._people.until(self._request)
-        await self._nothing_called("its approval waited")
-        if (again.approval_id, again.params_hash) != (request.approval_id, request.params_hash):
-            self.violations.append(f"{again.approval_id} is asked in the place of its equal")
-        await self._people.approve(again)
-        self.reached = True
-
-    async def _ask(self) -> None:
-        await self._people.until(self._question)
-        await self._workers.replace()
-        asked = await self._people.until(self._question)
-        await self._nothing_called("its question waited")
-        await self._people.answer(asked)
-        self.reached = True
-
-    async def _lose_permission(self) -> None:
-        """Take the permission away while the run is paused between the approval and the call."""
-        people, permission = self._people, self._target.permission
-        assert permission is not None, "the request has refused it"
-        request = await people.until(self._request)
-        await people.steer(Verb.PAUSE, PauseRun(actor=people.user, reason=REASON))
-        await people.approve(request)
-        if not await self._stands("pause"):
-            return
-        await self._principals.take(people.user, permission)
-        await self._resume()
-        if not await self._stands("loss of the permission", StepState.PAUSED_PERMISSION):
-            return
-        await self._nothing_called(f"{people.user} had no permission {permission}")
-        self.reached = True
-        await self._principals.give(people.user, "permission", {permission})
-        await self._resume()
-
-    async def _expire(self) -> None:
-        people = self._people
-        first = await people.until(self._request)
-        people.ignored.add(first.approval_id)
-
-        def anew(view: RunView) -> ApprovalRequest | None:
-            found = self._request(view)
-            return found if found and found.approval_id != first.approval_id else None
-
-        again = await people.until(anew)
-        await self._nothing_called("nobody had approved it")
-        await people.approve(again)
-        self.reached = True
-
-    async def _stands(self, why: str, state: StepState = StepState.PAUSED_USER) -> bool:
-        """Wait until the step stands still, and nothing else moves; say if it does not."""
-
-        def still(view: RunView) -> StepState | None:
-            found = self._step(view).state
-            return (
-                found if found in ENDED_STEPS or (found is state and not is_moving(view)) else None
-            )
-
-        found = await self._people.until(still)
-        if found is not state:
-            self.violations.append(f"{self._target.step} is {found} in spite of the {why}")
-        return found is state
-
-    async def _resume(self) -> None:
-        await self._people.steer(Verb.RESUME, ResumeRun(actor=self._people.user, reason=REASON))
-
-    async def _calls(self, step_id: str | None = None) -> int:
-        return calls_of(await self._principals.evidence(self._run_id), step_id)
-
-    async def _nothing_called(self, while_: str) -> None:
-        if await self._calls(self._target.step):
-            self.violations.append(f"{self._target.step} was called while {while_}")
-
-    def _step(self, view: RunView) -> StepView:
-        return next(step for step in view.result.steps if step.id == self._target.step)
-
-    def _request(self, view: RunView) -> ApprovalRequest | None:
-        return next((one for one in view.pending if one.step_id == self._target.step), None)
-
-    def _question(self, view: RunView) -> Interrupt | None:
-        waiting = (one for one in view.interrupts if one.step_id == self._target.step)
-        return next((one for one in waiting if one.kind in AT_ITS_START), None)

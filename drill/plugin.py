@@ -65,43 +65,38 @@ class Drill:
             SurehandError: It cannot be drilled so; the message says why.
         """
         from surehand.cli.ledger_door import translated
-        from surehand.cli.printer import Printer
-        from surehand.client.plan_file import load_plan
         from surehand.drill.request import DrillRequest
-        from surehand.drill.suite import DrillProgress, Suite
-        from surehand.drill.world import Function
+        from surehand.drill.suite import Suite
         from surehand.process.settings import client_settings, read_environment
 
         own = {**read_environment(), **(variables or {})}
         if tools:
             own["SUREHAND_TOOL_MODULES"] = ",".join(tools)
-        request = DrillRequest.checked(
-            load_plan(str(plan), changes),
+        request = DrillRequest.from_options(
             str(plan),
+            changes=changes,
             points=points,
-            modes=(),
             steps=steps,
-            world=Function.load("world", world) if world else None,
-            fresh=Function.load("fresh", fresh) if fresh else None,
-            already=Function.load("already", already) if already else None,
+            world=world,
+            fresh=fresh,
+            already=already,
             parallel=parallel,
             limit=limit,
         )
-        progress = DrillProgress(Printer(json_output=False))
-        suite = Suite(request, self._environment, client_settings(own), own, progress)
+        suite = Suite(request, self._environment, client_settings(own), own, print)
         with translated():
             report = asyncio.run(suite.run())
         if not report.ok:
-            self._environment.keep()
-            progress.note(f"Ledgers and logs of all cases are kept in {self._environment.folder}")
+            self._environment.keep_folder()
+            print(f"Ledgers and logs of all cases are kept in {self._environment.folder}")
         return report
 
 
 @pytest.fixture(scope="session")
 def drill() -> Iterator[Drill]:
     """Drill plans on an embedded server, or on the one that ``TEMPORAL_ADDRESS`` names."""
-    from surehand.drill.environment import prepared
+    from surehand.drill.environment import prepare_drill
     from surehand.process.settings import read_environment
 
-    with prepared(read_environment(), database=None, say=print) as environment:
+    with prepare_drill(read_environment(), database=None, say=print) as environment:
         yield Drill(environment)

@@ -1,7 +1,4 @@
-"""What a drill does to runs, and what it has found: the shape of ``drill --json`` and of its files.
-
-The shape is add-only.
-"""
+"""What a drill does to runs, and what it has found: the shape of ``drill --json``, and its text."""
 
 from __future__ import annotations
 
@@ -10,13 +7,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
-from functools import reduce
-from typing import Final, Self
+from typing import Final, TypeVar
 
 from rich.console import Console
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.printer import Lines, Styled, Table, compact, counted, rich_table
+from surehand.cli.printer import Lines, Printer, Styled, Table, compact, counted
 from surehand.cli.shapes import Shape
 from surehand.workflows.contracts.tools import Effect, Recovery
 
@@ -107,35 +103,6 @@ GOOD: Final = frozenset(CellOutcome) - {CellOutcome.DIFFERS, CellOutcome.NOT_REA
 ALIKE: Final = GOOD - {CellOutcome.NEEDS_HUMAN}
 
 
-class DrillTarget(Shape):
-    """A row of the matrix: a step's tool call or child run, or the call that undoes it."""
-
-    step: str
-    tool: str
-    effect: Effect | None
-    """``None``: the fault-free run has never called it."""
-    recovery: Recovery | None = None
-    """How the tool settles an outcome that a crash has left unknown, as it was recorded."""
-    absence_provable: bool = True
-    """Whether a call that was claimed and never made is settled without a human."""
-    undo: bool = False
-    asks: bool = False
-    """A step that asks a human and calls no tool."""
-    child: bool = False
-    """A step that is a plan: a child run does it."""
-    succeeded: bool = True
-    """Whether it has succeeded in the fault-free run: a run can wait behind it then."""
-    permission: str | None = None
-    """What the acting user must be allowed, as the tool was recorded."""
-    may_ask_again: bool = True
-    """Whether the tool's own policy lets an approval that has expired be asked for again."""
-
-    @property
-    def label(self) -> str:
-        """Return the row's name."""
-        return f"{self.step} (undo)" if self.undo else self.step
-
-
 class DrilledApproval(Shape):
     """An approval that the drill has given."""
 
@@ -162,26 +129,11 @@ class Tally(Shape):
         """Say whether nothing ran that was not approved or not allowed."""
         return self.as_approved == self.gated and not self.drifted
 
-    def plus(self, other: Tally) -> Tally:
-        """Return both together."""
-        mine, theirs = self.model_dump(), other.model_dump()
-        return Tally(**{name: mine[name] + theirs[name] for name in mine})
-
-
-class ApprovalConsistency(Shape):
-    """How many of the calls that needed an approval were made exactly as approved."""
-
-    as_approved: int
-    gated: int
-    percent: float | None
-    """``None``: no call needed one."""
-
-
-class PermissionDrift(Shape):
-    """Calls that were made without the permission, of so many times that it was taken away."""
-
-    drifted: int
-    losses: int
+    @property
+    def percent_approved(self) -> float | None:
+        """Return the Approval Consistency; ``None``: no call needed an approval."""
+        # Rounded down: a single call among thousands must not vanish in a 100.
+        return math.floor(1000 * self.as_approved / self.gated) / 10 if self.gated else None
 
 
 class ModelTurns(Shape):
@@ -195,10 +147,42 @@ class ModelTurns(Shape):
     asked_again: int = 0
     """Asked again, although the turn was recorded."""
 
-    def plus(self, other: ModelTurns) -> ModelTurns:
-        """Return both together."""
-        mine, theirs = self.model_dump(), other.model_dump()
-        return ModelTurns(**{name: mine[name] + theirs[name] for name in mine})
+
+Counts = TypeVar("Counts", Tally, ModelTurns)
+
+
+def add_counts(first: Counts, *others: Counts) -> Counts:
+    names = type(first).model_fields
+    return type(first)(**{n: sum(getattr(one, n) for one in (first, *others)) for n in names})
+
+
+class DrillTarget(Shape):
+    """A row of the matrix: a step's tool call or child run, or the call that undoes it."""
+
+    step: str
+    tool: str
+    effect: Effect | None
+    """``None``: the fault-free run has never called it."""
+    recovery: Recovery | None = None
+    """How the tool settles an outcome that a crash has left unknown, as it was recorded."""
+    absence_provable: bool = True
+    """Whether a call that was claimed and never made is settled without a human."""
+    undo: bool = False
+    asks: bool = False
+    """A step that asks a human and calls no tool."""
+    child: bool = False
+    """A step that is a plan: a child run does it."""
+    succeeded: bool = True
+    """Whether it has succeeded in the fault-free run: a run can wait behind it then."""
+    permission: str | None = None
+    """What the acting user must be allowed, as the tool was recorded."""
+    may_ask_again: bool = True
+    """Whether the tool's own policy lets an approval that has expired be asked for again."""
+
+    @property
+    def called(self) -> bool:
+        """Say whether the fault-free run has come to the step."""
+        return self.effect is not None or self.asks or self.child
 
 
 class DrillCell(Shape):
@@ -225,13 +209,7 @@ class DrillCell(Shape):
     """``None``: the world does not say how often models were asked."""
 
     @property
-    def label(self) -> str:
-        """Return the name of its row."""
-        return f"{self.step} (undo)" if self.undo else self.step
-
-    @property
     def reasons(self) -> list[str]:
-        """Return what there is to say about it."""
         return self.differences or ([self.question] if self.question else [])
 
 
@@ -260,20 +238,6 @@ class RecoveryTimes(Shape):
     p95_s: float
     longest_s: float
 
-    @classmethod
-    def of(cls, point: str, seconds: Iterable[float]) -> Self | None:
-        """Return the times at a point; ``None`` if nobody recovered there."""
-        times = sorted(seconds)
-        if not times:
-            return None
-        return cls(
-            point=point,
-            kills=len(times),
-            p50_s=nearest_rank(times, 50),
-            p95_s=nearest_rank(times, 95),
-            longest_s=times[-1],
-        )
-
 
 class DrillReport(Shape):
     """``drill``."""
@@ -296,42 +260,14 @@ class DrillReport(Shape):
     cells: list[DrillCell]
     counts: dict[CellOutcome, int]
     recovery: list[RecoveryTimes]
-    approval_consistency: ApprovalConsistency = ApprovalConsistency(
-        as_approved=0, gated=0, percent=None
-    )
-    permission_drift: PermissionDrift = PermissionDrift(drifted=0, losses=0)
+    tally: Tally = Tally()
+    """Of all cells and the fault-free runs: Approval Consistency and Permission Drift."""
     model_turns: ModelTurns | None = None
     """Of all cells and the fault-free run; ``None``: the world does not say."""
 
-    def cell(self, target: DrillTarget, point: str, mode: str) -> DrillCell | None:
-        """Return a cell of the matrix; ``None`` where the call has no such point."""
-        for cell in self.cells:
-            place = (cell.step, cell.undo, cell.point, cell.mode)
-            if place == (target.step, target.undo, point, mode):
-                return cell
-        return None
-
     def __str__(self) -> str:
         """Return the matrix and all that is wrong, as text."""
-        return text(self)
-
-
-def added_up(tallies: Iterable[Tally]) -> Tally:
-    """Return the tallies of several plays together."""
-    return reduce(Tally.plus, tallies, Tally())
-
-
-def all_turns(turns: Iterable[ModelTurns | None]) -> ModelTurns | None:
-    """Return the turns of several plays together; ``None``: no world says how many there were."""
-    known = [one for one in turns if one is not None]
-    return reduce(ModelTurns.plus, known) if known else None
-
-
-def consistency_of(tally: Tally) -> ApprovalConsistency:
-    """Return the Approval Consistency of what was counted."""
-    # Rounded down: a single call among thousands must not vanish in a 100.
-    percent = math.floor(1000 * tally.as_approved / tally.gated) / 10 if tally.gated else None
-    return ApprovalConsistency(as_approved=tally.as_approved, gated=tally.gated, percent=percent)
+        return print_report(self)
 
 
 def nearest_rank(times: Sequence[float], percent: int) -> float:
@@ -339,98 +275,100 @@ def nearest_rank(times: Sequence[float], percent: int) -> float:
     return times[max(math.ceil(len(times) * percent / 100), 1) - 1]
 
 
-def recovery_of(points: Iterable[str], cells: Sequence[DrillCell]) -> list[RecoveryTimes]:
-    """Return the recovery times at each point, and at all of them last."""
-    groups = [(point, [cell for cell in cells if cell.point == point]) for point in points]
-    groups.append(("all", list(cells)))
-    found = (
-        RecoveryTimes.of(point, (c.recovery_s for c in group if c.recovery_s is not None))
-        for point, group in groups
-    )
-    return [recovery for recovery in found if recovery is not None]
+def measure_recovery(points: Iterable[str], cells: Sequence[DrillCell]) -> list[RecoveryTimes]:
+    """Return the recovery times at each point where a worker has recovered, at ``all`` last."""
+    found = []
+    for point in (*points, "all"):
+        times = sorted(
+            cell.recovery_s
+            for cell in cells
+            if cell.recovery_s is not None and point in (cell.point, "all")
+        )
+        if times:
+            found.append(
+                RecoveryTimes(
+                    point=point,
+                    kills=len(times),
+                    p50_s=nearest_rank(times, 50),
+                    p95_s=nearest_rank(times, 95),
+                    longest_s=times[-1],
+                )
+            )
+    return found
 
 
 #: A call that has no such point, and a point at which nobody recovered.
-NONE: Final = "-"
-STEP: Final = "step"
+_NONE: Final = "-"
 #: At each of these a worker is killed, and another one stands by.
-KILLS: Final = (*CrashPoint, *Beforehand)
+_KILLS: Final = (*CrashPoint, *Beforehand)
 
 
-def parts(report: DrillReport) -> list[list[str]]:
-    """Return the points of each matrix: kills, forced waits, and what operators do."""
-    kinds = (KILLS, list(ForcedWait), list(Operation))
-    found = ([point for point in report.points if point in kind] for kind in kinds)
-    return [points for points in found if points]
+def name_row(step: str, undo: bool) -> str:
+    return f"{step} (undo)" if undo else step
 
 
-def rows_of(report: DrillReport, points: Sequence[str]) -> list[DrillTarget]:
-    """Return the steps that a matrix has a row for."""
-    if points[0] in list(Operation):
-        drilled = {(cell.step, cell.undo) for cell in report.cells if cell.point in points}
-        return [target for target in report.targets if (target.step, target.undo) in drilled]
-    # What undoes waits for nobody, and a child run is a plan of its own.
-    kills = points[0] in KILLS
-    return [target for target in report.targets if not target.child and (kills or not target.undo)]
+def make_tables(report: DrillReport) -> Iterator[Table]:
+    """Yield a matrix each of kills, forced waits, and what operators do."""
+    cells = {(cell.step, cell.undo, cell.point, cell.mode): cell for cell in report.cells}
+    for kind in (_KILLS, tuple(ForcedWait), tuple(Operation)):
+        points = [point for point in report.points if point in kind]
+        targets = report.targets
+        if kind == tuple(Operation):
+            drilled = {(cell.step, cell.undo) for cell in report.cells if cell.point in points}
+            targets = [one for one in targets if (one.step, one.undo) in drilled]
+        else:
+            # What undoes waits for nobody, and a child run is a plan of its own.
+            kills = kind == _KILLS
+            targets = [one for one in targets if not one.child and (kills or not one.undo)]
+        rows = []
+        for mode in report.modes:
+            of_mode = "" if len(report.modes) == 1 else f", {mode}"
+            for one in targets:
+                row = [name_row(one.step, one.undo) + of_mode]
+                for point in points:
+                    cell = cells.get((one.step, one.undo, point, mode))
+                    text = _NONE if cell is None else cell.outcome.value
+                    reached = cell is not None and cell.outcome is not CellOutcome.NOT_REACHED
+                    row.append(f"{text}, {cell.effects}" if cell and reached else text)
+                rows.append(row)
+        if kind == _KILLS:
+            times = {one.point: one for one in report.recovery}
+            for name, field in (("recovery p50", "p50_s"), ("recovery p95", "p95_s")):
+                known = (times.get(point) for point in points)
+                rows.append(
+                    [name, *(f"{getattr(one, field):.1f} s" if one else _NONE for one in known)]
+                )
+        if points:
+            yield Table(["step", *points], rows)
 
 
-def rows(report: DrillReport, points: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the rows of a matrix: a step's cells each."""
-    for mode in report.modes:
-        for target in rows_of(report, points):
-            cells = (report.cell(target, point, mode) for point in points)
-            yield [label(report, target, mode), *(cell_text(cell) for cell in cells)]
-
-
-def recovery_rows(report: DrillReport, points: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the recovery times below a matrix of kills."""
-    if points[0] not in KILLS:
-        return
-    by_point = {recovery.point: recovery for recovery in report.recovery}
-    for name, field in (("recovery p50", "p50_s"), ("recovery p95", "p95_s")):
-        times = (by_point.get(point) for point in points)
-        yield [name, *(f"{getattr(time, field):.1f} s" if time else NONE for time in times)]
-
-
-def tables(report: DrillReport) -> Iterator[tuple[list[str], list[list[str]]]]:
-    """Yield the heads and the rows of each matrix."""
-    for points in parts(report):
-        yield [STEP, *points], [*rows(report, points), *recovery_rows(report, points)]
-
-
-def label(report: DrillReport, target: DrillTarget, mode: str) -> str:
-    """Return a row's name; the mode is part of it where there are several."""
-    return target.label if len(report.modes) == 1 else f"{target.label}, {mode}"
-
-
-def cell_text(cell: DrillCell | None) -> str:
-    """Return a cell: its outcome and, of a run that was played to the point, its effects."""
-    if cell is None:
-        return NONE
-    if cell.outcome is CellOutcome.NOT_REACHED:
-        return cell.outcome.value
-    return f"{cell.outcome.value}, {cell.effects}"
-
-
-def headline(report: DrillReport) -> str:
-    """Return the verdict in one line."""
+def describe_result(report: DrillReport) -> str:
     counts = ", ".join(f"{n} {outcome}" for outcome, n in report.counts.items() if n)
     sign = "OK" if report.ok else "NOT OK"
     return f"{sign}: {counted(len(report.cells), 'case')} in {report.plan}: {counts}."
 
 
-def facts(report: DrillReport) -> Iterator[str]:
-    """Yield what one has to know to read the matrix."""
-    fault_free = report.fault_free
+def _explain_matrix(report: DrillReport) -> Iterator[str]:
+    """Yield what one has to know to read the matrix, and the numbers about what ran."""
+    fault_free, tally = report.fault_free, report.tally
     effects = ", ".join(f"{name} {count}" for name, count in fault_free.counted.items() if count)
     yield (
         f"Each cell: how the disturbed run compares with the fault-free one ({fault_free.state}),"
         f" and the effects counted; fault-free {fault_free.effects} ({effects or 'none'})."
     )
-    yield from numbers(report)
+    share = f"{tally.as_approved} of {tally.gated}" if tally.gated else "none needed one"
+    percent = _NONE if tally.percent_approved is None else f"{tally.percent_approved:g} %"
+    yield f"Approval Consistency: {percent} (calls made exactly as approved: {share})."
+    losses = f"{counted(tally.losses, 'time')} that the permission was taken away"
+    yield f"Permission Drift: {tally.drifted} (calls made without it: {losses})."
+    if (turns := report.model_turns) is not None:
+        yield (
+            f"Model turns: {turns.recorded} recorded, {turns.asked_again} asked again although"
+            f" recorded, {turns.unrecorded} asked again before anything was recorded."
+        )
     if any(target.effect is Effect.READ for target in report.targets):
         yield "A read claims nothing: some crash points are not there for it (-)."
-    if ForcedWait.PERMISSION_LOSS in report.points and not report.permission_drift.losses:
+    if ForcedWait.PERMISSION_LOSS in report.points and not tally.losses:
         yield "No permission was taken away: permission_loss is there for tools that need one."
     if not report.world:
         yield "No --world was named: only runs and ledgers were compared, not what is outside."
@@ -447,28 +385,15 @@ def facts(report: DrillReport) -> Iterator[str]:
     yield f"Server: {report.server}. Took {report.seconds:.0f} s."
 
 
-def numbers(report: DrillReport) -> Iterator[str]:
-    """Yield the numbers about what ran: as approved, as allowed, and as decided."""
-    found, drift = report.approval_consistency, report.permission_drift
-    share = f"{found.as_approved} of {found.gated}" if found.gated else "none needed one"
-    percent = f"{found.percent:g} %" if found.percent is not None else NONE
-    yield f"Approval Consistency: {percent} (calls made exactly as approved: {share})."
-    losses = f"{counted(drift.losses, 'time')} that the permission was taken away"
-    yield f"Permission Drift: {drift.drifted} (calls made without it: {losses})."
-    if (turns := report.model_turns) is not None:
-        yield (
-            f"Model turns: {turns.recorded} recorded, {turns.asked_again} asked again although"
-            f" recorded, {turns.unrecorded} asked again before anything was recorded."
-        )
-
-
-def approval_lines(report: DrillReport) -> Iterator[str]:
-    """Yield what was approved, and how often; the fault-free run's are shown in full."""
+def make_lines(report: DrillReport) -> Lines:
+    yield ""
+    for table in make_tables(report):
+        yield table
+        yield ""
+    yield from _explain_matrix(report)
     given: dict[str, list[DrilledApproval]] = {}
-    for approval in report.fault_free.approvals:
-        given.setdefault(approval.tool, []).append(approval)
-    for cell in report.cells:
-        for approval in cell.approvals:
+    for approvals in (report.fault_free.approvals, *(cell.approvals for cell in report.cells)):
+        for approval in approvals:
             given.setdefault(approval.tool, []).append(approval)
     for tool, approvals in given.items():
         first = approvals[0]
@@ -476,44 +401,32 @@ def approval_lines(report: DrillReport) -> Iterator[str]:
             f"{report.approver!r} approved {tool} {counted(len(approvals), 'time')};"
             f" first {first.approval_id}  {compact(first.description)}  {first.params_hash}"
         )
-
-
-def findings(report: DrillReport) -> Iterator[tuple[DrillCell, list[str]]]:
-    """Yield every cell that is not the same world, with what there is to say about it."""
     for cell in report.cells:
         if cell.outcome not in ALIKE:
-            yield cell, cell.reasons
-
-
-def place(cell: DrillCell) -> str:
-    """Return where a cell stands, in one line."""
-    run = f", run {cell.run_id}" if cell.run_id else ""
-    return f"{cell.outcome}: {cell.label} {cell.tool}:{cell.point}{run}"
-
-
-def lines(report: DrillReport) -> Lines:
-    """Yield the report."""
+            yield ""
+            run = f", run {cell.run_id}" if cell.run_id else ""
+            place = f"{name_row(cell.step, cell.undo)} {cell.tool}:{cell.point}{run}"
+            red = cell.outcome is CellOutcome.DIFFERS
+            yield Styled(f"{cell.outcome}: {place}", "bold red" if red else "bold")
+            yield from (f"  {reason}" for reason in cell.reasons)
     yield ""
-    for heads, body in tables(report):
-        yield Table(heads, body)
-        yield ""
-    yield from facts(report)
-    yield from approval_lines(report)
-    for cell, reasons in findings(report):
-        yield ""
-        yield Styled(place(cell), "bold red" if cell.outcome is CellOutcome.DIFFERS else "bold")
-        yield from (f"  {reason}" for reason in reasons)
-    yield ""
-    yield Styled(headline(report), "bold green" if report.ok else "bold red")
+    yield Styled(describe_result(report), "bold green" if report.ok else "bold red")
 
 
-def text(report: DrillReport) -> str:
-    """Return the report as plain text, for an assertion that has failed."""
-    written = io.StringIO()
-    for heads, body in tables(report):
-        table = rich_table(heads, body)
-        Console(file=written, width=160, color_system=None).print(table)
-    found = [headline(report), *numbers(report), *report.fault_free.violations]
-    for cell, reasons in findings(report):
-        found += [place(cell), *(f"  {reason}" for reason in reasons)]
-    return f"{written.getvalue()}\n" + "\n".join(found)
+def describe_cell(cell: DrillCell) -> str:
+    recovered = f", recovered in {cell.recovery_s:.1f} s" if cell.recovery_s is not None else ""
+    why = next(iter(cell.reasons), "")
+    told = f"{cell.outcome}, {counted(cell.effects, 'effect')}{recovered}"
+    return f"{name_row(cell.step, cell.undo)} {cell.point}: {told}{f' ({why})' if why else ''}"
+
+
+def print_report(report: DrillReport, *, html: bool = False) -> str:
+    """Return the report as it is printed on a wide terminal: as plain text, or as an HTML page."""
+    printer = Printer(json_output=False)
+    printer.console = console = Console(
+        file=io.StringIO(), record=True, width=200, force_terminal=True, color_system="truecolor",
+        markup=False, highlight=False, emoji=False,
+    )  # fmt: skip
+    printer.lines(make_lines(report))
+    # Nothing in it is loaded from elsewhere.
+    return console.export_html() if html else console.export_text()

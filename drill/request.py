@@ -1,15 +1,25 @@
-"""What is drilled, checked before anything is started, and what a case does to its run."""
+"""What is drilled: a plan, the user's functions about the world outside, and what is done to runs.
+
+``world(context)`` returns what a run's effects have left behind, as JSON. ``fresh(context)`` makes
+the outside world ready for one more run and returns the plan's input for it, such as the id of a
+new order. ``already(context)`` leaves the world as a step's call would. All may be async.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
+import importlib
+import inspect
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
+from surehand.client.plan_file import load_plan
 from surehand.drill.report import (
     POINTS,
     Beforehand,
@@ -19,7 +29,6 @@ from surehand.drill.report import (
     Operation,
     Point,
 )
-from surehand.drill.world import Function
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.steering import InterruptKind
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery
@@ -27,10 +36,83 @@ from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import ITERATION, Ask, Plan, Step
 from surehand.workflows.plan.policy import ApprovalPolicy
 
+
+@dataclass(frozen=True)
+class Context:
+    """What the user's functions are given: the run that is about to start, or has ended.
+
+    Example:
+        >>> def world(context: Context) -> dict[str, object]:
+        ...     refunds = {"order-7": ["re-1"]}
+        ...     found = refunds.get(str(context.input["order_id"]), [])
+        ...     return {"effects": {"refunds": len(found)}, "refunds": found}
+        >>> world(Context("drill-1", {"order_id": "order-7"}, "sqlite:///ledger.sqlite"))["effects"]
+        {'refunds': 1}
+    """
+
+    run_id: str
+    input: Mapping[str, Any]
+    """The plan's input; for ``world`` with what ``fresh`` returned."""
+    database_url: str
+    """The case's ledger, where ``transactional`` tools leave their effects, too."""
+    step: str = ""
+    """For ``already``: the step whose effect the world is to show before the run."""
+
+
+#: A function, or ``module:function``.
+GivenFunction = str | Callable[[Context], Any] | None
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the user's, and the name it goes by in reports and errors."""
+
+    name: str
+    body: Callable[[Context], Any]
+
+    @classmethod
+    def load(cls, option: str, given: GivenFunction) -> Function | None:
+        """Return a function that is given as such, or as ``module:function``."""
+        if not given:
+            return None
+        if callable(given):
+            return cls(f"{given.__module__}:{getattr(given, '__qualname__', given)}", given)
+        module_name, _, name = given.partition(":")
+        if not module_name or not name:
+            raise WrongUse(f"{option} {given!r}: write it as module:function")
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            body = getattr(importlib.import_module(module_name), name)
+        except Exception as error:  # user code may raise anything while it is imported
+            raise WrongUse(f"{option} {given}: {type(error).__name__}: {error}") from error
+        if not callable(body):
+            raise WrongUse(f"{option} {given}: it is not a function")
+        return cls(given, body)
+
+    async def __call__(self, context: Context) -> Any:
+        """Return what it returns, as JSON has it.
+
+        Raises:
+            WrongUse: It failed, or what it returned is no JSON.
+        """
+        try:
+            if inspect.iscoroutinefunction(self.body):
+                value = await self.body(context)
+            else:
+                value = await asyncio.to_thread(self.body, context)
+                value = await value if inspect.isawaitable(value) else value
+            return json.loads(json.dumps(value))
+        except Exception as error:
+            raise WrongUse(
+                f"{self.name} failed for run {context.run_id}: {type(error).__name__}: {error}"
+            ) from error
+
+
 #: Durability modes, of which the first is drilled where none is named.
 MODES: Final = tuple(mode.value for mode in Durability)
-#: Of what a drill keeps of its cells: one of another format is not gone on with.
-_FORMAT: Final = 5
+#: How long one case may take, if nothing else is said: recoveries take seconds.
+CASE_LIMIT: Final = timedelta(minutes=2)
 
 
 @dataclass(frozen=True)
@@ -51,23 +133,24 @@ class DrillRequest:
     already: Function | None = None
 
     @classmethod
-    def checked(
+    def from_options(
         cls,
-        plan: Plan,
         plan_name: str,
         *,
-        points: Sequence[str],
-        modes: Sequence[str],
-        steps: Sequence[str],
-        world: Function | None,
-        fresh: Function | None,
-        parallel: int | None,
-        limit: timedelta,
+        changes: Sequence[str] = (),
+        points: Sequence[str] = (),
+        modes: Sequence[str] = (),
+        steps: Sequence[str] = (),
+        world: GivenFunction = None,
+        fresh: GivenFunction = None,
+        already: GivenFunction = None,
+        parallel: int | None = None,
+        limit: timedelta = CASE_LIMIT,
         own_ledger: bool = True,
-        already: Function | None = None,
     ) -> DrillRequest:
         """Return the request; nothing named means all there is."""
-        _known("--points", points, POINTS)
+        plan = load_plan(plan_name, changes)
+        require_known("--points", points, POINTS)
         if ForcedWait.PERMISSION_LOSS in points and not own_ledger:
             raise WrongUse(
                 "--points permission_loss: with --database the permissions are not the drill's to"
@@ -80,10 +163,10 @@ class DrillRequest:
             )
         there = [p for p in POINTS if own_ledger or p is not ForcedWait.PERMISSION_LOSS]
         there = [p for p in there if already or p is not Beforehand.ALREADY_TRUE]
-        _known("--modes", modes, MODES)
+        require_known("--modes", modes, MODES)
         ids = [step.id for step in plan.steps]
         if plan.code is None:
-            _known("--steps", steps, ids)
+            require_known("--steps", steps, ids)
         if fresh is None and (parallel or 1) > 1:
             raise WrongUse(
                 "--parallel: runs side by side need worlds of their own: name --fresh, or leave"
@@ -95,24 +178,22 @@ class DrillRequest:
             points=tuple(point for point in there if not points or point in points),
             modes=tuple(modes) or MODES[:1],
             steps=tuple(steps or ids),
-            world=world,
-            fresh=fresh,
+            world=Function.load("--world", world),
+            fresh=Function.load("--fresh", fresh),
+            already=Function.load("--already", already),
             parallel=parallel or (1 if fresh is None else 2),
             limit=limit,
-            already=already,
         )
 
-    def chosen(self, targets: Sequence[DrillTarget]) -> list[DrillTarget]:
-        """Return the calls of the chosen steps."""
+    def choose_targets(self, targets: Sequence[DrillTarget]) -> list[DrillTarget]:
         if self.plan.code is not None:
             made = list(dict.fromkeys(target.step for target in targets))
-            _known("--steps", self.steps, made)
+            require_known("--steps", self.steps, made)
             return [target for target in targets if target.step in (self.steps or made)]
         return [target for target in targets if ITERATION.sub("", target.step) in self.steps]
 
     def points_of(self, target: DrillTarget) -> list[Point]:
-        """Return the chosen points that a call has."""
-        return [point for point in self.points if _has(target, point)]
+        return [point for point in self.points if _has_point(target, point)]
 
     def refuse_nothing(self, targets: Sequence[DrillTarget]) -> None:
         """Refuse a choice of steps and points in which there is nothing to drill."""
@@ -123,27 +204,15 @@ class DrillRequest:
                 " tool has a permission), so nothing would be proven"
             )
 
-    def fingerprint(self, tool_modules: str) -> str:
-        """Return what two drills have in common when the one may go on with the other's cases."""
-        facts = {
-            "plan": self.plan.model_dump(mode="json"),
-            "tools": tool_modules,
-            "world": self.world.name if self.world else "",
-            "fresh": self.fresh.name if self.fresh else "",
-            "already": self.already.name if self.already else "",
-            "format": _FORMAT,
-        }
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
-
-def _has(target: DrillTarget, point: Point) -> bool:
+def _has_point(target: DrillTarget, point: Point) -> bool:
     match point:
         case Operation():
-            return _may_operate(target, point)
+            return _can_operate(target, point)
         case _ if target.child:
             return False  # Its own steps have them, in a drill of that plan.
         case ForcedWait():
-            return _may_wait(target, point)
+            return _can_wait(target, point)
         case _ if target.asks:
             return False
         case Beforehand():
@@ -152,7 +221,7 @@ def _has(target: DrillTarget, point: Point) -> bool:
             return target.effect is not Effect.READ or point in READ_POINTS
 
 
-def _may_operate(target: DrillTarget, what: Operation) -> bool:
+def _can_operate(target: DrillTarget, what: Operation) -> bool:
     if target.undo or target.asks:
         return False
     if what is Operation.FREEZE and target.recovery is Recovery.TRANSACTIONAL:
@@ -164,7 +233,7 @@ def _may_operate(target: DrillTarget, what: Operation) -> bool:
     return target.succeeded
 
 
-def _may_wait(target: DrillTarget, how: ForcedWait) -> bool:
+def _can_wait(target: DrillTarget, how: ForcedWait) -> bool:
     if target.undo:
         # It was shown and approved with the step that it undoes, and waits for nobody.
         return False
@@ -177,7 +246,7 @@ def _may_wait(target: DrillTarget, how: ForcedWait) -> bool:
     return how is not ForcedWait.EXPIRY or target.may_ask_again
 
 
-def _known(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+def require_known(option: str, given: Sequence[str], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
             raise WrongUse(f"{option} {name!r}: there are {', '.join(known)}")
@@ -207,13 +276,7 @@ class Disturbance:
     """The call after the target's, if there is one."""
 
     @property
-    def forced_wait(self) -> ForcedWait | None:
-        """Return how the run is made to wait, if that is what is done to it."""
-        return self.point if isinstance(self.point, ForcedWait) else None
-
-    @property
     def operation(self) -> Operation | None:
-        """Return what an operator does, if that is what is done to it."""
         return self.point if isinstance(self.point, Operation) else None
 
     @property
@@ -274,12 +337,11 @@ class Disturbance:
         return ()
 
 
-def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
-    """Return the plan that a case plays."""
+def change_plan(plan: Plan, disturbance: Disturbance | None) -> Plan:
     if disturbance is None or disturbance.crash_at or disturbance.target.asks:
         return plan
     if plan.code is not None:
-        return _changed_code(plan, disturbance)
+        return _change_code(plan, disturbance)
     how = disturbance.point
     step_id = ITERATION.sub("", disturbance.target.step)
     if isinstance(how, Operation):
@@ -288,7 +350,7 @@ def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
         held = Step(id=HELD, ask=Ask(question="Go on?"), after=behind)
         longer = (*plan.steps[:place], held, *plan.steps[place:])
         return plan.model_copy(update={"steps": longer})
-    steps = [_interrupted(plan, s, how) if s.id == step_id else s for s in plan.steps]
+    steps = [_interrupt_step(plan, s, how) if s.id == step_id else s for s in plan.steps]
     changes: dict[str, Any] = {"steps": tuple(steps)}
     if how is ForcedWait.EXPIRY and plan.defaults.approval is not None:
         policy = plan.defaults.approval.model_copy(update={"on_expiry": "ask_again"})
@@ -296,7 +358,7 @@ def changed(plan: Plan, disturbance: Disturbance | None) -> Plan:
     return plan.model_copy(update=changes)
 
 
-def _changed_code(plan: Plan, disturbance: Disturbance) -> Plan:
+def _change_code(plan: Plan, disturbance: Disturbance) -> Plan:
     """Return the plan of a run whose steps code or an agent makes.
 
     Only what holds for all of them can be changed: where one call is to be approved, each is.
@@ -305,7 +367,7 @@ def _changed_code(plan: Plan, disturbance: Disturbance) -> Plan:
     if how in (ForcedWait.APPROVAL, ForcedWait.PERMISSION_LOSS, ForcedWait.EXPIRY):
         given = {"expires_in": EXPIRES_IN, "on_expiry": "ask_again"}
         changes = given if how is ForcedWait.EXPIRY else {}
-        policy = _forced(plan.defaults.approval, **changes)
+        policy = _force_policy(plan.defaults.approval, **changes)
         defaults = plan.defaults.model_copy(update={"approval": policy})
         return plan.model_copy(update={"defaults": defaults})
     if isinstance(how, Operation):
@@ -317,24 +379,24 @@ def _changed_code(plan: Plan, disturbance: Disturbance) -> Plan:
     return plan.model_copy(update={"interrupts": plan.interrupts.model_copy(update=held)})
 
 
-def _interrupted(plan: Plan, step: Step, how: Point) -> Step:
+def _interrupt_step(plan: Plan, step: Step, how: Point) -> Step:
     match how:
         case ForcedWait.PAUSE | ForcedWait.ASK | Halt():
             where = InterruptKind.AFTER if how is Halt.AFTER else InterruptKind.BEFORE
             own = plan.defaults.interrupt if step.interrupt is None else step.interrupt
             return step.model_copy(update={"interrupt": tuple(dict.fromkeys((*own, where.value)))})
         case ForcedWait.EXPIRY:
-            return _gated(step, expires_in=EXPIRES_IN, on_expiry="ask_again")
+            return _gate_step(step, expires_in=EXPIRES_IN, on_expiry="ask_again")
         case _:
-            return _gated(step)
+            return _gate_step(step)
 
 
-def _gated(step: Step, **changes: Any) -> Step:
+def _gate_step(step: Step, **changes: Any) -> Step:
     """Return a step whose call is asked about by people, whatever its rules say."""
-    return step.model_copy(update={"approval": _forced(step.approval, **changes)})
+    return step.model_copy(update={"approval": _force_policy(step.approval, **changes)})
 
 
-def _forced(own: ApprovalPolicy | None, **changes: Any) -> ApprovalPolicy:
+def _force_policy(own: ApprovalPolicy | None, **changes: Any) -> ApprovalPolicy:
     """Return a policy that nothing waives, with those changes."""
     policy = own or ApprovalPolicy()
     rules = tuple(rule.model_copy(update={"required": True}) for rule in policy.rules)

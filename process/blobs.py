@@ -129,7 +129,6 @@ class Blobs:
         return True
 
     async def drop(self, path: str) -> None:
-        """Remove what is kept under a path, if it is there."""
         with contextlib.suppress(NotKept), _asking(NotKept):
             await obstore.delete_async(self._store, path)
 

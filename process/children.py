@@ -176,7 +176,6 @@ class ForkServer:
             self._told.notify_all()
 
     def close(self) -> None:
-        """End it, not what it has forked; no-op the second time."""
         assert self._server.stdin is not None
         self._server.kill()
         self._server.wait()
@@ -402,7 +401,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Return the process id."""
         return self._process.pid
 
     @property
@@ -412,7 +410,6 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Say whether it has not ended."""
         return self.returncode is None
 
     def output(self) -> str:
@@ -440,7 +437,6 @@ class Child:
             time.sleep(_POLL_S)
 
     def wait_said(self, words: str) -> None:
-        """Wait until it has printed these words."""
         self.wait_for(lambda: words in self.output())
 
     def wait_done(self) -> str:
@@ -455,7 +451,6 @@ class Child:
         return code
 
     def signal(self, number: Signals) -> None:
-        """Send it a signal; no-op when it has ended."""
         self._process.send_signal(number)
 
     def kill(self) -> None:

@@ -117,12 +117,10 @@ class LocalKey:
     secret: bytes
 
     def wrap(self, key: bytes, about: bytes) -> bytes:
-        """Return a key, encrypted and bound to what it is for."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + AESGCM(self.secret).encrypt(nonce, key, about)
 
     def unwrap(self, wrapped: bytes, about: bytes) -> bytes:
-        """Return what was wrapped."""
         nonce, rest = wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:]
         try:
             return AESGCM(self.secret).decrypt(nonce, rest, about)
@@ -153,11 +151,9 @@ class KeyRing:
 
     @property
     def ids(self) -> list[str]:
-        """All of them, the one that wraps first."""
         return list(self._keys)
 
     def wrap(self, key: bytes, about: bytes) -> Wrapped:
-        """Return a key, wrapped by the first one."""
         first = self.first
         try:
             return Wrapped(first.id, first.wrap(key, about))
@@ -167,7 +163,6 @@ class KeyRing:
             ) from error
 
     def unwrap(self, wrapped: Wrapped, about: bytes) -> bytes:
-        """Return a key that one of them has wrapped."""
         key = self._keys.get(wrapped.kek_id) or self._read_again().get(wrapped.kek_id)
         if key is None:
             raise KeyUnavailable(
@@ -217,7 +212,6 @@ def read_key_ring(setting: str) -> KeyRing | None:
 
 
 def new_key(id_: str) -> LocalKey:
-    """Return a new key-encryption key."""
     if not _ID.fullmatch(id_):
         raise WrongUse(f"key id {id_[:90]!r}: use 1 to {LONGEST_ID} letters, digits, '_', '.', '-'")
     return LocalKey(id_, secrets.token_bytes(KEY_BYTES))
@@ -326,7 +320,6 @@ class RunKey:
         return _VERSION + nonce + self.contents.encrypt(nonce, content, about)
 
     def open(self, about: bytes, sealed: bytes) -> bytes:
-        """Return what was sealed."""
         return _open_sealed(self.contents, about, sealed)
 
     def salt_of(self, content: bytes) -> str:
@@ -377,7 +370,6 @@ class RunEncryption:
         return Payload(metadata=metadata, data=data)
 
     async def decrypt(self, payload: Payload, place: Place | None) -> Payload:
-        """Decrypt a payload, as the port says."""
         named = require_place(payload, place)
         key = await self._keys.key_of(named.root, make=False)
         opened = partial(_open_sealed, key.payloads, _associated_data(named))
@@ -443,7 +435,6 @@ class RemoteEncryption:
         return answer
 
     async def decrypt(self, payload: Payload, place: Place | None) -> Payload:
-        """Decrypt a payload, as the port says."""
         require_place(payload, place)
         answer = await self._ask("decode", payload)
         if answer.metadata.get(ENCODING_KEY) == ENCRYPTED:

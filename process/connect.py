@@ -201,7 +201,6 @@ async def connect(
     plugins: Sequence[Plugin] | None = None,
     identity: str | None = None,
 ) -> Client:
-    """Return a client that speaks our models."""
     target = target or find_target(read_environment())
     if plugins is None:
         plugins = load_plugins(target.plugins)

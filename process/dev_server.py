@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from surehand.process.children import Child
+from surehand.process.exits import NotReachable, SurehandError, WrongUse
 from surehand.workflows.names import SEARCH_ATTRIBUTES
 
 CLI_VERSION: Final = "1.5.1"
@@ -51,7 +52,7 @@ asyncio.run(main())
 _WHAT_TO_DO: Final = "install it (https://docs.temporal.io/cli) or name it in TEMPORAL_CLI_PATH"
 
 
-class CliMissing(Exception):
+class CliMissing(NotReachable):
     """There is no Temporal CLI and no way to get one; the message says what to do."""
 
 
@@ -90,7 +91,6 @@ def _is_program(path: Path) -> bool:
 
 
 def _fill_cache(cached: Path, log: Callable[[str], object]) -> None:
-    """Put the CLI into the cache, or wait for the process that is doing so."""
     with open(f"{cached}.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,7 +182,7 @@ DYNAMIC_CONFIG: Final = {
 }
 
 
-class DevServerFailed(Exception):
+class DevServerFailed(NotReachable):
     """The embedded Temporal server did not start; the message holds its own last words."""
 
 
@@ -194,7 +194,7 @@ def local_port(address: str) -> int | None:
 def _port_of(address: str) -> int:
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[1]) not in _PORTS:
-        raise DevServerFailed(f"{address} is not a host:port (TEMPORAL_ADDRESS)")
+        raise WrongUse(f"{address} is not a host:port (TEMPORAL_ADDRESS)")
     return int(found[1])
 
 
@@ -279,7 +279,6 @@ class DevServer(Child):
         raise AssertionError("the last try returns or raises")
 
     def require_running(self) -> None:
-        """See that it has not ended."""
         if not self.running:
             raise DevServerFailed(f"The Temporal server on {self.address} ended at once")
 
@@ -315,13 +314,9 @@ def _wait_for_server(cli: Path, port: int | None) -> None:
     """Wait for the server on a port here, or for the one that the environment names."""
     # Late, because starting a server needs none of it.
     from surehand.process.connect import find_target
-    from surehand.process.exits import SurehandError
     from surehand.process.settings import read_environment
 
-    try:
-        address = f"127.0.0.1:{port}" if port else find_target(read_environment()).address
-    except SurehandError as error:
-        raise DevServerFailed(str(error)) from error
+    address = f"127.0.0.1:{port}" if port else find_target(read_environment()).address
     patience = time.monotonic() + SILENT_FOR
 
     def tell() -> None:
@@ -336,12 +331,9 @@ def _wait_for_server(cli: Path, port: int | None) -> None:
 def _usual_port() -> int:
     """Return the port of TEMPORAL_ADDRESS if it names this machine: clients look there."""
     # Late, because tests and the demo name their ports.
-    from surehand.process.settings import SourceError, read_sources
+    from surehand.process.settings import read_sources
 
-    try:
-        named = read_sources().environment.get("TEMPORAL_ADDRESS", "")
-    except SourceError as error:
-        raise DevServerFailed(str(error)) from error
+    named = read_sources().environment.get("TEMPORAL_ADDRESS", "")
     return local_port(named) or DEFAULT_PORT
 
 
@@ -410,7 +402,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = server.wait()
         say(f"The Temporal server ended by itself with {code}; see {log_file}")
         return 1
-    except (CliMissing, DevServerFailed) as error:
+    except SurehandError as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:

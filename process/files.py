@@ -24,7 +24,6 @@ from surehand.workflows.identity import LOST_DIGITS, loses_digits
 
 
 def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
-    """Write a file, as ``replacing`` does, with a text of which there is enough memory."""
     with replacing(file, mode=mode) as written:
         written.write(text.encode())
 
@@ -188,7 +187,6 @@ def read_document(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return one YAML document."""
     return _require_portable(_load_yaml(text))
 
 
@@ -218,7 +216,6 @@ def _load_yaml(text: str) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Return one JSON document."""
     try:
         return _require_portable(json.loads(text, object_pairs_hook=_unique_keys))
     except json.JSONDecodeError as error:

@@ -39,7 +39,6 @@ class ValueCounter:
     """
 
     def __init__(self, most: int = MOST_PARSED) -> None:
-        """Begin; more values than ``most`` are too many."""
         self._left = most
         self._inside = False
         """Whether the parts so far end within a text."""
@@ -123,7 +122,6 @@ async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 async def load_json(data: bytes) -> Any:
-    """Return the value of a JSON text."""
     return await call_off_loop(_load_json, data)
 
 

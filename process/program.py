@@ -35,7 +35,6 @@ def program(name: str = "starter", *, elsewhere: bool = False) -> str:
 
 
 def command(*parts: str, elsewhere: bool = False) -> str:
-    """Return one of our commands, ready to paste; ``elsewhere``: in another folder."""
     return f"{program(elsewhere=elsewhere)} {shlex.join(parts)}"
 
 
@@ -53,5 +52,4 @@ def module(name: str, *, elsewhere: bool = False) -> str:
 
 
 def migrate_command() -> str:
-    """Return the command that brings the ledger to its newest shape."""
     return module("surehand.cli.migrate")

@@ -35,17 +35,15 @@ from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
 from surehand.workflows.plan.plan import LONGEST_OBJECT, OBJECT_FORM
 
 
-class NotLoaded(Exception):
+class NotLoaded(WrongUse):
     """There is no such object, or its module cannot be imported; in one line."""
 
 
 def is_named(text: str) -> bool:
-    """Return whether a text has the form ``module:name``."""
     return len(text) <= LONGEST_OBJECT and re.fullmatch(OBJECT_FORM, text) is not None
 
 
 def load_named(name: str) -> Any:
-    """Return the object that ``module:name`` names."""
     if not is_named(name):
         raise NotLoaded(f"{name!r} is not module:name")
     module, _, attribute = name.partition(":")
@@ -58,12 +56,12 @@ def load_named(name: str) -> Any:
         ) from error
 
 
-def load_extra(module: str, extra: str) -> ModuleType:
-    """Return one of our modules that needs what an extra installs."""
+def load_extra(module: str, extra: str, need: str) -> ModuleType:
+    """Return one of our modules that needs what an extra installs; ``need``: who needs what."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise NotLoaded(f"{error}: pip install 'surehand[{extra}]'") from error
+        raise NotLoaded(f"{need}: {error}: pip install 'surehand[{extra}]'") from error
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -80,7 +78,11 @@ _LEDGER: Final = "SUREHAND_DATABASE_URL"
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class CellsError(Exception):
+class SourceError(WrongUse):
+    """A file cannot be read, or says one thing twice; the message names it."""
+
+
+class CellsError(SourceError):
     """The file of cells cannot be used; the message names it and says what is wrong."""
 
 
@@ -122,14 +124,12 @@ class Cells:
     """The cell of tenants that are not named."""
 
     def cell_of(self, tenant: str) -> str:
-        """Return the cell that a tenant is of."""
         found = self.tenants.get(tenant, self.default)
         if found is None:
             raise CellsError(f"{self.file}: tenant {tenant} is of no cell: name it in `tenants`")
         return found
 
     def require(self, name: str) -> None:
-        """See that there is such a cell."""
         if name not in self.cells:
             known = ", ".join(self.cells)
             raise CellsError(f"{self.file}: there is no cell {name!r}: it has {known}")
@@ -146,7 +146,6 @@ class Cells:
 
 
 def read_cells(file: Path) -> Cells:
-    """Read a file of cells."""
     try:
         return _check_cells(file, read_document(file))
     except BadDocument as error:
@@ -260,10 +259,6 @@ DEFAULT_TASK_QUEUE: Final = "surehand"
 DEFAULT_DEPLOYMENT: Final = "surehand"
 
 
-class SourceError(Exception):
-    """A file cannot be read, or says one thing twice; the message names it."""
-
-
 @dataclass(frozen=True)
 class Given:
     """What one source says about one setting."""
@@ -298,7 +293,6 @@ def read_sources(
     *,
     cells: bool = True,
 ) -> Sources:
-    """Read environment, ``.env`` and settings file."""
     environ = os.environ if environ is None else environ
     try:
         dotenv = {name: value or "" for name, value in dotenv_values(env_file).items()}
@@ -323,15 +317,11 @@ def read_sources(
 def _apply_cell(sources: Sources) -> Sources:
     """Put what a cell says in the place of what was given."""
     asked, file = route(), Path(_text_of(sources, "cells"))
-    try:
-        found = read_cells(file)
-        name = asked.cell
-        if name is None and asked.tenant is None:
-            name = _text_of(sources, "cell")
-        tenant = asked.tenant or _text_of(sources, "tenant") or DEFAULT_TENANT
-        own = found.settings_of(name or found.cell_of(tenant), sources.environment)
-    except CellsError as error:
-        raise SourceError(str(error)) from error
+    found, name = read_cells(file), asked.cell
+    if name is None and asked.tenant is None:
+        name = _text_of(sources, "cell")
+    tenant = asked.tenant or _text_of(sources, "tenant") or DEFAULT_TENANT
+    own = found.settings_of(name or found.cell_of(tenant), sources.environment)
     settings = dict(sources.settings)
     for variable, value in own.items():
         if variable.startswith(PREFIX):
@@ -403,7 +393,7 @@ def read_environment(tenant: str | None = None) -> dict[str, str]:
     if tenant is not None:
         with routed(tenant=tenant):
             return read_environment()
-    sources = given_sources()
+    sources = read_sources()
     ours = {
         f"{PREFIX}{name.upper()}": _as_variable(given.value)
         for name, given in sources.settings.items()
@@ -411,21 +401,9 @@ def read_environment(tenant: str | None = None) -> dict[str, str]:
     return {**ours, **sources.environment}
 
 
-def given_sources() -> Sources:
-    """Return what environment, ``.env`` and settings file say."""
-    try:
-        return read_sources()
-    except SourceError as error:
-        raise WrongUse(str(error)) from error
-
-
-def given_tenant() -> str:
+def find_tenant() -> str:
     """Return the tenant that the settings name, whatever cell it is of; empty: none."""
-    try:
-        given = read_sources(cells=False).settings.get("tenant")
-    except SourceError as error:
-        raise WrongUse(str(error)) from error
-    return "" if given is None else str(given.value)
+    return _text_of(read_sources(cells=False), "tenant")
 
 
 def _as_variable(value: Any) -> str:

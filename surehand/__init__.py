@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from surehand.client.client import Client, Pending
     from surehand.client.messages import SeenRequest
     from surehand.client.run import Paused, Run
-    from surehand.drill.world import Context
+    from surehand.drill.request import Context
     from surehand.process.exits import (
         CutOff,
         DecisionRefused,
@@ -91,7 +91,7 @@ _MODULES: Final = {
     "client.client": "Client Pending",
     "client.messages": "SeenRequest",
     "client.run": "Paused Run",
-    "drill.world": "Context",
+    "drill.request": "Context",
     "process.exits": (
         "CutOff DecisionRefused Left NoSuchRun NoWorker NotReachable OutOfReach "
         "PlanRefused Refused StartNotTaken SurehandError Unanswered WrongUse"

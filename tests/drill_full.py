@@ -46,8 +46,8 @@ class Kept(BaseModel):
     seconds: float = 0
 
 
-#: Plays one selection and returns its exit code; told whether to go on with one that was ended.
-Play = Callable[[Selection, bool], int]
+#: Plays one selection, with a report of that name, and returns its exit code.
+Play = Callable[[Selection, str], int]
 
 
 class FullDrill:
@@ -83,7 +83,7 @@ class FullDrill:
             if selection.name in self.kept.selections:
                 continue
             self._say(f"\nDrill {number} of {len(SELECTIONS)}: {selection.name}")
-            code = self._play(selection, True)
+            code = self._play(selection, selection.name)
             if code not in (DONE, DIFFERS):
                 return code
             self.kept.selections[selection.name] = code
@@ -98,7 +98,7 @@ class FullDrill:
                 f"\nSoak, {self.kept.soaked_s / 60:.0f} of {soak_s / 60:.0f} min,"
                 f" round {seed}-{number}: {selection}"
             )
-            code = self._play(selection, False)
+            code = self._play(selection, "round")
             if code not in (DONE, DIFFERS):
                 return code
             if code == DIFFERS:
@@ -127,17 +127,15 @@ class FullDrill:
         return DIFFERS if bad else DONE
 
 
-def drilled(selection: Selection, resume: bool, folder: Path, settings: Mapping[str, str]) -> int:
+def drilled(selection: Selection, name: str, folder: Path, settings: Mapping[str, str]) -> int:
     """Play a selection with ``starter.py drill`` and return its exit code."""
     with httpx.Client(base_url=settings["SHOP_URL"], trust_env=False) as shop:
         shop.delete("/admin/faults").raise_for_status()
         for endpoint, fault in selection.faults().items():
             shop.put(f"/admin/faults/{endpoint}", json=fault).raise_for_status()
-    name = selection.name if resume else "round"
     command = [
         *(sys.executable, "starter.py", "drill", *selection.arguments()),
         *("--report", str(folder / f"{name}.html")),
-        *(["--resume"] if resume else []),
     ]
     environment = {**os.environ, **settings, **selection.variables}
     child = Child(command, environment=environment, log=None, folder=ROOT, guard="TERM")
@@ -181,13 +179,13 @@ def main() -> int:
             running.callback(server.kill)
             settings["TEMPORAL_ADDRESS"] = server.address
 
-        def play(selection: Selection, resume: bool) -> int:
-            return drilled(selection, resume, folder, settings)
+        def play(selection: Selection, name: str) -> int:
+            return drilled(selection, name, folder, settings)
 
         if again:
             selection = round_of(*again)
             say(str(selection))
-            return play(selection, False)
+            return play(selection, "round")
         return FullDrill(folder / "full.json", play, say).run(soak_s)
 
 

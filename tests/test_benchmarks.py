@@ -120,17 +120,3 @@ async def test_the_ledger_has_the_peers_actions(sqlite_template: Path, tmp_path:
         with scene.tx() as tx:
             states = [row["state"] for row in tx.all(rows_of(effects, effects.c.state))]
     assert states == ["committed"] * 6
-
-
-@pytest.mark.postgres
-@pytest.mark.usefixtures("postgres_server")
-def test_the_profile_counts_round_trips(tmp_path: Path) -> None:
-    done, found = measured("profile", tmp_path, "--writes 3 --events 2000")
-
-    made = [row for row in found if "transaction" in row]
-    trips = {(row["store"], row["ledger"], row["transaction"]): row["trips"] for row in made}
-    for store in ("sqlite", "postgresql"):
-        for ledger in ("new", "grown"):
-            apart = trips[store, ledger, "claim"] + trips[store, ledger, "outcome"]
-            assert 0 < trips[store, ledger, "outcome and next claim"] < apart
-    assert "| function (sqlite) |" in done.stdout

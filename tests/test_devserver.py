@@ -22,6 +22,7 @@ from surehand.process.dev_server import (
     DevServerFailed,
     find_cli,
 )
+from surehand.process.exits import WrongUse
 from tests.watched_server import SUSPECT, WatchedServer
 
 ROOT = Path(__file__).parent.parent
@@ -150,7 +151,7 @@ def test_the_server_listens_where_it_binds(address: str, port: int | None) -> No
 
 @pytest.mark.parametrize("address", ["localhost:abc", "127.0.0.1:70000", "localhost:0"])
 def test_an_address_here_whose_port_cannot_be_is_named(address: str) -> None:
-    with pytest.raises(DevServerFailed, match=f"{address} is not a host:port"):
+    with pytest.raises(WrongUse, match=f"{address} is not a host:port"):
         dev_server.local_port(address)
 
 

@@ -67,9 +67,10 @@ _REFUSED: Final = (-32601, -32602)
 def sdk() -> ModuleType:
     """Return what connects, which needs the SDK: an extra, imported when it is first used."""
     try:
-        return load_extra("surehand.activities.mcp.connection", "mcp")
+        module, need = "surehand.activities.mcp.connection", "SUREHAND_MCP needs the MCP SDK"
+        return load_extra(module, "mcp", need)
     except NotLoaded as error:
-        raise McpFileError(f"SUREHAND_MCP needs the MCP SDK: {error}") from error
+        raise McpFileError(str(error)) from error
 
 
 def changed(full: str, reviewed: Definition, offered: Definition | None) -> str | None:

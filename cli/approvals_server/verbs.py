@@ -16,8 +16,7 @@ from pydantic import JsonValue
 
 from surehand.cli import options
 from surehand.cli.approvals_server.sign_in import DEFAULT_FOLDER, LINK_LASTS, Links, Server
-from surehand.cli.codec_server.tokens import TokenFile
-from surehand.cli.codec_server.verbs import codec_app, codec_origin, told_at
+from surehand.cli.codec_server.verbs import TokenFile, codec_app, codec_origin, told_at
 from surehand.cli.ledger_door import (
     ledger_of,
     open_artifacts,
@@ -30,7 +29,7 @@ from surehand.cli.printer import Reply
 from surehand.cli.serving import Served, in_url, is_loopback, parse_address, serve_apps
 from surehand.cli.shapes import SignInLink
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.settings import KEYS, PREFIX, NotLoaded, load_extra
+from surehand.process.settings import KEYS, PREFIX, load_extra
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger
@@ -163,10 +162,8 @@ def _oidc(
     """Return how people sign in by an identity provider; ``None``: none is set."""
     if not settings.oidc_issuer:
         return None
-    try:
-        loaded = load_extra("surehand.cli.approvals_server.oidc", "approvals")
-    except NotLoaded as error:
-        raise WrongUse(f"{PREFIX}OIDC_ISSUER needs Authlib: {error}") from error
+    need = f"{PREFIX}OIDC_ISSUER needs Authlib"
+    loaded = load_extra("surehand.cli.approvals_server.oidc", "approvals", need)
     found: OidcSignIn = loaded.oidc_of(settings, tenant, registered)
     return found
 
@@ -233,7 +230,5 @@ def _schemas(caller: Caller, settings: Settings) -> Callable[[str, str], JsonVal
 
 def _server() -> ModuleType:
     """Return what needs Starlette and Jinja2, which are an extra."""
-    try:
-        return load_extra("surehand.cli.approvals_server.server", "approvals")
-    except NotLoaded as error:
-        raise WrongUse(f"`approvals serve` needs Starlette and Jinja2: {error}") from error
+    need = "`approvals serve` needs Starlette and Jinja2"
+    return load_extra("surehand.cli.approvals_server.server", "approvals", need)

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from temporalio.api.common.v1 import Payload, Payloads
 
-from surehand.cli.codec_server.tokens import Holder, TokenFile
+from surehand.cli.codec_server.verbs import Holder, TokenFile
 from surehand.process.ciphers import RunEncryption, RunKey, RunKeys
 from surehand.process.exits import WrongUse
 from surehand.process.off_loop import ValueCounter
@@ -89,11 +89,6 @@ class CodecServer:
         self._namespace = namespace
 
     def app(self, origins: Sequence[str]) -> Starlette:
-        """Return it as an application.
-
-        Args:
-            origins: Where the Web UI is served: other pages in a browser get no answer.
-        """
         self._origins = frozenset(origins)
         cors = Middleware(
             CORSMiddleware,
@@ -155,12 +150,12 @@ class CodecServer:
 
     def _holder(self, token: str) -> Holder | None:
         try:
-            return self._tokens.holder(token)
+            return self._tokens.find_holder(token)
         except WrongUse as error:
             raise BadRequest(503, "the tokens cannot be read") from error
 
     async def _encode(self, holder: Holder, payloads: list[Payload]) -> list[Payload]:
-        if not holder.may_encrypt:
+        if holder.right != "write":
             raise BadRequest(403, "this token may read, and write nothing")
         encryption = RunEncryption(_KeysOf(self._keys, holder))
         return [

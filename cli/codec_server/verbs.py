@@ -1,23 +1,21 @@
-"""``codec serve`` and ``codec token``."""
+"""``codec serve`` and ``codec token``, and the file of tokens: who may have what decrypted."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import typer
 
 from surehand.cli import options
-from surehand.cli.codec_server.tokens import (
-    Holder,
-    TokenFile,
-    checked_holder,
-    line_of,
-    new_token,
-)
 from surehand.cli.ledger_door import keys_of, ledger_of, open_artifacts, read_settings
 from surehand.cli.options import Caller
 from surehand.cli.printer import Reply
@@ -25,12 +23,96 @@ from surehand.cli.serving import AppAt, is_loopback, parse_address, serve_app
 from surehand.cli.shapes import NewToken
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.settings import CODEC_TOKEN, KEYS, NotLoaded, load_extra
+from surehand.process.settings import CODEC_TOKEN, KEYS, load_extra
+from surehand.workflows.identity import tenant_problem
 from surehand.workflows.payload_codec import Store
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Ledger
     from surehand.activities.worker.settings import Settings
+
+_LINE: Final = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})\s+(?P<tenants>\S+)\s+(?P<right>\S+)")
+_FORM: Final = "sha256:DIGEST TENANT[,TENANT] read|write"
+#: Characters of a token that somebody shows.
+LONGEST_TOKEN: Final = 400
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What whoever holds a token may do."""
+
+    tenants: tuple[str, ...]
+    right: Literal["read", "write"]
+    """``write``: it may have something encrypted, too."""
+
+
+class TokenFile:
+    """The tokens of a file, by their digests; read again when the file has changed."""
+
+    def __init__(self, file: Path, *, may_be_missing: bool = False) -> None:
+        """Read the file, whose lines ``codec token`` writes.
+
+        Raises:
+            WrongUse: It cannot be read, or a line of it is wrong.
+        """
+        self._file = file
+        self._may_be_missing = may_be_missing
+        self._stamp: tuple[int, ...] | None = None
+        self._holders = dict[str, Holder]()
+        self._read_if_changed()
+
+    def find_holder(self, token: str) -> Holder | None:
+        """Return what a token's holder may do; ``None``: it is no token, or not any more.
+
+        Raises:
+            WrongUse: The file cannot be read any more: then nobody may do anything.
+        """
+        self._read_if_changed()
+        # Compared by digest: how long that takes tells nothing of a token.
+        return self._holders.get(digest_token(token)) if len(token) <= LONGEST_TOKEN else None
+
+    def _read_if_changed(self) -> None:
+        stamp: tuple[int, ...]
+        try:
+            found = os.stat(self._file)
+            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if stamp == self._stamp:
+                return
+            lines = self._file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            if not (self._may_be_missing and isinstance(error, FileNotFoundError)):
+                raise WrongUse(f"tokens {self._file} cannot be read: {error}") from error
+            stamp, lines = (), []
+        holders = dict[str, Holder]()
+        for number, line in enumerate(map(str.strip, lines), 1):
+            if line and not line.startswith("#"):
+                where, match = f"tokens {self._file}, line {number}", _LINE.fullmatch(line)
+                if match is None:
+                    raise WrongUse(f"{where} is not {_FORM}")
+                holders[match["digest"]] = make_holder(match["tenants"], match["right"], where)
+        self._stamp, self._holders = stamp, holders
+
+
+def digest_token(token: str) -> str:
+    """Return what the file has of a token."""
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+def write_line(token: str, holder: Holder) -> str:
+    return f"sha256:{digest_token(token)} {','.join(holder.tenants)} {holder.right}"
+
+
+def make_holder(tenants: str, right: str, where: str) -> Holder:
+    names = tuple(dict.fromkeys(tenants.split(",")))
+    for name in names:
+        problem = tenant_problem(name)
+        if problem is not None:
+            raise WrongUse(f"{where}: tenant {name[:80]!r}: {problem}")
+    match right:
+        case "read" | "write":
+            return Holder(names, right)
+    raise WrongUse(f"{where}: right {right[:20]!r}: use read or write")
+
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8081"
 
@@ -114,13 +196,12 @@ def token(
 
     Example: python starter.py codec token tokens --tenant acme --right write
     """
-    holder: Holder = checked_holder(caller.tenant, right, "--right")
-    made = new_token()
+    holder, made = make_holder(caller.tenant, right, "--right"), secrets.token_urlsafe(32)
     try:
         before = file.read_bytes() if file.exists() else b""
         with file.open("a", encoding="utf-8") as written:
             unended = before and not before.endswith(b"\n")
-            written.write(("\n" if unended else "") + line_of(made, holder) + "\n")
+            written.write(("\n" if unended else "") + write_line(made, holder) + "\n")
     except OSError as error:
         raise WrongUse(f"tokens {file} cannot be written: {error.strerror}") from error
     shown = NewToken(token=made, tenants=list(holder.tenants), right=holder.right)
@@ -140,8 +221,5 @@ def codec_origin(option: str, text: str) -> str:
 
 
 def _server() -> ModuleType:
-    """Return what needs Starlette, which is an extra."""
-    try:
-        return load_extra("surehand.cli.codec_server.server", "codec")
-    except NotLoaded as error:
-        raise WrongUse(f"`codec serve` needs Starlette and uvicorn: {error}") from error
+    need = "`codec serve` needs Starlette and uvicorn"
+    return load_extra("surehand.cli.codec_server.server", "codec", need)

@@ -37,9 +37,8 @@ from surehand.workflows.plain_text import plain, plain_line
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.references import INPUT, references
 
-#: Characters of JSON that a tool's answer has at most, and a resource.
+#: Characters of JSON that a tool's answer has at most.
 LARGEST_ANSWER: Final = 24 * 1024
-LARGEST_RESOURCE: Final = 128 * 1024
 #: Characters of an error: one line, with what to do.
 LONGEST_ERROR: Final = 600
 #: How long texts and lists may be, each tried where the one before was too much.
@@ -179,7 +178,6 @@ class ServedRuns:
 
     @property
     def user(self) -> str:
-        """Return whom the server acts for."""
         return self.caller.settings.user
 
     async def client(self) -> Client:
@@ -203,7 +201,7 @@ class ServedRuns:
         try:
             toolbox = named_tools(self.caller)
         except SurehandError as error:
-            return {**listed, "tools": [], "tools_unknown": error_line(error)}
+            return {**listed, "tools": [], "tools_unknown": write_error(error)}
         if toolbox is None:
             why = "this server's environment names no tools; the worker knows them"
             return {**listed, "tools": [], "tools_unknown": why}
@@ -228,7 +226,6 @@ class ServedRuns:
         wait: bool,
         told: Told,
     ) -> dict[str, Any]:
-        """Start a run, or find the same one again."""
         if run_id == "":
             raise WrongUse("run_id: it is empty; name the run, or leave it out")
         parsed = self.plans.plan(plan, _portable(dict(input)))
@@ -252,18 +249,10 @@ class ServedRuns:
         return None
 
     async def show(self, run_id: str) -> dict[str, Any]:
-        """Return where a run stands."""
         run = (await self.client()).run(run_id)
         return await self._shown(run, await self._own(run))
 
-    async def events(self, run_id: str) -> dict[str, Any]:
-        """Return what has happened to a run, newest first."""
-        run = (await self.client()).run(run_id)
-        view = await self._own(run)
-        return {"run_id": run.run_id, "events": list(timeline(view))}
-
     async def pending(self) -> dict[str, Any]:
-        """Return what waits for people."""
         client = await self.client()
         found = await client.pending(limit=_MOST)
         listed: dict[str, Any] = {
@@ -273,7 +262,7 @@ class ServedRuns:
                     "plan": view.plan.name,
                     "user": view.user,
                     "state": view.result.state,
-                    "waiting_for": waiting(client.connection, view),
+                    "waiting_for": list_waiting(client.connection, view),
                 }
                 for view in found.views
                 if self._may_see(view)
@@ -288,14 +277,13 @@ class ServedRuns:
         """Answer what a step of a plan asks the user whom its run acts for."""
         given = _portable(value)
         run, view = await self._mine(run_id)
-        why = not_answerable(view, question_id)
+        why = why_not_answerable(view, question_id)
         if why is not None:
             raise WrongUse(f"{question_id}: {why}")
         said = await run.answer_all({question_id: given}, reason=_BY_ASSISTANT)
         return {"run_id": run.run_id, "message": said.message}
 
     async def cancel(self, run_id: str, mode: CancelMode, reason: str) -> dict[str, Any]:
-        """End a run before its plan does."""
         run, _ = await self._mine(run_id)
         said = await run.cancel(mode, reason=reason)
         return {"run_id": run.run_id, "message": said.message}
@@ -304,7 +292,6 @@ class ServedRuns:
         return self.all_runs or self.user in (view.user, view.started_by)
 
     async def _own(self, run: Run) -> RunView:
-        """Return what a run says, if it may be seen."""
         view = await run.view()
         if not self._may_see(view):
             raise NoSuchRun(f"run not found: {run.run_id}")
@@ -354,66 +341,39 @@ class _Watch:
             self._told(text)
 
 
-def error_line(error: SurehandError) -> str:
-    """Return an error as one line."""
+def write_error(error: SurehandError) -> str:
     return plain_line("; ".join(error.lines), LONGEST_ERROR)
 
 
-class _TooMuch(Exception):
-    """What is shown has more characters than it may have."""
-
-
-def bounded(document: dict[str, Any], largest: int) -> tuple[dict[str, Any], str]:
+def bound_document(document: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Return a document and its JSON, with long texts and lists cut until it is small enough."""
     for texts, items in _CUTS:
-        cut, whole = _Cut(texts, items, largest), _Cut(*_WHOLE, largest)
-        try:
-            shown = {
-                key: (whole if key == _TOLD_WHOLE else cut).of(value)
-                for key, value in document.items()
-            }
-        except _TooMuch:
-            continue
+        shown = {
+            key: _cut(value, *(_WHOLE if key == _TOLD_WHOLE else (texts, items)))
+            for key, value in document.items()
+        }
         text = json.dumps(shown, ensure_ascii=False)
-        if len(text) <= largest:
+        if len(text) <= LARGEST_ANSWER:
             return shown, text
-    few = _Cut(*_CUTS[-1], largest)
-    kept = {
-        k: few.of(value) for k, value in document.items() if isinstance(value, str | int | None)
-    }
-    shown = {**kept, "too_large": "there is more than fits: look with the command line"}
+    short = {key: one for key, one in document.items() if isinstance(one, str | int | None)}
+    shown = {key: _cut(one, *_CUTS[-1]) for key, one in short.items()}
+    shown["too_large"] = "there is more than fits: look with the command line"
     return shown, json.dumps(shown, ensure_ascii=False)
 
 
-class _Cut:
-    """Cuts values; ends as soon as what it has shown is too much, however much is behind it."""
-
-    def __init__(self, texts: int, items: int, left: int) -> None:
-        """Begin with how long texts and lists may be, and all of it together."""
-        self._texts, self._items, self._left = texts, items, left
-
-    def of(self, value: Any) -> Any:
-        """Return a value as it is shown."""
-        texts, items = self._texts, self._items
-        if isinstance(value, str):
-            # Lines may stay. What moves, hides or reverses text is written out.
-            seen = "\n".join(plain(line) for line in value[:texts].split("\n"))
-            self._count(len(seen) + 2)
-            return seen if len(value) <= texts else seen + _MORE
-        self._count(2 if isinstance(value, dict | list) else 1)
-        if isinstance(value, dict):
-            pairs = islice(value.items(), items)
-            shown = {self.of(str(key)): self.of(one) for key, one in pairs}
-            return shown if len(value) <= items else {**shown, "...": len(value) - items}
-        if isinstance(value, list):
-            some = [self.of(one) for one in value[:items]]
-            return some if len(value) <= items else [*some, f"... {len(value) - items} more"]
-        return value
-
-    def _count(self, characters: int) -> None:
-        self._left -= characters
-        if self._left < 0:
-            raise _TooMuch
+def _cut(value: Any, texts: int, items: int) -> Any:
+    if isinstance(value, str):
+        # Lines may stay. What moves, hides or reverses text is written out.
+        seen = "\n".join(plain(line) for line in value[:texts].split("\n"))
+        return seen if len(value) <= texts else seen + _MORE
+    if isinstance(value, dict):
+        pairs = islice(value.items(), items)
+        shown = {_cut(str(key), texts, items): _cut(one, texts, items) for key, one in pairs}
+        return shown if len(value) <= items else {**shown, "...": len(value) - items}
+    if isinstance(value, list):
+        some = [_cut(one, texts, items) for one in value[:items]]
+        return some if len(value) <= items else [*some, f"... {len(value) - items} more"]
+    return value
 
 
 def run_document(connection: Connection, view: RunView, state: str) -> dict[str, Any]:
@@ -428,7 +388,7 @@ def run_document(connection: Connection, view: RunView, state: str) -> dict[str,
         "run_id": result.run_id,
         "state": state,
         "error": result.error,
-        "waiting_for": waiting(connection, view),
+        "waiting_for": list_waiting(connection, view),
         "plan": view.plan.name,
         "goal": view.plan.goal,
         "user": view.user,
@@ -453,22 +413,22 @@ def run_document(connection: Connection, view: RunView, state: str) -> dict[str,
     return {key: value for key, value in document.items() if value not in (None, "", [])}
 
 
-def waiting(connection: Connection, view: RunView) -> list[dict[str, Any]]:
+def list_waiting(connection: Connection, view: RunView) -> list[dict[str, Any]]:
     """Return what a run waits for, each with what a person has to do about it."""
-    return [_waiting(connection, view, item) for item in view.result.waiting_for]
+    return [_describe_waiting(connection, view, item) for item in view.result.waiting_for]
 
 
-def _waiting(connection: Connection, view: RunView, item: Waiting) -> dict[str, Any]:
+def _describe_waiting(connection: Connection, view: RunView, item: Waiting) -> dict[str, Any]:
     found = {"kind": item.kind, "id": item.id, "step": item.step_id, "question": item.question}
     asked = next((one for one in view.interrupts if one.interrupt_id == item.id), None)
     mine = view.user == connection.settings.user
-    if item.kind == "question" and mine and not_answerable(view, item.id) is None and asked:
+    if item.kind == "question" and mine and why_not_answerable(view, item.id) is None and asked:
         return {**found, "answer_with": "answer_question", "answer_schema": asked.answer_schema}
     lines = list(waiting_lines(connection, view.result.run_id, item))
     return {**found, "a_person_has_to": lines}
 
 
-def not_answerable(view: RunView, question_id: str) -> str | None:
+def why_not_answerable(view: RunView, question_id: str) -> str | None:
     """Return why an assistant may not answer a question; ``None``: it may.
 
     It may answer what a step of the plan asks, unless that says ``by: people``. All else that waits
@@ -478,7 +438,9 @@ def not_answerable(view: RunView, question_id: str) -> str | None:
     asked = next((one for one in view.interrupts if one.interrupt_id == question_id), None)
     if asked is None:
         questions = [one.interrupt_id for one in view.interrupts]
-        there = ", ".join(one for one in questions if not_answerable(view, one) is None) or "none"
+        there = (
+            ", ".join(one for one in questions if why_not_answerable(view, one) is None) or "none"
+        )
         kind = next((one.kind for one in view.result.waiting_for if one.id == question_id), None)
         if kind == "question":
             return "a child run asks it: answer it there"
@@ -493,10 +455,3 @@ def not_answerable(view: RunView, question_id: str) -> str | None:
     if ask.by == "people":
         return "the plan has people answer it, and no assistant"
     return None
-
-
-def timeline(view: RunView) -> Iterator[dict[str, Any]]:
-    """Yield what has happened to a run, newest first: what does not fit is the oldest."""
-    for line in reversed(view.timeline):
-        told = {"at": line.at.isoformat(timespec="milliseconds"), "text": line.text}
-        yield told if line.step_id is None else {**told, "step": line.step_id}

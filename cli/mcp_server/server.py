@@ -1,4 +1,4 @@
-"""The MCP server: its tools, its resources, and what it refuses before it looks at anything.
+"""The MCP server: its tools, and what it refuses before it looks at anything.
 
 Imported when it is served: the SDK is an extra.
 """
@@ -13,21 +13,18 @@ from typing import Annotated, Any, Final
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, JsonValue
 
 from surehand.cli.mcp_server.runs import (
-    LARGEST_ANSWER,
-    LARGEST_RESOURCE,
     LONGEST_ERROR,
     ServedRuns,
-    bounded,
-    error_line,
+    bound_document,
+    write_error,
 )
 from surehand.process import VERSION
-from surehand.process.exits import NotFound, SurehandError
+from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.steering import CancelMode
 from surehand.workflows.plain_text import plain_line
 
@@ -44,6 +41,9 @@ _ANY_PLAN: Final = "A plan's name, as list_tools has it, or a plan as YAML or JS
 _READS: Final = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
+_ACTS: Final = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True
+)
 _RunId = Annotated[str, Field(description="The run's name or full id.")]
 
 
@@ -58,7 +58,6 @@ def make_server(runs: ServedRuns) -> MCPServer[Any]:
         middleware=[_bounded_requests],
     )
     _add_tools(server, runs)
-    _add_resources(server, runs)
     if runs.plans.inline:
         start = server._tool_manager.get_tool("start_run")
         assert start is not None
@@ -77,10 +76,7 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
         return await _answered(_at_once(runs.tools))
 
     @server.tool(
-        annotations=ToolAnnotations(
-            read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
-        ),
-        structured_output=False,
+        annotations=_ACTS.model_copy(update={"idempotent_hint": False}), structured_output=False
     )
     async def start_run(
         ctx: Context[Any, Any],
@@ -114,12 +110,7 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
         """List what waits for a person: approvals, which people decide, and questions."""
         return await _answered(runs.pending())
 
-    @server.tool(
-        annotations=ToolAnnotations(
-            read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True
-        ),
-        structured_output=False,
-    )
+    @server.tool(annotations=_ACTS, structured_output=False)
     async def answer_question(
         ctx: Context[Any, Any],
         run_id: _RunId,
@@ -132,12 +123,7 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
         value = arguments.get("answer", answer)
         return await _answered(runs.answer(run_id, question_id, value))
 
-    @server.tool(
-        annotations=ToolAnnotations(
-            read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=True
-        ),
-        structured_output=False,
-    )
+    @server.tool(annotations=_ACTS, structured_output=False)
     async def cancel_run(
         run_id: _RunId,
         mode: Annotated[
@@ -150,18 +136,6 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
         return await _answered(runs.cancel(run_id, mode, reason))
 
 
-def _add_resources(server: MCPServer[Any], runs: ServedRuns) -> None:
-    @server.resource("run://{id}", mime_type="application/json")
-    async def run(id: str) -> str:
-        """Return where a run stands."""
-        return await _read(runs.show(id))
-
-    @server.resource("run://{id}/events", mime_type="application/json")
-    async def events(id: str) -> str:
-        """Return what has happened to a run, newest first."""
-        return await _read(runs.events(id))
-
-
 async def _at_once(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return look()
 
@@ -169,25 +143,12 @@ async def _at_once(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 async def _answered(work: Awaitable[dict[str, Any]]) -> CallToolResult:
     """Return a tool's answer, or in one line why there is none."""
     try:
-        document, text = bounded(await work, LARGEST_ANSWER)
+        document, text = bound_document(await work)
     except SurehandError as error:
-        return _failed(error_line(error))
+        line = TextContent(type="text", text=write_error(error))
+        return CallToolResult(content=[line], is_error=True)
     shown = TextContent(type="text", text=text)
     return CallToolResult(content=[shown], structured_content=document)
-
-
-def _failed(line: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=line)], is_error=True)
-
-
-async def _read(work: Awaitable[dict[str, Any]]) -> str:
-    try:
-        _, text = bounded(await work, LARGEST_RESOURCE)
-    except NotFound as error:
-        raise ResourceNotFoundError(error_line(error)) from error
-    except SurehandError as error:
-        raise ResourceError(error_line(error)) from error
-    return text
 
 
 @asynccontextmanager

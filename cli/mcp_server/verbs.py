@@ -6,7 +6,6 @@ import hmac
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -17,7 +16,7 @@ from surehand.cli.options import Caller
 from surehand.cli.serving import in_url, is_loopback, parse_address, serve_app
 from surehand.client.messages import read_key
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.settings import NotLoaded, load_extra
+from surehand.process.settings import load_extra
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -71,7 +70,9 @@ async def serve(
     served = ServedPlans.read(plans, inline=any_plan)
     for file, why in served.left_out.items():
         caller.printer.warn(f"{file} is left out: {why}")
-    server = _sdk().make_server(ServedRuns(caller, served, all_runs))
+    need = "`mcp serve` needs the MCP SDK"
+    sdk = load_extra("surehand.cli.mcp_server.server", "mcp", need)
+    server = sdk.make_server(ServedRuns(caller, served, all_runs))
     if address is None:
         # Reading from stdin cannot be interrupted in any other way.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -81,16 +82,7 @@ async def serve(
     return ExitCode.DONE
 
 
-def _sdk() -> ModuleType:
-    """Return what needs the SDK, which is an extra."""
-    try:
-        return load_extra("surehand.cli.mcp_server.server", "mcp")
-    except NotLoaded as error:
-        raise WrongUse(f"`mcp serve` needs the MCP SDK: {error}") from error
-
-
 def _token(caller: Caller, name: str) -> bytes:
-    """Return the token in a variable."""
     value = caller.environment.get(name, "")
     if not value:
         raise WrongUse(f"--token-env {name}: {name} is not set")

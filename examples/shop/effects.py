@@ -69,15 +69,11 @@ def _refund(connection: Connection, body: RefundBody, half: bool) -> Applied | R
         "amount": _part_of(body.amount, half),
         "currency": body.currency,
     }
-    connection.execute(
-        "INSERT INTO refunds VALUES (:refund_id, :order_id, :amount, :currency, :reason)",
-        {**receipt, "reason": body.reason},
-    )
     return Applied(receipt, body.order_id)
 
 
 def _cancel_refund(connection: Connection, body: CancelRefundBody, half: bool) -> Applied | Refused:
-    refund = _one(connection, "SELECT * FROM refunds WHERE refund_id = ?", body.refund_id)
+    refund = _find_receipt(connection, "refund_id", body.refund_id)
     if refund is None:
         return Refused(404, "refund_not_found", f"there is no refund {body.refund_id}")
     receipt = {
@@ -85,48 +81,28 @@ def _cancel_refund(connection: Connection, body: CancelRefundBody, half: bool) -
         "refund_id": body.refund_id,
         "amount": _part_of(Decimal(refund["amount"]), half),
     }
-    connection.execute(
-        "INSERT INTO refund_cancellations VALUES (:cancellation_id, :refund_id, :amount)", receipt
-    )
     return Applied(receipt, refund["order_id"])
 
 
 def _send_mail(connection: Connection, body: MailBody, half: bool) -> Applied | Refused:
-    mail_id = new_id("mail")
-    connection.execute(
-        "INSERT INTO mails VALUES (:mail_id, :order_id, :kind, :to, :subject, :body, :delivered)",
-        {"mail_id": mail_id, **body.model_dump(), "delivered": not half},
-    )
-    return Applied({"mail_id": mail_id, "to": body.to}, body.order_id)
+    return Applied({"mail_id": new_id("mail"), "to": body.to}, body.order_id)
 
 
 def _restock(connection: Connection, body: RestockBody, half: bool) -> Applied | Refused:
     if _one(connection, "SELECT 1 FROM orders WHERE order_id = ?", body.order_id) is None:
         return Refused(404, "order_not_found", f"there is no order {body.order_id}")
     lines = _lines([line.model_dump() for line in body.lines], half)
-    restock_id = new_id("restock")
-    connection.execute(
-        "INSERT INTO restocks VALUES (?, ?, ?)", (restock_id, body.order_id, json.dumps(lines))
-    )
-    _move(connection, lines, sign=1)
-    return Applied(
-        {"restock_id": restock_id, "order_id": body.order_id, "lines": lines}, body.order_id
-    )
+    receipt = {"restock_id": new_id("restock"), "order_id": body.order_id, "lines": lines}
+    return Applied(receipt, body.order_id)
 
 
 def _undo_restock(connection: Connection, body: UndoRestockBody, half: bool) -> Applied | Refused:
-    restock = _one(connection, "SELECT * FROM restocks WHERE restock_id = ?", body.restock_id)
+    restock = _find_receipt(connection, "restock_id", body.restock_id)
     if restock is None:
         return Refused(404, "restock_not_found", f"there is no restock {body.restock_id}")
-    lines = _lines(json.loads(restock["lines"]), half)
-    undo_id = new_id("undo")
-    connection.execute(
-        "INSERT INTO restock_undos VALUES (?, ?, ?)", (undo_id, body.restock_id, json.dumps(lines))
-    )
-    _move(connection, lines, sign=-1)
-    return Applied(
-        {"undo_id": undo_id, "restock_id": body.restock_id, "lines": lines}, restock["order_id"]
-    )
+    lines = _lines(restock["lines"], half)
+    receipt = {"undo_id": new_id("undo"), "restock_id": body.restock_id, "lines": lines}
+    return Applied(receipt, restock["order_id"])
 
 
 def _close_ticket(connection: Connection, body: CloseTicketBody, half: bool) -> Applied | Refused:
@@ -170,21 +146,21 @@ def _one(connection: Connection, statement: str, value: str) -> Row | None:
     return row
 
 
+def _find_receipt(connection: Connection, field: str, id_: str) -> dict[str, Any] | None:
+    """Return the receipt of the effect that an id names; what undoes it names the same id."""
+    row = connection.execute(
+        "SELECT receipt FROM effects WHERE json_extract(receipt, '$.' || ?) = ? ORDER BY effect_id",
+        (field, id_),
+    ).fetchone()
+    return None if row is None else json.loads(row["receipt"])
+
+
 def _part_of(amount: Decimal, half: bool) -> str:
     return str(to_cents(amount / 2 if half else amount))
 
 
 def _lines(lines: list[dict[str, Any]], half: bool) -> list[dict[str, Any]]:
     return [{**line, "quantity": line["quantity"] // 2} for line in lines] if half else lines
-
-
-def _move(connection: Connection, lines: list[dict[str, Any]], sign: int) -> None:
-    for line in lines:
-        connection.execute(
-            "INSERT INTO stock VALUES (?, ?) "
-            "ON CONFLICT (sku) DO UPDATE SET quantity = quantity + excluded.quantity",
-            (line["sku"], sign * line["quantity"]),
-        )
 
 
 @dataclass(frozen=True)

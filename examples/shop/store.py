@@ -87,53 +87,16 @@ class CloseTicketBody(Body):
     ticket_id: str
 
 
+#: All else that the shop has is what its effects come to.
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS orders (
     order_id TEXT PRIMARY KEY,
     status TEXT NOT NULL CHECK (status IN ('paid', 'shipped', 'refunded')),
     currency TEXT NOT NULL,
     customer_email TEXT NOT NULL,
-    lines TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS payments (
-    payment_id TEXT PRIMARY KEY,
-    order_id TEXT NOT NULL REFERENCES orders,
-    amount TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS refunds (
-    refund_id TEXT PRIMARY KEY,
-    order_id TEXT NOT NULL REFERENCES orders,
-    amount TEXT NOT NULL,
-    currency TEXT NOT NULL,
-    reason TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS refund_cancellations (
-    cancellation_id TEXT PRIMARY KEY,
-    refund_id TEXT NOT NULL REFERENCES refunds,
-    amount TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS mails (
-    mail_id TEXT PRIMARY KEY,
-    order_id TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    recipient TEXT NOT NULL,
-    subject TEXT NOT NULL,
-    body TEXT NOT NULL,
-    delivered INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS stock (
-    sku TEXT PRIMARY KEY,
-    quantity INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS restocks (
-    restock_id TEXT PRIMARY KEY,
-    order_id TEXT NOT NULL REFERENCES orders,
-    lines TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS restock_undos (
-    undo_id TEXT PRIMARY KEY,
-    restock_id TEXT NOT NULL REFERENCES restocks,
-    lines TEXT NOT NULL
+    lines TEXT NOT NULL,
+    paid TEXT NOT NULL,
+    refunded_by_hand TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS tickets (
     ticket_id TEXT PRIMARY KEY,
@@ -164,49 +127,35 @@ def new_id(kind: str) -> str:
     return f"{kind}-{uuid4().hex[:12]}"
 
 
-def lines_json(lines: tuple[Line, ...]) -> str:
-    """Return order lines as they are stored."""
-    return json.dumps([line.model_dump() for line in lines])
-
-
-def add_order(connection: sqlite3.Connection, order: NewOrder) -> str:
+def add_order(connection: Connection, order: NewOrder, refunded_by_hand: str = "0.00") -> str:
     """Create a paid order and return its id; ``sqlite3.IntegrityError`` if the id is taken."""
     order_id = order.order_id or new_id("order")
     # An article of its own by default, so that runs on different orders never share a stock count.
     lines = order.lines or (Line(sku=f"article-of-{order_id}", quantity=2),)
     connection.execute(
-        "INSERT INTO orders VALUES (?, ?, ?, ?, ?)",
-        (order_id, order.status, order.currency, order.customer_email, lines_json(lines)),
+        "INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(order_id, order.status, order.currency, order.customer_email),
+            *(json.dumps([line.model_dump() for line in lines]), str(order.paid)),
+            refunded_by_hand,
+        ),
     )
-    connection.execute(
-        "INSERT INTO payments VALUES (?, ?, ?)", (new_id("payment"), order_id, str(order.paid))
-    )
-    for line in lines:
-        connection.execute("INSERT OR IGNORE INTO stock VALUES (?, 10)", (line.sku,))
     return order_id
 
 
-def _seed(connection: sqlite3.Connection) -> None:
+def _seed(connection: Connection) -> None:
     if connection.execute("SELECT 1 FROM orders").fetchone() is not None:
         return
-    lamp = Line(sku="desk-lamp", quantity=2)
-    chair = Line(sku="office-chair", quantity=1)
-    # An order for each example: a business key is used once.
-    for order_id, status, paid, line in (
-        ("order-1001", "paid", "120.00", lamp),
-        ("order-1004", "paid", "120.00", lamp),
-        ("order-1005", "paid", "120.00", lamp),
-        ("order-1006", "paid", "120.00", lamp),
-        ("order-1002", "refunded", "80.00", lamp),
-        ("order-1003", "shipped", "349.90", chair),
+    # An order for each example: a business key is used once. One was refunded by hand, long before
+    # any agent: there is nothing left to refund.
+    for order_id, status, paid, by_hand, sku in (
+        *((f"order-100{n}", "paid", "120.00", "0.00", "desk-lamp") for n in (1, 4, 5, 6)),
+        ("order-1002", "refunded", "80.00", "80.00", "desk-lamp"),
+        ("order-1003", "shipped", "349.90", "0.00", "office-chair"),
     ):
-        order = {"order_id": order_id, "status": status, "paid": paid, "lines": [line]}
-        add_order(connection, NewOrder.model_validate(order))
-    # Refunded by hand, long before any agent: there is nothing left to refund.
-    connection.execute(
-        "INSERT INTO refunds VALUES (?, 'order-1002', '80.00', 'EUR', 'damaged')",
-        (new_id("refund"),),
-    )
+        lines = [{"sku": sku, "quantity": 1 if sku == "office-chair" else 2}]
+        order = {"order_id": order_id, "status": status, "paid": paid, "lines": lines}
+        add_order(connection, NewOrder.model_validate(order), by_hand)
     connection.execute("INSERT INTO tickets VALUES ('ticket-77', 'open'), ('ticket-78', 'locked')")
 
 
@@ -221,7 +170,7 @@ class Store:
         self,
         path: Path,
         tables: str = TABLES,
-        seed: Callable[[sqlite3.Connection], None] = _seed,
+        seed: Callable[[Connection], None] = _seed,
     ) -> None:
         """Open the file of a service."""
         # Autocommit: transactions are begun and ended by transaction() alone.
@@ -233,7 +182,7 @@ class Store:
             seed(connection)
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[Connection]:
         """Commit what the block does, or nothing of it."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
@@ -247,72 +196,76 @@ class Store:
 def order_view(store: Store, order_id: str) -> dict[str, Any] | None:
     """Return an order with what was paid and refunded for it, or ``None``."""
     with store.transaction() as connection:
-        return _order(connection, order_id)
+        row = connection.execute("SELECT * FROM orders WHERE order_id = ?", (order_id,)).fetchone()
+        return None if row is None else _order(row, _effects(connection, order_id))
 
 
 def world(store: Store, order_id: str | None = None) -> dict[str, Any]:
     """Return a snapshot, of all or of one order, that compares equal between two runs.
 
     It has no ids the shop made up and no times, and lists are sorted. Stock is given for the
-    articles of the orders in the snapshot.
+    articles of the orders in the snapshot, of each of which there were ten.
     """
     with store.transaction() as connection:
-        ids = [row["order_id"] for row in connection.execute("SELECT order_id FROM orders")]
-        orders = [_order(connection, one) for one in ids if order_id in (None, one)]
-        skus = {line["sku"] for order in orders if order for line in order["lines"]}
-        stock = {row["sku"]: row["quantity"] for row in connection.execute("SELECT * FROM stock")}
+        effects, rows = _effects(connection, order_id), connection.execute("SELECT * FROM orders")
+        all_effects = _effects(connection, None)
+        orders = [
+            _order(row, [one for one in all_effects if one["about"] == row["order_id"]])
+            for row in rows
+            if order_id in (None, row["order_id"])
+        ]
         tickets = connection.execute("SELECT * FROM tickets ORDER BY ticket_id").fetchall()
-        return {
-            "orders": orders,
-            "refunds": _rows(
-                connection,
-                "SELECT order_id, amount, currency, reason, (SELECT count(*) "
-                "FROM refund_cancellations c WHERE c.refund_id = r.refund_id) AS cancellations "
-                "FROM refunds r",
-                order_id,
-            ),
-            "restocks": _rows(
-                connection,
-                "SELECT order_id, lines, (SELECT count(*) "
-                "FROM restock_undos u WHERE u.restock_id = r.restock_id) AS undos "
-                "FROM restocks r",
-                order_id,
-            ),
-            "mails": _rows(
-                connection,
-                "SELECT order_id, kind, recipient, subject, body, delivered FROM mails",
-                order_id,
-            ),
-            "stock": {sku: stock[sku] for sku in sorted(skus)},
-            "tickets": {row["ticket_id"]: row["status"] for row in tickets},
-        }
+    stock = dict.fromkeys((line["sku"] for one in orders for line in one["lines"]), 10)
+    for one in all_effects:
+        sign = {"restocks": 1, "restock_undos": -1}.get(one["endpoint"])
+        for line in one["receipt"]["lines"] if sign else ():
+            if line["sku"] in stock:
+                stock[line["sku"]] += sign * line["quantity"]
 
+    def undone(endpoint: str, field: str, id_: str) -> int:
+        return sum(one["endpoint"] == endpoint and one["receipt"][field] == id_ for one in effects)
 
-def _order(connection: Connection, order_id: str) -> dict[str, Any] | None:
-    order = connection.execute("SELECT * FROM orders WHERE order_id = ?", (order_id,)).fetchone()
-    if order is None:
-        return None
-    paid = _amounts(connection, "SELECT amount FROM payments WHERE order_id = ?", order_id)
-    refunded = _amounts(connection, "SELECT amount FROM refunds WHERE order_id = ?", order_id)
-    cancelled = _amounts(
-        connection,
-        "SELECT c.amount FROM refund_cancellations c JOIN refunds r USING (refund_id) "
-        "WHERE r.order_id = ?",
-        order_id,
-    )
+    def listed(endpoint: str, *fields: str) -> list[dict[str, Any]]:
+        found = []
+        for one in effects:
+            if one["endpoint"] == endpoint:
+                said = {**one["body"], **one["receipt"], "delivered": not one["half"]}
+                shown = {"order_id": one["about"], **{name: said[name] for name in fields}}
+                if endpoint == "refunds":
+                    id_ = said["refund_id"]
+                    shown["cancellations"] = undone("refund_cancellations", "refund_id", id_)
+                elif endpoint == "restocks":
+                    id_ = said["restock_id"]
+                    shown["undos"] = undone("restock_undos", "restock_id", id_)
+                found.append(shown)
+        return sorted(found, key=lambda shown: json.dumps(shown, sort_keys=True))
+
     return {
-        **dict(order),
-        "lines": json.loads(order["lines"]),
-        "paid": str(total(paid)),
-        "refunded": str(total(refunded) - total(cancelled)),
+        "orders": orders,
+        "refunds": listed("refunds", "amount", "currency", "reason"),
+        "restocks": listed("restocks", "lines"),
+        "mails": listed("mails", "kind", "to", "subject", "body", "delivered"),
+        "stock": dict(sorted(stock.items())),
+        "tickets": {row["ticket_id"]: row["status"] for row in tickets},
     }
 
 
-def _amounts(connection: Connection, statement: str, order_id: str) -> list[str]:
-    return [row["amount"] for row in connection.execute(statement, (order_id,))]
+def _effects(connection: Connection, order_id: str | None) -> list[dict[str, Any]]:
+    rows = connection.execute(
+        "SELECT endpoint, about, body, receipt, half FROM effects WHERE ? IS NULL OR about = ?",
+        (order_id, order_id),
+    )
+    return [
+        {**dict(row), "body": json.loads(row["body"]), "receipt": json.loads(row["receipt"])}
+        for row in rows
+    ]
 
 
-def _rows(connection: Connection, statement: str, order_id: str | None) -> list[dict[str, Any]]:
-    rows = [dict(row) for row in connection.execute(statement)]
-    wanted = [row for row in rows if order_id in (None, row["order_id"])]
-    return sorted(wanted, key=lambda row: json.dumps(row, sort_keys=True))
+def _order(row: sqlite3.Row, effects: list[dict[str, Any]]) -> dict[str, Any]:
+    order = dict(row)
+    by_hand, amounts = order.pop("refunded_by_hand"), dict[str, list[str]]()
+    for one in effects:
+        amounts.setdefault(one["endpoint"], []).append(one["receipt"].get("amount", "0"))
+    paid_back = total([by_hand, *amounts.get("refunds", ())])
+    cancelled = total(amounts.get("refund_cancellations", ()))
+    return {**order, "lines": json.loads(row["lines"]), "refunded": str(paid_back - cancelled)}

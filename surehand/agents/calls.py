@@ -1,4 +1,7 @@
-"""What plans may name, what a model is told, and what becomes of its calls, for all frameworks."""
+"""What all frameworks share: agents by name, how models are asked, what becomes of their calls.
+
+A framework is imported when one of its models is first asked: each is an extra of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,30 @@ import asyncio
 import importlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from pydantic import JsonValue
 from pydantic_core import to_json
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.workflow import in_workflow
 
+from surehand.activities.effects.model_turns import AskModel, Said, Tell, TurnRequest
+from surehand.activities.tools.failures import (
+    DependencyDown,
+    Permanent,
+    RateLimited,
+    ToolFault,
+    Transient,
+    retry_after,
+)
 from surehand.workflows.contracts.values import ARTIFACT, as_artifact
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.provider_names import provider_names
 from surehand.workflows.run.code_run import StepFailed, StepMaker
 
 #: What frameworks are made of, which a workflow's sandbox would load anew for each run, or refuse.
@@ -125,8 +141,11 @@ def secret_in(value: object, path: str = "") -> str | None:
     return None
 
 
-def refusal_of_secret(path: str) -> str:
-    """Return what somebody is told whose turn would be recorded with a secret in it."""
+def find_secret_problem(value: object) -> str | None:
+    """Return why a turn with these settings is refused, ``None``: it may be taken."""
+    path = secret_in(value)
+    if path is None:
+        return None
     return (
         f"{path} would be recorded with the turn, in plain: give it to the model or its client,"
         " where the worker makes it"
@@ -134,7 +153,6 @@ def refusal_of_secret(path: str) -> str:
 
 
 def prompt_of(plan: Plan) -> str:
-    """Return what an agent is told of a plan."""
     if not plan.input:
         return plan.goal
     return f"{plan.goal}\n\nInput:\n{to_json(plan.input).decode()}"
@@ -150,6 +168,27 @@ def stay_on_one_thread() -> None:
 
 async def _run_here(executor: Any, function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
+
+
+@contextmanager
+def fail_run() -> Iterator[None]:
+    """Have the run fail where an agent has; otherwise Temporal would try its code for ever."""
+    try:
+        yield
+    except (StepFailed, FailureError):
+        raise
+    except Exception as error:
+        if isinstance(error.__cause__, StepFailed):  # of a tool: the SDK says which
+            raise error.__cause__ from error
+        # What the model has said is recorded, and would lead to it again.
+        raise StepFailed(f"{type(error).__name__}: {error}", called=False) from error
+
+
+async def offer_tools(steps: StepMaker, patterns: Iterable[str]) -> dict[str, Any]:
+    """Return tools of the run, by the names that models know."""
+    definitions = await steps.tools(*patterns)
+    theirs = provider_names(one.name for one in definitions)
+    return {theirs[one.name]: one for one in definitions}
 
 
 class PlacedCall(NamedTuple):
@@ -294,3 +333,50 @@ def provider_tool(name: str, place: str) -> str:
         f"tool {name!r} is run by the provider, and nobody can approve what it does. Name it in"
         f" {place} if it changes nothing"
     )
+
+
+#: How long to wait where a provider says only that it was asked too often.
+PAUSE: Final = timedelta(seconds=30)
+
+
+def make_rate_limited(text: str, named: str | None) -> RateLimited:
+    """Return the failure, with the pause of its ``Retry-After``."""
+    return RateLimited(text, PAUSE if named is None else retry_after(named, datetime.now(UTC)))
+
+
+def read_status(text: str, status: int, retry_after: str | None) -> ToolFault:
+    """Return the failure that a status of HTTP means."""
+    if status == 429:
+        return make_rate_limited(text, retry_after)
+    if status in (503, 529):
+        return DependencyDown(text)
+    if status >= 500 or status in (408, 409):
+        return Transient(text)
+    return Permanent(text)
+
+
+def price_turn(provider: str, model: str, usage: dict[str, int]) -> Decimal:
+    from genai_prices import Usage, calc_price  # of the frameworks' extras
+
+    try:
+        return calc_price(Usage(**usage), model, provider_id=provider).total_price
+    except (LookupError, ValueError):
+        return Decimal(0)
+
+
+def _import_asker(framework: str) -> AskModel:
+    async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
+        try:
+            module = importlib.import_module(f"surehand.agents.{framework.replace('-', '_')}")
+        except ImportError as error:
+            remedy = f"pip install 'surehand[{framework}]' for the worker"
+            raise Permanent(f"{framework} cannot be imported ({error}): {remedy}") from error
+        said: Said = await module.ask(asked, tell)
+        return said
+
+    return ask
+
+
+FRAMEWORKS: Final = {
+    name: _import_asker(name) for name in ("pydantic-ai", "openai-agents", "langchain")
+}

@@ -49,18 +49,19 @@ from surehand.agents.calls import (
     OUTSIDE,
     call_for_model,
     call_human,
+    find_secret_problem,
     is_told_by_people,
+    make_rate_limited,
     named,
+    offer_tools,
     own_tool,
     place_calls,
+    price_turn,
     provider_tool,
-    refusal_of_secret,
-    secret_in,
+    read_status,
 )
-from surehand.agents.models import answered, cost, rate_limited
 from surehand.workflows.identity import NotCanonical, canonical_json
 from surehand.workflows.plain_text import plain
-from surehand.workflows.provider_names import provider_names
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepMaker, current_steps
 
 FRAMEWORK: Final = "langchain"
@@ -222,10 +223,9 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
                     " which it is recognised when the node runs again"
                 )
         if known_as not in graph.told:
-            names = provider_names(one.name for one in await steps.tools(*self._names))
-            tool = next((ours for ours, theirs in names.items() if theirs == called), None)
+            tool = (await offer_tools(steps, self._names)).get(called)
             if tool is not None:
-                told = await call_for_model(steps, tool, dict(call["args"]), step_id)
+                told = await call_for_model(steps, tool.name, dict(call["args"]), step_id)
             elif called in self._human:
                 told = await call_human(steps, called, dict(call["args"]), step_id)
             else:  # what wraps the call has named another tool
@@ -242,7 +242,6 @@ class _StepTool(BaseTool):
     make_call: Callable[[ToolCall], Awaitable[ToolMessage]]
 
     async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> ToolMessage:
-        """Make a call."""
         return await self.make_call(input)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
@@ -270,10 +269,9 @@ async def tools(*names: str) -> list[dict[str, Any]]:
         LangChainException: This code is of no run.
     """
     steps, graph = _here()
-    definitions = await steps.tools(*names)
-    theirs = provider_names(one.name for one in definitions)
-    graph.ours |= {*theirs.values()}
-    return [_function(theirs[one.name], one.description, one.params_schema) for one in definitions]
+    offered = await offer_tools(steps, names)
+    graph.ours |= offered.keys()
+    return [_function(name, one.description, one.params_schema) for name, one in offered.items()]
 
 
 def _function(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -323,8 +321,7 @@ def model_named(name: str) -> BaseChatModel:
     return made
 
 
-def bound(name: str, setup: Setup) -> Runnable[Any, AIMessage]:
-    """Return a model with its tools and settings."""
+def bind_model(name: str, setup: Setup) -> Runnable[Any, AIMessage]:
     asked = model_named(name)
     if setup.tools:
         return asked.bind_tools(setup.tools, **setup.settings)
@@ -370,13 +367,12 @@ class RecordedModel(BaseChatModel):
         run_manager: Any = None,
         **kwargs: Any,
     ) -> ChatResult:
-        """Take a turn, or take what it was told."""
         offered = kwargs.pop("tools", [])
         if stop is not None:
             kwargs["stop"] = stop
         setup = Setup(tools=offered, settings=kwargs)
         if current_steps() is None:
-            said = await bound(self.model, setup).ainvoke(messages)
+            said = await bind_model(self.model, setup).ainvoke(messages)
         else:
             said = await self._turn(messages, setup)
         return ChatResult(generations=[ChatGeneration(message=said)])
@@ -389,8 +385,8 @@ class RecordedModel(BaseChatModel):
         except PydanticSerializationError as error:
             raise LangChainException(f"a setting of the model is no JSON: {error}") from error
         hosted = [one for one in setup.tools if one.get("type") != "function"]
-        if (found := secret_in({"settings": setup.settings, "tools": hosted})) is not None:
-            raise LangChainException(refusal_of_secret(found))
+        if problem := find_secret_problem({"settings": setup.settings, "tools": hosted}):
+            raise LangChainException(problem)
         known_by = to_json([*_said(messages, graph.ours)], fallback=repr).decode()
         task = _task()
         if (turn := graph.said_before(task, known_by)) is not None:
@@ -426,7 +422,6 @@ class RecordedModel(BaseChatModel):
         return response.model_copy()
 
     def astream(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse to stream inside a run."""
         if current_steps() is not None:
             raise LangChainException("inside a run use ainvoke(); a turn is not streamed")
         return super().astream(*args, **kwargs)
@@ -457,7 +452,6 @@ def _said(messages: Sequence[BaseMessage], ours: Set[str]) -> Iterator[Any]:
 
 
 def _is_hosted(tool: Any) -> bool:
-    """Return whether a model's provider runs a tool itself."""
     return isinstance(tool, dict) and tool.keys().isdisjoint(_FUNCTION)
 
 
@@ -526,7 +520,10 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     """Ask a model. Raises ``ToolFault``."""
     setup = Setup.model_validate_json(asked.setup)
     messages = [MESSAGE.validate_json(message) for message in asked.messages]
-    model = _bound(asked.model, setup)
+    try:
+        model = bind_model(asked.model, setup)
+    except Exception as error:
+        raise Permanent(f"model {asked.model!r}: {type(error).__name__}: {error}") from error
     try:
         if tell is None:
             response = await model.ainvoke(messages)
@@ -573,15 +570,7 @@ def _cost(name: str, response: AIMessage) -> Decimal:
         "cache_write_tokens": sum(filter(None, written)),
     }
     asked = said.get("model_name") or said.get("model") or model
-    return cost(said.get("model_provider") or provider, asked, usage)
-
-
-def _bound(name: str, setup: Setup) -> Runnable[Any, AIMessage]:
-    """Return a model with its tools and settings. Raises ``Permanent``."""
-    try:
-        return bound(name, setup)
-    except Exception as error:
-        raise Permanent(f"model {name!r}: {type(error).__name__}: {error}") from error
+    return price_turn(said.get("model_provider") or provider, asked, usage)
 
 
 def _fault(error: Exception) -> Exception:
@@ -589,10 +578,10 @@ def _fault(error: Exception) -> Exception:
     response = getattr(error, "response", None)
     headers = getattr(response, "headers", None) or {}
     if isinstance(error, exceptions.ModelRateLimitError):
-        return rate_limited(text, headers.get("retry-after"))
+        return make_rate_limited(text, headers.get("retry-after"))
     for status in (getattr(error, "status_code", None), getattr(response, "status_code", None)):
         if isinstance(status, int):
-            return answered(text, status, headers.get("retry-after"))
+            return read_status(text, status, headers.get("retry-after"))
     # A provider's package has no status then: it was not reached, or did not answer in time.
     kinds = {one.__name__ for one in type(error).__mro__}
     if isinstance(error, TimeoutError) or kinds & _TIMEOUTS:

@@ -21,9 +21,15 @@ from langgraph.types import Command, Interrupt
 from langsmith.run_helpers import tracing_context
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
-from temporalio.exceptions import FailureError
 
-from surehand.agents.calls import named, own_tool, prompt_of, question_of, stay_on_one_thread
+from surehand.agents.calls import (
+    fail_run,
+    named,
+    own_tool,
+    prompt_of,
+    question_of,
+    stay_on_one_thread,
+)
 from surehand.agents.langchain import FRAMEWORK, GRAPH, MESSAGE, Graph, unrecorded
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import StepFailed, StepMaker, current_steps
@@ -100,8 +106,8 @@ async def _run(
         "configurable": {"thread_id": FRAMEWORK},
     }
     config = merge_configs(config, inside)
-    try:
-        _look_at(graph)
+    with fail_run():
+        _require_recorded(graph)
         held = graph.copy({"checkpointer": InMemorySaver(serde=_AsTheyAre())})
         with tracing_context(enabled=False):  # traces have times, and are sent by a thread
             while True:
@@ -113,14 +119,9 @@ async def _run(
                 waiting = sorted(interrupts, key=lambda one: _question(one.value))
                 asked = Command(resume={one.id: await _answer(steps, one) for one in waiting})
                 of_run.begin_again()
-    except (StepFailed, FailureError):
-        raise
-    except Exception as error:
-        # What the model has said is recorded, and would lead to it again.
-        raise StepFailed(f"{type(error).__name__}: {error}", called=False) from error
 
 
-def _look_at(graph: Any) -> None:
+def _require_recorded(graph: Any) -> None:
     """Refuse a graph that reaches what the run has not recorded, or that stops halfway."""
     if not isinstance(graph, Pregel):
         raise LangChainException(f"a {type(graph).__name__} is no compiled graph")
@@ -159,22 +160,18 @@ class _Guard(BaseCallbackHandler):
         self._graph = graph
 
     def on_chat_model_start(self, serialized: Any, messages: Any, **given: Any) -> None:
-        """Refuse a chat model that records nothing."""
         if (given.get("invocation_params") or {}).get("_type") != FRAMEWORK:
             raise LangChainException(unrecorded("a chat model"))
 
     def on_llm_start(self, serialized: Any, prompts: Any, **given: Any) -> None:
-        """Refuse another model."""
         raise LangChainException(unrecorded("a model"))
 
     def on_tool_start(self, serialized: Any, input_str: str, **given: Any) -> None:
-        """Refuse a tool that the graph calls in a way of its own."""
         name = (serialized or {}).get("name", "")
         if name not in self._graph.own:
             raise LangChainException(own_tool(name, "own=[...]"))
 
     def on_retriever_start(self, serialized: Any, query: str, **given: Any) -> None:
-        """Refuse a retriever."""
         raise LangChainException(
             "a retriever reads what the run has not recorded: make it a tool of Surehand's"
         )

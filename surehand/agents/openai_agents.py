@@ -14,45 +14,15 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
+import agents
 import anyio._backends._asyncio  # noqa: F401  # lazily imported, it would be in a workflow
 import openai
-from agents import (
-    Agent,
-    AgentOutputSchemaBase,
-    AgentsException,
-    CodeInterpreterTool,
-    FileSearchTool,
-    FunctionTool,
-    Handoff,
-    HostedMCPTool,
-    ImageGenerationTool,
-    Model,
-    ModelBehaviorError,
-    ModelProvider,
-    ModelResponse,
-    ModelSettings,
-    ModelTimeoutError,
-    ModelTracing,
-    MultiProvider,
-    RunConfig,
-    RunContextWrapper,
-    RunHooks,
-    Runner,
-    RunState,
-    Tool,
-    ToolApprovalItem,
-    TResponseInputItem,
-    Usage,
-    UserError,
-    WebSearchTool,
-)
 from agents.run_config import CallModelData, ModelInputData
 from agents.tool import set_function_tool_failure_error_function
 from agents.tool_context import ToolContext
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json, to_json, to_jsonable_python
-from temporalio.exceptions import FailureError
 
 from surehand.activities.effects.model_turns import Said, Tell, TurnRequest
 from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
@@ -62,32 +32,33 @@ from surehand.agents.calls import (
     ask_to_call,
     call_for_model,
     call_human,
+    fail_run,
+    find_secret_problem,
     is_told_by_people,
     named,
+    offer_tools,
     own_tool,
     place_calls,
+    price_turn,
     prompt_of,
     provider_tool,
-    refusal_of_secret,
-    secret_in,
+    read_status,
     stay_on_one_thread,
 )
-from surehand.agents.models import answered, cost
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.provider_names import provider_names
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepFailed, StepMaker, current_steps
 
 FRAMEWORK: Final = "openai-agents"
-RESPONSE: Final = TypeAdapter(ModelResponse)
+RESPONSE: Final = TypeAdapter(agents.ModelResponse)
 #: Tools that the provider itself runs, and of which it needs no more than their settings.
 HOSTED: Final[dict[str, type[Any]]] = {
     one.__name__: one
     for one in (
-        *(WebSearchTool, FileSearchTool, CodeInterpreterTool),
-        *(ImageGenerationTool, HostedMCPTool),
+        *(agents.WebSearchTool, agents.FileSearchTool, agents.CodeInterpreterTool),
+        *(agents.ImageGenerationTool, agents.HostedMCPTool),
     )
 }
-_PROVIDER: Final = MultiProvider()
+_PROVIDER: Final = agents.MultiProvider()
 
 
 class OfferedTool(BaseModel):
@@ -127,7 +98,7 @@ class Setup(BaseModel):
 
 
 @dataclass
-class SurehandAgent(Agent[Any]):
+class SurehandAgent(agents.Agent[Any]):
     """An agent that may call tools of the run that it is run in.
 
     Outside of a run they refuse to be called: without a ledger nothing would keep them from
@@ -147,56 +118,44 @@ class SurehandAgent(Agent[Any]):
     human: bool = False
     """Whether it may also ask a human (``ask_human``), and give up (``give_up``)."""
 
-    async def get_all_tools(self, run_context: RunContextWrapper[Any]) -> list[Tool]:
-        """Return the run's tools, and the agent's own."""
-        human = [_offer(_HumanTool, *tool, call_human, tool.name) for tool in HUMAN_TOOLS.values()]
+    async def get_all_tools(self, run_context: agents.RunContextWrapper[Any]) -> list[agents.Tool]:
+        human = [_make_tool(_HumanTool, *one, call_human, one.name) for one in HUMAN_TOOLS.values()]
         ours = [*await tools(*self.run_tools), *(human if self.human else ())]
         return [*ours, *await super().get_all_tools(run_context)]
 
 
-class RunTool(FunctionTool):
+class RunTool(agents.FunctionTool):
     """A tool of the run."""
 
 
-class _HumanTool(FunctionTool):
+class _HumanTool(agents.FunctionTool):
     """``ask_human``, ``give_up``: what it returns is a human's word."""
 
 
-async def tools(*names: str) -> list[FunctionTool]:
+async def tools(*names: str) -> list[agents.FunctionTool]:
     """Return tools of the run that this code is of, for an agent that is made inside it.
 
     Args:
         names: The tools, by name or by a pattern with ``*`` and ``?``.
 
     Raises:
-        UserError: This code is of no run.
+        agents.UserError: This code is of no run.
     """
-    definitions = await _steps().tools(*names)
-    theirs = provider_names(one.name for one in definitions)
+    offered = await offer_tools(_steps(), names)
     return [
-        _offer(
-            *(RunTool, theirs[one.name], one.description, one.params_schema),
-            *(call_for_model, one.name),
-        )
-        for one in definitions
+        _make_tool(RunTool, name, one.description, one.params_schema, call_for_model, one.name)
+        for name, one in offered.items()
     ]
 
 
-def _offer(
-    kind: type[FunctionTool],
+def _make_tool(
+    kind: type[agents.FunctionTool],
     name: str,
     description: str,
     schema: dict[str, Any],
     make: Callable[..., Awaitable[Any]],
     called: str,
-) -> FunctionTool:
-    tool = kind(name, description, schema, _caller(make, called), strict_json_schema=False)
-    # Otherwise the SDK tells the model of a call that is cancelled, and goes on.
-    set_function_tool_failure_error_function(tool, None)
-    return tool
-
-
-def _caller(make: Callable[..., Awaitable[Any]], tool: str) -> Any:
+) -> agents.FunctionTool:
     async def call(context: ToolContext[Any], arguments: str) -> str:
         steps = _steps()
         step_id = steps.places.get(context.tool_call_id)
@@ -205,17 +164,22 @@ def _caller(make: Callable[..., Awaitable[Any]], tool: str) -> Any:
         except (ValueError, RecursionError) as error:
             params = error
         if isinstance(params, dict):
-            told = await make(steps, tool, params, step_id)
+            told = await make(steps, called, params, step_id)
         else:
             reason = f"its arguments are no JSON object: {arguments[:200]}"
-            await steps.refuse(tool, reason, id=step_id)
+            await steps.refuse(called, reason, id=step_id)
             told = {"failed": reason}
         return to_json(told).decode()
 
-    return call
+    tool = kind(name, description, schema, call, strict_json_schema=False)
+    # Otherwise the SDK tells the model of a call that is cancelled, and goes on.
+    set_function_tool_failure_error_function(tool, None)
+    return tool
 
 
-def model(name: str, *, own: Sequence[str] = (), turn_timeout: timedelta = TURN_TIMEOUT) -> Model:
+def model(
+    name: str, *, own: Sequence[str] = (), turn_timeout: timedelta = TURN_TIMEOUT
+) -> agents.Model:
     """Return a model whose turns are steps of the run that it is asked in.
 
     Args:
@@ -230,7 +194,7 @@ def model(name: str, *, own: Sequence[str] = (), turn_timeout: timedelta = TURN_
 
 def run_config(
     *, own: Sequence[str] = (), turn_timeout: timedelta = TURN_TIMEOUT, **settings: Any
-) -> RunConfig:
+) -> agents.RunConfig:
     """Return the run config for ``Runner.run``: agents' models are those of ``model``.
 
     Args:
@@ -245,7 +209,7 @@ def run_config(
         settings = {"tool_not_found_behavior": "return_error_to_model"} | settings
         checked = _checked(settings.get("call_model_input_filter"))
         settings |= {"tracing_disabled": True, "call_model_input_filter": checked}
-    return RunConfig(model_provider=_RecordedModels(tuple(own), turn_timeout), **settings)
+    return agents.RunConfig(model_provider=_RecordedModels(tuple(own), turn_timeout), **settings)
 
 
 def _checked(other: Any) -> Any:
@@ -253,8 +217,8 @@ def _checked(other: Any) -> Any:
 
     async def check(data: CallModelData[Any]) -> ModelInputData:
         asked = data.agent.model
-        if isinstance(asked, Model) and not isinstance(asked, _RecordedModel):
-            raise UserError(
+        if isinstance(asked, agents.Model) and not isinstance(asked, _RecordedModel):
+            raise agents.UserError(
                 f"agent {data.agent.name!r} has a model that records no turns: name it, as"
                 " module:name of a module in SUREHAND_AGENT_MODULES"
             )
@@ -269,7 +233,7 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     """Run the agent of a plan to its end, and return its output. Raises ``StepFailed``."""
     assert plan.agent is not None
     agent = named(plan.agent)
-    if not isinstance(agent, Agent):
+    if not isinstance(agent, agents.Agent):
         raise StepFailed(f"{plan.agent} is no agent of {FRAMEWORK}", called=False)
     reached = list(_reached(agent))
     by_name = {one.name: one for one in reached}
@@ -288,34 +252,23 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
         "hooks": _Continuing(steps, frozenset(by_name)),
         "max_turns": None,  # the run has a budget
     }
-    try:
-        result = await Runner.run(agent, messages, **settings)
+    with fail_run():
+        result = await agents.Runner.run(agent, messages, **settings)
         while result.interruptions:
             state = result.to_state()
-            for one in result.interruptions:
-                await _decide(steps, state, one)
-            result = await Runner.run(agent, state, **settings)
-    except (StepFailed, FailureError):
-        raise
-    except Exception as error:
-        if isinstance(error.__cause__, StepFailed):  # of a tool: the SDK says which
-            raise error.__cause__ from error
-        # What the model has said is recorded, and would lead to it again.
-        raise StepFailed(f"{type(error).__name__}: {error}", called=False) from error
+            for asked in result.interruptions:
+                # Of an agent's own tool, which the SDK asks to have approved.
+                given = (asked.tool_name or "", asked.arguments or "", asked.call_id or "")
+                why_not = await ask_to_call(steps, *given)
+                if why_not is None:
+                    state.approve(asked)
+                else:
+                    state.reject(asked, rejection_message=why_not)
+            result = await agents.Runner.run(agent, state, **settings)
     return result.final_output
 
 
-async def _decide(steps: StepMaker, state: RunState[Any], asked: ToolApprovalItem) -> None:
-    """Ask a human about a call of an agent's own tool, which the SDK asks to have approved."""
-    given = (asked.tool_name or "", asked.arguments or "", asked.call_id or "")
-    why_not = await ask_to_call(steps, *given)
-    if why_not is None:
-        state.approve(asked)
-    else:
-        state.reject(asked, rejection_message=why_not)
-
-
-class _Continuing(RunHooks[Any]):
+class _Continuing(agents.RunHooks[Any]):
     """Continues the run as new before a turn, once its history is long.
 
     An agent that is another one's tool has the run config of that one, and not its hooks: its
@@ -328,10 +281,10 @@ class _Continuing(RunHooks[Any]):
 
     async def on_llm_start(
         self,
-        context: RunContextWrapper[Any],
-        agent: Agent[Any],
+        context: agents.RunContextWrapper[Any],
+        agent: agents.Agent[Any],
         system_prompt: str | None,
-        input_items: list[TResponseInputItem],
+        input_items: list[agents.TResponseInputItem],
     ) -> None:
         """Leave what is said to the next execution, if it finds the agent."""
         steps = self._steps
@@ -340,7 +293,7 @@ class _Continuing(RunHooks[Any]):
             await steps.continue_as_new({"agent": agent.name, "messages": told})
 
 
-def _reached(first: Agent[Any]) -> Iterator[Agent[Any]]:
+def _reached(first: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
     """Yield an agent, and those that it hands over to, directly or not."""
     waiting, seen = [first], set[int]()
     while waiting:
@@ -350,33 +303,34 @@ def _reached(first: Agent[Any]) -> Iterator[Agent[Any]]:
             yield agent
             # No public name leads from a hand-off to its agent.
             others = [
-                one._agent_ref and one._agent_ref() if isinstance(one, Handoff) else one
+                one._agent_ref and one._agent_ref() if isinstance(one, agents.Handoff) else one
                 for one in agent.handoffs
             ]
-            waiting += [one for one in others if isinstance(one, Agent)]
+            waiting += [one for one in others if isinstance(one, agents.Agent)]
 
 
-def model_named(name: str) -> Model:
+def model_named(name: str) -> agents.Model:
     """Return a model by its name, such as ``gpt-5``, or by where it is: ``module:object``."""
     found = named(name)
-    return found if isinstance(found, Model) else _PROVIDER.get_model(name)
+    return found if isinstance(found, agents.Model) else _PROVIDER.get_model(name)
 
 
-class _RecordedModels(ModelProvider):
+class _RecordedModels(agents.ModelProvider):
     """Provides models whose turns are steps of the run."""
 
     def __init__(self, own: Sequence[str], timeout: timedelta) -> None:
         self._own = own
         self._timeout = timeout
 
-    def get_model(self, model_name: str | None) -> Model:
-        """Return a model."""
+    def get_model(self, model_name: str | None) -> agents.Model:
         if model_name is None:
-            raise UserError("the agent names no model: a run does not take one from a worker")
+            raise agents.UserError(
+                "the agent names no model: a run does not take one from a worker"
+            )
         return model(model_name, own=self._own, turn_timeout=self._timeout)
 
 
-class _RecordedModel(Model):
+class _RecordedModel(agents.Model):
     """A model whose turns are steps of the run."""
 
     def __init__(self, name: str, own: frozenset[str], timeout: timedelta) -> None:
@@ -388,17 +342,16 @@ class _RecordedModel(Model):
         self,
         system_instructions: str | None,
         input: str | list[Any],
-        model_settings: ModelSettings,
-        tools: list[Tool],
-        output_schema: AgentOutputSchemaBase | None,
-        handoffs: list[Handoff[Any, Any]],
-        tracing: ModelTracing,
+        model_settings: agents.ModelSettings,
+        tools: list[agents.Tool],
+        output_schema: agents.AgentOutputSchemaBase | None,
+        handoffs: list[agents.Handoff[Any, Any]],
+        tracing: agents.ModelTracing,
         *,
         previous_response_id: str | None,
         conversation_id: str | None,
         prompt: Any,
-    ) -> ModelResponse:
-        """Take a turn, or take what it was told."""
+    ) -> agents.ModelResponse:
         if current_steps() is None:
             return await model_named(self._name).get_response(
                 *(system_instructions, input, model_settings, tools),
@@ -409,7 +362,9 @@ class _RecordedModel(Model):
             )
         steps = _steps()
         if previous_response_id is not None or conversation_id is not None:
-            raise UserError("inside a run the run has the conversation, and not the provider")
+            raise agents.UserError(
+                "inside a run the run has the conversation, and not the provider"
+            )
         setup = Setup(
             instructions=system_instructions,
             settings={n: v for n, v in model_settings.to_json_dict().items() if v is not None},
@@ -419,8 +374,8 @@ class _RecordedModel(Model):
             prompt=prompt,
         )
         hosted = [one.fields for one in setup.tools if one.kind in HOSTED]
-        if (found := secret_in({"settings": setup.settings, "tools": hosted})) is not None:
-            raise UserError(refusal_of_secret(found))
+        if problem := find_secret_problem({"settings": setup.settings, "tools": hosted}):
+            raise agents.UserError(problem)
         messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
         ours = {tool.name for tool in tools if isinstance(tool, RunTool)}
         said, turn_id = await steps.turn(
@@ -442,37 +397,36 @@ class _RecordedModel(Model):
         return response
 
     def stream_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse to stream inside a run."""
         if current_steps() is not None:
-            raise UserError("inside a run use Runner.run(); a turn is not streamed")
+            raise agents.UserError("inside a run use agents.Runner.run(); a turn is not streamed")
         return model_named(self._name).stream_response(*args, **kwargs)
 
-    def _offered(self, tool: Tool) -> OfferedTool:
+    def _offered(self, tool: agents.Tool) -> OfferedTool:
         if not isinstance(tool, RunTool | _HumanTool) and tool.name not in self._own:
-            if isinstance(tool, FunctionTool):
-                raise UserError(own_tool(tool.name, "model(own=[...])"))
-            raise UserError(provider_tool(tool.name, "model(own=[...])"))
-        if isinstance(tool, FunctionTool):
+            if isinstance(tool, agents.FunctionTool):
+                raise agents.UserError(own_tool(tool.name, "model(own=[...])"))
+            raise agents.UserError(provider_tool(tool.name, "model(own=[...])"))
+        if isinstance(tool, agents.FunctionTool):
             given = {
                 "name": tool.name,
                 "description": tool.description,
                 "params_json_schema": tool.params_json_schema,
                 "strict_json_schema": tool.strict_json_schema,
             }
-            return OfferedTool(kind=FunctionTool.__name__, fields=given)
+            return OfferedTool(kind=agents.FunctionTool.__name__, fields=given)
         kind = type(tool).__name__
         if kind not in HOSTED:
-            raise UserError(f"tool {tool.name!r}: a {kind} cannot be called inside a run")
+            raise agents.UserError(f"tool {tool.name!r}: a {kind} cannot be called inside a run")
         values = {one.name: getattr(tool, one.name) for one in fields(tool)}
         given = {name: v for name, v in values.items() if v is not None and not callable(v)}
         return OfferedTool(kind=kind, fields=to_jsonable_python(given))
 
 
-def _handoff(handoff: Handoff[Any, Any]) -> OfferedHandoff:
+def _handoff(handoff: agents.Handoff[Any, Any]) -> OfferedHandoff:
     return OfferedHandoff.model_validate(handoff, from_attributes=True)
 
 
-def _wanted(schema: AgentOutputSchemaBase | None) -> Wanted | None:
+def _wanted(schema: agents.AgentOutputSchemaBase | None) -> Wanted | None:
     if schema is None or schema.is_plain_text():
         return None
     return Wanted(
@@ -499,13 +453,13 @@ def _said(messages: Sequence[Any], ours: Set[str]) -> Iterator[Any]:
 def _steps() -> StepMaker:
     steps = current_steps()
     if steps is None:
-        raise UserError(OUTSIDE)
+        raise agents.UserError(OUTSIDE)
     # Its errors reach the run's code: nothing is mended by trying that again.
-    steps.fails_on = (AgentsException,)
+    steps.fails_on = (agents.AgentsException,)
     return steps
 
 
-_SETTINGS = TypeAdapter(ModelSettings)
+_SETTINGS = TypeAdapter(agents.ModelSettings)
 
 
 async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
@@ -520,14 +474,14 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
         [_tool_of(one) for one in setup.tools],
         None if setup.output is None else _Output(setup.output),
         [_handoff_of(one) for one in setup.handoffs],
-        ModelTracing.DISABLED,
+        agents.ModelTracing.DISABLED,
     )
     more = {"previous_response_id": None, "conversation_id": None, "prompt": prompt}
     try:
         response = None if tell is None else await _streamed(model, request, more, tell)
         if response is None:
             response = await model.get_response(*request, **more)
-    except (AgentsException, openai.OpenAIError) as error:
+    except (agents.AgentsException, openai.OpenAIError) as error:
         raise _fault(error) from error
     return Said(
         response=RESPONSE.dump_json(response, by_alias=True, exclude_unset=True).decode(),
@@ -540,8 +494,8 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
 
 
 async def _streamed(
-    model: Model, request: tuple[Any, ...], more: dict[str, Any], tell: Tell
-) -> ModelResponse | None:
+    model: agents.Model, request: tuple[Any, ...], more: dict[str, Any], tell: Tell
+) -> agents.ModelResponse | None:
     """Return what a model has said, telling it meanwhile; ``None``: it cannot stream."""
     items = list[Any]()
     try:
@@ -554,18 +508,18 @@ async def _streamed(
                     items.append(event.item)
                 case "response.completed":
                     # Some providers leave out what they have sent item by item.
-                    output, usage = event.response.output or items, Usage()
+                    output, usage = event.response.output or items, agents.Usage()
                     if (used := event.response.usage) is not None:
                         read = (used.input_tokens, used.input_tokens_details)
                         written = (used.output_tokens, used.output_tokens_details)
-                        usage = Usage(1, *read, *written, used.total_tokens)
-                    return ModelResponse(output, usage, event.response.id)
+                        usage = agents.Usage(1, *read, *written, used.total_tokens)
+                    return agents.ModelResponse(output, usage, event.response.id)
     except NotImplementedError:
         return None
-    raise ModelBehaviorError("the stream has ended without an answer")
+    raise agents.ModelBehaviorError("the stream has ended without an answer")
 
 
-def _cost(model: str, used: Usage) -> Decimal:
+def _cost(model: str, used: agents.Usage) -> Decimal:
     details = used.input_tokens_details
     usage = {
         "input_tokens": used.input_tokens,
@@ -574,25 +528,25 @@ def _cost(model: str, used: Usage) -> Decimal:
         "cache_write_tokens": details.cache_write_tokens,
     }
     # LiteLLM has the provider in the model's name.
-    return cost("litellm" if "/" in model else "openai", model, usage)
+    return price_turn("litellm" if "/" in model else "openai", model, usage)
 
 
-def _tool_of(offered: OfferedTool) -> Tool:
-    if offered.kind == FunctionTool.__name__:
-        return FunctionTool(on_invoke_tool=_uncalled, **offered.fields)
-    tool: Tool = HOSTED[offered.kind](**offered.fields)
+def _tool_of(offered: OfferedTool) -> agents.Tool:
+    if offered.kind == agents.FunctionTool.__name__:
+        return agents.FunctionTool(on_invoke_tool=_uncalled, **offered.fields)
+    tool: agents.Tool = HOSTED[offered.kind](**offered.fields)
     return tool
 
 
-def _handoff_of(offered: OfferedHandoff) -> Handoff[Any, Any]:
-    return Handoff(on_invoke_handoff=_uncalled, **offered.model_dump())
+def _handoff_of(offered: OfferedHandoff) -> agents.Handoff[Any, Any]:
+    return agents.Handoff(on_invoke_handoff=_uncalled, **offered.model_dump())
 
 
 async def _uncalled(*_: Any) -> NoReturn:
     raise AssertionError("a model calls no tool: the run does")
 
 
-class _Output(AgentOutputSchemaBase):
+class _Output(agents.AgentOutputSchemaBase):
     """The output that a model has to come to, as its provider is told of it."""
 
     def __init__(self, wanted: Wanted) -> None:
@@ -616,18 +570,18 @@ class _Output(AgentOutputSchemaBase):
 
 def _fault(error: Exception) -> Exception:
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, openai.APITimeoutError | ModelTimeoutError):
+    if isinstance(error, openai.APITimeoutError | agents.ModelTimeoutError):
         return Transient(text)
     if isinstance(error, openai.APIConnectionError):
         return DependencyDown(text)
     if isinstance(error, openai.APIStatusError):
-        return answered(text, error.status_code, error.response.headers.get("retry-after"))
-    if isinstance(error, ModelBehaviorError):
+        return read_status(text, error.status_code, error.response.headers.get("retry-after"))
+    if isinstance(error, agents.ModelBehaviorError):
         return Transient(text)  # another answer may make sense
     return Permanent(text)
 
 
-def _line(response: ModelResponse) -> str:
+def _line(response: agents.ModelResponse) -> str:
     said = list[str]()
     for item in response.output:
         if isinstance(item, ResponseFunctionToolCall):

@@ -6,7 +6,7 @@ activity's side of a turn.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence, Set
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -40,7 +40,7 @@ from pydantic_ai.tools import (
     ToolDefinition,
     ToolDenied,
 )
-from pydantic_ai.toolsets import AbstractToolset, CombinedToolset
+from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.toolsets.abstract import ToolsetTool
 from pydantic_core import SchemaValidator, core_schema, to_json
 from temporalio import workflow
@@ -58,22 +58,23 @@ from surehand.activities.tools.failures import (
 from surehand.agents.calls import (
     HUMAN_TOOLS,
     OUTSIDE,
+    PAUSE,
+    HumanTool,
     ask_to_call,
     call_for_model,
     call_human,
+    find_secret_problem,
     is_said_by_people,
     named,
+    offer_tools,
     own_tool,
     place_calls,
     prompt_of,
     provider_tool,
     question_of,
-    refusal_of_secret,
-    secret_in,
+    read_status,
 )
-from surehand.agents.models import PAUSE, answered
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.provider_names import provider_names
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepFailed, StepMaker, current_steps
 
 FRAMEWORK: Final = "pydantic-ai"
@@ -82,13 +83,6 @@ _MESSAGE: Final[TypeAdapter[ModelMessage]] = TypeAdapter(ModelMessage)
 #: What a model gives a tool; whether it fits the tool is found where it is called.
 _OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
 _OURS: Final = "surehand"
-_HUMAN: Final = "surehand-human"
-_HUMAN_TOOLS: Final = [
-    ToolDefinition(
-        name=tool.name, description=tool.description, parameters_json_schema=tool.params_schema
-    )
-    for tool in HUMAN_TOOLS.values()
-]
 #: Turns in a row that make no sense; then the run fails.
 MOST_MISTAKES: Final = 3
 _Carried: Final[TypeAdapter[list[str]]] = TypeAdapter(list[str])
@@ -143,15 +137,13 @@ class Surehand(AbstractCapability[Any]):
             turn_timeout: How long one attempt at a turn may take.
         """
         self._tools = tuple(tools)
-        self._human = human
+        self._human = HUMAN_TOOLS if human else {}
         self._own = frozenset(own)
         self._model = model
         self._turn_timeout = turn_timeout
 
     def get_toolset(self) -> AbstractToolset[Any]:
-        """Return the tools."""
-        tools = _Tools(self._tools)
-        return CombinedToolset([tools, _Human()]) if self._human else tools
+        return _RunTools(self._tools, self._human)
 
     def get_wrapper_model(self, model: Model) -> Model:
         """Return the model as one whose turns are recorded."""
@@ -159,16 +151,13 @@ class Surehand(AbstractCapability[Any]):
         return _RecordedModel(model, name, self._own, self._turn_timeout)
 
     def get_default_run_id(self) -> str | None:
-        """Return a run id that is the same in each replay."""
         steps = current_steps()
         return None if steps is None else str(workflow.uuid4())
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
-        """Return a conversation id that is the same in each replay."""
         return None if current_steps() is None else run_id
 
     def get_run_clock(self) -> Any:
-        """Return the run's clock."""
         return None if current_steps() is None else workflow.now
 
     async def prepare_tools(
@@ -178,7 +167,7 @@ class Surehand(AbstractCapability[Any]):
         if current_steps() is None:
             return tool_defs
         for tool in tool_defs:
-            if tool.toolset_id not in (_OURS, _HUMAN) and tool.name not in self._own:
+            if tool.toolset_id != _OURS and tool.name not in self._own:
                 raise exceptions.UserError(own_tool(tool.name, "Surehand(own=[...])"))
         return tool_defs
 
@@ -278,7 +267,6 @@ class _RecordedModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Take a turn, or take what it was told."""
         steps = current_steps()
         if steps is None:
             return await super().request(messages, model_settings, model_request_parameters)
@@ -292,10 +280,10 @@ class _RecordedModel(WrapperModel):
         settings = None if model_settings is None else dict(model_settings)
         setup = Setup(settings=settings, parameters=model_request_parameters)
         native = [asdict(one) for one in model_request_parameters.native_tools]
-        if (found := secret_in({"settings": settings, "tools": native})) is not None:
-            raise exceptions.UserError(refusal_of_secret(found))
+        if problem := find_secret_problem({"settings": settings, "tools": native}):
+            raise exceptions.UserError(problem)
         tools = model_request_parameters.function_tools
-        ours = {tool.name for tool in tools if tool.toolset_id == _OURS}
+        ours = {tool.name for tool in tools if tool.toolset_id == _OURS} - HUMAN_TOOLS.keys()
         said, turn_id = await steps.turn(
             FRAMEWORK,
             self._name,
@@ -316,7 +304,6 @@ class _RecordedModel(WrapperModel):
 
     @asynccontextmanager
     async def request_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamedResponse]:
-        """Refuse to stream inside a run."""
         if current_steps() is not None:
             raise exceptions.UserError("inside a run use agent.run(); a turn is not streamed")
         async with super().request_stream(*args, **kwargs) as streamed:
@@ -355,10 +342,11 @@ def _call(part: Any) -> Any:
 
 
 @dataclass
-class _Tools(AbstractToolset[Any]):
-    """The run's tools, as an agent sees them."""
+class _RunTools(AbstractToolset[Any]):
+    """The run's tools, as an agent sees them, and those by which it turns to a human."""
 
     patterns: tuple[str, ...]
+    human: Mapping[str, HumanTool]
 
     @property
     def id(self) -> str:
@@ -367,21 +355,21 @@ class _Tools(AbstractToolset[Any]):
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tools, as the run's start has recorded them."""
-        steps = _steps()
-        definitions = await steps.tools(*self.patterns)
-        names = provider_names(one.name for one in definitions)
+        offered = await offer_tools(_steps(), self.patterns)
+        if both := sorted(self.human.keys() & offered.keys()):
+            raise exceptions.UserError(f"two tools are called {both[0]!r}")
         return {
-            names[one.name]: ToolsetTool(
+            name: ToolsetTool(
                 toolset=self,
                 tool_def=ToolDefinition(
-                    name=names[one.name],
+                    name=name,
                     description=one.description,
                     parameters_json_schema=one.params_schema,
                 ),
                 max_retries=1,
                 args_validator=_OBJECT,
             )
-            for one in definitions
+            for name, one in {**offered, **self.human}.items()
         }
 
     async def call_tool(
@@ -389,35 +377,11 @@ class _Tools(AbstractToolset[Any]):
     ) -> Any:
         """Make a call as a step, and return what the model is told of it."""
         steps = _steps()
-        names = provider_names(one.name for one in await steps.tools(*self.patterns))
-        called = next(own for own, theirs in names.items() if theirs == name)
         step_id = steps.places.get(ctx.tool_call_id or "")
+        if name in self.human:
+            return await call_human(steps, name, tool_args, step_id)
+        called = (await offer_tools(steps, self.patterns))[name].name
         return await call_for_model(steps, called, tool_args, step_id)
-
-
-class _Human(AbstractToolset[Any]):
-    """``ask_human`` and ``give_up``."""
-
-    @property
-    def id(self) -> str:
-        """Its name among an agent's toolsets."""
-        return _HUMAN
-
-    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """Return the two tools."""
-        return {
-            tool.name: ToolsetTool(
-                toolset=self, tool_def=tool, max_retries=1, args_validator=_OBJECT
-            )
-            for tool in _HUMAN_TOOLS
-        }
-
-    async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Any:
-        """Ask, or give up."""
-        steps = _steps()
-        return await call_human(steps, name, tool_args, steps.places.get(ctx.tool_call_id or ""))
 
 
 def _steps() -> StepMaker:
@@ -474,7 +438,6 @@ async def _streamed(
 
 
 def _cost(response: ModelResponse) -> Decimal:
-    """Return what a turn has cost, in dollars; nothing where no price is known."""
     try:
         return response.cost().total_price
     except (AssertionError, LookupError, ValueError):
@@ -509,7 +472,7 @@ def _fault(error: Exception) -> ToolFault:
         case exceptions.ModelQuotaExceededError() | exceptions.ModelRequestRejectedError():
             return Permanent(text)
         case exceptions.ModelHTTPError():
-            return answered(text, error.status_code, (error.headers or {}).get("retry-after"))
+            return read_status(text, error.status_code, (error.headers or {}).get("retry-after"))
         case exceptions.ModelServerError() | exceptions.ConcurrencyLimitExceeded():
             return Transient(text)
         case exceptions.UnexpectedModelBehavior():

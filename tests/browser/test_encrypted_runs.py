@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from surehand.cli.codec_server.tokens import checked_holder, line_of, new_token
+from surehand.cli.codec_server.verbs import make_holder, write_line
 from surehand.process.dev_server import DevServer
 from surehand.workflows.contracts.states import RunState
 from surehand.workflows.encryption import ENCODING_KEY, ENCRYPTED
@@ -39,10 +40,10 @@ class Codec:
 
 @pytest.fixture
 def codec(stage: Stage, web_ui: DevServer, tmp_path: Path) -> Iterator[Codec]:
-    made = {right: new_token() for right in ("read", "write")}
+    made = {right: secrets.token_urlsafe(32) for right in ("read", "write")}
     tokens = tmp_path / "tokens"
-    holders = ((made[right], checked_holder(stage.tenant, right, "test")) for right in made)
-    tokens.write_text("".join(f"{line_of(*holder)}\n" for holder in holders))
+    holders = ((made[right], make_holder(stage.tenant, right, "test")) for right in made)
+    tokens.write_text("".join(f"{write_line(*holder)}\n" for holder in holders))
     settings = stage.environment()
     assert web_ui.ui_url is not None
     serve = ["codec", "serve", "--tokens", str(tokens), "--http", "127.0.0.1:0"]

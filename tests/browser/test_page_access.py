@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from playwright.async_api import Page, Request, Route, expect
 
-from docs.screenshots import take, wanted
+from docs.pictures import take, wanted
 from surehand.cli.approvals_server import pages as pages_
 from surehand.workflows.contracts.states import RunState
 from tests.browser.accessibility import violations

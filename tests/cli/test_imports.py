@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.cli.mcp_server.runs import LARGEST_ANSWER, LONGEST_ERROR, bounded, error_line
+from surehand.cli.mcp_server.runs import LARGEST_ANSWER, LONGEST_ERROR, bound_document, write_error
 from surehand.client.messages import (
     chosen_run_id,
     find_approval,
@@ -221,14 +221,14 @@ ITEM: Final[dict[str, Any]] = {"kind": "approval", "id": "x", "a_person_has_to":
     ids=["a long text", "many steps", "lists in lists"],
 )
 def test_however_much_a_run_says_the_command_for_the_person_is_whole(more: dict[str, Any]) -> None:
-    shown, text = bounded({"run_id": "r", "waiting_for": [ITEM], **more}, LARGEST_ANSWER)
+    shown, text = bound_document({"run_id": "r", "waiting_for": [ITEM], **more})
     assert len(text) <= LARGEST_ANSWER and json.loads(text) == shown
     assert shown["waiting_for"] == [ITEM]
 
 
 def test_of_many_runs_that_wait_fewer_are_told_and_their_commands_are_whole() -> None:
     runs = [{"run_id": f"r{number}", "waiting_for": [ITEM]} for number in range(200)]
-    shown, text = bounded({"runs": runs}, LARGEST_ANSWER)
+    shown, text = bound_document({"runs": runs})
     assert len(text) <= LARGEST_ANSWER
     assert shown["runs"][-1].endswith(" more")
     told = shown["runs"][:-1]
@@ -240,16 +240,16 @@ def test_what_is_too_much_in_every_way_is_said_to_be() -> None:
     deep: Any = "y" * 20
     for _ in range(9):
         deep = {str(number): deep for number in range(3)}
-    shown, text = bounded({"run_id": "r", "output": deep}, LARGEST_ANSWER)
+    shown, text = bound_document({"run_id": "r", "output": deep})
     assert shown["run_id"] == "r" and "look with the command line" in shown["too_large"]
     assert len(text) < 200
 
 
 def test_nothing_in_it_is_unseen_and_lines_stay_lines() -> None:
-    shown, _ = bounded({"output": {"\u202ekey": "one\ntwo\x1b[2J\U000e0041"}}, LARGEST_ANSWER)
+    shown, _ = bound_document({"output": {"\u202ekey": "one\ntwo\x1b[2J\U000e0041"}})
     assert shown == {"output": {"\\u202ekey": "one\ntwo\\u001b[2J\\ue0041"}}
 
 
 def test_an_error_is_one_line_with_an_end() -> None:
-    assert error_line(SurehandError("a\n\tb\x1b")) == "a b\\u001b"
-    assert len(error_line(SurehandError("x" * 1_000_000))) == LONGEST_ERROR
+    assert write_error(SurehandError("a\n\tb\x1b")) == "a b\\u001b"
+    assert len(write_error(SurehandError("x" * 1_000_000))) == LONGEST_ERROR

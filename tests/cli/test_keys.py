@@ -21,7 +21,7 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.run_keys import wrap
-from surehand.cli.codec_server.tokens import TokenFile
+from surehand.cli.codec_server.verbs import TokenFile
 from surehand.process.ciphers import KeyRing, add_to_file, new_key
 from tests.cli.starter import REFUND, Starter, Verbs
 from tests.ledger_databases import DATABASES, OWNER
@@ -296,6 +296,6 @@ def test_a_token_has_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     first = verbs("codec", "token", "tokens", "--json").document()["token"]
     file.write_text(file.read_text().rstrip("\n"))  # as an editor may leave it
     second = verbs("codec", "token", "tokens", "--tenant", "acme", "--json").document()["token"]
-    holders = [TokenFile(file).holder(token) for token in (first, second)]
+    holders = [TokenFile(file).find_holder(token) for token in (first, second)]
 
     assert [holder and holder.tenants for holder in holders] == [("default",), ("acme",)]

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from docs.screenshots import FOLDER, LARGEST, LARGEST_TOGETHER, NAMES, PAGE, file_of
+from docs.pictures import FOLDER, LARGEST, LARGEST_TOGETHER, NAMES, PAGE, file_of
 from surehand.activities.ledger.core.sealed import Sealed, SealedText
 from surehand.activities.ledger.core.tables import metadata
 from surehand.activities.ledger.people.passkeys import challenge_of, read

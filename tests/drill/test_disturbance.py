@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -13,10 +12,8 @@ from typing import Any, Final
 import pytest
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.printer import Printer
-from surehand.client.plan_file import load_plan
-from surehand.drill.environment import prepared
-from surehand.drill.people import answer_to
+from surehand.drill.environment import prepare_drill
+from surehand.drill.people import make_answer
 from surehand.drill.report import (
     Beforehand,
     DrillCell,
@@ -26,9 +23,8 @@ from surehand.drill.report import (
     Operation,
     Point,
 )
-from surehand.drill.request import EXPIRES_IN, HELD, Disturbance, DrillRequest, changed
-from surehand.drill.suite import DrillProgress, Suite
-from surehand.drill.world import Function
+from surehand.drill.request import EXPIRES_IN, HELD, Disturbance, DrillRequest, change_plan
+from surehand.drill.suite import Suite
 from surehand.process.exits import SurehandError
 from surehand.process.settings import client_settings
 from surehand.workflows.contracts.steering import Interrupt, InterruptKind
@@ -51,14 +47,14 @@ def plan(**of_step: Any) -> Plan:
 
 def played(point: Point, **of_step: Any) -> Plan:
     given = plan(**of_step)
-    found = changed(given, Disturbance(PAY, point))
+    found = change_plan(given, Disturbance(PAY, point))
     assert found.steps[0] == given.steps[0]
     return Plan.model_validate(found.model_dump(mode="json"))
 
 
 @pytest.mark.parametrize("point", CrashPoint)
 def test_a_kill_changes_nothing(point: CrashPoint) -> None:
-    assert changed(plan(), Disturbance(PAY, point)) == plan() == changed(plan(), None)
+    assert change_plan(plan(), Disturbance(PAY, point)) == plan() == change_plan(plan(), None)
 
 
 @pytest.mark.parametrize("point", [ForcedWait.PAUSE, ForcedWait.ASK])
@@ -71,7 +67,7 @@ def test_a_human_looks_before_the_step_and_where_they_looked_anyway(point: Force
 
 @pytest.mark.parametrize("behind", [(), ("look",), ("look", "pay")])
 def test_a_run_waits_behind_what_an_operator_waits_for(behind: tuple[str, ...]) -> None:
-    found = changed(plan(), Disturbance(PAY, Operation.TERMINATE, behind=behind))
+    found = change_plan(plan(), Disturbance(PAY, Operation.TERMINATE, behind=behind))
 
     last = (behind or ("pay",))[-1]
     ids = [step.id for step in found.steps]
@@ -84,7 +80,7 @@ def test_a_run_waits_behind_what_an_operator_waits_for(behind: tuple[str, ...]) 
 def test_a_worker_dying_under_an_operator_is_killed_in_the_users_plan(point: Operation) -> None:
     disturbance = Disturbance(PAY, point)
 
-    assert changed(plan(), disturbance) == plan()
+    assert change_plan(plan(), disturbance) == plan()
     assert disturbance.crash_at == f"bank.pay:{point.crash_point}@pay"
 
 
@@ -114,12 +110,12 @@ def test_a_drilled_call_always_asks_enough_people(point: str, approval: Any) -> 
 def test_what_the_users_plan_asks_is_answered_by_its_schema(
     kind: InterruptKind, schema: dict[str, Any], answer: Any
 ) -> None:
-    assert answer_to(asked(kind, schema)) == answer
+    assert make_answer(asked(kind, schema)) == answer
 
 
 def test_a_question_whose_schema_leaves_open_what_fits_wants_a_default() -> None:
     with pytest.raises(SurehandError, match=r"pay\.1 asks 'Which\?'.*`default`"):
-        answer_to(asked(InterruptKind.ASK, {"type": "string", "pattern": "^DE[0-9]{20}$"}))
+        make_answer(asked(InterruptKind.ASK, {"type": "string", "pattern": "^DE[0-9]{20}$"}))
 
 
 def asked(kind: InterruptKind, schema: dict[str, Any]) -> Interrupt:
@@ -187,7 +183,7 @@ def by_code(point: Point, behind: tuple[str, ...] = ()) -> Plan:
     """The plan of an agent whose first call is disturbed."""
     target = DrillTarget(step="turn-1.1", tool="bank.pay", effect=Effect.WRITE)
     given = Plan.model_validate({"agent": "bank:clerk", "goal": "Pay"})
-    found = changed(given, Disturbance(target, point, behind=behind, by_code=True))
+    found = change_plan(given, Disturbance(target, point, behind=behind, by_code=True))
     return Plan.model_validate(found.model_dump(mode="json"))
 
 
@@ -275,9 +271,9 @@ class Sample(Suite):
 
     chosen: set[tuple[str, str, str]]
 
-    def wanted(self, targets: list[DrillTarget]) -> Iterator[DrillCell]:
+    def plan_cells(self, targets: list[DrillTarget]) -> Iterator[DrillCell]:
         """Yield the cells that are chosen."""
-        for cell in super().wanted(targets):
+        for cell in super().plan_cells(targets):
             if (cell.step, cell.point, cell.mode) in self.chosen:
                 yield cell
 
@@ -305,20 +301,15 @@ async def test_runs_that_operators_reset_stop_and_deploy_under_leave_the_world_t
     monkeypatch.setenv("SHOP_URL", settings["SHOP_URL"])
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     variables = {**os.environ, **settings, "SUREHAND_TOOL_MODULES": tools}
-    request = DrillRequest.checked(
-        load_plan(str(ROOT / plan)),
-        plan,
+    request = DrillRequest.from_options(
+        str(ROOT / plan),
         points=[one.value for one in Operation],
         modes=[one.value for one in Durability],
-        steps=(),
-        world=Function.load("world", f"{world}:world"),
-        fresh=Function.load("fresh", f"{world}:fresh"),
-        parallel=2,
-        limit=timedelta(minutes=2),
+        world=f"{world}:world",
+        fresh=f"{world}:fresh",
     )
-    with prepared(variables, database=None, say=print) as environment:
-        progress = DrillProgress(Printer(json_output=False))
-        suite = Sample(request, environment, client_settings(variables), variables, progress)
+    with prepare_drill(variables, database=None, say=print) as environment:
+        suite = Sample(request, environment, client_settings(variables), variables, print)
         suite.chosen = CELLS[plan]
         report = await suite.run()
 

@@ -39,7 +39,7 @@ def outcomes(ended: Ended) -> dict[tuple[str, str], str]:
 def test_kills_leave_the_same_world(starter: Starter, shop: ShopProcess, tmp_path: Path) -> None:
     before = shop.counts()["refunds"]
     chosen = ("--steps", "order,refund", "--points", "after_claim,after_call")
-    files = [f"--report={tmp_path / f'drill.{kind}'}" for kind in ("html", "md", "json")]
+    files = [f"--report={tmp_path / f'drill.{kind}'}" for kind in ("html", "json")]
     ended = starter("drill", REFUND, *OWN, *chosen, *files, "--json")
 
     assert ended.code == 0, ended
@@ -61,8 +61,7 @@ def test_kills_leave_the_same_world(starter: Starter, shop: ShopProcess, tmp_pat
     assert "'drill-approver' approved payments.refund 4 times" in ended.err
     written = json.loads((tmp_path / "drill.json").read_text())
     assert written == ended.document()
-    for kind in ("html", "md"):
-        assert "3 same world" in (tmp_path / f"drill.{kind}").read_text()
+    assert "3 same world" in (tmp_path / "drill.html").read_text()
     assert not list(tmp_path.glob("surehand-drill-*"))
 
 
@@ -83,14 +82,13 @@ def test_kills_while_failing_or_undoing_leave_all_undone_once(starter: Starter) 
 
 
 @pytest.mark.crash
-def test_a_tool_that_wrongly_says_its_provider_dedupes_is_found_out_and_resume_keeps_that(
+def test_a_tool_that_wrongly_says_its_provider_dedupes_is_found_out(
     settings: dict[str, str], shop: ShopProcess, tmp_path: Path
 ) -> None:
     shop.fault("refunds", ignore_keys=True, ignore_lookup=True)
     tools = {"SUREHAND_TOOL_MODULES": "tests.variants.refund_dedupes", "TMPDIR": str(tmp_path)}
     starter = Starter({**settings, **tools}, tmp_path)
-    chosen = ("drill", REFUND, *OWN, "--steps", "refund", "--points", "after_call")
-    ended = starter(*chosen, "--json")
+    ended = starter("drill", REFUND, *OWN, "--steps=refund", "--points=after_call", "--json")
 
     assert ended.code == 3, ended
     cell = cells(ended)["refund", "after_call"]
@@ -98,15 +96,6 @@ def test_a_tool_that_wrongly_says_its_provider_dedupes_is_found_out_and_resume_k
     assert "world.effects.refunds: 2, expected 1" in cell["differences"]
     [kept] = tmp_path.glob("surehand-drill-*")
     assert str(kept) in ended.err
-
-    before = shop.requests("refunds")["received"]
-    again = starter(*chosen[:-1], "before_claim,after_call", "--resume", "--json")
-
-    assert again.code == 3, again
-    assert "Done before: 1 of 2 cases" in again.err
-    assert cells(again)["refund", "after_call"] == cell
-    assert outcomes(again)["refund", "before_claim"] == "same world"
-    assert shop.requests("refunds")["received"] == before + 1
 
 
 @pytest.mark.crash
@@ -123,10 +112,9 @@ def test_interrupted_runs_wait_and_then_make_each_call_once_as_approved_and_allo
     places = [("refund", point) for point in INTERRUPTIONS.split(",")]
     assert outcomes(ended) == dict.fromkeys(places, "same world")
     assert shop.counts()["refunds"] - before == 2 + len(places)
-    found = ended.document()
     calls = 2 + len(places)
-    assert found["approval_consistency"] == {"as_approved": calls, "gated": calls, "percent": 100.0}
-    assert found["permission_drift"] == {"drifted": 0, "losses": 1}
+    tally = {"as_approved": calls, "gated": calls, "drifted": 0, "losses": 1}
+    assert ended.document()["tally"] == tally
     # The one that expired is not the one that was given.
     [given] = cells(ended)["refund", "expiry"]["approvals"]
     assert given["approval_id"].endswith("/refund/2")
@@ -140,9 +128,8 @@ def test_both_numbers_find_a_careless_worker(settings: dict[str, str], tmp_path:
     ended = starter("drill", REFUND, *OWN, *chosen, "--json")
 
     assert ended.code == 3, ended
-    found = ended.document()
-    assert found["approval_consistency"] == {"as_approved": 0, "gated": 4, "percent": 0.0}
-    assert found["permission_drift"] == {"drifted": 1, "losses": 1}
+    tally = {"as_approved": 0, "gated": 4, "drifted": 1, "losses": 1}
+    assert ended.document()["tally"] == tally
     assert set(outcomes(ended).values()) == {"differs"}
     story, audit = cells(ended)["refund", "approval"]["differences"]
     assert "refund attempt 1 of payments.refund is not what was approved" in story
@@ -209,7 +196,7 @@ def test_a_world_that_never_compares_equal_is_refused(starter: Starter, tmp_path
 
 @pytest.mark.crash
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_drill_that_is_ended_leaves_no_process_and_goes_on_later(
+def test_a_drill_that_is_ended_leaves_no_process(
     starter: Starter, temporal_cli: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     # Without an address the drill starts a server of its own.
@@ -223,10 +210,9 @@ def test_a_drill_that_is_ended_leaves_no_process_and_goes_on_later(
         )
         assert len(running(place)) >= 2  # and its server
         process.send_signal(number)
-        _, said = process.communicate(timeout=LIMIT_S)
+        process.communicate(timeout=LIMIT_S)
 
     assert process.returncode == 130
-    assert "--resume goes on" in said
     until(lambda: not running(place), "processes are left")
     assert not list(tmp_path.glob("surehand-drill-*"))
 
@@ -262,7 +248,7 @@ def test_an_agent_is_drilled_by_its_turns_and_calls_and_no_recorded_turn_is_aske
     others = [one["turns"]["asked"] for place, one in found.items() if place[1] != "after_call"]
     assert set(others) == {3}
     assert ended.document()["model_turns"]["asked_again"] == 0
-    consistency = ended.document()["approval_consistency"]
+    consistency = ended.document()["tally"]
     assert consistency["as_approved"] == consistency["gated"] == 2 + len(places)
 
 
@@ -283,7 +269,7 @@ def cheat_drilled(
     plan.write_text(PLAN.replace("TOOL", tool))
     tools = {"SUREHAND_TOOL_MODULES": "tests.variants.cheats", "TMPDIR": str(folder)}
     ended = Starter({**settings, **tools}, folder)(
-        "drill", str(plan), *OURS, "--points", points, "--json", *more
+        "drill", str(plan), *OURS, "--points", points, "--json"
     )
     assert ended.code == 3
     return ended.document()

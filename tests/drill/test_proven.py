@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surehand.activities.ledger.history.reads import Evidence
-from surehand.drill.consistency import calls_of, tally, turns_of
+from surehand.drill.consistency import count_calls, count_recorded_turns, tally_calls
 from surehand.drill.people import ACTOR
 from surehand.drill.report import Tally
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec
@@ -110,7 +110,7 @@ def test_a_waiver_needs_rules_that_say_so(params: dict[str, Any], rule: str, gat
     waived = [{"step_id": "pay", "params_hash": hash_, "foreign": False}]
     tools = {"bank.pay": spec(approval=policy)}
 
-    found, _ = tally(
+    found, _ = tally_calls(
         evidence(step={"input": params}, approvals=[], tools=tools, waived=waived), ACTOR
     )
 
@@ -123,7 +123,7 @@ def test_a_waiver_is_judged_by_what_was_read_before_the_claim(foreign: bool, gat
     waived = [{"step_id": "pay", "params_hash": HASH, "foreign": False}]
     tools = {"bank.pay": spec(approval=policy)}
 
-    found, _ = tally(
+    found, _ = tally_calls(
         evidence(claim={"foreign": foreign}, approvals=[], tools=tools, waived=waived), ACTOR
     )
 
@@ -131,7 +131,7 @@ def test_a_waiver_is_judged_by_what_was_read_before_the_claim(foreign: bool, gat
 
 
 def test_a_call_that_was_made_as_approved_is_consistent() -> None:
-    assert tally(evidence(), ACTOR) == (Tally(gated=1, as_approved=1), [])
+    assert tally_calls(evidence(), ACTOR) == (Tally(gated=1, as_approved=1), [])
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_call_that_was_made_as_approved_is_consistent() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_call_other_than_approved_is_counted(facts: dict[str, Any], why: str) -> None:
-    found, [story] = tally(evidence(**facts), ACTOR)
+    found, [story] = tally_calls(evidence(**facts), ACTOR)
 
     assert (found.as_approved, found.gated) == (0, 1)
     assert story.startswith("pay attempt 1 of bank.pay is not what was approved")
@@ -163,7 +163,7 @@ def test_a_call_other_than_approved_is_counted(facts: dict[str, Any], why: str) 
 def test_a_reads_own_params_are_compared(amount: str, consistent: int) -> None:
     read = {"tools": {"bank.pay": spec(effect=Effect.READ)}, "claims": [], "effects": []}
 
-    found, _ = tally(evidence(step={"input": {"amount": amount}}, **read), ACTOR)
+    found, _ = tally_calls(evidence(step={"input": {"amount": amount}}, **read), ACTOR)
 
     assert (found.as_approved, found.gated) == (consistent, 1)
 
@@ -176,7 +176,7 @@ def test_only_a_rule_waives(policy: ApprovalPolicy | None, hash_: str, gated: in
     waived = [{"step_id": "pay", "params_hash": hash_, "foreign": False}]
     tools = {"bank.pay": spec(approval=policy)}
 
-    found, _ = tally(evidence(approvals=[], tools=tools, waived=waived), ACTOR)
+    found, _ = tally_calls(evidence(approvals=[], tools=tools, waived=waived), ACTOR)
 
     assert (found.gated, found.as_approved) == (gated, 0)
 
@@ -195,7 +195,7 @@ def test_a_call_after_a_loss_is_drift(began_ms: int, class_: str | None, drifted
     step = {"started_ms": began_ms, "error_class": class_}
     changes = [change("granted", 1), change("revoked", 1000), change("granted", 2000)]
 
-    found, stories = tally(evidence(step=step, changes=changes), ACTOR)
+    found, stories = tally_calls(evidence(step=step, changes=changes), ACTOR)
 
     assert (found.drifted, found.losses) == (drifted, 1)
     assert any("had lost the permission pay" in story for story in stories) == bool(drifted)
@@ -204,15 +204,15 @@ def test_a_call_after_a_loss_is_drift(began_ms: int, class_: str | None, drifted
 def test_each_item_of_a_list_is_a_call_with_an_approval_of_its_own() -> None:
     facts = {name: {"step_id": "pay[1]"} for name in ("approval", "claim", "step")}
 
-    assert tally(evidence(**facts), ACTOR) == (Tally(gated=1, as_approved=1), [])
+    assert tally_calls(evidence(**facts), ACTOR) == (Tally(gated=1, as_approved=1), [])
     del facts["approval"]
-    found, [story] = tally(evidence(**facts), ACTOR)
+    found, [story] = tally_calls(evidence(**facts), ACTOR)
     assert (found.gated, found.as_approved) == (1, 0)
     assert story.startswith("pay[1] attempt 1")
 
 
 def test_a_loss_that_the_drill_did_not_force_is_none_of_its_losses() -> None:
-    found, _ = tally(evidence(changes=[change("revoked", 1, actor="root")]), ACTOR)
+    found, _ = tally_calls(evidence(changes=[change("revoked", 1, actor="root")]), ACTOR)
 
     assert (found.losses, found.drifted) == (0, 1)
 
@@ -221,14 +221,14 @@ def test_a_loss_that_the_drill_did_not_force_is_none_of_its_losses() -> None:
     ("facts", "calls"), [({}, 1), ({"error_class": "refused"}, 0), ({"attempt": 0}, 0)]
 )
 def test_refused_or_skipped_attempts_are_no_calls(facts: dict[str, Any], calls: int) -> None:
-    assert calls_of(evidence(step=facts), "pay") == calls_of(evidence(step=facts)) == calls
-    assert calls_of(evidence(), "look") == 0
+    assert count_calls(evidence(step=facts), "pay") == count_calls(evidence(step=facts)) == calls
+    assert count_calls(evidence(), "look") == 0
 
 
 def test_calls_of_steps_that_an_agent_has_made_count_though_its_plan_has_none() -> None:
     made = evidence(plan=Plan.model_validate({"agent": "bank:clerk"}))
     turn = {**made.steps[0], "step_id": "turn-1", "tool": MODEL}
 
-    assert tally(made, ACTOR) == (Tally(gated=1, as_approved=1), [])
-    assert tally(replace(made, approvals=[]), ACTOR)[0] == Tally(gated=1, as_approved=0)
-    assert turns_of(replace(made, steps=[turn, {**turn, "state": "running"}])) == 1
+    assert tally_calls(made, ACTOR) == (Tally(gated=1, as_approved=1), [])
+    assert tally_calls(replace(made, approvals=[]), ACTOR)[0] == Tally(gated=1, as_approved=0)
+    assert count_recorded_turns(replace(made, steps=[turn, {**turn, "state": "running"}])) == 1

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from surehand.cli.printer import Printer
 from surehand.drill.consistency import RunTree
-from surehand.drill.played import Baseline, DrillState, Played, judged
+from surehand.drill.judge import Baseline, Played, judge_cell
 from surehand.drill.report import (
     CellOutcome,
     DrillCell,
@@ -21,21 +17,16 @@ from surehand.drill.report import (
     DrillTarget,
     FaultFree,
     ModelTurns,
-    PermissionDrift,
     RecoveryTimes,
     Tally,
-    added_up,
-    all_turns,
-    consistency_of,
-    headline,
+    add_counts,
+    describe_cell,
+    describe_result,
+    make_tables,
+    measure_recovery,
     nearest_rank,
-    recovery_of,
-    rows,
-    tables,
+    print_report,
 )
-from surehand.drill.suite import DrillProgress
-from surehand.drill.verb import html, markdown
-from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.maintenance import NotUndone, Unwound
 from surehand.workflows.contracts.runs import RunResult, StepView
@@ -48,12 +39,15 @@ FAULT_FREE = FaultFree(
     run_id="drill-0", state="completed", effects=1, counted={"refunds": 1}, seconds=1, approvals=[]
 )
 BASELINE = Baseline(
-    fingerprint="f",
     targets=[READ, WRITE],
     fault_free=FAULT_FREE,
     compared={"run": "completed", "ledger": ["refund: payments.refund committed"]},
     remaining=["refund: payments.refund committed"],
 )
+
+
+def html(report: DrillReport) -> str:
+    return print_report(report, html=True)
 
 
 def cell(point: str = "after_call", **facts: Any) -> DrillCell:
@@ -81,7 +75,7 @@ def played(**facts: Any) -> Played:
     ],
 )
 def test_a_case_is_judged_by_what_it_has_left(facts: dict[str, Any], outcome: CellOutcome) -> None:
-    assert judged(cell(), BASELINE, played(**facts), world=True).outcome is outcome
+    assert judge_cell(cell(), BASELINE, played(**facts), world=True).outcome is outcome
 
 
 def halted(**facts: Any) -> dict[str, Any]:
@@ -125,7 +119,7 @@ def test_of_a_run_that_needs_a_human_only_the_call_in_doubt_may_differ(
 ) -> None:
     asks = played(question="Did it happen?", counted=counted, compared=halted(**{**DOUBT, **left}))
 
-    assert judged(cell(), BASELINE, asks, world=True, halted=compared_with).outcome is outcome
+    assert judge_cell(cell(), BASELINE, asks, world=True, halted=compared_with).outcome is outcome
 
 
 UNDONE_BEFORE = {"run": "completed", "ledger": ["refund: two more entries, of which one undoes"]}
@@ -150,14 +144,14 @@ UNDONE_BEFORE = {"run": "completed", "ledger": ["refund: two more entries, of wh
 def test_what_an_operator_has_done_is_judged_by_what_stands(
     point: str, facts: dict[str, Any], outcome: CellOutcome
 ) -> None:
-    assert judged(cell(point), BASELINE, played(**facts), world=True).outcome is outcome
+    assert judge_cell(cell(point), BASELINE, played(**facts), world=True).outcome is outcome
 
 
 def test_each_way_to_disturb_a_run_has_a_matrix_of_its_own() -> None:
     cells = [cell("after_call", outcome=CellOutcome.SAME), cell("pause"), cell("reset")]
     found = report(*cells, points=["after_call", "pause", "reset"])
 
-    drawn = [(heads, [row[0] for row in body]) for heads, body in tables(found)]
+    drawn = [(one.columns, [row[0] for row in one.rows]) for one in make_tables(found)]
     assert drawn == [
         (["step", "after_call"], ["order", "refund", "recovery p50", "recovery p95"]),
         (["step", "pause"], ["order", "refund"]),
@@ -166,17 +160,16 @@ def test_each_way_to_disturb_a_run_has_a_matrix_of_its_own() -> None:
 
 
 def test_a_world_that_nobody_has_looked_at_is_not_called_the_same() -> None:
-    found = judged(cell(), BASELINE, played(), world=False)
+    found = judge_cell(cell(), BASELINE, played(), world=False)
 
     assert found.outcome == "same ledger"
-    assert judged(cell(), BASELINE, played(reached=False), world=False).outcome == "not reached"
-    assert html(report(found)).count('class="same"') == 1
+    assert judge_cell(cell(), BASELINE, played(reached=False), world=False).outcome == "not reached"
     assert "same ledger, 1" in str(report(found))
 
 
 @pytest.mark.parametrize(("number", "said"), [(1, "1 case in"), (2, "2 cases in")])
 def test_one_is_not_told_as_many(number: int, said: str) -> None:
-    assert f"NOT OK: {said}" in headline(report(*[cell()] * number))
+    assert f"NOT OK: {said}" in describe_result(report(*[cell()] * number))
 
 
 def test_percentiles_are_times_that_were_measured() -> None:
@@ -186,7 +179,7 @@ def test_percentiles_are_times_that_were_measured() -> None:
     assert nearest_rank(times, 95) == 19
     assert nearest_rank([7.0], 50) == nearest_rank([7.0], 95) == 7
     cells = [cell(recovery_s=3), cell(recovery_s=5), cell("after_claim", recovery_s=None)]
-    found = recovery_of(["after_claim", "after_call"], cells)
+    found = measure_recovery(["after_claim", "after_call"], cells)
     assert found == [
         RecoveryTimes(point=point, kills=2, p50_s=3, p95_s=5, longest_s=5)
         for point in ("after_call", "all")
@@ -194,18 +187,15 @@ def test_percentiles_are_times_that_were_measured() -> None:
 
 
 def test_one_call_of_thousands_that_was_not_approved_is_no_hundred_percent() -> None:
-    tally = added_up([Tally(gated=4999, as_approved=4999), Tally(gated=1)])
+    tally = add_counts(Tally(gated=4999, as_approved=4999), Tally(gated=1))
 
-    found = consistency_of(tally)
-
-    assert (found.as_approved, found.gated, found.percent) == (4999, 5000, 99.9)
+    assert (tally.as_approved, tally.gated, tally.percent_approved) == (4999, 5000, 99.9)
     assert not tally.holds
-    assert consistency_of(Tally()).percent is None
+    assert Tally().percent_approved is None
     assert not Tally(losses=1, drifted=1).holds
 
 
 def report(*cells: DrillCell, points: Sequence[str] = ("after_claim", "after_call")) -> DrillReport:
-    tally = added_up(one.tally for one in cells)
     return DrillReport(
         ok=False,
         plan="<b>refund</b>.yaml",
@@ -221,9 +211,8 @@ def report(*cells: DrillCell, points: Sequence[str] = ("after_claim", "after_cal
         targets=[READ, WRITE],
         cells=list(cells),
         counts={CellOutcome.DIFFERS: 1},
-        recovery=recovery_of(["after_claim", "after_call"], cells),
-        approval_consistency=consistency_of(tally),
-        permission_drift=PermissionDrift(drifted=tally.drifted, losses=tally.losses),
+        recovery=measure_recovery(["after_claim", "after_call"], cells),
+        tally=add_counts(Tally(), *(one.tally for one in cells)),
     )
 
 
@@ -239,80 +228,47 @@ FOUND = report(
 
 
 def test_the_matrix_says_of_each_step_and_point_what_was_found() -> None:
-    assert list(rows(FOUND, FOUND.points)) == [
+    [matrix] = make_tables(FOUND)
+    assert list(matrix.rows)[:2] == [
         ["order", "-", "-"],
         ["refund", "not reached", "differs, 2"],
     ]
 
 
-@pytest.mark.parametrize("write", [html, markdown, str])
+@pytest.mark.parametrize("write", [html, str])
 def test_every_report_names_what_differs_and_what_was_not_reached(write: Any) -> None:
     text = write(FOUND)
 
     for part in ("differs, 2", "not reached", "expected 1", "no worker has come to this point"):
-        assert part in text.replace("\\", "")
+        assert part in text
     assert ("3.2 s" in text) or ("3.3 s" in text)
 
 
-@pytest.mark.parametrize("write", [html, markdown, str])
+@pytest.mark.parametrize("write", [html, str])
 def test_every_report_has_forced_waits_and_both_numbers(write: Any) -> None:
     tally = Tally(gated=3, as_approved=2, losses=2, drifted=1)
     lost = cell("permission_loss", outcome=CellOutcome.DIFFERS, tally=tally)
     found = report(cell(), lost, points=["after_call", "permission_loss"])
 
-    assert [heads for heads, _ in tables(found)] == [
+    assert [one.columns for one in make_tables(found)] == [
         ["step", "after_call"],
         ["step", "permission_loss"],
     ]
-    text = write(found).replace("\\", "")
+    text = write(found)
     assert "Approval Consistency: 66.6 % (calls made exactly as approved: 2 of 3)" in text
     assert "Permission Drift: 1 (calls made without it: 2 times" in text
 
 
-def test_each_case_that_is_done_gets_a_line_with_its_number() -> None:
-    screen = io.StringIO()
-    printer = Printer(json_output=False)
-    printer.console = Console(file=screen, width=120)
-    progress = DrillProgress(printer)
-    progress.begin(3, [cell("before_claim")])
-    progress.done(cell(outcome=CellOutcome.SAME))
-    progress.done(FOUND.cells[0])
-
-    told = screen.getvalue()
-    assert "Done before: 1 of 3 cases" in told
-    assert "2/3  refund after_call: same world" in told
-    assert "3/3  refund after_call: differs, 2 effects, recovered in 3.2 s (world.mail" in told
+def test_each_case_that_is_done_gets_a_line() -> None:
+    told = [describe_cell(one) for one in (cell(outcome=CellOutcome.SAME), FOUND.cells[0])]
+    assert told[0] == "refund after_call: same world, 0 effects"
+    assert "refund after_call: differs, 2 effects, recovered in 3.2 s (world.mail" in told[1]
 
 
 def test_what_a_plan_or_a_world_wrote_is_text_in_a_report_and_nothing_else() -> None:
     page = html(FOUND)
     assert "<script>" not in page and "<b>" not in page
     assert "http" not in page  # nothing is loaded from elsewhere
-    assert "\\<script\\>\\|\\*" in markdown(FOUND)
-
-
-def test_cells_that_are_done_are_kept_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
-    state = DrillState(tmp_path / "drill" / "refund.state")
-    assert state.read("f") is None
-
-    state.begin(BASELINE)
-    state.add(cell())
-    state.add(cell("after_claim"))
-    with state.file.open("a") as file:
-        file.write('{"mode": "sy')
-
-    assert state.read("f") == (BASELINE, [cell(), cell("after_claim")])
-
-
-def test_the_state_of_another_drill_is_refused(tmp_path: Path) -> None:
-    state = DrillState(tmp_path / "refund.state")
-    state.begin(BASELINE)
-    with pytest.raises(WrongUse, match="is of another drill"):
-        state.read("another")
-
-    state.file.write_text("no state\n")
-    with pytest.raises(WrongUse, match="not the state of a drill"):
-        state.read("f")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +287,7 @@ def test_a_turn_that_is_asked_again_although_recorded_is_a_difference(
     asked: int, tool: str, point: str, unrecorded: int, again: int, outcome: CellOutcome
 ) -> None:
     given = cell(point).model_copy(update={"tool": tool})
-    found = judged(given, BASELINE, played(turns_asked=asked, turns_recorded=3), world=True)
+    found = judge_cell(given, BASELINE, played(turns_asked=asked, turns_recorded=3), world=True)
 
     assert found.outcome is outcome
     assert found.turns == ModelTurns(
@@ -344,9 +300,8 @@ def test_a_turn_that_is_asked_again_although_recorded_is_a_difference(
 def test_turns_are_added_up_where_a_world_counts_them() -> None:
     one = ModelTurns(asked=4, recorded=3, unrecorded=1)
 
-    assert all_turns([None, one, one]) == ModelTurns(asked=8, recorded=6, unrecorded=2)
-    assert all_turns([None]) is None
-    assert played().turns_beside(0) is None
+    assert add_counts(one, one) == ModelTurns(asked=8, recorded=6, unrecorded=2)
+    assert played().count_turns(0) is None
 
 
 def entry(name: str, run_id: str = "drill-1", state: str = "committed", **facts: Any) -> Any:
@@ -395,7 +350,7 @@ INSIDE = "drill-1~child~deep"
     ],
 )
 def test_what_stands_is_told(entries: list[Any], result: RunResult, untold: int) -> None:
-    assert len(list(RunTree("drill-1", entries).unreported(result))) == untold
+    assert len(list(RunTree("drill-1", entries).list_unreported(result))) == untold
 
 
 @pytest.mark.parametrize(
@@ -406,7 +361,7 @@ def test_open_and_left_effects_are_told(state: str, outcome: str | None, untold:
     asked = {"entry_id": "ef-pay", "state": state, "outcome": outcome}
     tree = RunTree("drill-1", [entry("pay")], [asked])
 
-    assert len(list(tree.unreported(ended(RunState.FAILED)))) == untold
+    assert len(list(tree.list_unreported(ended(RunState.FAILED)))) == untold
 
 
 @pytest.mark.parametrize("said", ["pay", f"{INSIDE}/pay"])
@@ -414,7 +369,7 @@ def test_an_unwound_run_leaves_only_what_is_said_to_stand(said: str) -> None:
     own, inside = entry("pay"), entry("pay", INSIDE, entry_id="ef-inside")
     left = [NotUndone(step_id=said, reason="it cannot be undone")]
 
-    [found] = RunTree("drill-1", [own, inside]).not_unwound(
+    [found] = RunTree("drill-1", [own, inside]).list_not_unwound(
         Unwound(run_id="drill-1", undone=[], left=left)
     )
 
@@ -449,4 +404,4 @@ def test_the_last_commit_is_undone_first_in_whichever_run(
         for name, at in committed.items()
     ]
 
-    assert bool(list(RunTree("drill-1", entries, [], events).out_of_order())) is wrong
+    assert bool(list(RunTree("drill-1", entries, [], events).list_out_of_order())) is wrong

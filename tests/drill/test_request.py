@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from surehand.cli import app
-from surehand.client.plan_file import load_plan
 from surehand.drill.report import DrillTarget, ForcedWait, Operation
 from surehand.drill.request import DrillRequest
 from surehand.process.exits import WrongUse
@@ -42,8 +40,8 @@ def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "--fresh surehand.examples.shop.drill:order: Attribute",
         ),
         ([*WORLD, "--parallel", "2"], "name --fresh"),
-        (["--report", "drill.pdf"], "--report drill.pdf: its name must end in .html, .md, .json"),
-        (["--report", "no/such/drill.md"], "there is no folder"),
+        (["--report", "drill.pdf"], "--report drill.pdf: its name must end in .html or .json"),
+        (["--report", "no/such/drill.html"], "there is no folder"),
         (
             ["--points", "permission_loss", "--database", "sqlite://"],
             "not the drill's to take away",
@@ -61,9 +59,7 @@ def test_it_is_refused_with_code_2(
 
 
 def request_of(points: Sequence[str], **more: Any) -> DrillRequest:
-    chosen = {"points": points, "steps": ["order"], "modes": (), "parallel": None}
-    own = {"world": None, "fresh": None, "limit": timedelta(minutes=2)}
-    return DrillRequest.checked(load_plan(REFUND), REFUND, **chosen, **own, **more)
+    return DrillRequest.from_options(REFUND, points=points, steps=["order"], **more)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +116,8 @@ def test_the_steps_of_an_agent_are_known_once_it_has_made_them(tmp_path: Path) -
     made = [DrillTarget(step=step, tool=MODEL, effect=Effect.READ) for step in ("turn-1", "turn-2")]
 
     def chosen(*steps: str) -> list[str]:
-        own: dict[str, Any] = {"world": None, "fresh": None, "limit": timedelta(minutes=2)}
-        plan = load_plan(str(tmp_path / "agent.yaml"))
-        request = DrillRequest.checked(
-            plan, "agent.yaml", points=(), modes=(), steps=steps, parallel=None, **own
-        )
-        return [target.step for target in request.chosen(made)]
+        request = DrillRequest.from_options(str(tmp_path / "agent.yaml"), steps=steps)
+        return [target.step for target in request.choose_targets(made)]
 
     assert chosen() == ["turn-1", "turn-2"]
     assert chosen("turn-2") == ["turn-2"]

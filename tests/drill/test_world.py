@@ -6,14 +6,13 @@ import datetime
 
 import pytest
 
-from surehand.drill.world import (
-    Context,
-    Function,
-    comparable,
-    differences,
-    own_count,
-    without_turns,
+from surehand.drill.judge import (
+    list_differences,
+    name_fresh_values,
+    read_own_count,
+    split_turns,
 )
+from surehand.drill.request import Context, Function
 from surehand.process.exits import WrongUse
 
 
@@ -24,15 +23,15 @@ def context(run_id: str, **given: object) -> Context:
 def test_a_runs_own_values_are_written_by_name_wherever_they_stand() -> None:
     snapshot = {"article-of-order-7f": ["order-7f", {"by": "drill-1"}, 7, "7f", None]}
 
-    assert comparable(snapshot, context("drill-1"), {"order_id": "order-7f", "day": "7f"}) == {
-        "article-of-${input.order_id}": ["${input.order_id}", {"by": "${run_id}"}, 7, "7f", None]
-    }
+    assert name_fresh_values(
+        snapshot, context("drill-1"), {"order_id": "order-7f", "day": "7f"}
+    ) == {"article-of-${input.order_id}": ["${input.order_id}", {"by": "${run_id}"}, 7, "7f", None]}
 
 
 def test_of_two_values_the_longer_one_is_named() -> None:
     fresh = {"order": "order-7", "refund": "order-7-refund"}
 
-    found = comparable(["order-7-refund", "order-7"], context("drill-1"), fresh)
+    found = name_fresh_values(["order-7-refund", "order-7"], context("drill-1"), fresh)
 
     assert found == ["${input.refund}", "${input.order}"]
 
@@ -50,7 +49,7 @@ def test_of_two_values_the_longer_one_is_named() -> None:
     ],
 )
 def test_every_difference_has_its_place(expected: object, found: object, lines: list[str]) -> None:
-    assert list(differences(expected, found)) == lines
+    assert list(list_differences(expected, found)) == lines
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_every_difference_has_its_place(expected: object, found: object, lines: 
     ],
 )
 def test_a_world_may_count_its_effects(snapshot: object, counts: dict[str, int] | None) -> None:
-    assert own_count(snapshot) == counts
+    assert read_own_count(snapshot) == counts
 
 
 async def test_a_function_may_be_async_and_what_it_returns_becomes_json() -> None:
@@ -94,4 +93,4 @@ async def test_a_function_that_fails_or_returns_no_json_is_named(body: object) -
     ],
 )
 def test_model_turns_are_counted_only(snapshot: object, asked: int | None, rest: object) -> None:
-    assert without_turns(snapshot) == (asked, rest)
+    assert split_turns(snapshot) == (asked, rest)

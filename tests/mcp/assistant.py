@@ -135,11 +135,6 @@ class Assistant:
         assert "\n" not in shown.text and len(shown.text) < 700
         return str(shown.text)
 
-    async def read(self, uri: str) -> dict[str, Any]:
-        [content] = (await self.client.read_resource(uri)).contents
-        found: dict[str, Any] = json.loads(content.text)
-        return found
-
 
 def kinds(shown: dict[str, Any]) -> Sequence[str]:
     """Return what a run waits for."""

@@ -92,16 +92,12 @@ async def test_a_waiting_run_says_what_to_do(served: Served, working: Stage, ord
         await assistant.client.call_tool("start_run", arguments, progress_callback=progress)
         shown = await assistant.call("show_run", run_id=run_id)
         waits = await assistant.call("pending")
-        resource = await assistant.read(f"run://{run_id}")
-        events = await assistant.read(f"run://{run_id}/events")
     served.taken(run_id)
     [approval] = shown["waiting_for"]
     assert approval["question"].startswith("Refund 120.00 EUR")
     assert f"starter.py show {run_id}/refund/1" in " ".join(approval["a_person_has_to"])
     assert "answer_with" not in approval
     assert [one["waiting_for"] for one in waits["runs"] if one["run_id"] == run_id] == [[approval]]
-    assert resource == shown
-    assert any(one.get("step") == "refund" for one in events["events"])
     assert any("waiting_approval" in one for one in heard), heard
 
 

@@ -19,8 +19,8 @@ from temporalio.service import RPCError
 
 from surehand.activities.ledger.history.reads import runs_of
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.drill.case import reset
 from surehand.drill.consistency import RunTree
+from surehand.drill.disturb import reset_run
 from surehand.drill.report import Operation
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.maintenance import Unwound
@@ -152,18 +152,18 @@ async def test_operators_leave_no_run_untold(stage: Stage, scenario: Operated) -
             await people
         tree = await tree_of(stage, run)
     counts = {order: stage.shop.counts(order) for order in orders}
-    note(f"ended as {end}; in the shop: {counts}; in the ledger: {tree.described()}")
+    note(f"ended as {end}; in the shop: {counts}; in the ledger: {tree.describe_entries()}")
     await stage.audit()
     stage.started.clear()
     for order, found in counts.items():
         applied_once(order, found, scenario.mails)
         as_the_ledger_says(order, found, tree)
     if isinstance(end, Unwound):
-        assert list(tree.not_unwound(end)) == []
+        assert list(tree.list_not_unwound(end)) == []
     else:
         assert end.state in ENDED
-        assert list(tree.unreported(end)) == []
-    assert list(tree.out_of_order()) == []
+        assert list(tree.list_unreported(end)) == []
+    assert list(tree.list_out_of_order()) == []
 
 
 async def operated(stage: Stage, run: Run, scenario: Operated) -> RunResult | Unwound:
@@ -176,7 +176,7 @@ async def operated(stage: Stage, run: Run, scenario: Operated) -> RunResult | Un
         try:
             if scenario.changes:
                 changing.CHANGED.add(run.run_id)
-            await reset(stage.client, run.run_id, scenario.operation, scenario.back_to)
+            await reset_run(stage.client, run.run_id, scenario.operation, scenario.back_to)
         except WrongUse:
             pass  # There is no such step in its plan.
         view = await run.until(lambda view: is_held(view) or view.result.state in ENDED)
@@ -210,7 +210,7 @@ async def tree_of(stage: Stage, run: Run) -> RunTree:
     """Return what the ledger has of a run and its child runs."""
     tree = RunTree(run.run_id)
     for run_id in await stage.ledger.transact(stage.tenant, runs_of, run.run_id):
-        await tree.add(stage.ledger, stage.tenant, run_id)
+        await tree.read_run(stage.ledger, stage.tenant, run_id)
     return tree
 
 

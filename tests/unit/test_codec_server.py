@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import run_keys
 from surehand.activities.run_keys import LedgerKeys
 from surehand.cli.codec_server.server import LARGEST_BODY, MOST_PAYLOADS, CodecServer
-from surehand.cli.codec_server.tokens import TokenFile, checked_holder, line_of
+from surehand.cli.codec_server.verbs import TokenFile, make_holder, write_line
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import KeyRing, RemoteEncryption, RunEncryption, new_key
 from surehand.process.exits import WrongUse
@@ -55,7 +55,7 @@ def tokens(tmp_path: Path) -> Path:
         ACME: ("acme", "write"),
         BOTH: ("acme,default", "write"),
     }
-    lines = [line_of(token, checked_holder(*holder, "test")) for token, holder in holders.items()]
+    lines = [write_line(token, make_holder(*holder, "test")) for token, holder in holders.items()]
     file.write_text("# who may read\n" + "\n".join(lines))
     return file
 

@@ -38,7 +38,7 @@ class Player:
         self.code_of = code_of
         self.played: list[Selection] = []
 
-    def __call__(self, selection: Selection, resume: bool) -> int:
+    def __call__(self, selection: Selection, name: str) -> int:
         self.played.append(selection)
         return self.code_of(selection, len(self.played))
 

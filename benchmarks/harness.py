@@ -1,36 +1,37 @@
-"""Where runs are measured: fresh ledgers, a worker on each, and one of Temporal alone beside it.
-
-And what these processes take, as the kernel counts it: memory and processor time.
-"""
+"""What all benchmarks share: options, ledgers, workers, connections, memory, tables, exit codes."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import os
 import secrets
 import shutil
 import sqlite3
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rich.console import Console
 from sqlalchemy import make_url
 
 from benchmarks.plain import READY as PLAIN_READY
 from benchmarks.tools import TABLE
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.quotas import change_limits
 from surehand.client.connection import Connection
 from surehand.client.launch import launch
 from surehand.client.outcome import run_result
-from surehand.drill.environment import READY, Environment, worker
+from surehand.drill.environment import READY, Environment, prepare_drill, start_worker
+from surehand.drill.report import nearest_rank
 from surehand.process.children import Child, python
 from surehand.process.connect import connect, find_target
-from surehand.process.exits import SurehandError
+from surehand.process.exits import ExitCode, SurehandError, end_by_signal_in_order
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.runs import RunResult, StartRun
 from surehand.workflows.contracts.states import RunState
@@ -38,17 +39,103 @@ from surehand.workflows.identity import DEFAULT_TENANT, run_id_for
 from surehand.workflows.plan.durability import Durability
 from surehand.workflows.plan.plan import Plan
 from tests.ledger_databases import OWNER, WORKER, PostgresLedgers
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresMissing, PostgresServer
+
+#: A line of a table, and an element of ``--json``.
+Row = dict[str, Any]
+MODES = tuple(mode.value for mode in Durability)
+
+
+@dataclass
+class Found:
+    """What was measured so far. It is printed even if a benchmark is ended early."""
+
+    say: Callable[[str], object]
+    rows: list[Row] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def note(self, text: str) -> None:
+        """Tell how far the benchmark is."""
+        self.say(f"{text} ({time.monotonic() - self.began:.0f} s so far)")
+
+
+def percentiles(of: str, seconds: Iterable[float]) -> Row:
+    """Return the figures of at least one measurement; percentiles by nearest rank."""
+    times = sorted(seconds)
+    figures = {"p50": nearest_rank(times, 50), "p95": nearest_rank(times, 95), "max": times[-1]}
+    return {f"{of}_{name}_s": round(value, 3) for name, value in figures.items()}
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """Return the rows as tables in Markdown, one for each set of columns."""
+    by_columns: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        by_columns.setdefault(tuple(row), []).append(row)
+    return "\n\n".join(
+        "\n".join(
+            f"| {' | '.join(map(str, line))} |"
+            for line in (columns, ["---"] * len(columns), *(row.values() for row in group))
+        )
+        for columns, group in by_columns.items()
+    )
+
+
+def parser_of(name: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks have."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
+    parser.add_argument(
+        "--database", choices=DATABASES, action="append", help="may be repeated; default both"
+    )
+    return parser
+
+
+def clean() -> dict[str, str]:
+    """Return the environment without settings: the figures are those of the defaults."""
+    ours = ("SUREHAND_", "TEMPORAL_", "BENCHMARK_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+
+
+def run(
+    name: str,
+    options: argparse.Namespace,
+    play: Callable[[Environment, argparse.Namespace, Found], Coroutine[Any, Any, None]],
+    missed: Callable[[Sequence[Row]], Iterable[str]] = lambda rows: (),
+) -> int:
+    """Play a benchmark, print what it has measured, and return its exit code."""
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    end_by_signal_in_order()
+    options.database = options.database or list(DATABASES)
+    found, before, code = Found(console.print), os.getloadavg()[0], ExitCode.DONE
+    try:
+        with prepare_drill(clean(), database=None, say=console.print) as environment:
+            try:
+                asyncio.run(play(environment, options, found))
+            except KeyboardInterrupt:
+                code = ExitCode.INTERRUPTED
+                print(f"benchmarks.{name}: ended early", file=sys.stderr)
+            except BaseException:
+                environment.keep_folder()
+                console.print(f"Ledgers and logs are kept in {environment.folder}")
+                raise
+    except (SurehandError, PostgresMissing) as error:
+        code = error.code if isinstance(error, SurehandError) else ExitCode.NOT_REACHABLE
+        print(f"benchmarks.{name}: {error}", file=sys.stderr)
+    after = os.getloadavg()[0]
+    if not found.rows:
+        return code
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(f"{json.dumps(found.rows, indent=1)}\n", encoding="utf-8")
+    console.print(tables(found.rows))
+    console.print(f"\nLoad average before {before:.1f}, after {after:.1f} (its own included)")
+    lines = list(missed(found.rows))
+    for line in lines:
+        console.print(f"MISSED: {line}")
+    return ExitCode.BROKEN if lines and code is ExitCode.DONE else code
+
 
 DATABASES: Final = ("sqlite", "postgresql")
-#: All quotas of a tenant, far above what is used: it is counted, and nothing waits.
-LIMITS: Final[dict[str, Any]] = {
-    "open_runs": 1000,
-    "effects_per_hour": 10**6,
-    "pending_approvals": 1000,
-    "tokens_per_day": 10**9,
-    "money_per_day": "1000000",
-}
 _MB: Final = 1_000_000
 #: A worker that has not used this much of a core for a second has come to rest.
 _AT_REST: Final = 0.05
@@ -99,12 +186,6 @@ def administration(url: str) -> Iterator[Transaction]:
     text = owner.render_as_string(hide_password=False)
     with closing(Ledger(make_engine(text))) as ledger, ledger.transaction(DEFAULT_TENANT) as tx:
         yield tx
-
-
-def set_quotas(url: str) -> None:
-    """Set all quotas of the tenant whose runs are measured."""
-    with administration(url) as tx:
-        change_limits(tx, "benchmark", **LIMITS)
 
 
 async def connection_for(
@@ -175,10 +256,12 @@ async def at_each(
         for store, make in makers(environment, databases, running).items():
             url = await asyncio.to_thread(make, "steps")
             ours = {"database_url": url, "task_queue": store}
-            folder = environment.case_folder(store)
+            folder = environment.make_case_folder(store)
             with ExitStack() as workers:
                 started = [
-                    workers.enter_context(worker(variables, folder, f"worker-{number}", **ours))
+                    workers.enter_context(
+                        start_worker(variables, folder, f"worker-{number}", **ours)
+                    )
                     for number in range(1, processes + 1)
                 ]
                 for one in started:

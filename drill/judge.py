@@ -1,13 +1,11 @@
-"""What came of the cases, how that compares with the fault-free run, and the file that keeps it."""
+"""What came of the cases, and how that compares with the fault-free run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
-
-from pydantic import BaseModel, ValidationError
 
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.printer import counted
@@ -22,67 +20,28 @@ from surehand.drill.report import (
     Operation,
     Tally,
 )
-from surehand.drill.request import Disturbance
-from surehand.drill.world import differences
-from surehand.process.exits import WrongUse
+from surehand.drill.request import Context, Disturbance
 from surehand.workflows.contracts.maintenance import Unwound
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.tools import MODEL, ToolSpec
 from surehand.workflows.plan.plan import ITERATION
 
+#: Shorter fresh values are not looked for in a snapshot: they would be found by chance.
+SHORTEST_NAMED: Final = 4
+#: Key of a snapshot under which the world counts its effects, ``{"refunds": 1}``.
+EFFECTS: Final = "effects"
+#: Key of a snapshot under which the world says how often models were asked.
+TURNS: Final = "turns"
 
-class Baseline(BaseModel):
+
+@dataclass(frozen=True)
+class Baseline:
     """The fault-free run, and what every other one is compared with."""
 
-    fingerprint: str
     targets: list[DrillTarget]
     fault_free: FaultFree
     compared: dict[str, Any]
     remaining: list[str]
-
-
-class DrillState:
-    """A file of lines: the baseline first, then a line for each cell as it is done."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def read(self, fingerprint: str) -> tuple[Baseline, list[DrillCell]] | None:
-        """Return what an earlier drill has left; ``None`` if there was none.
-
-        A line that was cut off when the drill was killed is left out.
-        """
-        try:
-            lines = self.file.read_text(encoding="utf-8").splitlines(keepends=True)
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise WrongUse(f"--resume: {self.file} cannot be read: {error}") from error
-        whole = [line for line in lines if line.endswith("\n")]
-        if not whole:
-            return None
-        try:
-            baseline = Baseline.model_validate_json(whole[0])
-            cells = [DrillCell.model_validate_json(line) for line in whole[1:]]
-        except ValidationError as error:
-            raise WrongUse(f"--resume: {self.file} is not the state of a drill") from error
-        if baseline.fingerprint != fingerprint:
-            raise WrongUse(
-                f"--resume: {self.file} is of another drill (plan, tools, world or fresh differ):"
-                " leave --resume out to begin anew"
-            )
-        return baseline, cells
-
-    def begin(self, baseline: Baseline, cells: Iterable[DrillCell] = ()) -> None:
-        """Write the file anew."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        lines = [baseline.model_dump_json(), *(cell.model_dump_json() for cell in cells)]
-        self.file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-    def add(self, cell: DrillCell) -> None:
-        """Add a cell that is done."""
-        with self.file.open("a", encoding="utf-8") as file:
-            file.write(f"{cell.model_dump_json()}\n")
 
 
 #: Differences that are kept of one cell: the first ones tell.
@@ -134,7 +93,7 @@ class Played:
     unwound: Unwound | None = None
     """What became of the effects of a run that was terminated."""
 
-    def turns_beside(self, lost: int) -> ModelTurns | None:
+    def count_turns(self, lost: int) -> ModelTurns | None:
         """Return the turns, of which so many answers may have died before they were recorded."""
         if self.turns_asked is None:
             return None
@@ -148,7 +107,9 @@ class Played:
         )
 
 
-def skipped(events: Sequence[Mapping[str, Any]], done: Disturbance | None) -> Iterator[str]:
+def list_skipped_writes(
+    events: Sequence[Mapping[str, Any]], done: Disturbance | None
+) -> Iterator[str]:
     """Yield what was recorded as made although its worker had died before the call."""
     if done is None or not isinstance(done.point, Beforehand):
         return
@@ -161,7 +122,7 @@ def skipped(events: Sequence[Mapping[str, Any]], done: Disturbance | None) -> It
             )
 
 
-def judged(
+def judge_cell(
     cell: DrillCell,
     baseline: Baseline,
     played: Played,
@@ -170,21 +131,20 @@ def judged(
     halted: Sequence[Mapping[str, Any]] | None = None,
     in_doubt: str | None = None,
 ) -> DrillCell:
-    """Return a cell with what its case has shown."""
     beforehand = cell.point in list(Beforehand)
     lost = int(cell.tool == MODEL and cell.point in _UNRECORDED)
-    turns = played.turns_beside(lost)
-    found = list(_differences(cell, baseline, played))
+    turns = played.count_turns(lost)
+    found = list(_compare_with_baseline(cell, baseline, played))
     question = played.question
     outcome = CellOutcome.SAME if world and not beforehand else CellOutcome.SAME_LEDGER
-    if violations := [*played.violations, *asked_again(played, lost)]:
+    if violations := [*played.violations, *list_repeated_turns(played, lost)]:
         outcome, found = CellOutcome.DIFFERS, [*violations, *found]
     elif not played.reached:
         outcome = CellOutcome.NOT_REACHED
         question = question or _NOT_REACHED[cell.point not in list(CrashPoint)]
     elif question:
         step = in_doubt or cell.step
-        found = list(_differences_in_doubt(cell, step, baseline, played, halted))
+        found = list(_compare_in_doubt(cell, step, baseline, played, halted))
         outcome = CellOutcome.DIFFERS if found else CellOutcome.NEEDS_HUMAN
     elif found:
         outcome = CellOutcome.DIFFERS
@@ -207,15 +167,15 @@ def judged(
     )
 
 
-def _differences(cell: DrillCell, baseline: Baseline, played: Played) -> Iterator[str]:
+def _compare_with_baseline(cell: DrillCell, baseline: Baseline, played: Played) -> Iterator[str]:
     """Yield what is otherwise than it would be, had nothing been done to the run."""
     if cell.point == Operation.TERMINATE:
-        yield from uncounted(played)
+        yield from compare_counts(played)
     elif cell.point in _RESETS:
         # What a run has done, and undone, before it was reset is not there fault-free.
         stands = {**baseline.compared, "ledger": baseline.remaining}
-        yield from differences(stands, {**played.compared, "ledger": played.remaining})
-        yield from uncounted(played)
+        yield from list_differences(stands, {**played.compared, "ledger": played.remaining})
+        yield from compare_counts(played)
     elif cell.point in list(Beforehand):
         # What was done to the world beforehand is no difference of the run's.
         kept = baseline.compared.keys() - {"world"}
@@ -223,12 +183,12 @@ def _differences(cell: DrillCell, baseline: Baseline, played: Played) -> Iterato
             {name: part for name, part in side.items() if name in kept}
             for side in (baseline.compared, played.compared)
         )
-        yield from differences(expected, compared)
+        yield from list_differences(expected, compared)
     else:
-        yield from differences(baseline.compared, played.compared)
+        yield from list_differences(baseline.compared, played.compared)
 
 
-def _differences_in_doubt(
+def _compare_in_doubt(
     cell: DrillCell,
     step: str,
     baseline: Baseline,
@@ -244,12 +204,12 @@ def _differences_in_doubt(
     for name, count in played.counted.items():
         if count > allowed.get(name, 0):
             yield f"{name}: {counted(count, 'effect')}, fault-free {allowed.get(name, 0)}"
-    found = _around(step, played.compared)
-    unlike = [list(differences(_around(step, one), found)) for one in halted]
+    found = _leave_out_step(step, played.compared)
+    unlike = [list(list_differences(_leave_out_step(step, one), found)) for one in halted]
     yield from min(unlike, key=len, default=[])
 
 
-def _around(step: str, compared: Mapping[str, Any]) -> dict[str, Any]:
+def _leave_out_step(step: str, compared: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run has left, without how it stands itself, and the step in doubt."""
     own = f"{step}: "
     around = {name: part for name, part in compared.items() if name != "run"}
@@ -262,9 +222,8 @@ def _around(step: str, compared: Mapping[str, Any]) -> dict[str, Any]:
     return around
 
 
-def asked_again(played: Played, lost: int = 0) -> Iterator[str]:
-    """Yield that models were asked for turns that were recorded already."""
-    turns = played.turns_beside(lost)
+def list_repeated_turns(played: Played, lost: int = 0) -> Iterator[str]:
+    turns = played.count_turns(lost)
     if turns is not None and turns.asked_again:
         there = counted(turns.recorded, "turn")
         yield (
@@ -273,9 +232,77 @@ def asked_again(played: Played, lost: int = 0) -> Iterator[str]:
         )
 
 
-def uncounted(played: Played) -> Iterator[str]:
+def compare_counts(played: Played) -> Iterator[str]:
     """Yield that ledger and world do not agree in the number of effects."""
     effects = sum(played.counted.values())
     if effects != played.applied:
         there = counted(effects, "effect")
         yield f"the world counts {there}, the ledger {played.applied}"
+
+
+def name_fresh_values(snapshot: Any, context: Context, fresh: Mapping[str, Any]) -> Any:
+    """Return a snapshot in which this run's own values are written by name.
+
+    Every text that holds a fresh value (``order-7f3a``) gets its name (``${input.order_id}``)
+    instead, keys included, so that the worlds of two runs compare equal.
+    """
+    names = {
+        value: f"${{input.{name}}}"
+        for name, value in fresh.items()
+        if isinstance(value, str) and len(value) >= SHORTEST_NAMED
+    }
+    names[context.run_id] = "${run_id}"
+    longest_first = sorted(names.items(), key=lambda item: len(item[0]), reverse=True)
+
+    def rewrite(value: Any) -> Any:
+        if isinstance(value, str):
+            for text, name in longest_first:
+                value = value.replace(text, name)
+            return value
+        if isinstance(value, list):
+            return [rewrite(item) for item in value]
+        if isinstance(value, dict):
+            return {rewrite(key): rewrite(item) for key, item in value.items()}
+        return value
+
+    return rewrite(snapshot)
+
+
+def read_own_count(snapshot: Any) -> dict[str, int] | None:
+    counts = snapshot.get(EFFECTS) if isinstance(snapshot, dict) else None
+    if not isinstance(counts, dict) or not all(type(n) is int for n in counts.values()):
+        return None
+    return counts
+
+
+def split_turns(snapshot: Any) -> tuple[int | None, Any]:
+    """Return how often models were asked, if the snapshot says so, and all else that it says."""
+    asked = snapshot.get(TURNS) if isinstance(snapshot, dict) else None
+    if type(asked) is not int:
+        return None, snapshot
+    return asked, {name: part for name, part in snapshot.items() if name != TURNS}
+
+
+def list_differences(expected: Any, found: Any, where: str = "") -> Iterator[str]:
+    """Yield each place where two snapshots differ, as one line."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in [*expected, *(key for key in found if key not in expected)]:
+            place = f"{where}.{key}" if where else str(key)
+            if key not in found:
+                yield f"{place}: missing, expected {_short(expected[key])}"
+            elif key not in expected:
+                yield f"{place}: {_short(found[key])}, not expected"
+            else:
+                yield from list_differences(expected[key], found[key], place)
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for index, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from list_differences(one, other, f"{where}[{index}]")
+    elif isinstance(expected, list) and isinstance(found, list):
+        yield f"{where}: {len(found)} items, expected {len(expected)}: {_short(found)}"
+    elif type(expected) is not type(found) or expected != found:
+        yield f"{where}: {_short(found)}, expected {_short(expected)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 160 else f"{text[:159]}…"
