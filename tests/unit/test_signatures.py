@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import string
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_the_thumbprint_here_is_that_of_rfc_7638() -> None:
 def test_the_key_id_of_another_key_is_refused() -> None:
     # Under the name of the key, but made with another one; then the key is also the other one.
     forged = token(head=header(KEY), key=OTHER_KEY)
-    assert refused(forged) == "the signature does not fit what it signs"
+    assert refused(forged) == MISFIT
     assert refused(forged, jwk(OTHER_KEY)) == "the signature is made with another key"
 
 
@@ -104,28 +105,18 @@ def test_a_good_token_is_refused_under_another_key() -> None:
     assert refused(token(), jwk(OTHER_KEY)) == "the signature is made with another key"
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"kty": "EC"},
-        {"kty": "oct", "k": "c2VjcmV0"},
-        {"crv": "Ed448"},
-        {"crv": "X25519"},
-        {"x": ""},
-        {"x": None},
-        {"x": jwk(KEY)["x"] + "="},
-        {"x": jwk(KEY)["x"][:-1]},
-        {"d": b64(b"a" * 32)},
-    ],
-)
-def test_a_key_on_record_of_another_kind_verifies_nothing(changed: dict[str, Any]) -> None:
-    assert "cannot be used" in refused(token(), {**jwk(KEY), **changed})
+def test_a_key_on_record_of_another_kind_verifies_nothing() -> None:
+    x = jwk(KEY)["x"]
+    others: list[dict[str, Any]] = [{"x": other} for other in ("", None, x + "=", x[:-1])]
+    others += [{"crv": "Ed448"}, {"crv": "X25519"}, {"d": b64(b"a" * 32)}]
+    for changed in [*others, {"kty": "EC"}, {"kty": "oct", "k": "c2VjcmV0"}]:
+        assert "cannot be used" in refused(token(), {**jwk(KEY), **changed})
 
 
 def test_a_key_on_record_that_is_no_point_of_the_curve_verifies_nothing() -> None:
     off_the_curve = {**jwk(KEY), "x": b64((2).to_bytes(32, "little"))}
     head = {**header(), "kid": kid_of(off_the_curve)}
-    assert refused(token(head=head), off_the_curve) == "the signature does not fit what it signs"
+    assert refused(token(head=head), off_the_curve) == MISFIT
 
 
 def test_what_else_a_key_on_record_says_of_itself_changes_nothing() -> None:
@@ -134,37 +125,122 @@ def test_what_else_a_key_on_record_says_of_itself_changes_nothing() -> None:
 
 
 # The form
-@pytest.mark.parametrize(
-    "text", ["", ".", "..", "...", "a", "a.b.c", "ü.ü.ü", "\x00", "{}", "null"]
-)
-def test_what_is_no_token_at_all_is_refused(text: str) -> None:
-    refused(text)
-
-
-@pytest.mark.parametrize("part", [0, 1, 2])
-@pytest.mark.parametrize("kept", [0, 1, 10, -4, -1])
-def test_a_token_cut_off_in_any_part_is_refused(part: int, kept: int) -> None:
+def cut_off() -> list[str]:
     parts = token().split(".")
-    parts[part] = parts[part][:kept]
-    refused(".".join(parts))
+    return [
+        ".".join([*parts[:part], parts[part][:kept], *parts[part + 1 :]])
+        for part in range(3)
+        for kept in (0, 1, 10, -4, -1)
+    ]
 
 
-@pytest.mark.parametrize(
-    "end", [".", ".AAAA", "A", "AA", "AAAA", "=", "==", " ", "\n", "\x00", "ü"]
-)
-def test_a_token_with_something_behind_it_is_refused(end: str) -> None:
-    refused(token() + end)
+def bad_heads(name: str, *values: Any) -> list[str]:
+    return [token(head=header(**{name: value})) for value in values]
 
 
-@pytest.mark.parametrize("before", [".", "A", " ", "\n", "Bearer ", "\ufeff"])
-def test_a_token_with_something_in_front_of_it_is_refused(before: str) -> None:
-    refused(before + token())
+def without(name: str) -> str:
+    return token(head={key: value for key, value in header().items() if key != name})
 
 
-def test_a_signature_of_another_kind_of_jose_is_refused() -> None:
-    for more in (".AAAA", ".AAAA.AAAA"):  # five parts: encrypted
-        assert "three parts" in refused(token() + more)
-    refused(as_json({"payload": b64(as_json(CLAIMS)), "signatures": []}).decode())
+def twice(text: bytes, *members: bytes) -> list[bytes]:
+    """Return the text of an object with each of the members in front of its own."""
+    return [b"{" + member + b"," + text[1:] for member in members]
+
+
+def unsigned(signature: str) -> list[str]:
+    heads = [b64(as_json(header(alg=none))) for none in ("none", "None", "NONE", "")]
+    return [f"{head}.{b64(as_json(CLAIMS))}.{signature}" for head in heads]
+
+
+HEAD, PAYLOAD = as_json(header()), as_json(CLAIMS)
+SIGNED = token().rpartition(".")[0]
+MISFIT = "the signature does not fit what it signs"
+NOT_EDDSA = "the signature's algorithm is not EdDSA"
+BEYOND = "1 to 600 s"
+ENDS = (".", ".AAAA", "A", "AA", "AAAA", "=", "==", " ", "\n", "\0", "ü")
+NO_SIGNATURES = (
+    *(b"\0" * size for size in (0, 32, 64, 65, 700)), b"\1" + b"\0" * 63, b"\xff" * 64
+)  # fmt: skip
+NO_HEADERS = (
+    b"", b"{", b"[]", b'"EdDSA"', b"null", b"\xff\xfe", b"[" * 2900, HEAD + b"x",
+    HEAD.decode().encode("utf-16"), b"\xef\xbb\xbf" + HEAD,
+)  # fmt: skip
+NO_PAYLOADS = (
+    b"", b"null", b"[]", b'"x"', b"1", b"{}", b"\xff", b"[" * 2500, b'{"a":' * 500,
+    PAYLOAD.decode().encode("utf-16"),
+)  # fmt: skip
+MEMBERS: dict[str, list[Any]] = {
+    "jwk": [jwk(OTHER_KEY)], "jku": ["https://evil.example/keys"], "cty": ["JWT"],
+    "x5u": ["https://evil.example/cert"], "x5c": [["MIIB"]], "x5t": ["abc"], "zip": ["DEF"],
+    "crit": [["exp"], []], "b64": [False, True], "exp": [NOW + 300],
+}  # fmt: skip
+AGAIN = (b'"alg":"none"', b'"alg":"EdDSA"', b'"kid":"x"')
+CLAIMS_AGAIN = [as_json({claim: value})[1:-1] for claim, value in CLAIMS.items()]
+SOON, OTHER_TYPE = NOW + 1000, "Surehand-Decision+JWS"
+HALF, TEXTS, LONG = "a" * 20 + "\ud800", ("sub", "jti", "run_id"), (601, 660, 10**9, 10**400)
+#: What each has to say, and what must be refused with that.
+REFUSED: dict[str, tuple[str, list[str]]] = {
+    "no token": ("", ["", ".", "..", "...", "a", "a.b.c", "ü.ü.ü", "\x00", "{}", "null"]),
+    "cut off": ("", cut_off()),
+    "more behind": ("", [token() + end for end in ENDS]),
+    "more in front": ("", [one + token() for one in (".", "A", " ", "\n", "Bearer ", "\ufeff")]),
+    "encrypted": ("three parts", [token() + more for more in (".AAAA", ".AAAA.AAAA")]),
+    "json": ("", [as_json({"payload": b64(PAYLOAD), "signatures": []}).decode()]),
+    "a signature of nothing": (MISFIT, [f"{SIGNED}.{b64(made)}" for made in NO_SIGNATURES]),
+    "no algorithm": (NOT_EDDSA, [*unsigned(""), *unsigned(b64(b"\0" * 64))]),
+    "another algorithm": ("algorithm", bad_heads("alg", "Ed25519", "eddsa", "EdDSA ", None, True)),
+    "several algorithms": ("algorithm", bad_heads("alg", ["EdDSA"], {})),
+    "another type": ("type is not", bad_heads("typ", "JWT", "", OTHER_TYPE, None, ["JWT"])),
+    "less in the header": ("", [without(name) for name in ("alg", "typ", "kid")]),
+    "no header": ("", [raw_token(head, PAYLOAD) for head in NO_HEADERS]),
+    "a member twice": ("twice", [raw_token(head, PAYLOAD) for head in twice(HEAD, *AGAIN)]),
+    "an unknown claim": ("'admin'", [with_claims(admin=True)]),
+    "a claim of others": ("'nbf'", [with_claims(nbf=NOW)]),
+    "a claim twice": ("twice", [raw_token(HEAD, one) for one in twice(PAYLOAD, *CLAIMS_AGAIN)]),
+    "no claims": ("", [raw_token(HEAD, payload) for payload in NO_PAYLOADS]),
+    "half a character": ("not JSON text", [with_claims(**{name: HALF}) for name in TEXTS]),
+    "lasting too long": (BEYOND, [with_claims(exp=NOW + lasts) for lasts in LONG]),
+    "over at once": (BEYOND, [with_claims(iat=SOON, exp=SOON - less) for less in (0, 1, 600)]),
+    # Stored up for later: a valid one of ten minutes that begin tomorrow.
+    "of tomorrow": ("future", [with_claims(iat=NOW + 86_400, exp=NOW + 87_000)]),
+    "of the future": ("future", [with_claims(iat=NOW + 61)]),
+}
+
+
+@pytest.mark.parametrize(("says", "texts"), REFUSED.values(), ids=REFUSED)
+def test_a_token_is_refused_that_is(says: str, texts: list[str]) -> None:
+    for text in texts:
+        assert says in refused(text)
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_header_with_anything_more_is_refused(name: str) -> None:
+    for text in bad_heads(name, *MEMBERS[name]):
+        with pytest.raises(BadSignature, match="exactly alg, kid and typ"):
+            header_kid(text, DecisionClaims.typ)
+        refused(text)
+
+
+#: Values that a claim has not.
+WRONG: dict[str, list[Any]] = {
+    "exp": [str(NOW + 300), NOW + 300.0, NOW + 0.5, True, None, [NOW + 300], math.inf, math.nan],
+    "iat": [True, False, str(NOW), float(NOW)],
+    "aud": [["surehand:acme"], None],
+    "sub": ["", 7, "a" * 201, "ada\x00"],
+    "run_id": [1],
+    "approval_id": [None],
+    "params_hash": [{"sha256": "0"}],
+    "outcome": ["APPROVE", "approve ", 1, True, ["approve"]],
+    "edited": [0, False],
+    "reason": [0],
+    "jti": ["short", "a" * 101, 10**32],
+}
+
+
+@pytest.mark.parametrize("claim", sorted({*WRONG, *CLAIMS}))
+def test_a_wrong_or_a_missing_claim_is_named(claim: str) -> None:
+    for value in WRONG.get(claim, []) + [...] * (claim in CLAIMS):
+        assert repr(claim) in refused(with_claims(**{claim: value}))
 
 
 def test_a_huge_token_is_refused_before_it_is_read() -> None:
@@ -178,8 +254,8 @@ def test_a_huge_token_is_refused_before_it_is_read() -> None:
 def test_base64_in_another_spelling_is_refused(part: int) -> None:
     # No part is a multiple of three bytes, so that bits of each last character do not count.
     head, payload = as_json(header()), as_json(CLAIMS)
-    spaced = (text + b" " * (len(text) % 3 == 0) for text in (head, payload))
-    parts = raw_token(*spaced).split(".")
+    head, payload = (text + b" " * (len(text) % 3 == 0) for text in (head, payload))
+    parts = raw_token(head, payload).split(".")
     assert verify(".".join(parts), jwk(KEY), DecisionClaims, now_s=NOW)
     assert 0 not in [len(each) % 4 for each in parts]
     alphabet = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
@@ -197,15 +273,6 @@ def test_base64_in_another_spelling_is_refused(part: int) -> None:
 
 
 # The signature
-@pytest.mark.parametrize(
-    "signature",
-    [b"", b"\0" * 64, b"\1" + b"\0" * 63, b"\xff" * 64, b"\0" * 32, b"\0" * 65, b"\0" * 700],
-)
-def test_a_signature_of_nothing_is_refused(signature: bytes) -> None:
-    signed = token().rpartition(".")[0]
-    assert refused(f"{signed}.{b64(signature)}") == "the signature does not fit what it signs"
-
-
 def test_a_second_signature_worked_out_from_a_good_one_is_refused() -> None:
     signed, _, signature = token().rpartition(".")
     raw = unpadded(signature)
@@ -235,18 +302,11 @@ def test_any_text_is_refused_as_a_header_a_payload_and_a_signature(text: str) ->
         refused(forged)
 
 
-@pytest.mark.parametrize("none", ["none", "None", "NONE", ""])
-@pytest.mark.parametrize("signature", ["", b64(b"\0" * 64)])
-def test_an_algorithm_of_none_is_refused(none: str, signature: str) -> None:
-    signed = f"{b64(as_json(header(alg=none)))}.{b64(as_json(CLAIMS))}"
-    assert refused(f"{signed}.{signature}") == "the signature's algorithm is not EdDSA"
-
-
 @pytest.mark.parametrize("secret", [raw_public(KEY), b64(raw_public(KEY)).encode()])
 def test_hs256_with_the_public_key_as_its_secret_is_refused(secret: bytes) -> None:
     signed = f"{b64(as_json(header(alg='HS256')))}.{b64(as_json(CLAIMS))}"
     mac = hmac.digest(secret, signed.encode(), "sha256")
-    assert refused(f"{signed}.{b64(mac)}") == "the signature's algorithm is not EdDSA"
+    assert refused(f"{signed}.{b64(mac)}") == NOT_EDDSA
 
 
 def test_es256_is_refused_also_with_its_own_key() -> None:
@@ -258,47 +318,7 @@ def test_es256_is_refused_also_with_its_own_key() -> None:
     whole = f"{signed}.{b64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
     assert jws.deserialize_compact(whole, public, algorithms=["ES256"])  # the attack is well made
-    assert refused(whole, {**public.as_dict()}) == "the signature's algorithm is not EdDSA"
-
-
-@pytest.mark.parametrize("algorithm", ["Ed25519", "eddsa", "EdDSA ", None, True, ["EdDSA"], {}])
-def test_another_name_of_the_algorithm_is_refused(algorithm: Any) -> None:
-    assert "algorithm" in refused(token(head=header(alg=algorithm)))
-
-
-@pytest.mark.parametrize("typ", ["JWT", "", "Surehand-Decision+JWS", None, ["JWT"]])
-def test_a_token_made_for_something_else_is_refused(typ: Any) -> None:
-    assert "type is not" in refused(token(head=header(typ=typ)))
-
-
-@pytest.mark.parametrize("left_out", ["alg", "typ", "kid"])
-def test_a_header_without_one_of_its_members_is_refused(left_out: str) -> None:
-    head = {name: value for name, value in header().items() if name != left_out}
-    refused(token(head=head))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("jwk", jwk(OTHER_KEY)),
-        ("jku", "https://evil.example/keys"),
-        ("x5u", "https://evil.example/cert"),
-        ("x5c", ["MIIB"]),
-        ("x5t", "abc"),
-        ("crit", ["exp"]),
-        ("crit", []),
-        ("b64", False),
-        ("b64", True),
-        ("cty", "JWT"),
-        ("zip", "DEF"),
-        ("exp", NOW + 300),
-    ],
-)
-def test_a_header_with_anything_more_is_refused(name: str, value: Any) -> None:
-    text = token(head=header(**{name: value}))
-    with pytest.raises(BadSignature, match="exactly alg, kid and typ"):
-        header_kid(text, DecisionClaims.typ)
-    refused(text)
+    assert refused(whole, {**public.as_dict()}) == NOT_EDDSA
 
 
 def test_a_payload_that_is_not_encoded_is_refused() -> None:
@@ -324,135 +344,21 @@ def test_a_key_id_that_is_no_thumbprint_is_not_looked_up(value: Any) -> None:
         header_kid(token(head=header(kid=value)), DecisionClaims.typ)
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b'"EdDSA"',
-        b"null",
-        b"\xff\xfe",
-        b"[" * 2900,
-        as_json(header()).decode().encode("utf-16"),
-        as_json(header()) + b"x",
-        b"\xef\xbb\xbf" + as_json(header()),
-    ],
-)
-def test_a_header_that_is_no_json_object_is_refused(head: bytes) -> None:
-    refused(raw_token(head, as_json(CLAIMS)))
-
-
-def test_a_header_with_a_member_twice_is_refused() -> None:
-    head = as_json(header())
-    for member in (b'"alg":"none"', b'"alg":"EdDSA"', b'"kid":"x"'):
-        assert "twice" in refused(raw_token(b"{" + member + b"," + head[1:], as_json(CLAIMS)))
-
-
-def test_an_unknown_claim_is_refused() -> None:
-    assert "'admin'" in refused(with_claims(admin=True))
-    assert "'nbf'" in refused(with_claims(nbf=NOW))
-
-
-@pytest.mark.parametrize("claim", list(CLAIMS))
-def test_a_missing_claim_is_refused(claim: str) -> None:
-    assert repr(claim) in refused(with_claims(**{claim: ...}))
-
-
-@pytest.mark.parametrize("claim", list(CLAIMS))
-def test_a_claim_that_stands_there_twice_is_refused(claim: str) -> None:
-    payload = as_json(CLAIMS)
-    again = as_json({claim: CLAIMS[claim]})[1:-1]
-    text = raw_token(as_json(header()), b"{" + again + b"," + payload[1:])
-    assert "twice" in refused(text)
-
-
-@pytest.mark.parametrize(
-    ("claim", "value"),
-    [
-        ("exp", str(NOW + 300)),
-        ("exp", NOW + 300.0),
-        ("exp", NOW + 0.5),
-        ("exp", True),
-        ("exp", None),
-        ("exp", [NOW + 300]),
-        ("exp", float("inf")),
-        ("exp", float("nan")),
-        ("iat", True),
-        ("iat", False),
-        ("iat", str(NOW)),
-        ("iat", float(NOW)),
-        ("aud", ["surehand:acme"]),
-        ("aud", None),
-        ("sub", ""),
-        ("sub", 7),
-        ("sub", "a" * 201),
-        ("sub", "ada\x00"),
-        ("run_id", 1),
-        ("approval_id", None),
-        ("params_hash", {"sha256": "0"}),
-        ("outcome", "APPROVE"),
-        ("outcome", "approve "),
-        ("outcome", 1),
-        ("outcome", True),
-        ("outcome", ["approve"]),
-        ("edited", 0),
-        ("edited", False),
-        ("reason", 0),
-        ("jti", "short"),
-        ("jti", "a" * 101),
-        ("jti", 10**32),
-    ],
-)
-def test_a_claim_of_another_type_is_refused(claim: str, value: Any) -> None:
-    assert repr(claim) in refused(with_claims(**{claim: value}))
-
-
-@pytest.mark.parametrize(
-    "payload", [b"", b"null", b"[]", b'"x"', b"1", b"{}", b"\xff", b"[" * 2500, b'{"a":' * 500]
-)
-def test_a_payload_that_is_no_object_of_claims_is_refused(payload: bytes) -> None:
-    refused(raw_token(as_json(header()), payload))
-
-
-@pytest.mark.parametrize("claim", ["sub", "jti", "run_id"])
-def test_half_a_character_which_no_database_takes_is_refused(claim: str) -> None:
-    assert "not JSON text" in refused(with_claims(**{claim: "a" * 20 + "\ud800"}))
-
-
-def test_claims_in_another_encoding_are_refused() -> None:
-    refused(raw_token(as_json(header()), as_json(CLAIMS).decode().encode("utf-16")))
-
-
-@pytest.mark.parametrize("later", [300, 301, 10**9])
-def test_an_expired_token_is_refused(later: int) -> None:
-    assert refused(token(), now=NOW + later) == "the signature has expired"
+def test_an_expired_token_is_refused() -> None:
+    for later in (300, 301, 10**9):
+        assert refused(token(), now=NOW + later) == "the signature has expired"
 
 
 def test_a_token_is_taken_until_the_second_before_it_expires() -> None:
     assert verify(token(), jwk(KEY), DecisionClaims, now_s=NOW + 299).exp == NOW + 300
 
 
-@pytest.mark.parametrize("lasts", [601, 660, 10**9, 10**400])
-def test_a_token_that_lasts_longer_than_ten_minutes_is_refused(lasts: int) -> None:
-    assert "1 to 600 s" in refused(with_claims(exp=NOW + lasts))
-
-
 def test_a_token_may_last_ten_minutes() -> None:
     assert verify(with_claims(exp=NOW + 600), jwk(KEY), DecisionClaims, now_s=NOW)
 
 
-@pytest.mark.parametrize("lasts", [0, -1, -600])
-def test_a_token_that_expires_before_it_was_made_is_refused(lasts: int) -> None:
-    made = NOW + 1000
-    assert "1 to 600 s" in refused(with_claims(iat=made, exp=made + lasts))
-
-
-def test_a_token_of_the_future_is_refused_beyond_a_minute() -> None:
+def test_a_token_may_be_a_minute_ahead() -> None:
     assert verify(with_claims(iat=NOW + 60), jwk(KEY), DecisionClaims, now_s=NOW)
-    assert "future" in refused(with_claims(iat=NOW + 61))
-    # Stored up for later: a valid one of ten minutes that begin tomorrow.
-    assert "future" in refused(with_claims(iat=NOW + 86_400, exp=NOW + 87_000))
 
 
 # The decision that carries it
@@ -472,27 +378,23 @@ def test_claims_fit_the_decision_they_are_made_for() -> None:
     assert matches(signed(), DECISION, "acme/refund-1", "acme") is None
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"aud": "surehand:beta"}, "tenant"),
-        ({"aud": "acme"}, "tenant"),
-        ({"aud": "surehand:acme "}, "tenant"),
-        ({"run_id": "acme/refund-2"}, "run"),
-        ({"run_id": "refund-1"}, "run"),
-        ({"approval_id": "acme/refund-1/refund/2"}, "approval"),
-        ({"params_hash": "sha256:" + "1" * 64}, "params"),
-        ({"params_hash": "SHA256:" + "0" * 64}, "params"),
-        ({"outcome": "reject"}, "outcome"),
-        ({"sub": "bob"}, "approver"),
-        ({"sub": "Ada"}, "approver"),
-        ({"edited": "sha256:" + "2" * 64}, "new params"),
-        ({"edited": ""}, "new params"),
-    ],
-)
-def test_other_claims_do_not_fit_the_decision(changed: dict[str, Any], reason: str) -> None:
-    why = matches(signed(**changed), DECISION, "acme/refund-1", "acme")
-    assert why is not None and reason in why
+OTHERS: dict[str, tuple[str, list[str]]] = {
+    "aud": ("tenant", ["surehand:beta", "acme", "surehand:acme "]),
+    "run_id": ("run", ["acme/refund-2", "refund-1"]),
+    "approval_id": ("approval", ["acme/refund-1/refund/2"]),
+    "params_hash": ("params", ["sha256:" + "1" * 64, "SHA256:" + "0" * 64]),
+    "outcome": ("outcome", ["reject"]),
+    "sub": ("approver", ["bob", "Ada"]),
+    "edited": ("new params", ["sha256:" + "2" * 64, ""]),
+}
+
+
+@pytest.mark.parametrize("claim", OTHERS)
+def test_other_claims_do_not_fit_the_decision(claim: str) -> None:
+    reason, values = OTHERS[claim]
+    for value in values:
+        why = matches(signed(**{claim: value}), DECISION, "acme/refund-1", "acme")
+        assert why is not None and reason in why
 
 
 def test_a_decision_sent_on_to_another_run_or_tenant_does_not_fit() -> None:
