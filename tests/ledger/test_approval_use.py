@@ -13,7 +13,7 @@ from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Committed, Mismatch
-from tests.ledger.scene import NOW, OTHER_RUN, Scene
+from tests.ledger.scene import OTHER_RUN, Scene
 
 pytestmark = pytest.mark.guarantee("G3")
 
@@ -55,36 +55,6 @@ def test_an_effect_that_is_recorded_already_consumes_nothing(scene: Scene) -> No
     assert scene.claim(gated) == Committed(committed)
 
     assert (scene.row(approvals))["consumed_entry"] is None
-
-
-def test_a_call_that_needs_an_approval_and_has_none_claims_nothing(scene: Scene) -> None:
-    for approval_id in (None, "run-1/refund/1"):
-        result = scene.claim(scene.call(gated=True, approval_id=approval_id))
-        assert isinstance(result, ApprovalRefused)
-
-    assert scene.rows(effects) == []
-
-
-@pytest.mark.parametrize("state", ["pending", "rejected", "expired", "void", "over"])
-def test_only_a_valid_approval_lets_a_call_through(scene: Scene, state: str) -> None:
-    gated = scene.ask_approval(scene.call(), expires_in=MINUTE)
-    if state == "rejected":
-        assert (scene.decide(gated, "reject")).code == "accepted"
-    elif state == "expired":
-        assert scene.close(gated, "expired", after=MINUTE) == "expired"
-    elif state == "void":
-        assert scene.close(gated, "void") == "void"
-    elif state == "over":
-        assert (scene.decide(gated)).code == "accepted"
-    before = scene.rows(approvals)
-
-    result = scene.claim(gated, after=MINUTE if state == "over" else NOW)
-
-    assert isinstance(result, ApprovalRefused)
-    assert scene.rows(approvals) == before
-    assert scene.rows(effects) == []
-    (refused,) = scene.events(type_="effect.refused")
-    assert refused["body"]["rule"] == "ApprovalRefused"
 
 
 ELSEWHERE: list[dict[str, Any]] = [
@@ -151,18 +121,6 @@ def test_a_used_approval_authorises_no_other_entry_or_generation(scene: Scene) -
     assert (scene.row(approvals))["consumed_entry"] == entry.entry_id
 
 
-def test_an_approval_that_expired_after_its_use_is_refused_at_the_next_call(scene: Scene) -> None:
-    gated = scene.approved(scene.call(), expires_in=MINUTE)
-    entry = scene.failed(gated)
-
-    result = scene.claim(replace(gated, attempt=2), after=MINUTE)
-
-    assert isinstance(result, ApprovalRefused)
-    assert (scene.entry(entry.entry_id)).state == "failed"
-    renewed = scene.approved(gated, number=2)
-    assert (scene.claimed(renewed)).entry_id == entry.entry_id
-
-
 def test_recording_an_outcome_needs_no_approval_any_more(scene: Scene) -> None:
     gated = scene.approved(scene.call(), expires_in=MINUTE)
     entry = scene.claimed(gated)
@@ -196,23 +154,6 @@ def test_a_call_whose_effect_is_recorded_needs_nobody_to_be_asked(scene: Scene) 
     scene.committed(scene.call(key="done"))
     assert settled(key="done")
     assert not settled(key="done", params={"order": "1001", "amount": "1.00"})
-
-
-@pytest.mark.parametrize("to", ["expired", "void"])
-def test_a_decision_before_the_end_of_its_request_wins(scene: Scene, to: str) -> None:
-    gated = scene.approved(scene.call(), expires_in=MINUTE)
-    scene.claimed(gated)
-
-    assert scene.close(gated, to, after=MINUTE) == "approved"
-
-    assert (scene.row(approvals))["state"] == "approved"
-
-
-def test_a_request_does_not_expire_before_its_time(scene: Scene) -> None:
-    gated = scene.ask_approval(scene.call(), expires_in=MINUTE)
-
-    assert scene.close(gated, "expired") == "pending"
-    assert scene.close(gated, "expired", after=MINUTE) == "expired"
 
 
 def test_an_approval_that_nothing_has_used_is_void_once_its_run_stops_asking(scene: Scene) -> None:

@@ -23,90 +23,9 @@ from surehand.workflows.identity import approval_id
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import person
 from tests.ledger.quotas import limited
-from tests.ledger.scene import NOW, OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 
 MINUTE = timedelta(minutes=1)
-
-
-def _pending(scene: Scene, gated: ClaimRequest) -> timedelta:
-    return NOW
-
-
-def _late(scene: Scene, gated: ClaimRequest) -> timedelta:
-    return MINUTE
-
-
-def _approved(scene: Scene, gated: ClaimRequest) -> timedelta:
-    scene.decide(gated, "approve", approver="bob")
-    return NOW
-
-
-def _rejected(scene: Scene, gated: ClaimRequest) -> timedelta:
-    scene.decide(gated, "reject", approver="bob")
-    return NOW
-
-
-def _used(scene: Scene, gated: ClaimRequest) -> timedelta:
-    scene.decide(gated, "approve", approver="bob")
-    scene.claimed(gated)
-    return NOW
-
-
-def _expired(scene: Scene, gated: ClaimRequest) -> timedelta:
-    scene.close(gated, "expired", after=MINUTE)
-    return NOW
-
-
-def _void(scene: Scene, gated: ClaimRequest) -> timedelta:
-    scene.close(gated, "void")
-    return NOW
-
-
-RIGHT, WRONG = "right", "wrong"
-#: What the request is in when the decision arrives, the decision's hash, the verdict and the state
-#: that the request is in afterwards.
-TABLE: list[tuple[Any, str, str, str]] = [
-    (_pending, RIGHT, "accepted", "by outcome"),
-    (_pending, WRONG, "wrong_hash", "pending"),
-    (_late, RIGHT, "expired", "pending"),
-    (_late, WRONG, "expired", "pending"),
-    (_approved, RIGHT, "already_decided", "approved"),
-    (_approved, WRONG, "already_decided", "approved"),
-    (_used, RIGHT, "already_decided", "approved"),
-    (_rejected, RIGHT, "already_decided", "rejected"),
-    (_rejected, WRONG, "already_decided", "rejected"),
-    (_expired, RIGHT, "expired", "expired"),
-    (_expired, WRONG, "expired", "expired"),
-    (_void, RIGHT, "not_waiting", "void"),
-    (_void, WRONG, "not_waiting", "void"),
-]
-
-
-@pytest.mark.parametrize(("given", "hash_", "code", "state"), TABLE)
-@pytest.mark.parametrize("outcome", ["approve", "reject"])
-def test_the_verdict_follows_from_the_request_and_only_an_accepted_one_changes_it(
-    scene: Scene, given: Any, hash_: str, code: str, state: str, outcome: str
-) -> None:
-    gated = scene.ask_approval(scene.call(), expires_in=MINUTE)
-    after = given(scene, gated)
-    before = scene.row(approvals)
-    changes = {} if hash_ == RIGHT else {"params_hash": "sha256:stale"}
-
-    verdict = scene.decide(gated, outcome, after=after, **changes)
-
-    if state == "by outcome":
-        state = {"approve": "approved", "reject": "rejected"}[outcome]
-    assert (verdict.code, verdict.state) == (code, state)
-    row = scene.row(approvals)
-    if code == "accepted":
-        assert (row["state"], row["decided_by"], row["verified"]) == (state, "alice", False)
-        assert row == {**before, "state": state, "decided_by": "alice", "verified": False}
-    else:
-        assert row == before
-    type_ = "decision.accepted" if code == "accepted" else "decision.refused"
-    event = (scene.events(type_=type_))[-1]
-    assert event["body"]["decision_id"] == verdict.decision_id
-    assert event["body"].get("reason") == (None if code == "accepted" else code)
 
 
 def test_a_decision_on_an_approval_nobody_asked_for_is_unknown(scene: Scene) -> None:

@@ -13,31 +13,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
-from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Forbidden
 from surehand.client.messages import claims_for, sign
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
 from surehand.workflows.plan.policy import Requirement
-from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, revoked
+from tests.ledger.people import key_of, person, revoked
 from tests.ledger.scene import RUN, Scene
 
-MANAGER = Requirement(roles=("manager",))
 TWO = Requirement(quorum=2, roles=("manager", "auditor"))
-FOUR_EYES = Requirement(four_eyes=True)
 #: The scene's acting user.
 REQUESTER = "ada"
-
-
-@pytest.mark.guarantee("G3")
-def test_an_approver_without_the_role_is_refused_and_nothing_changes(scene: Scene) -> None:
-    person(scene, "ann", "clerk")
-    gated = scene.ask_approval(scene.call(), requirement=MANAGER)
-
-    for approver in ("ann", "nobody"):
-        for outcome in ("approve", "reject"):
-            verdict = scene.decide(gated, outcome, approver=approver)
-            assert (verdict.code, verdict.state) == ("not_permitted", "pending")
-    assert isinstance(scene.claim(gated), ApprovalRefused)
 
 
 @pytest.mark.guarantee("G3")
@@ -56,88 +41,6 @@ def test_the_quorum_counts_different_people_and_the_last_one_approves(scene: Sce
     second = scene.decide(gated, approver="bob")
     assert (second.code, second.state) == ("accepted", "approved")
     assert isinstance(scene.claim(gated), Claimed)
-
-
-@pytest.mark.guarantee("G3")
-def test_one_who_may_decide_can_reject_what_others_have_approved(scene: Scene) -> None:
-    person(scene, "ann", "manager")
-    person(scene, "bob", "manager")
-    gated = scene.ask_approval(scene.call(), requirement=TWO)
-    scene.decide(gated, approver="ann")
-
-    verdict = scene.decide(gated, "reject", approver="bob")
-
-    assert (verdict.code, verdict.state) == ("accepted", "rejected")
-    assert isinstance(scene.claim(gated), ApprovalRefused)
-
-
-@pytest.mark.guarantee("G3")
-def test_whoever_has_voted_may_think_again_and_reject(scene: Scene) -> None:
-    person(scene, "ann", "manager")
-    gated = scene.ask_approval(scene.call(), requirement=TWO)
-    scene.decide(gated, approver="ann")
-
-    verdict = scene.decide(gated, "reject", approver="ann")
-
-    assert (verdict.code, verdict.state) == ("accepted", "rejected")
-
-
-@pytest.mark.guarantee("G3")
-def test_four_eyes_keep_the_requester_from_deciding(scene: Scene) -> None:
-    gated = scene.ask_approval(scene.call(), requirement=FOUR_EYES)
-
-    verdict = scene.decide(gated, approver=REQUESTER)
-
-    assert (verdict.code, verdict.state) == ("four_eyes", "pending")
-    assert (scene.decide(gated, approver="carl")).state == "approved"
-
-
-@pytest.mark.guarantee("G3")
-def test_every_policy_has_to_be_satisfied_by_itself(scene: Scene) -> None:
-    person(scene, "ann", "manager")
-    person(scene, "bob", "auditor")
-    gated = scene.ask_approval(scene.call(), requirement=MANAGER)
-    scene.decide(gated, approver="ann")
-    stricter = replace(gated, requirements=(Requirement(roles=("auditor",)),))
-
-    refused = scene.claim(stricter)
-
-    assert isinstance(refused, ApprovalRefused)
-    assert "0 of 1 approvals of auditor" in refused.reason
-    assert isinstance(scene.claim(gated), Claimed)
-
-
-@pytest.mark.guarantee("G3")
-def test_a_role_taken_away_before_the_call_takes_the_vote_away(scene: Scene) -> None:
-    person(scene, "ann", "manager")
-    gated = scene.ask_approval(scene.call(), requirement=MANAGER)
-    assert (scene.decide(gated, approver="ann")).state == "approved"
-
-    revoked(scene, "ann", "role", "manager")
-
-    assert isinstance(scene.claim(gated), ApprovalRefused)
-
-
-@pytest.mark.guarantee("G3")
-@pytest.mark.parametrize("stricter", ["the row", "the worker"])
-def test_unsigned_decisions_do_not_count_where_signed(scene: Scene, stricter: str) -> None:
-    row = Assurance.SIGNED if stricter == "the row" else Assurance.OPEN
-    worker = Assurance.SIGNED if stricter == "the worker" else Assurance.OPEN
-    gated = scene.ask_approval(scene.call(), assurance=row)
-
-    verdict = scene.decide(gated, assurance=worker)
-
-    assert (verdict.code, verdict.state) == ("unsigned", "pending")
-
-
-@pytest.mark.guarantee("G3")
-def test_a_lax_workers_approval_does_not_pass_a_strict_workers_claim(scene: Scene) -> None:
-    gated = scene.approved(scene.call())
-
-    refused = scene.claim(replace(gated, assurance=Assurance.SIGNED))
-
-    assert isinstance(refused, ApprovalRefused)
-    assert (scene.row(approvals))["consumed_entry"] is None
 
 
 @pytest.mark.guarantee("G3")
@@ -205,7 +108,6 @@ def test_a_user_without_the_permission_calls_nothing_and_may_when_it_is_back(sce
 
 MINUTE = timedelta(minutes=1)
 ANY_TWO = Requirement(quorum=2)
-TWO_MANAGERS = Requirement(quorum=2, roles=("manager",))
 #: Of the scene's approval.
 ASKED = "run-1/refund/1"
 
@@ -319,28 +221,6 @@ async def test_a_role_revoked_at_the_claim_is_before_or_after_it(scene: Scene) -
     assert used == isinstance(result, Claimed) == (len(scene.rows(effects)) == 1)
 
 
-def test_a_vote_whose_role_was_revoked_makes_no_quorum(scene: Scene) -> None:
-    for name in ("ann", "bob"):
-        person(scene, name, "manager")
-    gated = scene.ask_approval(scene.call(), requirement=TWO_MANAGERS)
-    scene.decide(gated, approver="ann")
-    revoked(scene, "ann", "role", "manager")
-
-    verdict = scene.decide(gated, approver="bob")
-
-    assert (verdict.code, verdict.state) == ("accepted", "pending")
-    assert isinstance(scene.claim(gated), ApprovalRefused)
-
-
-def test_votes_for_one_request_count_for_no_other_of_the_same_step(scene: Scene) -> None:
-    first = scene.ask_approval(scene.call(), requirement=ANY_TWO)
-    scene.decide(first, approver="ann")
-    scene.close(first, "void")
-    second = scene.ask_approval(scene.call(), requirement=ANY_TWO, number=2)
-
-    assert (scene.decide(second, approver="bob")).state == "pending"
-
-
 async def signed(
     scene: Scene, key: Ed25519PrivateKey, approver: str, params_hash: str, **changes: Any
 ) -> dict[str, Any]:
@@ -364,34 +244,6 @@ async def test_a_decision_with_another_reason_than_was_signed_does_not_count(sce
     assert scene.decide(gated, **said).state == "rejected"
     [counted] = scene.rows(decisions, verdict="accepted")
     assert (counted["reason"], counted["verified"]) == ("the amount is wrong", True)
-
-
-async def test_a_refused_signature_stays_worthless(scene: Scene) -> None:
-    person(scene, "ann")
-    key = key_of(scene, "ann")
-    boss = Requirement(roles=("boss",))
-    gated = scene.ask_approval(scene.call(), assurance=Assurance.SIGNED, requirement=boss)
-    yes = await signed(scene, key, "ann", gated.params_hash)
-    assert scene.decide(gated, **yes).code == "not_permitted"
-    with administration(scene) as tx:
-        principals.grant(tx, "ann", "role", "boss", ADMINISTRATOR)
-
-    assert scene.decide(gated, **yes).code == "used_signature"
-    again = await signed(scene, key, "ann", gated.params_hash)
-    assert scene.decide(gated, **again).state == "approved"
-
-
-async def test_a_signature_is_not_used_again_after_its_request_is_asked_anew(scene: Scene) -> None:
-    person(scene, "ann")
-    key = key_of(scene, "ann")
-    gated = scene.ask_approval(scene.call(), assurance=Assurance.SIGNED, requirement=ANY_TWO)
-    yes = await signed(scene, key, "ann", gated.params_hash)
-    assert (scene.decide(gated, **yes)).code == "accepted"
-
-    assert (scene.decide(gated, **yes)).code == "used_signature"
-    again = scene.ask_approval(scene.call(), assurance=Assurance.SIGNED, number=2)
-    stolen = {**yes, "approval_id": again.approval_id}
-    assert (scene.decide(again, **stolen)).code == "bad_signature"
 
 
 @pytest.mark.parametrize("change", ["approver", "outcome", "params", "tenant"])
@@ -430,44 +282,3 @@ async def test_unsignable_params_are_refused_at_once(scene: Scene, amount: float
     )
 
     assert (scene.decide(gated, **edit)).code == "bad_signature"
-
-
-async def test_a_revoked_key_takes_its_votes_away_everywhere(scene: Scene) -> None:
-    person(scene, "ann")
-    key = key_of(scene, "ann")
-    gated = scene.ask_approval(scene.call())
-    yes = await signed(scene, key, "ann", gated.params_hash)
-    assert (scene.decide(gated, **yes)).state == "approved"
-    kid = (scene.row(decisions))["kid"]
-
-    with administration(scene) as tx:
-        assert principals.revoke_key(tx, "ann", kid, ADMINISTRATOR)
-
-    assert isinstance(scene.claim(gated), ApprovalRefused)
-
-
-async def test_a_key_that_was_revoked_signs_nothing_any_more(scene: Scene) -> None:
-    person(scene, "ann")
-    key = key_of(scene, "ann")
-    with administration(scene) as tx:
-        [kid] = (principals.find(tx, ["ann"]))["ann"].keys
-        assert principals.revoke_key(tx, "ann", kid, ADMINISTRATOR)
-    gated = scene.ask_approval(scene.call())
-
-    verdict = scene.decide(gated, **await signed(scene, key, "ann", gated.params_hash))
-
-    assert (verdict.code, verdict.state, verdict.verified) == ("bad_signature", "pending", False)
-
-
-async def test_a_lax_workers_vote_is_no_half_of_a_strict_workers_quorum(scene: Scene) -> None:
-    person(scene, "bob")
-    key = key_of(scene, "bob")
-    gated = scene.ask_approval(scene.call(), requirement=ANY_TWO)
-    scene.decide(gated, approver="ann")
-    strict = replace(gated, assurance=Assurance.SIGNED)
-
-    yes = await signed(scene, key, "bob", gated.params_hash)
-    verdict = scene.decide(gated, assurance=Assurance.SIGNED, **yes)
-
-    assert (verdict.code, verdict.state) == ("accepted", "pending")
-    assert isinstance(scene.claim(strict), ApprovalRefused)
