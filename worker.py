@@ -53,11 +53,7 @@ from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
 from surehand.activities.ledger.effects.epochs import MEANING, current
 from surehand.activities.maintenance import MaintenanceActivities
 from surehand.activities.mcp.tools import look_for_changes, mcp_tools
-from surehand.activities.notifiers import (
-    NotifiersMisconfigured,
-    load_notifiers,
-    where,
-)
+from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers, where
 from surehand.activities.outbox import Outbox
 from surehand.activities.run_keys import LedgerKeys
 from surehand.activities.runs import RunActivities
@@ -74,12 +70,7 @@ from surehand.activities.worker.crash_points import Crash, CrashInterceptor
 from surehand.activities.worker.health import Readiness, answering, health_paths
 from surehand.activities.worker.metrics import Metrics
 from surehand.activities.worker.rounds import keep_learning, keep_measuring
-from surehand.activities.worker.settings import (
-    Secrets,
-    Settings,
-    SettingsError,
-    load_settings,
-)
+from surehand.activities.worker.settings import Secrets, Settings, SettingsError, load_settings
 from surehand.activities.worker.takeover import taking_over, worker_identity
 from surehand.activities.worker.telemetry import (
     AddressError,

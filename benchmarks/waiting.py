@@ -109,9 +109,6 @@ class WaitingRuns:
         """Approve requests, as many at once as there are clients, and wait for their calls.
 
         They are decided by update, as the commands and the pages do.
-
-        Returns:
-            Seconds from each decision to its call, and from the first one to the last call.
         """
         target, sent = self.server.target, dict[str, float]()
         clients = [self.server.client]

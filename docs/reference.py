@@ -36,10 +36,7 @@ _WRITES_EVENT: Final = re.compile(
 )
 _CONTRACTS: Final = "surehand.workflows.contracts"
 #: Where the models lie that ``--json`` prints, beside those.
-_SHAPE_MODULES: Final = (
-    "surehand.drill.report",
-    "surehand.activities.ledger.history.stats",
-)
+_SHAPE_MODULES: Final = ("surehand.drill.report", "surehand.activities.ledger.history.stats")
 
 
 class Undescribed(Exception):
@@ -393,10 +390,7 @@ def errors_page() -> str:
         + "## States of a run\n\nAlso the search attribute `RunState`.\n\n"
         + table(["state", "meaning"], [(code(one), meanings.STATES[one]) for one in states])
         + "## Verdicts on a decision\n\n"
-        + table(
-            ["code", "meaning"],
-            [(code(verdict.value), text) for verdict, text in verdicts],
-        )
+        + table(["code", "meaning"], [(code(verdict.value), text) for verdict, text in verdicts])
     )
 
 

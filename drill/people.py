@@ -58,12 +58,7 @@ class Principals:
     """Changes the principals of one ledger; one that is not the case's own is left alone."""
 
     def __init__(
-        self,
-        database_url: str,
-        tenant: str,
-        whole: Callable[[Evidence], Evidence],
-        *,
-        own: bool,
+        self, database_url: str, tenant: str, whole: Callable[[Evidence], Evidence], *, own: bool
     ) -> None:
         self._url = database_url
         self._tenant = tenant
@@ -165,11 +160,7 @@ class People:
         self.held = ""
 
     async def attend_until_stuck(self) -> tuple[RunView, str]:
-        """Deal with what waits until only a human, or a question that is held, can move the run.
-
-        Returns:
-            The run as it is then, and what is asked.
-        """
+        """Deal with what waits until only a human, or a question that is held, can move the run."""
         before: list[str] = []
         while True:
             view = await self.attend_once()

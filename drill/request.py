@@ -91,11 +91,7 @@ class Function:
         return cls(given, body)
 
     async def __call__(self, context: Context) -> Any:
-        """Return what it returns, as JSON has it.
-
-        Raises:
-            WrongUse: It failed, or what it returned is no JSON.
-        """
+        """Return what it returns, as JSON has it."""
         try:
             if inspect.iscoroutinefunction(self.body):
                 value = await self.body(context)

@@ -40,16 +40,14 @@ def drill(
         typer.Option(metavar="MODULE:FUNCTION", help="Leaves the world as a step's call would."),
     ] = None,
     points: Annotated[
-        str | None,
-        typer.Option(help="What is done to a run, comma separated; default all."),
+        str | None, typer.Option(help="What is done to a run, comma separated; default all.")
     ] = None,
     steps: Annotated[str | None, typer.Option(help="Steps, comma separated; default all.")] = None,
     modes: Annotated[
         str | None, typer.Option(help="Durability modes, comma separated; default sync.")
     ] = None,
     report: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Write it: .html or .json."),
+        list[Path] | None, typer.Option(metavar="FILE", help="Write it: .html or .json.")
     ] = None,
     database: Annotated[
         str | None, typer.Option(metavar="URL", help="A migrated ledger; default a file a case.")

@@ -68,11 +68,7 @@ class LateOrders(CodeRun):
         try:
             await steps.call(
                 "payments.refund",
-                {
-                    "order_id": order_id,
-                    "amount": amount["amount"],
-                    "currency": order["currency"],
-                },
+                {"order_id": order_id, "amount": amount["amount"], "currency": order["currency"]},
                 id=f"refund-{order_id}",
             )
         except StepFailed as failed:

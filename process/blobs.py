@@ -49,12 +49,7 @@ class Blobs:
     """
 
     def __init__(self, url: str, *, make: bool = True) -> None:
-        """Open a store.
-
-        Args:
-            url: A folder's path, or a URL such as ``s3://bucket/path``, ``gs://...``, ``az://...``.
-            make: Whether a folder that is not there is made.
-        """
+        """Open a folder by its path, or a store by a URL such as ``s3://bucket/path``."""
         self.url = url
         self.home_of: Callable[[str], Awaitable[str | None]] | None = None
         """Tells by its id in which store a run was opened, if anybody knows."""
@@ -92,11 +87,7 @@ class Blobs:
         return True
 
     async def get(self, path: str) -> bytes:
-        """Return what is kept under a path.
-
-        Raises:
-            NotKept: The store answers, and has nothing there.
-        """
+        """Return what is kept under a path."""
         with _asking(NotKept):
             answer = await obstore.get_async(self._store, path)
             return bytes(await answer.bytes_async())
@@ -195,15 +186,7 @@ async def read_kept(blobs: Blobs, path: str) -> bytes:
 async def collect_unreferred(
     blobs: Blobs, tenant: str, referred: Set[str], now_ms: int, safe_age: timedelta = SAFE_AGE
 ) -> Collected:
-    """Set aside what nothing refers to, and remove what was set aside long ago.
-
-    Args:
-        referred: The digests to which the ledger's rows refer now.
-        safe_age: For how long nothing has to refer to a file before it is removed.
-
-    Raises:
-        StoreUnavailable: The store does not answer; what was done is done.
-    """
+    """Set aside what nothing refers to, and remove what was set aside long ago."""
     aside = back = removed = 0
     oldest_ms = now_ms - safe_age // timedelta(milliseconds=1)
     async for path in blobs.kept_in(_aside(tenant)):

@@ -192,15 +192,7 @@ class KeyRing:
 
 
 def read_key_ring(setting: str) -> KeyRing | None:
-    """Return the key-encryption keys that the setting names; ``None``: it is empty.
-
-    Args:
-        setting: ``ID=KEY`` with commas between several, ``module:name`` of the user's own, or a
-            file's path.
-
-    Raises:
-        WrongUse: One line that says what is wrong with it, and never shows a key.
-    """
+    """Return the keys of ``ID=KEY,...``, of ``module:name`` or of a file; ``None``: none is named."""
     setting = setting.strip()
     if not setting:
         return None
@@ -218,11 +210,7 @@ def new_key(id_: str) -> LocalKey:
 
 
 def add_to_file(file: Path, key: LocalKey) -> int:
-    """Write a key as the first one of a file, which is made if it is not there.
-
-    Returns:
-        How many keys it has now.
-    """
+    """Write a key as the first one of a file, which is made if it is not there."""
     there = _read_keys(file) if file.exists() else []
     if key.id in {one.id for one in there}:
         raise WrongUse(f"{file} has a key {key.id!r} already: give the new one another id")

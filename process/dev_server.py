@@ -229,13 +229,7 @@ def _choose_port(wanted: int, option: str = "--port") -> int:
 
 
 class DevServer(Child):
-    """One running embedded server. Start it again with its port and file to go on after a kill.
-
-    Attributes:
-        address: Where clients connect, ``127.0.0.1:port``.
-        port: The port in ``address``.
-        ui_url: The Web UI; None without one.
-    """
+    """One running embedded server. Start it again with its port and file to go on after a kill."""
 
     def __init__(self, command: Sequence[str], log: Path, port: int, ui: int | None) -> None:
         super().__init__(command, environment=os.environ, log=log, folder=Path.cwd())

@@ -32,15 +32,7 @@ def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:
 def replacing(file: Path, *, mode: int | None = None, new: bool = False) -> Iterator[BinaryIO]:
     """Write a file part by part: whoever reads it meanwhile finds all of it, old or new.
 
-    Args:
-        file: The file; its folder is there.
-        mode: Who may read and write it; ``None``: who may already, and of a new one whoever the
-            process's own mask lets.
-        new: Whether nothing is written over: the folder has to know hard links.
-
-    Raises:
-        FileExistsError: Somebody else has made the new file meanwhile.
-        OSError: It cannot be written; it is as it was.
+    Without a mode, whoever may read it already still may. ``new``: nothing is written over.
     """
     fresh = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     if mode is None and file.exists():
@@ -100,10 +92,7 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 _TEXT: Final = "tag:yaml.org,2002:str"
 _PLAIN: Final = {
     "tag:yaml.org,2002:null": (r"null|Null|NULL|~|", ["n", "N", "~", ""]),
-    "tag:yaml.org,2002:bool": (
-        r"true|True|TRUE|false|False|FALSE",
-        ["t", "T", "f", "F"],
-    ),
+    "tag:yaml.org,2002:bool": (r"true|True|TRUE|false|False|FALSE", ["t", "T", "f", "F"]),
     "tag:yaml.org,2002:int": (_INT, list("-0123456789")),
     "tag:yaml.org,2002:float": (_FLOAT, list("-0123456789")),
     _MERGE: (r"<<", ["<"]),

@@ -76,13 +76,6 @@ class CodecServer:
     def __init__(
         self, *, tokens: TokenFile, keys: RunKeys, open_store: OpenStore, namespace: str
     ) -> None:
-        """Make it.
-
-        Args:
-            tokens: Who may do what.
-            open_store: Opens the artifact store, for payloads that lie there.
-            namespace: Temporal's; what comes from another one is refused.
-        """
         self._tokens = tokens
         self._keys = keys
         self._open_store = open_store

@@ -50,11 +50,7 @@ class TokenFile:
     """The tokens of a file, by their digests; read again when the file has changed."""
 
     def __init__(self, file: Path, *, may_be_missing: bool = False) -> None:
-        """Read the file, whose lines ``codec token`` writes.
-
-        Raises:
-            WrongUse: It cannot be read, or a line of it is wrong.
-        """
+        """Read the file, whose lines ``codec token`` writes."""
         self._file = file
         self._may_be_missing = may_be_missing
         self._stamp: tuple[int, ...] | None = None
@@ -62,11 +58,7 @@ class TokenFile:
         self._read_if_changed()
 
     def find_holder(self, token: str) -> Holder | None:
-        """Return what a token's holder may do; ``None``: it is no token, or not any more.
-
-        Raises:
-            WrongUse: The file cannot be read any more: then nobody may do anything.
-        """
+        """Return what a token's holder may do; ``None``: it is no token, or not any more."""
         self._read_if_changed()
         # Compared by digest: how long that takes tells nothing of a token.
         return self._holders.get(digest_token(token)) if len(token) <= LONGEST_TOKEN else None

@@ -78,11 +78,7 @@ class ServedPlans:
 
     @classmethod
     def read(cls, folder: Path | None, *, inline: bool) -> Self:
-        """Read the plans of a folder; each is called by its file's name, without the ending.
-
-        Raises:
-            WrongUse: The folder cannot be read, or two files have one name.
-        """
+        """Read the plans of a folder; each is called by its file's name, without the ending."""
         drafts, left_out = dict[str, PlanDraft](), dict[str, str]()
         try:
             files = [] if folder is None else sorted(folder.iterdir())
@@ -100,16 +96,7 @@ class ServedPlans:
         return cls(drafts, left_out, inline)
 
     def plan(self, wanted: str, given: Mapping[str, JsonValue]) -> Plan:
-        """Return a plan with its input.
-
-        Args:
-            wanted: Its name or, where that is allowed, the plan itself as YAML or JSON.
-            given: Inputs, beside those of the plan or in their place.
-
-        Raises:
-            WrongUse: There is no such plan, or it may not be sent.
-            PlanRefused: Every problem found, with its place.
-        """
+        """Return a plan with its input."""
         if wanted in self.drafts:
             document = copy.deepcopy(self.drafts[wanted].document)
             return plan_from(document, given)
@@ -181,11 +168,7 @@ class ServedRuns:
         return self.caller.settings.user
 
     async def client(self) -> Client:
-        """Return the connection, made when it is first needed.
-
-        Raises:
-            NotReachable: No server answers.
-        """
+        """Return the connection, made when it is first needed."""
         async with self._connecting:
             if self._client is None:
                 self._client = await self.caller.client()
@@ -377,12 +360,7 @@ def _cut(value: Any, texts: int, items: int) -> Any:
 
 
 def run_document(connection: Connection, view: RunView, state: str) -> dict[str, Any]:
-    """Return where a run stands, and what a person has to do.
-
-    Args:
-        connection: Where the run is.
-        state: What the server says: it may have ended the run.
-    """
+    """Return where a run stands, and what a person has to do."""
     result = view.result
     document: dict[str, Any] = {
         "run_id": result.run_id,

@@ -17,12 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, JsonValue
 
-from surehand.cli.mcp_server.runs import (
-    LONGEST_ERROR,
-    ServedRuns,
-    bound_document,
-    write_error,
-)
+from surehand.cli.mcp_server.runs import LONGEST_ERROR, ServedRuns, bound_document, write_error
 from surehand.process import VERSION
 from surehand.process.exits import SurehandError
 from surehand.workflows.contracts.steering import CancelMode

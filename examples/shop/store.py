@@ -167,10 +167,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        path: Path,
-        tables: str = TABLES,
-        seed: Callable[[Connection], None] = _seed,
+        self, path: Path, tables: str = TABLES, seed: Callable[[Connection], None] = _seed
     ) -> None:
         """Open the file of a service."""
         # Autocommit: transactions are begun and ended by transaction() alone.

@@ -31,10 +31,7 @@ def world(context: Context) -> dict[str, Any]:
         let_arrive(desk)
         counts = desk.get("/admin/counts", params={"ticket_id": ticket_id})
         ticket = desk.get(f"/tickets/{ticket_id}")
-    return {
-        "effects": counts.raise_for_status().json(),
-        "ticket": ticket.raise_for_status().json(),
-    }
+    return {"effects": counts.raise_for_status().json(), "ticket": ticket.raise_for_status().json()}
 
 
 def _desk() -> httpx.Client:

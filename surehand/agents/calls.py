@@ -107,11 +107,7 @@ _ASK_HUMAN: Final = HumanTool(
 _GIVE_UP: Final = HumanTool(
     "give_up",
     "Say that the goal cannot be reached. What was done is undone.",
-    {
-        "type": "object",
-        "properties": {"reason": {"type": "string"}},
-        "required": ["reason"],
-    },
+    {"type": "object", "properties": {"reason": {"type": "string"}}, "required": ["reason"]},
 )
 HUMAN_TOOLS: Final = {tool.name: tool for tool in (_ASK_HUMAN, _GIVE_UP)}
 

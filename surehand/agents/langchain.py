@@ -342,11 +342,7 @@ class RecordedModel(BaseChatModel):
         return FRAMEWORK
 
     def bind_tools(
-        self,
-        tools: Sequence[Any],
-        *,
-        tool_choice: Any = None,
-        **kwargs: Any,
+        self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """Return the model with tools that it may call. Raises ``LangChainException``."""
         if self.own is not None and current_steps() is not None:

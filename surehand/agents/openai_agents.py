@@ -430,9 +430,7 @@ def _wanted(schema: agents.AgentOutputSchemaBase | None) -> Wanted | None:
     if schema is None or schema.is_plain_text():
         return None
     return Wanted(
-        name=schema.name(),
-        schema_=schema.json_schema(),
-        strict=schema.is_strict_json_schema(),
+        name=schema.name(), schema_=schema.json_schema(), strict=schema.is_strict_json_schema()
     )
 
 

@@ -362,9 +362,7 @@ class _RunTools(AbstractToolset[Any]):
             name: ToolsetTool(
                 toolset=self,
                 tool_def=ToolDefinition(
-                    name=name,
-                    description=one.description,
-                    parameters_json_schema=one.params_schema,
+                    name=name, description=one.description, parameters_json_schema=one.params_schema
                 ),
                 max_retries=1,
                 args_validator=_OBJECT,
