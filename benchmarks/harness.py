@@ -55,7 +55,6 @@ class Found:
     began: float = field(default_factory=time.monotonic)
 
     def note(self, text: str) -> None:
-        """Tell how far the benchmark is."""
         self.say(f"{text} ({time.monotonic() - self.began:.0f} s so far)")
 
 
@@ -67,7 +66,6 @@ def percentiles(of: str, seconds: Iterable[float]) -> Row:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Return the rows as tables in Markdown, one for each set of columns."""
     by_columns: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         by_columns.setdefault(tuple(row), []).append(row)
@@ -81,7 +79,6 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def parser_of(name: str, description: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that all benchmarks have."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
     parser.add_argument(
@@ -102,7 +99,6 @@ def run(
     play: Callable[[Environment, argparse.Namespace, Found], Coroutine[Any, Any, None]],
     missed: Callable[[Sequence[Row]], Iterable[str]] = lambda rows: (),
 ) -> int:
-    """Play a benchmark, print what it has measured, and return its exit code."""
     console = Console(markup=False, highlight=False, soft_wrap=True)
     end_by_signal_in_order()
     options.database = options.database or list(DATABASES)
@@ -200,7 +196,6 @@ async def connection_for(
 
 
 def on_queue(connection: Connection, queue: str) -> Connection:
-    """Return the same connection for another task queue."""
     settings = connection.settings.model_copy(update={"task_queue": queue})
     return Connection(connection.client, connection.target, settings)
 
@@ -284,13 +279,11 @@ async def memory_at_rest(worker: Child) -> float:
 
 
 def memory(worker: Child) -> float:
-    """Return a worker's resident memory in MB."""
     pages = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / _MB
 
 
 def require_running(worker: Child) -> None:
-    """See that a worker has not ended."""
     if worker.returncode is not None:
         raise SurehandError(f"the worker has ended: {worker.last_line()}")
 

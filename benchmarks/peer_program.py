@@ -72,12 +72,10 @@ def arrive(key: str = "", *, dedupes: bool = False) -> None:
 
 
 def seen(key: str) -> bool:
-    """Say whether a call with this key has arrived."""
     return any(line["key"] == key for line in _lines(_world()))
 
 
 def arrived(world: Path) -> Arrived:
-    """Return what has arrived in a file."""
     lines = _lines(world)
     keys = {line["key"] for line in lines if line["dedupes"]}
     return Arrived(len(lines), len(keys) + sum(not line["dedupes"] for line in lines))

@@ -117,7 +117,6 @@ class Peer:
         self._started = 0
 
     async def turn(self, steps: int, runs: int, what: str = STEPS) -> Turn:
-        """Play runs at once."""
         with self._program(self._database(what), what, str(steps), str(runs)) as one:
             await asyncio.to_thread(one.wait_done)
             said = [line for line in one.output().splitlines() if line.startswith("[[")]
@@ -212,7 +211,6 @@ async def _kill_in(
 
 
 def ours_in(mode: str) -> str:
-    """Return what Surehand is called in a mode."""
     return f"Surehand `{mode}`"
 
 
@@ -239,7 +237,6 @@ def _cost(system: str, store: str, runs: int, turns: dict[str, list[Turn]]) -> R
 
 
 async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
-    """Play all systems on each database."""
     wanted = options.peer or [*PEERS, _TEMPORAL, LIBRARY]
     chosen = [name for name in PEERS if name in wanted]
     program = await asyncio.to_thread(peers_python) if wanted != [_TEMPORAL] else None
@@ -361,7 +358,6 @@ async def _kill_all(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and return its exit code."""
     parser = parser_of("peers", "DBOS, LangGraph, call4agents, plain Temporal beside us.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 5")
     parser.add_argument("--steps", type=int, default=ALONE_STEPS, metavar="N", help="default 100")

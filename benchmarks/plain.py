@@ -44,7 +44,6 @@ A = TypeVar("A")
 
 @activity.defn
 async def call(takes: float) -> dict[str, Any]:
-    """Make the call."""
     return dict(await tools.answer(takes))
 
 
@@ -139,7 +138,6 @@ class PlainKilled:
 
 
 async def serve(queue: str = PLAIN_QUEUE) -> None:
-    """Work until the process is ended."""
     client = await connect(find_target(read_environment()))
     worker = Worker(
         client,
@@ -157,7 +155,6 @@ async def serve(queue: str = PLAIN_QUEUE) -> None:
 
 
 def main() -> int:
-    """Run the worker."""
     asyncio.run(serve(*sys.argv[1:]))
     return 0
 

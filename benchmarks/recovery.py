@@ -106,7 +106,6 @@ class Kill:
 
     @property
     def label(self) -> str:
-        """Return its name in progress and errors."""
         return f"{self.database} {self.kind} {self.point}"
 
 
@@ -186,7 +185,6 @@ class Pair:
             raise SurehandError(f"{self.kill.label}: {len(rows)} bookings of {expected} runs")
 
     def row(self) -> Row:
-        """Return what was measured."""
         return {
             "database": self.kill.database,
             "kind": self.kill.kind,
@@ -341,7 +339,6 @@ async def _kill_each(pairs: Sequence[Pair]) -> None:
 
 
 def missed(rows: Sequence[Row]) -> Iterable[str]:
-    """Yield a line for each row that missed a target."""
     for row in rows:
         effect, step = TARGETS.get(row["kind"], (None, None))
         # A call that was over is not made again: what is next is the next step.
@@ -355,7 +352,6 @@ def missed(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; exits with 3 if the target is missed."""
     parser = parser_of("recovery", "From a worker's death to what is next.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 10")
     kinds = [kind for kind, _, _ in _KILLS]

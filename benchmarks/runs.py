@@ -94,7 +94,6 @@ class WholeRuns:
             self._pids["database"] = process_with("-p", str(url.port))
 
     def grant(self) -> None:
-        """Let a standing approval approve refunds."""
         tool = tools.refund
         until = int(time.time() + _GRANTED_FOR.total_seconds())
         scope = Scope(
@@ -174,7 +173,6 @@ def _rows(store: str, at_once: int, turns: dict[str, list[Turn]]) -> tuple[list[
 
 
 async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
-    """Play all modes on each ledger."""
     kinds = (PLAIN, *(options.mode or MODES))
 
     async def play(place: Place) -> None:
@@ -198,7 +196,6 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and return its exit code."""
     parser = parser_of("runs", "What a whole run costs.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 3")
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help="at once; default 50")

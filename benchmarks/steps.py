@@ -60,7 +60,6 @@ class Probe:
     """Seconds that each call takes."""
 
     def plan(self) -> Plan:
-        """Return the plan of each run."""
         step = {"tool": f"quick.{self.effect}", "params": {"takes": self.takes}}
         return Plan.model_validate({"name": "steps", "steps": [step] * self.steps})
 
@@ -186,7 +185,6 @@ async def play_long_run(place: Place, mode: str) -> Row:
 
 
 async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
-    """Play all probes on each ledger."""
     modes, wanted = tuple(options.mode or MODES), options.probe or PROBES
     effects, steps, rounds = options.effect or EFFECTS, options.steps, options.rounds
     unheld = [effect for effect in effects if effect != LEASED]
@@ -212,7 +210,6 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and return its exit code."""
     parser = parser_of("steps", "What the protection of a step costs.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 5")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="default 100")

@@ -99,7 +99,6 @@ class WaitingRuns:
                 group.create_task(start(number))
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return all that waits for an approval."""
         columns = (approvals.c.run_id, approvals.c.approval_id, approvals.c.params_hash)
         query = select(*columns).where(approvals.c.state == "pending")
         with self.ledger.transaction(DEFAULT_TENANT) as tx:
@@ -144,7 +143,6 @@ class WaitingRuns:
 
 
 async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
-    """Measure on each ledger."""
     variables = environment.make_variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     with ExitStack() as servers:
         for store, make in makers(environment, options.database, servers).items():
@@ -197,7 +195,6 @@ async def _measure(
 
 
 def missed(rows: Sequence[Row]) -> Iterable[str]:
-    """Yield a line for each target that was missed."""
     for row in rows:
         if row.get("parked_mb", 0) > MEMORY_TARGET:
             yield f"{row['database']}: {row['parked_mb']} MB parked, not {MEMORY_TARGET:.0f} MB"
@@ -206,7 +203,6 @@ def missed(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; exits with 3 if the target is missed."""
     parser = parser_of("waiting", "What runs cost that wait for approval.")
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"default {RUNS}")
     parked = f"default {PARKED:.0f}"

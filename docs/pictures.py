@@ -76,12 +76,10 @@ NAMES: Final = (
 
 
 def wanted() -> bool:
-    """Return whether tests are to take pictures."""
     return WANTED in os.environ
 
 
 def file_of(name: str) -> Path:
-    """Return where a picture is kept."""
     return FOLDER / f"{name}.png"
 
 
@@ -96,7 +94,6 @@ async def take(page: Page, name: str) -> None:
 
 
 def take_all() -> None:
-    """Have browser tests take the pictures of the approvers' pages."""
     began = time.time()
     command = [sys.executable, "-m", "tests", *TESTS, "-m", "", "-n", "1"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {WANTED: "yes"})

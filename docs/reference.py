@@ -44,18 +44,15 @@ class Undescribed(Exception):
 
 
 def module(name: str) -> ModuleType:
-    """Return a module of the product."""
     return importlib.import_module(name)
 
 
 def cell(text: object) -> str:
-    """Return a text as a table has it."""
     plain = " ".join(str(text).replace("``", "`").split())
     return plain.replace("|", "\\|").replace("<", "&lt;")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(map(cell, line))} |\n" for line in lines) + "\n"
 
@@ -100,7 +97,6 @@ def type_of(schema: Mapping[str, Any]) -> str:
 
 
 def fields(schema: Mapping[str, Any], texts: Mapping[str, str], *, defaults: bool) -> str:
-    """Return the table of a model's fields."""
     required = set(schema.get("required", ()))
     rows = []
     for name, field in schema.get("properties", {}).items():
@@ -121,7 +117,6 @@ def own_docstrings_default(schema: Mapping[str, Any]) -> str:
 
 
 def plan_page() -> str:
-    """Return the page of what a plan may say."""
     definitions = module("surehand.cli.plan_schema").plan_schema()["$defs"]
     order = ("WholePlan", "Step", "ApprovalPolicy", "ApprovalRule", "Escalate", "Ask", "Wait")
     order += ("Fallback", "Goto", "Interrupts", "Budget", "Defaults")
@@ -150,7 +145,6 @@ def _members(path: str) -> list[tuple[Any, str]]:
 
 
 def settings_page() -> str:
-    """Return the page of the settings."""
     rows = []
     settings = module("surehand.activities.worker.settings").Settings
     texts = field_docstrings(settings)
@@ -197,7 +191,6 @@ def verbs() -> dict[str, Any]:
 
 
 def commands_page() -> str:
-    """Return the page of verbs, options and exit codes."""
     same_names("verbs", meanings.SHAPES, verbs())
     parts = [
         "# Commands\n\n`python starter.py VERB --help` shows the same in a terminal.\n"
@@ -253,7 +246,6 @@ def _usual(option: Any) -> str:
 
 
 def json_page() -> str:
-    """Return the page of the documents that ``--json`` prints."""
     from pydantic.json_schema import models_json_schema
 
     classes: dict[str, Any] = {}
@@ -320,7 +312,6 @@ def written_events() -> set[str]:
 
 
 def events_page() -> str:
-    """Return the page of the events of a run's chain."""
     same_names("events", meanings.EVENTS, written_events())
     rows = [(code(name), text) for name, text in sorted(meanings.EVENTS.items())]
     return (
@@ -350,7 +341,6 @@ def instruments() -> list[tuple[str, str, str]]:
 
 
 def metrics_page() -> str:
-    """Return the page of the metrics."""
     made = instruments()
     same_names("metrics", meanings.LABELS, [name for name, _, _ in made])
     rows = [(code(shown), meanings.LABELS[name], text) for name, shown, text in made]
@@ -362,7 +352,6 @@ def metrics_page() -> str:
 
 
 def errors_page() -> str:
-    """Return the page of error types, failure classes and states."""
     errors = module("surehand.workflows.errors")
     verdicts = _members("surehand.workflows.contracts.approvals.VerdictCode")
     rows = [
@@ -395,7 +384,6 @@ def errors_page() -> str:
 
 
 def tables_page() -> str:
-    """Return the page of the ledger's tables."""
     from sqlalchemy import CheckConstraint
 
     tables = module("surehand.activities.ledger.core.tables").metadata.tables
@@ -439,7 +427,6 @@ def _where(index: Any) -> str:
 
 
 def tools_page() -> str:
-    """Return the page of what tools are made of."""
     public = module("surehand")
     tool = inspect.getdoc(public.tool) or ""
     parts = [
@@ -482,7 +469,6 @@ def _arguments(doc: str) -> list[tuple[str, str]]:
 
 
 def licences_page() -> str:
-    """Return the page of the licences that the image's packages have."""
     by_licence = defaultdict[str, list[str]](list)
     for name, licence in licences.packages():
         by_licence[licence].append(name)
@@ -529,7 +515,6 @@ def page(name: str) -> str:
 
 
 def main() -> None:
-    """Write all pages."""
     REFERENCE.mkdir(exist_ok=True)
     for name in PAGES:
         (REFERENCE / f"{name}.md").write_text(page(name), encoding="utf-8")

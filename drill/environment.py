@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
-from types import TracebackType
 from typing import Final, Self
 
 from surehand.activities.ledger.core.migrate import require_head
@@ -231,12 +230,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for one in (*self._alive, *self._frozen):
             one.kill()
 

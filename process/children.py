@@ -29,7 +29,6 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
-from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from surehand.process import ROOT
@@ -352,14 +351,9 @@ class Child:
     ) -> None:
         """Start the process.
 
-        Args:
-            environment: All of its environment.
-            log: Where its output is appended; ``None``: it goes where ours goes.
-            folder: Where it runs; ``None``: where its log is.
-            errors: Where what it says on stderr is appended; ``None``: where its log is.
-            guard: The signal that ends it should this process be gone.
-            server: Forks it, where it can: the command has Python run the server's module.
-            more: What else ``subprocess.Popen`` is told.
+        Its output is appended to the log (``None``: it goes where ours goes), where it also runs if
+        no folder is named. ``guard`` is the signal that ends it should this process be gone.
+        ``server`` forks it, if it can: the command has Python run the server's module.
         """
         self.log = log or Path(os.devnull)
         self._said_before = self.log.stat().st_size if self.log.exists() else 0
@@ -391,12 +385,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

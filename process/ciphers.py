@@ -192,7 +192,7 @@ class KeyRing:
 
 
 def read_key_ring(setting: str) -> KeyRing | None:
-    """Return the keys of ``ID=KEY,...``, of ``module:name`` or of a file; ``None``: none is named."""
+    """Return the keys of ``ID=KEY,...``, ``module:name`` or a file; ``None``: none is named."""
     setting = setting.strip()
     if not setting:
         return None

@@ -172,7 +172,6 @@ class Answer:
 
 
 def refusal(refused: Refused) -> Answer:
-    """Return the answer to a request that was refused."""
     return Answer(refused.status, {"code": refused.code, "message": refused.message})
 
 

@@ -94,12 +94,10 @@ class Faults:
         self._told: dict[str, Told] = {}
 
     def tell(self, endpoint: str, fault: Fault) -> None:
-        """Replace the endpoint's fault."""
         self._end(endpoint)
         self._told[endpoint] = Told(fault, fault.times)
 
     def clear(self) -> None:
-        """Let all endpoints behave well."""
         for endpoint in list(self._told):
             self._end(endpoint)
 
@@ -143,15 +141,12 @@ class Traffic:
             self.changed()
 
     def received(self, endpoint: str) -> int:
-        """Return how many requests have arrived."""
         return self._received[endpoint]
 
     def finished(self, endpoint: str) -> int:
-        """Return how many requests have ended, answered or not."""
         return self._finished[endpoint]
 
     def snapshot(self) -> dict[str, dict[str, int]]:
-        """Return the counts of every endpoint that was called."""
         return {
             endpoint: {
                 "received": received,

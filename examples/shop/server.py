@@ -35,7 +35,6 @@ def lookup_of(endpoint: str) -> str:
 
 
 def write_handler(serving: Serving, store: Store, write: Write) -> Handler:
-    """Return what applies an effect."""
 
     async def handle(request: Request) -> Response:
         # Read whole before anything else: from here on the client is no longer needed.
@@ -54,7 +53,6 @@ def write_handler(serving: Serving, store: Store, write: Write) -> Handler:
 
 
 def lookup_handler(serving: Serving, store: Store, faults: Faults, write: Write) -> Handler:
-    """Return what tells an effect by its key."""
 
     async def handle(request: Request) -> Response:
         key = request.query_params.get("key")
@@ -72,7 +70,6 @@ def lookup_handler(serving: Serving, store: Store, faults: Faults, write: Write)
 
 
 def read_handler(serving: Serving, endpoint: str, found: Callable[[Request], Answer]) -> Handler:
-    """Return what changes nothing."""
 
     async def handle(request: Request) -> Response:
         return await serving.serve(request, endpoint, lambda fault: found(request))
@@ -110,7 +107,6 @@ class Admin:
         counted: Callable[[str | None], dict[str, int]],
         about: str,
     ) -> None:
-        """Steer a service."""
         self._faults = faults
         self._traffic = traffic
         self._endpoints = sorted(endpoints)
@@ -118,7 +114,6 @@ class Admin:
         self._about = about
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         return [
             Route("/admin/faults/{endpoint}", self.tell_fault, methods=["PUT"]),
             Route("/admin/faults", self.clear_faults, methods=["DELETE"]),
@@ -128,7 +123,6 @@ class Admin:
         ]
 
     async def tell_fault(self, request: Request) -> Response:
-        """Replace an endpoint's fault."""
         endpoint = request.path_params["endpoint"]
         if endpoint not in self._endpoints:
             known = ", ".join(self._endpoints)
@@ -138,16 +132,13 @@ class Admin:
         return JSONResponse(fault.model_dump(mode="json"))
 
     async def clear_faults(self, request: Request) -> Response:
-        """Let all endpoints behave well."""
         self._faults.clear()
         return Response(status_code=204)
 
     async def counts(self, request: Request) -> Response:
-        """Return how many effects were applied, in all or about one thing."""
         return JSONResponse(self._counted(request.query_params.get(self._about)))
 
     async def requests(self, request: Request) -> Response:
-        """Return the requests received by this process."""
         return JSONResponse(self._traffic.snapshot())
 
     async def wait(self, request: Request) -> Response:
@@ -168,7 +159,6 @@ class Admin:
 
 
 def problem(status: int, message: str) -> Response:
-    """Return the answer to a request that cannot be served as it is."""
     return JSONResponse({"code": "refused", "message": message}, status)
 
 
@@ -179,7 +169,6 @@ ENDPOINTS: Final = frozenset((ORDERS, *_WRITES, *map(lookup_of, _WRITES)))
 
 
 def build(db: Path, connections: Connections) -> Starlette:
-    """Return the application on its database file."""
     store, faults, traffic = Store(db), Faults(), Traffic()
     serving = Serving(faults, traffic, connections)
 

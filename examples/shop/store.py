@@ -191,7 +191,6 @@ class Store:
 
 
 def order_view(store: Store, order_id: str) -> dict[str, Any] | None:
-    """Return an order with what was paid and refunded for it, or ``None``."""
     with store.transaction() as connection:
         row = connection.execute("SELECT * FROM orders WHERE order_id = ?", (order_id,)).fetchone()
         return None if row is None else _order(row, _effects(connection, order_id))
