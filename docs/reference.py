@@ -12,14 +12,13 @@ import pkgutil
 import re
 import textwrap
 import typing
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from docs import licences, meanings
+from docs import meanings
 from surehand.cli.plan_schema import field_docstrings, own_docstrings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -468,30 +467,6 @@ def _arguments(doc: str) -> list[tuple[str, str]]:
     return found
 
 
-def licences_page() -> str:
-    by_licence = defaultdict[str, list[str]](list)
-    for name, licence in licences.packages():
-        by_licence[licence].append(name)
-    lines = [
-        "# Licences",
-        "",
-        "What the image has inside: the packages of `requirements-runtime.lock`, each with what it"
-        " says of itself. Wheels may have libraries of others inside; their texts are in the wheel."
-        " `make sbom` lists versions, too; the image has that list as `/app/surehand.cdx.json`.",
-        "",
-        "| licence | packages |",
-        "|---|---|",
-        *(f"| {one} | {', '.join(names)} |" for one, names in sorted(by_licence.items())),
-        "",
-        "These are allowed; a test refuses another one.",
-        "",
-        "| licence | asks of whoever passes the image on |",
-        "|---|---|",
-        *(f"| {one} | {asks} |" for one, asks in licences.ALLOWED.items()),
-    ]
-    return "\n".join(lines)
-
-
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "plan": plan_page,
     "tools": tools_page,
@@ -502,7 +477,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics": metrics_page,
     "errors": errors_page,
     "tables": tables_page,
-    "licences": licences_page,
 }
 
 

@@ -1,6 +1,6 @@
 """Which licences the packages of the image have: what requirements-runtime.lock names.
 
-Each package says it of itself, in its metadata. The page ``docs/reference/licences.md`` lists them.
+Each package says it of itself, in its metadata.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ from pathlib import Path
 from typing import Final
 
 LOCK: Final = Path(__file__).resolve().parents[1] / "requirements-runtime.lock"
-#: Licences that an image may have inside, with what they ask of whoever passes it on.
-ALLOWED: Final[Mapping[str, str]] = {
-    "Apache-2.0": "keep its text and notices",
-    "BSD-2-Clause": "keep its text",
-    "BSD-3-Clause": "keep its text",
-    "ISC": "keep its text",
-    "LGPL-3.0-only": "keep its text; whoever gets the image may replace the package",
-    "MIT": "keep its text",
-    "MIT-0": "nothing",
-    "MPL-2.0": "keep its text; publish what you change in its files",
-    "PSF-2.0": "keep its text",
-}
+#: Licences that an image may have inside.
+ALLOWED: Final = frozenset(
+    {
+        *("Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MIT-0", "PSF-2.0"),
+        "LGPL-3.0-only",  # whoever gets the image may replace the package
+        "MPL-2.0",
+    }
+)
 #: What packages write that are older than the names of SPDX.
 _SPDX: Final[Mapping[str, str]] = {
     "3-Clause BSD License": "BSD-3-Clause",
