@@ -44,6 +44,16 @@ def test_the_quorum_counts_different_people_and_the_last_one_approves(scene: Sce
 
 
 @pytest.mark.guarantee("G3")
+def test_a_lax_workers_approval_does_not_pass_a_strict_workers_claim(scene: Scene) -> None:
+    gated = scene.approved(scene.call())
+
+    refused = scene.claim(replace(gated, assurance=Assurance.SIGNED))
+
+    assert isinstance(refused, ApprovalRefused)
+    assert (scene.row(approvals))["consumed_entry"] is None
+
+
+@pytest.mark.guarantee("G3")
 def test_an_edit_voids_the_request_and_the_votes_it_had(scene: Scene) -> None:
     gated = scene.ask_approval(scene.call(), requirement=Requirement(quorum=2))
     scene.decide(gated, approver="ann")
