@@ -1,15 +1,20 @@
-"""Guarantee G5: the database or the outside system is killed and started again."""
+"""Guarantee G5: database, server or outside system is killed and started again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
 
+from surehand.process.dev_server import DevServer
 from surehand.workflows.contracts.states import RunState
 from tests.conftest import missing
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS
-from tests.e2e.runs import Run, example_plan
+from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
 from tests.ledger_databases import PostgresLedgers
 from tests.postgres_server import PostgresMissing, PostgresServer
@@ -122,3 +127,104 @@ async def test_a_connection_to_the_shop_cut_in_the_call_leaves_one_refund(
         await run.approve()
         await one_refund(stage, run, order_id)
     assert stage.shop.requests("refunds")["received"] == before + calls
+
+
+class KillableServer:
+    """A Temporal server of this test's own, started again on the same file and port."""
+
+    def __init__(self, cli: Path, folder: Path) -> None:
+        self._cli, self._folder = cli, folder
+        self._server = self._start(0)
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    def _start(self, port: int) -> DevServer:
+        return DevServer.start(
+            cli=self._cli,
+            db_file=self._folder / "temporal.db",
+            log_file=self._folder / "temporal.log",
+            port=port,
+            ui_port=None,
+        )
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def start_again(self) -> None:
+        self._server = self._start(self._server.port)
+
+
+@pytest.fixture
+def killable(temporal_cli: Path, tmp_path: Path) -> Iterator[KillableServer]:
+    server = KillableServer(temporal_cli, tmp_path / "temporal")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+async def stage(killable: KillableServer, stage: Stage) -> Stage:
+    """The stage, on a Temporal server that may be killed."""
+    client = await Client.connect(killable.address, data_converter=pydantic_data_converter)
+    return replace(stage, client=client)
+
+
+async def one_refund_in_time(stage: Stage, run: Run, order_id: str) -> None:
+    result = await run.result(timeout_s=120)
+    assert result.state is RunState.COMPLETED
+    counts = stage.shop.counts(order_id)
+    assert (counts["refunds"], counts["restocks"], counts["mails"]) == (1, 1, 1)
+    assert set((await stage.effect_states(run)).values()) == {"committed"}
+
+
+async def test_a_temporal_server_killed_while_a_run_waits_for_approval_loses_nothing(
+    stage: Stage, killable: KillableServer, order_id: str
+) -> None:
+    with stage.worker() as worker:
+        worker.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        request = await run.asks()
+        killable.kill()
+        killable.start_again()
+        view = await run.in_state(RunState.WAITING_APPROVAL)
+        assert view.pending == [request]
+        await run.send(decision_on(request))
+        await one_refund_in_time(stage, run, order_id)
+
+
+@pytest.mark.parametrize("slow", ["delay_before_s", "delay_after_s"])
+async def test_a_temporal_server_killed_while_a_call_is_under_way_does_not_repeat_it(
+    stage: Stage, killable: KillableServer, order_id: str, slow: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, **{slow: 3})
+    before = stage.shop.requests("refunds")["received"]
+    with stage.worker() as worker:
+        worker.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        stage.shop.wait_requests("refunds", before + 1)
+        killable.kill()
+        # Down until the call has ended: its outcome is recorded, and nobody can be told.
+        stage.shop.wait_finished("refunds", before + 1)
+        killable.start_again()
+        await one_refund_in_time(stage, run, order_id)
+    assert stage.shop.requests("refunds")["received"] == before + 1
+
+
+@pytest.mark.fast
+async def test_server_and_worker_killed_together_lose_nothing(
+    stage: Stage, killable: KillableServer, order_id: str
+) -> None:
+    stage.shop.fault("refunds", ignore_keys=True, delay_before_s=2)
+    before = stage.shop.requests("refunds")["received"]
+    with stage.worker() as worker:
+        worker.wait_ready()
+        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        await run.approve()
+        stage.shop.wait_requests("refunds", before + 1)
+        killable.kill()
+        worker.kill()
+    killable.start_again()
+    with stage.worker():
+        await one_refund_in_time(stage, run, order_id)

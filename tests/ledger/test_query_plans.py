@@ -1,4 +1,4 @@
-"""No statement reads a table as a whole that grows with each run."""
+"""No statement reads a growing table as a whole, and none takes a trip more than it has to."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection, event, make_url
 
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import metadata
+from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import artifacts
 from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import Claimed
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.contracts.states import RunState
@@ -30,9 +32,6 @@ from tests.ledger.grown import grow
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger.statements import Statements
 from tests.ledger_databases import DATABASES, OWNER
-
-# Whole suites are run first, beside whatever else is.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT: Final = Path(__file__).parent.parent.parent
 #: Suites that between them send what workers, commands and pages send.
@@ -95,6 +94,8 @@ def grown(ledger_url: str) -> Iterator[Ledger]:
         yield ledger
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("database", DATABASES)
 def test_no_statement_reads_a_growing_table_whole(grown: Ledger, sent: Statements) -> None:
     with grown.transaction(DEFAULT_TENANT) as tx:
@@ -164,3 +165,47 @@ def _ours(values: Any) -> Any:
         return type(values)(map(_ours, values))
     ours = isinstance(values, str) and re.fullmatch(r"tenant-\d+", values)
     return DEFAULT_TENANT if ours else values
+
+
+@contextmanager
+def counted_trips(ledger: Ledger, trace: Path) -> Iterator[list[int]]:
+    """Yield a list that has, at the end, how often the server has said that it is ready again."""
+    found = list[int]()
+
+    def begin(connection: Any, *_: Any) -> None:
+        connection.pgconn.trace(file.fileno())
+
+    def end(connection: Any, *_: Any) -> None:
+        connection.pgconn.untrace()
+
+    with trace.open("w") as file:
+        event.listen(ledger.engine, "checkout", begin)
+        event.listen(ledger.engine, "checkin", end)
+        try:
+            yield found
+        finally:
+            event.remove(ledger.engine, "checkout", begin)
+            event.remove(ledger.engine, "checkin", end)
+    found.append(trace.read_text().count("ReadyForQuery"))
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_claim_and_an_outcome_take_four_trips_each(scene: Scene, tmp_path: Path) -> None:
+    call = scene.call()
+    with counted_trips(scene.ledger, tmp_path / "claim") as claiming, scene.tx() as tx:
+        claimed = claims.claim(tx, call)
+    assert isinstance(claimed, Claimed)
+    with counted_trips(scene.ledger, tmp_path / "outcome") as recording, scene.tx() as tx:
+        assert outcomes.commit(tx, call, claimed.entry, Kept({"paid": True})) is not None
+
+    assert (claiming, recording) == ([4], [4])
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_an_unread_statement_takes_one_trip(scene: Scene, tmp_path: Path) -> None:
+    with counted_trips(scene.ledger, tmp_path / "trace") as trips, scene.tx() as tx:
+        tx.tick()
+
+    assert trips == [3]  # with the transaction's begin and its end

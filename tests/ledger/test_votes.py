@@ -1,4 +1,4 @@
-"""G3: who may decide, how many have to, and that no vote counts twice, borrowed or outdated."""
+"""G3: which decisions count, and that what runs is what was approved, in time and once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,34 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from surehand.activities.ledger.approvals import decisions as decision_rows
+from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.approvals.decisions import Edited
-from surehand.activities.ledger.core.tables import approvals, decisions, effects
-from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Forbidden
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import approvals, decisions, effects, notifications
+from surehand.activities.ledger.effects import claims, outcomes
+from surehand.activities.ledger.quotas import QuotaUsedUp
+from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.steps.entries import (
+    ApprovalRefused,
+    Claimed,
+    ClaimRequest,
+    Committed,
+    Forbidden,
+    Mismatch,
+)
 from surehand.client.messages import claims_for, sign
-from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
+from surehand.workflows.contracts.approvals import (
+    Assurance,
+    Decision,
+    DecisionOutcome,
+    VerifyDecision,
+)
+from surehand.workflows.identity import approval_id
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import key_of, person, revoked
-from tests.ledger.scene import RUN, Scene
+from tests.ledger.quotas import limited
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 
 TWO = Requirement(quorum=2, roles=("manager", "auditor"))
 #: The scene's acting user.
@@ -41,6 +61,18 @@ def test_the_quorum_counts_different_people_and_the_last_one_approves(scene: Sce
     second = scene.decide(gated, approver="bob")
     assert (second.code, second.state) == ("accepted", "approved")
     assert isinstance(scene.claim(gated), Claimed)
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("stricter", ["the row", "the worker"])
+def test_unsigned_decisions_do_not_count_where_signed(scene: Scene, stricter: str) -> None:
+    row = Assurance.SIGNED if stricter == "the row" else Assurance.OPEN
+    worker = Assurance.SIGNED if stricter == "the worker" else Assurance.OPEN
+    gated = scene.ask_approval(scene.call(), assurance=row)
+
+    verdict = scene.decide(gated, assurance=worker)
+
+    assert (verdict.code, verdict.state) == ("unsigned", "pending")
 
 
 @pytest.mark.guarantee("G3")
@@ -276,6 +308,20 @@ async def test_a_signature_fits_what_was_signed_alone(scene: Scene, change: str)
     assert (verdict.code, verdict.state, verdict.verified) == ("bad_signature", "pending", False)
 
 
+async def test_a_lax_workers_vote_is_no_half_of_a_strict_workers_quorum(scene: Scene) -> None:
+    person(scene, "bob")
+    key = key_of(scene, "bob")
+    gated = scene.ask_approval(scene.call(), requirement=ANY_TWO)
+    scene.decide(gated, approver="ann")
+    strict = replace(gated, assurance=Assurance.SIGNED)
+
+    yes = await signed(scene, key, "bob", gated.params_hash)
+    verdict = scene.decide(gated, assurance=Assurance.SIGNED, **yes)
+
+    assert (verdict.code, verdict.state) == ("accepted", "pending")
+    assert isinstance(scene.claim(strict), ApprovalRefused)
+
+
 @pytest.mark.parametrize("amount", [float("nan"), float("inf")])
 async def test_unsignable_params_are_refused_at_once(scene: Scene, amount: float) -> None:
     person(scene, "ann")
@@ -292,3 +338,368 @@ async def test_unsignable_params_are_refused_at_once(scene: Scene, amount: float
     )
 
     assert (scene.decide(gated, **edit)).code == "bad_signature"
+
+
+@pytest.mark.guarantee("G3")
+def test_an_approval_is_consumed_by_its_own_entry_and_generation(scene: Scene) -> None:
+    gated = scene.approved(scene.call())
+
+    entry = scene.claimed(gated)
+
+    row = scene.row(approvals)
+    assert (row["consumed_entry"], row["consumed_generation"]) == (entry.entry_id, 1)
+    assert (scene.row(effects))["approval_id"] == gated.approval_id
+    (consumed,) = scene.events(type_="approval.consumed")
+    assert consumed["body"]["entry_id"] == entry.entry_id
+    assert consumed["body"]["params_hash"] == gated.params_hash
+
+
+@pytest.mark.guarantee("G3")
+def test_an_approval_is_not_consumed_when_the_transaction_of_the_claim_fails(scene: Scene) -> None:
+    gated = scene.approved(scene.call())
+    before = scene.events()
+
+    with pytest.raises(ZeroDivisionError), scene.tx() as tx:
+        assert isinstance(claims.claim(tx, gated), Claimed)
+        raise ZeroDivisionError
+
+    assert (scene.row(approvals))["consumed_entry"] is None
+    assert scene.rows(effects) == []
+    assert scene.events() == before
+    scene.claimed(gated)
+
+
+@pytest.mark.guarantee("G3")
+def test_an_effect_that_is_recorded_already_consumes_nothing(scene: Scene) -> None:
+    committed = scene.committed(scene.call())
+    scene.open_run(OTHER_RUN)
+    gated = scene.approved(scene.call(run_id=OTHER_RUN))
+
+    assert scene.claim(gated) == Committed(committed)
+
+    assert (scene.row(approvals))["consumed_entry"] is None
+
+
+ELSEWHERE: list[dict[str, Any]] = [
+    {"run_id": OTHER_RUN},
+    {"step_id": "another"},
+    {"tool": "payments.charge"},
+    {"tool_version": "2"},
+    {"key": "refund:order-2002"},
+    {"user": "mallory"},
+]
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("change", ELSEWHERE, ids=lambda change: next(iter(change)))
+def test_an_approval_counts_for_its_own_call_only(scene: Scene, change: dict[str, Any]) -> None:
+    gated = scene.approved(scene.call())
+    scene.open_run(OTHER_RUN)
+
+    # The same params hash: what differs is what the approval is bound to beside it.
+    result = scene.claim(replace(gated, **change))
+
+    assert isinstance(result, Mismatch)
+    assert (scene.row(approvals))["consumed_entry"] is None
+    assert scene.rows(effects) == []
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize(
+    "change",
+    [{"params": {"order": "1001", "amount": "999.00"}}, {"tool_version": "2"}],
+    ids=["params", "version"],
+)
+def test_params_not_approved_are_a_mismatch(scene: Scene, change: dict[str, Any]) -> None:
+    gated = scene.approved(scene.call())
+
+    changed = scene.call(gated=True, approval_id=gated.approval_id, **change)
+    result = scene.claim(changed)
+
+    assert isinstance(result, Mismatch)
+    assert gated.params_hash in result.reason
+    assert changed.params_hash in result.reason
+    assert (scene.row(approvals))["consumed_entry"] is None
+    assert scene.rows(effects) == []
+
+
+@pytest.mark.guarantee("G3")
+def test_the_retries_of_an_entry_find_their_approval_consumed_by_themselves(scene: Scene) -> None:
+    gated = scene.approved(scene.call())
+    first = scene.failed(gated)
+
+    second = scene.claimed(replace(gated, holder="the next attempt", attempt=2))
+
+    assert second.entry_id == first.entry_id
+    assert len(scene.events(type_="approval.consumed")) == 1
+
+
+@pytest.mark.guarantee("G3")
+def test_a_used_approval_authorises_no_other_entry_or_generation(scene: Scene) -> None:
+    gated = scene.approved(scene.call())
+    entry = scene.claimed(gated)
+
+    for entry_id, generation in [("ef-other", 1), (entry.entry_id, 2)]:
+        with scene.tx() as tx:
+            refused = approval_rows.consume(tx, gated, entry_id, generation)
+        assert isinstance(refused, ApprovalRefused)
+        assert entry.entry_id in refused.reason
+
+    assert (scene.row(approvals))["consumed_entry"] == entry.entry_id
+
+
+@pytest.mark.guarantee("G3")
+def test_recording_an_outcome_needs_no_approval_any_more(scene: Scene) -> None:
+    gated = scene.approved(scene.call(), expires_in=MINUTE)
+    entry = scene.claimed(gated)
+
+    with scene.tx(after=2 * MINUTE) as tx:
+        assert outcomes.commit(tx, gated, entry, Kept("r-1")) is not None
+
+    assert isinstance(scene.claim(gated, after=2 * MINUTE), Committed)
+
+
+@pytest.mark.guarantee("G3")
+def test_a_request_is_written_once_and_keeps_its_first_time_limit(scene: Scene) -> None:
+    first = scene.ask_approval(scene.call(), expires_in=MINUTE)
+    row = scene.row(approvals)
+
+    again = scene.ask_approval(scene.call(), expires_in=MINUTE, after=MINUTE / 2)
+
+    assert again.approval_id == first.approval_id
+    assert scene.row(approvals) == row
+    assert (row["params"], row["params_hash"]) == (first.params, first.params_hash)
+    assert len(scene.events(type_="approval.requested")) == 1
+
+
+@pytest.mark.guarantee("G3")
+def test_a_call_whose_effect_is_recorded_needs_nobody_to_be_asked(scene: Scene) -> None:
+    def settled(**changes: Any) -> bool:
+        with scene.tx() as tx:
+            return approval_rows.is_settled(tx, scene.call(**changes))
+
+    assert not settled()
+    scene.claimed(scene.call())
+    assert not settled()
+    scene.committed(scene.call(key="done"))
+    assert settled(key="done")
+    assert not settled(key="done", params={"order": "1001", "amount": "1.00"})
+
+
+@pytest.mark.guarantee("G3")
+def test_an_approval_that_nothing_has_used_is_void_once_its_run_stops_asking(scene: Scene) -> None:
+    gated = scene.approved(scene.call())
+
+    assert scene.close(gated, "void") == "void"
+    assert scene.close(replace(gated, run_id="another"), "void") == "void"
+
+    assert len(scene.events(type_="approval.void")) == 1
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+
+
+@pytest.mark.guarantee("G3")
+def test_a_request_with_another_precondition_voids_the_first(scene: Scene) -> None:
+    first = scene.ask_approval(scene.call(precondition="sha256:before"))
+    second = scene.ask_approval(scene.call(precondition="sha256:after"))
+
+    assert scene.row(approvals, approval_id=first.approval_id)["state"] == "void"
+    assert scene.decide(first).code == "not_waiting"
+    assert scene.decide(second).code == "accepted"
+    assert isinstance(scene.claim(second), Claimed)
+
+
+def test_a_decision_on_an_approval_nobody_asked_for_is_unknown(scene: Scene) -> None:
+    gated = scene.ask_approval(scene.call())
+
+    verdict = scene.decide(gated, approval_id="run-1/refund/2")
+
+    assert (verdict.code, verdict.state) == ("unknown_approval", None)
+
+
+def test_a_decision_that_arrives_at_another_run_is_unknown_there(scene: Scene) -> None:
+    gated = scene.ask_approval(scene.call())
+    scene.open_run(OTHER_RUN)
+    elsewhere = scene.call(run_id=OTHER_RUN)
+
+    verdict = scene.decide(elsewhere, approval_id=gated.approval_id, params_hash=gated.params_hash)
+
+    assert (verdict.code, verdict.state) == ("unknown_approval", None)
+    assert (scene.row(approvals))["state"] == "pending"
+
+
+def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Scene) -> None:
+    asked = VerifyDecision(
+        tenant=scene.tenant,
+        run_id=RUN,
+        decision_id="run-1#1",
+        decision=None,
+        refused="approver: is missing",
+    )
+    with scene.tx() as tx:
+        judged = decision_rows.verify(
+            tx, asked, assurance=Assurance.OPEN, check_edit=lambda *_: "no", covers=lambda *_: None
+        )
+    verdict = judged.verdict
+
+    assert (verdict.code, verdict.message) == ("malformed", "approver: is missing")
+    assert (scene.row(decisions))["verdict"] == "malformed"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"approver": "mallory"}, {"outcome": "reject"}, {"params_hash": "sha256:other"}],
+    ids=lambda other: next(iter(other)),
+)
+def test_each_decision_has_its_own_number(scene: Scene, other: dict[str, Any]) -> None:
+    gated = scene.ask_approval(scene.call())
+    assert scene.decide(gated, decision_id=f"{RUN}#1").code == "accepted"
+
+    verdict = scene.decide(gated, decision_id=f"{RUN}#1", **other)
+
+    assert (verdict.code, verdict.state) == ("malformed", "approved")
+    assert "send it again" in verdict.message
+    assert scene.decide(gated, decision_id=f"{RUN}#1").code == "accepted"
+    assert len(scene.rows(decisions)) == 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"params_hash": "sha256:stale"}])
+def test_a_repeated_delivery_gets_its_verdict(scene: Scene, changes: dict[str, Any]) -> None:
+    gated = scene.ask_approval(scene.call())
+    first = scene.decide(gated, decision_id="run-1#1", **changes)
+    events = scene.events()
+
+    again = scene.decide(gated, decision_id="run-1#1", **changes)
+
+    assert again == first
+    assert len(scene.rows(decisions)) == 1
+    assert scene.events() == events
+
+
+def test_a_second_decision_is_refused_and_kept(scene: Scene) -> None:
+    gated = scene.ask_approval(scene.call())
+    scene.decide(gated, "approve", decision_id="run-1#1")
+
+    second = scene.decide(gated, "reject", decision_id="run-1#2", approver="bob", reason="too much")
+
+    assert second.code == "already_decided"
+    assert "alice" in second.message
+    assert (scene.row(approvals))["state"] == "approved"
+    kept = scene.row(decisions, decision_id="run-1#2")
+    assert (kept["verdict"], kept["reason"]) == ("already_decided", "too much")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"reason": "r" * 100_000},
+        {"params_hash": "h" * 100_000},
+        {"approval_id": "i" * 100_000},
+        {"signature": "s" * 1_000_000},
+    ],
+    ids=lambda odd: next(iter(odd)),
+)
+def test_long_texts_of_a_decision_get_a_verdict(scene: Scene, odd: dict[str, Any]) -> None:
+    gated = scene.ask_approval(scene.call())
+
+    verdict = scene.decide(gated, decision_id="run-1#odd", **odd)
+    again = scene.decide(gated, decision_id="run-1#odd", **odd)
+
+    assert again.code == verdict.code
+    assert len(verdict.model_dump_json()) < 5_000
+    assert (scene.row(decisions))["verdict"] == verdict.code
+
+
+FIRST = approval_id(RUN, STEP, 1)
+
+
+def ask(
+    scene: Scene,
+    call: ClaimRequest,
+    *said: tuple[str, str],
+    requirement: Requirement = Requirement(),  # noqa: B008
+) -> ClaimRequest:
+    """Ask about a call on which people, each with an outcome, have decided before."""
+    asked = [
+        VerifyDecision(
+            tenant=scene.tenant,
+            run_id=RUN,
+            decision_id=f"{RUN}#first.{number}",
+            decision=Decision(
+                approval_id=FIRST,
+                params_hash=call.params_hash,
+                outcome=DecisionOutcome(outcome),
+                approver=approver,
+                params={"amount": "1"} if outcome == "edit" else None,
+            ),
+        )
+        for number, (approver, outcome) in enumerate(said)
+    ]
+    how: dict[str, Any] = {
+        "assurance": Assurance.OPEN,
+        "check_edit": lambda _row, params: Edited(dict(params), "sha256:less", call.key),
+        "covers": lambda _row, scope: call.covers(scope),
+    }
+
+    def judge(tx: Transaction) -> bool:
+        for one in asked:
+            decision_rows.verify(tx, one, **how)
+        return bool(asked)
+
+    return scene.ask_approval(call, requirement=requirement, judge_early=judge)
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize(
+    ("outcome", "state"), [("approve", "approved"), ("reject", "rejected"), ("edit", "superseded")]
+)
+def test_nobody_is_told_of_early_decisions(scene: Scene, outcome: str, state: str) -> None:
+    gated = ask(scene, scene.call(), ("ann", outcome))
+
+    assert scene.row(approvals)["state"] == state
+    assert scene.rows(notifications) == []
+    told = [event["type"] for event in scene.events()]
+    assert told[1:] == ["approval.requested", "decision.accepted", f"approval.{state}"]
+    assert isinstance(scene.claim(gated), Claimed) == (outcome == "approve")
+
+
+@pytest.mark.guarantee("G3")
+def test_of_a_request_that_still_waits_after_that_people_are_told(scene: Scene) -> None:
+    person(scene, "ann", "finance")
+    two = Requirement(quorum=2, roles=("finance",))
+
+    ask(scene, scene.call(), ("ann", "approve"), ("eve", "approve"), requirement=two)
+
+    assert [row["verdict"] for row in scene.rows(decisions)] == ["accepted", "not_permitted"]
+    assert scene.row(approvals)["state"] == "pending"
+    assert scene.row(notifications)["subject"] == FIRST
+
+
+@pytest.mark.guarantee("G3")
+def test_whoever_was_enough_decides_and_who_came_later_is_told_so(scene: Scene) -> None:
+    ask(scene, scene.call(), ("ann", "approve"), ("bob", "reject"))
+
+    assert [row["verdict"] for row in scene.rows(decisions)] == ["accepted", "already_decided"]
+    assert scene.row(approvals)["state"] == "approved"
+
+
+@pytest.mark.guarantee("G3")
+def test_a_request_that_is_decided_already_needs_no_place(scene: Scene) -> None:
+    limited(scene, pending_approvals=0)
+
+    ask(scene, scene.call(), ("ann", "approve"))
+    with pytest.raises(QuotaUsedUp):
+        ask(scene, scene.call(step_id="other", key="other"), ("ann", "approve"))
+
+    assert scene.row(approvals)["state"] == "approved"
+
+
+@pytest.mark.guarantee("G3")
+def test_a_retried_request_counts_its_early_decision_once(scene: Scene) -> None:
+    for _ in range(2):
+        ask(scene, scene.call(), ("ann", "approve"), ("ann", "approve"))
+
+    assert [row["verdict"] for row in scene.rows(decisions)] == ["accepted", "already_decided"]
+    assert len(scene.events(type_="approval.approved")) == 1
+    # A run that was reset asks anew, and may hear for the first time what others have said since.
+    ask(scene, scene.call(), ("ann", "approve"), ("ann", "approve"), ("bob", "reject"))
+    assert [row["verdict"] for row in scene.rows(decisions)][2:] == ["already_decided"]
