@@ -113,26 +113,6 @@ async def test_a_failing_run_waits_for_no_approval(stage: Stage, order_id: str, 
     assert stage.shop.counts(order_id)["refunds"] == 0
 
 
-@pytest.mark.parametrize(
-    ("fault", "attempts"),
-    [
-        pytest.param({"fail": "before", "status": 503, "times": 1}, 2, id="unavailable"),
-        pytest.param({"fail": "after", "times": 1}, 2, id="failed after applying"),
-    ],
-)
-async def test_a_shop_that_fails_for_a_moment_is_asked_again_and_refunds_once(
-    stage: Stage, order_id: str, fault: dict[str, Any], attempts: int
-) -> None:
-    stage.shop.fault("refunds", **fault)
-    async with stage.worker_here():
-        run = await stage.start(plan(refund_step(order_id)))
-        await run.approve()
-        result = await run.result()
-    assert result.state is RunState.COMPLETED
-    assert step(result, "refund").attempts >= attempts
-    assert stage.shop.counts(order_id)["refunds"] == 1
-
-
 async def test_a_rate_limited_run_says_so_and_goes_on(stage: Stage, order_id: str) -> None:
     stage.shop.fault("refunds", retry_after=2, times=1)
     async with stage.worker_here():

@@ -100,41 +100,6 @@ async def test_cancelling_undoes_what_was_done_last_first(stage: Stage, order_id
     assert [event["step_id"] for event in undone] == ["restock", "refund"]
 
 
-@pytest.mark.parametrize(
-    ("mode", "reason"), [("keep", "kept on cancel"), ("cleanup", "no cleanup")]
-)
-async def test_cancel_without_compensation_keeps_the_effects_and_lists_them(
-    stage: Stage, order_id: str, mode: str, reason: str
-) -> None:
-    async with stage.worker_here():
-        run = await refunded_and_restocking(stage, order_id)
-        await run.cancel(mode=mode)
-        stage.shop.clear_faults()
-        result = await run.result()
-
-    assert result.state is RunState.CANCELLED
-    listed = {view.tool: view.reason or "" for view in result.uncompensated}
-    assert listed.keys() == {"payments.refund", "inventory.restock"}
-    assert all(reason in why for why in listed.values())
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 0)
-    assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 0, 0)
-
-
-async def test_temporals_cancellation_compensates(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await refunded_and_restocking(stage, order_id)
-        await run.handle.cancel()
-        stage.shop.clear_faults()
-        view = await cancelled_by_temporal(run)
-
-    assert view.result.uncompensated == []
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
-    assert (counts["restocks"], counts["restock_undos"], counts["mails"]) == (1, 1, 0)
-    assert [event["type"] for event in await stage.events(run)][-1] == "run.cancelled"
-
-
 @pytest.mark.parametrize("by", ["update", "temporal"])
 async def test_cancelling_does_not_stop_unwinding(stage: Stage, order_id: str, by: str) -> None:
     stage.shop.fault("restock_undos", hold="after")
@@ -153,22 +118,6 @@ async def test_cancelling_does_not_stop_unwinding(stage: Stage, order_id: str, b
             with pytest.raises(WorkflowFailureError):
                 await asyncio.wait_for(run.handle.result(), 60)
 
-    counts = stage.shop.counts(order_id)
-    assert (counts["restock_undos"], counts["refund_cancellations"]) == (1, 1)
-    assert [event["type"] for event in await stage.events(run)][-1] == "run.failed"
-
-
-async def test_cancelling_does_not_stop_a_retried_undo(stage: Stage, order_id: str) -> None:
-    # The undo fails at first, so that the cancellation meets it between two attempts.
-    stage.shop.fault("restock_undos", fail="before", status=503, times=1)
-    before = stage.shop.requests("restock_undos")["finished"]
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
-        await run.approve()
-        await asyncio.to_thread(stage.shop.wait_finished, "restock_undos", before + 1)
-        await run.handle.cancel()
-        with pytest.raises(WorkflowFailureError):
-            await asyncio.wait_for(run.handle.result(), 60)
     counts = stage.shop.counts(order_id)
     assert (counts["restock_undos"], counts["refund_cancellations"]) == (1, 1)
     assert [event["type"] for event in await stage.events(run)][-1] == "run.failed"
@@ -195,24 +144,6 @@ async def test_cancelling_while_opening_calls_nothing(stage: Stage, order_id: st
             await cancelled_by_temporal(run)
     assert {row["state"] for row in stage.step_rows(run)} == {"skipped"}
     assert stage.approval_rows(run) == []
-
-
-@pytest.mark.parametrize("by", ["update", "temporal"])
-async def test_cancelling_waits_for_no_request(stage: Stage, order_id: str, by: str) -> None:
-    asking = Pause("request_approval")
-    async with stage.worker_here(client=asking.client(stage.client)):
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-        await asking.reached()
-        await cancel(run, by)
-        asking.go_on()
-        if by == "update":
-            assert (await run.result(timeout_s=30)).state is RunState.CANCELLED
-        else:
-            await cancelled_by_temporal(run)
-        assert states((await run.view()).result)["refund"] == "skipped"
-    assert set(stage.shop.counts(order_id).values()) == {0}
-    # It may not have been written at all.
-    assert {row["state"] for row in stage.approval_rows(run)} <= {"void"}
 
 
 async def test_a_doubtful_call_is_not_repeated_after_a_cancel(stage: Stage, order_id: str) -> None:
@@ -352,16 +283,6 @@ async def test_a_failed_undo_is_put_in_front_of_a_human(stage: Stage, order_id: 
     assert "sold already" in (left.reason or "")
     counts = stage.shop.counts(order_id)
     assert (counts["restock_undos"], counts["refund_cancellations"]) == (0, 1)
-
-
-async def test_an_undo_that_fails_for_a_moment_is_tried_again(stage: Stage, order_id: str) -> None:
-    stage.shop.fault("restock_undos", fail="before", status=503, times=1)
-    stage.shop.fault("refund_cancellations", retry_after=1, times=1)
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
-        await run.approve()
-        result = await run.result()
-    await undone_last_first(stage, run, result, order_id)
 
 
 @pytest.mark.parametrize("database", DATABASES)

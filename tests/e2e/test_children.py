@@ -119,18 +119,6 @@ async def test_nobody_steers_a_child_in_its_parents_name(stage: Stage, order_id:
         await inner.result()
 
 
-async def test_a_failed_child_undoes_itself_and_fails_its_step(stage: Stage, order_id: str) -> None:
-    no = {"id": "no", "ask": {"question": "Nobody answers", "expires_in": "1s"}}
-    async with stage.worker_here(tool_modules=UNGATED):
-        run = await stage.start(plan(child(refund_step(order_id), no)))
-        result = await run.result()
-        inner = await inside(stage, run).result()
-
-    assert (result.state, inner.state) == (RunState.FAILED, RunState.FAILED)
-    assert "nobody has answered no.1" in (result.error or "")
-    assert stage.shop.counts(order_id)["refund_cancellations"] == 1
-
-
 async def test_a_failed_child_is_tried_again_as_another_run(stage: Stage, order_id: str) -> None:
     read = {"id": "read", "tool": "orders.read", "params": {"order_id": "${input.order}"}}
     pay = child(read, params={"order": "order-404"}, on_failure="pause")

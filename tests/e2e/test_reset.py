@@ -63,21 +63,6 @@ async def test_a_run_that_is_reset_repeats_no_effect_and_asks_nobody_again(
     assert result.uncompensated == []
 
 
-async def test_a_reset_run_does_not_make_undone_effects(stage: Stage, order_id: str) -> None:
-    async with stage.worker_here():
-        run = await stage.start(example_plan("refund_fails.yaml", order_id=order_id))
-        await run.approve()
-        await run.result()
-        again = await reset_before(stage, run, "execute_tools", 3)
-        result = await again.result()
-
-    assert result.state is RunState.FAILED
-    assert "undone" in (step(result, "refund").error or "")
-    counts = stage.shop.counts(order_id)
-    assert (counts["refunds"], counts["refund_cancellations"]) == (1, 1)
-    assert (counts["restocks"], counts["restock_undos"]) == (1, 1)
-
-
 async def attempts(run: Run) -> int:
     """Return at which attempt the call is that is under way."""
     pending = (await run.handle.describe()).raw_description.pending_activities
@@ -233,21 +218,6 @@ async def filed(
     meant.write_text(paper(stage, "a"))
     run = await stage.start(plan(*which(meant), *more), **how)
     return run, meant
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_full_reset_repeats_nothing(stage: Stage, tmp_path: Path, mode: str) -> None:
-    async with stage.worker_here(**TOOLS):
-        run, _ = await filed(stage, tmp_path, GO, durability=mode)
-        await run.in_state(RunState.WAITING_EVENT)
-        again = await reset_before(stage, run, "open_run", 1)
-        await went_on(again)
-        result = await again.result()
-
-    assert result.state is RunState.COMPLETED
-    assert (told(stage, "file"), told(stage, "take out")) == (["a"], [])
-    [row] = stage.run_rows(run)
-    assert row["state"] == "completed"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -70,20 +70,6 @@ async def test_child_runs_of_a_terminated_run_are_listed_and_unwound_with_it(sta
     assert (done.left, again.undone, again.left) == ([], [], [])
 
 
-@pytest.mark.parametrize("how", ["fails", "is cancelled"])
-async def test_a_tree_of_runs_is_undone_in_the_order_of_its_commits(stage: Stage, how: str) -> None:
-    async with stage.worker_here(**TOOLS):
-        run = await stage.start(plan(*tree(stage), FAILS if how == "fails" else WAITS))
-        if how == "is cancelled":
-            await run.in_state(RunState.WAITING_INPUT)
-            await run.cancel()
-        result = await run.result()
-        known(stage, run)
-
-    assert told(stage, "take out") == TREE[::-1]
-    assert (result.uncompensated, result.more_uncompensated) == ([], 0)
-
-
 @pytest.mark.parametrize("nested", [False, True])
 async def test_undos_follow_commits_not_claims(stage: Stage, tmp_path: Path, nested: bool) -> None:
     gate = tmp_path / "gate"

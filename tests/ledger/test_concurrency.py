@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import uuid
 from collections import Counter
@@ -18,7 +17,7 @@ import pytest
 from sqlalchemy import select
 
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.activities.ledger.core.tables import approvals, effects, events, runs
+from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.effects.claims import claim
 from surehand.activities.ledger.effects.compensations import NothingToUndo
 from surehand.activities.ledger.effects.run_tree import remaining
@@ -66,20 +65,6 @@ async def test_of_many_claims_of_one_key_one_is_made(scene: Scene, scenes: list[
         assert Counter(type(result) for result in results) == {Claimed: 1, Held: WORKERS - 1}
     rows = scene.rows(effects)
     assert [(row["calls"], row["fencing_token"]) for row in rows] == [(1, 1)] * 5
-
-
-async def test_of_many_claims_of_a_failed_key_one_wins(scene: Scene, scenes: list[Scene]) -> None:
-    scene.failed(scene.call())
-
-    claims = [
-        asyncio.to_thread(worker.claim, worker.call(lease=LEASE, attempt=n + 2))
-        for n, worker in enumerate(scenes)
-    ]
-    results = await asyncio.gather(*claims)
-
-    assert Counter(type(result) for result in results) == {Claimed: 1, Held: WORKERS - 1}
-    row = scene.row(effects)
-    assert (row["calls"], row["fencing_token"]) == (2, 2)
 
 
 async def test_of_many_requests_people_see_one(scene: Scene, scenes: list[Scene]) -> None:
@@ -178,23 +163,6 @@ async def test_one_decision_gets_one_verdict(scene: Scene, scenes: list[Scene]) 
 
         assert first == second
         assert first.code == "accepted"
-
-
-async def test_parallel_writers_leave_no_gaps(scene: Scene, scenes: list[Scene]) -> None:
-    def write(worker: Scene, number: int) -> None:
-        with worker.tx() as tx:
-            tx.event(RUN, "test.first", number=number)
-            tx.event(RUN, "test.second", number=number)
-
-    before = len(scene.events())
-    writers = [asyncio.to_thread(write, worker, number) for number in range(5) for worker in scenes]
-    await asyncio.gather(*writers)
-
-    chain = scene.rows(events)
-    assert [event["seq"] for event in chain] == list(range(1, before + 2 * len(writers) + 1))
-    assert all(a["hash"] == b["previous"] for a, b in itertools.pairwise(chain))
-    run = scene.row(runs)
-    assert (run["seq"], run["head"]) == (chain[-1]["seq"], chain[-1]["hash"])
 
 
 async def test_writers_of_two_runs_never_deadlock(scene: Scene, scenes: list[Scene]) -> None:
