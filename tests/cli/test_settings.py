@@ -124,7 +124,7 @@ def settings(**given: Any) -> Settings:
 
 
 @pytest.fixture
-def verbs(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verbs:
+def oidc_verbs(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verbs:
     return Verbs({"SUREHAND_DATABASE_URL": ledger_url}, tmp_path, monkeypatch)
 
 
@@ -223,8 +223,10 @@ def test_a_file_that_is_wrong_meanwhile_says_of_nobody_who_they_are(tmp_path: Pa
         ),
     ],
 )
-def test_a_half_set_provider_is_refused(verbs: Verbs, given: dict[str, str], what: str) -> None:
-    done = verbs(
+def test_a_half_set_provider_is_refused(
+    oidc_verbs: Verbs, given: dict[str, str], what: str
+) -> None:
+    done = oidc_verbs(
         "approvals", "serve", "--http", "127.0.0.1:0", SUREHAND_OIDC_ISSUER=ISSUER, **given
     )
     assert (done.code, what in done.line()) == (ExitCode.WRONG_USE, True)
@@ -246,10 +248,10 @@ def test_local_links_count_beside_a_provider(host: str, origin: str | None, coun
     assert only_here(host, origin) is counts
 
 
-def test_no_link_is_made_for_a_server_that_takes_none(verbs: Verbs, tmp_path: Path) -> None:
+def test_no_link_is_made_for_a_server_that_takes_none(oidc_verbs: Verbs, tmp_path: Path) -> None:
     server = Server.new("https://approvals.example.com", "default", takes_links=False)
     server.write(tmp_path / "state")
-    done = verbs("approvals", "link", "--as", "ann", "--state", str(tmp_path / "state"))
+    done = oidc_verbs("approvals", "link", "--as", "ann", "--state", str(tmp_path / "state"))
     assert (done.code, done.out) == (ExitCode.WRONG_USE, "")
     assert "takes no links" in done.line()
     with pytest.raises(BadLink, match="takes no links"):

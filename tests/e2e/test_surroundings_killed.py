@@ -164,7 +164,7 @@ def killable(temporal_cli: Path, tmp_path: Path) -> Iterator[KillableServer]:
 
 
 @pytest.fixture
-async def stage(killable: KillableServer, stage: Stage) -> Stage:
+async def killable_stage(killable: KillableServer, stage: Stage) -> Stage:
     """The stage, on a Temporal server that may be killed."""
     client = await Client.connect(killable.address, data_converter=pydantic_data_converter)
     return replace(stage, client=client)
@@ -179,52 +179,52 @@ async def one_refund_in_time(stage: Stage, run: Run, order_id: str) -> None:
 
 
 async def test_a_temporal_server_killed_while_a_run_waits_for_approval_loses_nothing(
-    stage: Stage, killable: KillableServer, order_id: str
+    killable_stage: Stage, killable: KillableServer, order_id: str
 ) -> None:
-    with stage.worker() as worker:
+    with killable_stage.worker() as worker:
         worker.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await killable_stage.start(example_plan("refund.yaml", order_id=order_id))
         request = await run.asks()
         killable.kill()
         killable.start_again()
         view = await run.in_state(RunState.WAITING_APPROVAL)
         assert view.pending == [request]
         await run.send(decision_on(request))
-        await one_refund_in_time(stage, run, order_id)
+        await one_refund_in_time(killable_stage, run, order_id)
 
 
 @pytest.mark.parametrize("slow", ["delay_before_s", "delay_after_s"])
 async def test_a_temporal_server_killed_while_a_call_is_under_way_does_not_repeat_it(
-    stage: Stage, killable: KillableServer, order_id: str, slow: str
+    killable_stage: Stage, killable: KillableServer, order_id: str, slow: str
 ) -> None:
-    stage.shop.fault("refunds", ignore_keys=True, **{slow: 3})
-    before = stage.shop.requests("refunds")["received"]
-    with stage.worker() as worker:
+    killable_stage.shop.fault("refunds", ignore_keys=True, **{slow: 3})
+    before = killable_stage.shop.requests("refunds")["received"]
+    with killable_stage.worker() as worker:
         worker.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await killable_stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.approve()
-        stage.shop.wait_requests("refunds", before + 1)
+        killable_stage.shop.wait_requests("refunds", before + 1)
         killable.kill()
         # Down until the call has ended: its outcome is recorded, and nobody can be told.
-        stage.shop.wait_finished("refunds", before + 1)
+        killable_stage.shop.wait_finished("refunds", before + 1)
         killable.start_again()
-        await one_refund_in_time(stage, run, order_id)
-    assert stage.shop.requests("refunds")["received"] == before + 1
+        await one_refund_in_time(killable_stage, run, order_id)
+    assert killable_stage.shop.requests("refunds")["received"] == before + 1
 
 
 @pytest.mark.fast
 async def test_server_and_worker_killed_together_lose_nothing(
-    stage: Stage, killable: KillableServer, order_id: str
+    killable_stage: Stage, killable: KillableServer, order_id: str
 ) -> None:
-    stage.shop.fault("refunds", ignore_keys=True, delay_before_s=2)
-    before = stage.shop.requests("refunds")["received"]
-    with stage.worker() as worker:
+    killable_stage.shop.fault("refunds", ignore_keys=True, delay_before_s=2)
+    before = killable_stage.shop.requests("refunds")["received"]
+    with killable_stage.worker() as worker:
         worker.wait_ready()
-        run = await stage.start(example_plan("refund.yaml", order_id=order_id))
+        run = await killable_stage.start(example_plan("refund.yaml", order_id=order_id))
         await run.approve()
-        stage.shop.wait_requests("refunds", before + 1)
+        killable_stage.shop.wait_requests("refunds", before + 1)
         killable.kill()
         worker.kill()
     killable.start_again()
-    with stage.worker():
-        await one_refund_in_time(stage, run, order_id)
+    with killable_stage.worker():
+        await one_refund_in_time(killable_stage, run, order_id)
