@@ -105,7 +105,7 @@ log = structlog.get_logger()
 #: than the heartbeat timeout, so that a cancel which a dead worker has missed is heard before its
 #: call is made again.
 STICKY_TIMEOUT: Final = timedelta(seconds=2)
-#: Workflow tasks at once. The server gives each for 3 s (``workflows/options.py``), and they share
+#: Workflow tasks at once. The server gives each for 3 s (``workflows/ports.py``), and they share
 #: one interpreter. With the SDK's 100, most tasks of a hundred runs in ``async`` took longer, were
 #: done twice, and each run took twice the processor time.
 WORKFLOW_TASKS: Final = 25

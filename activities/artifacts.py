@@ -28,16 +28,10 @@ from surehand.process.blobs import Blobs, read_kept
 from surehand.process.ciphers import RunKey
 from surehand.process.off_loop import call_off_loop, load_json
 from surehand.process.settings import KEYS
-from surehand.workflows.contracts.values import ARTIFACT, Artifact
-from surehand.workflows.encryption import KeyUnavailable, NotDecrypted
-from surehand.workflows.identity import (
-    canonical_json,
-    digest,
-    root_run_id,
-    tenant_of_run,
-    tenant_problem,
-)
-from surehand.workflows.payload_codec import StoreUnavailable, path_of
+from surehand.workflows.canonical_json import canonical_json, digest
+from surehand.workflows.contracts.base import ARTIFACT, Artifact
+from surehand.workflows.identity import root_run_id, tenant_of_run, tenant_problem
+from surehand.workflows.payload_codec import KeyUnavailable, NotDecrypted, StoreUnavailable, path_of
 
 log = structlog.get_logger()
 

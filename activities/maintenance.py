@@ -25,14 +25,8 @@ from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.worker.attempt import stop
 from surehand.activities.worker.context import WorkerContext
 from surehand.workflows.contracts.base import Recorded
-from surehand.workflows.contracts.maintenance import (
-    Reconciled,
-    ReconcileLedger,
-    StoppedRun,
-    UnwindRun,
-)
-from surehand.workflows.errors import ErrorType
-from surehand.workflows.names import IS_RUN, TENANT
+from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, StoppedRun, UnwindRun
+from surehand.workflows.names import IS_RUN, TENANT, ErrorType
 from surehand.workflows.plain_text import plain_line
 
 log = structlog.get_logger()

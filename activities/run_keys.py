@@ -32,15 +32,9 @@ from surehand.process.ciphers import (
     Wrapped,
     read_key_ring,
 )
-from surehand.workflows.encryption import KeyErased, KeyUnavailable, NotDecrypted
-from surehand.workflows.identity import (
-    canonical_json,
-    identity_hash,
-    owner_of,
-    params_hash,
-    root_run_id,
-    upkeep_id,
-)
+from surehand.workflows.canonical_json import canonical_json
+from surehand.workflows.identity import identity_hash, owner_of, params_hash, root_run_id, upkeep_id
+from surehand.workflows.payload_codec import KeyErased, KeyUnavailable, NotDecrypted
 
 #: How long a process remembers a key that it has unwrapped: for so long after its key was erased,
 #: a run may still be read by those who have read it just before.

@@ -37,8 +37,17 @@ from surehand.activities.worker.attempt import Attempt, again, stop
 from surehand.activities.worker.context import WorkerContext
 from surehand.process.json_schemas import find_schema_problem
 from surehand.process.off_loop import call_off_loop, run_in_thread
+from surehand.workflows.canonical_json import NotCanonical, canonical_json, is_too_deep
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.base import Recorded
+from surehand.workflows.contracts.base import (
+    AdmitRun,
+    ArtifactRead,
+    QuotaWait,
+    ReadArtifact,
+    Recorded,
+    RunAdmitted,
+    RunState,
+)
 from surehand.workflows.contracts.effects import (
     FindInterventions,
     InterventionSettled,
@@ -61,21 +70,12 @@ from surehand.workflows.contracts.runs import (
     RunResult,
     ValueRecorded,
 )
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import RecordInterrupt, Steer, Steered
 from surehand.workflows.contracts.tools import RecordRefusal, ToolsDescribed, in_words
-from surehand.workflows.contracts.values import (
-    AdmitRun,
-    ArtifactRead,
-    QuotaWait,
-    ReadArtifact,
-    RunAdmitted,
-)
-from surehand.workflows.errors import ErrorType
-from surehand.workflows.identity import NotCanonical, canonical_json, is_too_deep
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import RECORDING, Plan, names_in
 from surehand.workflows.plan.references import RUN
-from surehand.workflows.run import views
+from surehand.workflows.run.code_run import find_offered
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -419,7 +419,7 @@ class RunActivities:
         known = await ledger.transact(asked.tenant, _known, row)
         if known is not None:
             return known
-        function = views.find(asked.key)
+        function = find_offered(asked.key)
         if function is None:
             raise LookupError(f"{asked.step_id}: this worker has nothing to make the value with")
         try:

@@ -33,11 +33,10 @@ from surehand.process.children import Child, python
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, SurehandError, end_by_signal_in_order
 from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunResult, StartRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import DEFAULT_TENANT, run_id_for
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.plan import Durability, Plan
 from tests.ledger_databases import OWNER, WORKER, PostgresLedgers
 from tests.postgres_server import PostgresMissing, PostgresServer
 

@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from surehand.process.exits import leave
     from surehand.process.settings import read_environment
     from surehand.worker import STICKY_TIMEOUT, workflow_runner
-    from surehand.workflows.options import HEARTBEAT_TIMEOUT
+    from surehand.workflows.ports import HEARTBEAT_TIMEOUT
 
 PLAIN_QUEUE: Final = "plain"
 PLAIN: Final = "PlainSteps"

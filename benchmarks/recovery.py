@@ -45,8 +45,8 @@ from surehand.drill.environment import READY, Environment, start_worker
 from surehand.process.children import Child
 from surehand.process.exits import SurehandError, leave
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunView, StartRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.identity import run_id_for
 from surehand.workflows.plan.plan import Plan

@@ -42,9 +42,8 @@ from surehand.workflows.contracts.approvals import (
     SettledApproval,
     Verdict,
 )
+from surehand.workflows.contracts.base import ENDED, RunState, Waiting, as_artifact
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import ENDED, RunState, Waiting
-from surehand.workflows.contracts.values import as_artifact
 from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.identity import short_hash
 from surehand.workflows.plan.policy import Escalate

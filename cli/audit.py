@@ -51,7 +51,7 @@ from surehand.process.exits import ExitCode, NotReachable, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import ContentClaims, ExportClaims
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.encryption import NotDecrypted
+from surehand.workflows.payload_codec import NotDecrypted
 
 
 class AuditReport(Shape):

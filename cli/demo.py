@@ -40,8 +40,8 @@ from surehand.process.exits import (
 )
 from surehand.process.settings import client_settings
 from surehand.workflows.contracts.approvals import ApprovalRequest, ApprovalState
+from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
-from surehand.workflows.contracts.states import StepState
 
 
 class DemoReport(Shape):

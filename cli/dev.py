@@ -39,7 +39,7 @@ from surehand.process.exits import (
 )
 from surehand.process.program import INSTALLED, command, module, program
 from surehand.process.settings import ENV_FILE, SETTINGS_FILE
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.names import RUN_STATE
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from surehand.cli.printer import Reply, compact, table_or
 from surehand.cli.shapes import LedgerRows
 from surehand.process.exits import NoSuchRun, NotFound, NotReachable, WrongUse
-from surehand.workflows.encryption import KeyErased, NotDecrypted
+from surehand.workflows.payload_codec import KeyErased, NotDecrypted
 
 if TYPE_CHECKING:
     from surehand.activities.artifacts import ArtifactStore
@@ -25,16 +25,13 @@ if TYPE_CHECKING:
     from surehand.activities.run_keys import LedgerKeys
     from surehand.activities.tools.toolbox import Toolbox
     from surehand.activities.worker.settings import Settings
-    from surehand.workflows.encryption import Encryption
+    from surehand.workflows.payload_codec import Encryption
 
 
 @contextmanager
 def translated() -> Iterator[None]:
     """Turn what ``activities/`` raises into one line with the right exit code."""
-    from surehand.activities.artifacts import (
-        ArtifactsMisconfigured,
-        ArtifactUnavailable,
-    )
+    from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactUnavailable
     from surehand.activities.ledger.core.migrate import DatabaseBehind
     from surehand.activities.ledger.core.store import LedgerUnavailable, RunNotFound
     from surehand.activities.ledger.core.transaction import NoKeys
@@ -80,11 +77,7 @@ def read_toolbox(settings: Settings) -> Toolbox:
 
 def notifiers_of(settings: Settings) -> str:
     """Return in one line the notifiers that a worker with these settings would load."""
-    from surehand.activities.notifiers import (
-        NotifiersMisconfigured,
-        load_notifiers,
-        where,
-    )
+    from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers, where
 
     try:
         return where(load_notifiers(settings))

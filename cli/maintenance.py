@@ -49,15 +49,10 @@ from surehand.cli.workers import ping
 from surehand.client.connection import Connection
 from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.maintenance import (
-    Reconciled,
-    ReconcileLedger,
-    UnwindRun,
-    Unwound,
-)
+from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, UnwindRun, Unwound
 from surehand.workflows.identity import tenant_of_run, tenant_problem, unwind_id, upkeep_id
 from surehand.workflows.names import RECONCILE, UNWIND
-from surehand.workflows.options import LONGEST_RECONCILE
+from surehand.workflows.ports import LONGEST_RECONCILE
 
 
 class RunBehind(Shape):

@@ -36,8 +36,8 @@ from surehand.process.settings import (
     read_sources,
     routed,
 )
-from surehand.workflows.encryption import Encryption
 from surehand.workflows.identity import DEFAULT_TENANT
+from surehand.workflows.payload_codec import Encryption
 from surehand.workflows.plan.policy import parse_duration
 
 
@@ -154,11 +154,7 @@ def _require_right_settings() -> None:
     sources = read_sources()
     if sources.settings.keys() <= JUDGED_HERE:
         return
-    from surehand.activities.worker.settings import (
-        SettingsError,
-        judge_settings,
-        missing_settings,
-    )
+    from surehand.activities.worker.settings import SettingsError, judge_settings, missing_settings
 
     try:
         judge_settings(sources, without=missing_settings(sources))

@@ -27,7 +27,7 @@ from surehand.process.exits import ExitCode, PlanRefused, WrongUse
 from surehand.workflows.contracts.tools import Effect, ToolSpec
 from surehand.workflows.plain_text import plain, plain_line
 from surehand.workflows.plan.plan import Goto, Plan, Step
-from surehand.workflows.plan.validation import ancestors
+from surehand.workflows.plan.references import ancestors
 
 Kind = Literal["read", "write", "tool", "ask", "wait", "plan"]
 

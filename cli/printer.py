@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError
-from surehand.workflows.contracts.values import as_artifact
+from surehand.workflows.contracts.base import as_artifact
 from surehand.workflows.plain_text import plain
 
 

@@ -44,8 +44,8 @@ from surehand.cli.printer import Reply, Table, compact, counted, shown_time, tab
 from surehand.cli.shapes import LedgerRows, Shape
 from surehand.client.outcome import call_progress
 from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, OutputLost, WrongUse
-from surehand.workflows.contracts.values import Artifact, as_artifact
-from surehand.workflows.identity import canonical_json
+from surehand.workflows.canonical_json import canonical_json
+from surehand.workflows.contracts.base import Artifact, as_artifact
 from surehand.workflows.plan.plan import NAME_FORM
 
 

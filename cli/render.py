@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, assert_never
 
 from surehand.cli.printer import Lines, Styled, Table, compact, shown_time
 from surehand.client.client import SilentRun
@@ -20,11 +20,10 @@ from surehand.workflows.contracts.approvals import (
     Verdict,
     VerdictCode,
 )
+from surehand.workflows.contracts.base import Waiting, WaitKind, foreign_text
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
-from surehand.workflows.contracts.states import Waiting
 from surehand.workflows.contracts.steering import Verb
-from surehand.workflows.contracts.values import foreign_text
 from surehand.workflows.names import YOUR_NAME
 
 #: What a human can say of an effect in doubt, and what comes of it.
@@ -101,46 +100,51 @@ def waiting_lines(connection: Connection, run_id: str, waiting: Waiting) -> Iter
     command, step = connection.settings.command, waiting.step_id
     if waiting.run_id is not None:  # which answers under its own names
         run_id, step = waiting.run_id, waiting.step_id.rpartition("/")[2]
-    if waiting.kind == "approval":
-        yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
-        yield f"  {command('show', waiting.id)}"
-        yield "    shows its params, and the commands that decide on it"
-    elif waiting.kind == "permission":
-        yield f"Step {waiting.step_id} is {waiting.question}"
-        yield f"  {command('resume', run_id)}"
-    elif waiting.kind == "pause":
-        yield f"The run is {waiting.question}"
-        yield f"  {command('resume', run_id)}"
-    elif waiting.kind == "budget":
-        yield f"Step {waiting.step_id}: {waiting.question}"
-        yield f"  {command('top-up', run_id, '--steps', '10')}"
-        yield "    or with --tokens 10000, --money 2.50, --time 1h"
-    elif waiting.kind == "failure":
-        yield f"Step {waiting.step_id} has failed: {waiting.question}"
-        yield f"  {command('resume', run_id, '--step', step)}"
-        yield "    or with --way skip, or --way compensate"
-    elif waiting.kind == "quota":
-        what = f"Step {waiting.step_id} is" if waiting.step_id else "The run waits for a place:"
-        yield f"{what} {waiting.question}"
-        yield f"  {command('quota', 'show')}"
-        yield "    shows the quotas; it goes on by itself, and soon after one is raised"
-    elif waiting.kind == "event":
-        yield f"Step {waiting.step_id} waits for an event from outside"
-        yield f"  {command('event', run_id, 'NAME', '--about', 'TEXT', '--id', 'ID')}"
-    elif waiting.kind == "question":
-        yield f"Step {waiting.step_id} asks: {waiting.question}"
-        if waiting.value is not None:
-            yield f"  about  {json.dumps(waiting.value, ensure_ascii=False)}"
-        yield f"  {command('answer', run_id, f'{waiting.id}=VALUE')}"
-    elif not waiting.step_id:
-        yield f"The run needs a human: {waiting.question}"
-    else:
-        yield f"Step {waiting.step_id} needs a human: {waiting.question}"
-        for outcome, what in _OUTCOMES.items():
-            if outcome == "undo" and not waiting.can_undo:
-                continue
-            yield f"  {command('resolve', waiting.id, outcome, '--run', run_id)}"
-            yield f"    {what}"
+    match waiting.kind:
+        case WaitKind.APPROVAL:
+            yield f"Step {waiting.step_id} waits for an approval: {waiting.question}"
+            yield f"  {command('show', waiting.id)}"
+            yield "    shows its params, and the commands that decide on it"
+        case WaitKind.PERMISSION:
+            yield f"Step {waiting.step_id} is {waiting.question}"
+            yield f"  {command('resume', run_id)}"
+        case WaitKind.PAUSE:
+            yield f"The run is {waiting.question}"
+            yield f"  {command('resume', run_id)}"
+        case WaitKind.BUDGET:
+            yield f"Step {waiting.step_id}: {waiting.question}"
+            yield f"  {command('top-up', run_id, '--steps', '10')}"
+            yield "    or with --tokens 10000, --money 2.50, --time 1h"
+        case WaitKind.FAILURE:
+            yield f"Step {waiting.step_id} has failed: {waiting.question}"
+            yield f"  {command('resume', run_id, '--step', step)}"
+            yield "    or with --way skip, or --way compensate"
+        case WaitKind.QUOTA:
+            what = f"Step {waiting.step_id} is" if waiting.step_id else "The run waits for a place:"
+            yield f"{what} {waiting.question}"
+            yield f"  {command('quota', 'show')}"
+            yield "    shows the quotas; it goes on by itself, and soon after one is raised"
+        case WaitKind.EVENT:
+            yield f"Step {waiting.step_id} waits for an event from outside"
+            yield f"  {command('event', run_id, 'NAME', '--about', 'TEXT', '--id', 'ID')}"
+        case WaitKind.QUESTION:
+            yield f"Step {waiting.step_id} asks: {waiting.question}"
+            if waiting.value is not None:
+                yield f"  about  {json.dumps(waiting.value, ensure_ascii=False)}"
+            yield f"  {command('answer', run_id, f'{waiting.id}=VALUE')}"
+        case WaitKind.RATE_LIMIT:
+            yield f"Step {waiting.step_id} waits for its provider, and goes on by itself"
+        case WaitKind.INTERVENTION if not waiting.step_id:
+            yield f"The run needs a human: {waiting.question}"
+        case WaitKind.INTERVENTION:
+            yield f"Step {waiting.step_id} needs a human: {waiting.question}"
+            for outcome, what in _OUTCOMES.items():
+                if outcome == "undo" and not waiting.can_undo:
+                    continue
+                yield f"  {command('resolve', waiting.id, outcome, '--run', run_id)}"
+                yield f"    {what}"
+        case _:
+            assert_never(waiting.kind)
 
 
 def held_lines(held: HeldApproval) -> Iterator[str]:

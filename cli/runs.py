@@ -23,12 +23,11 @@ from surehand.client.plan_file import PlanDraft, load_plan
 from surehand.client.run import Run
 from surehand.process.exits import NotFound, PlanRefused, WrongUse
 from surehand.process.program import command
+from surehand.workflows.contracts.base import ENDED, RunState, StepState
 from surehand.workflows.contracts.runs import Linked, RunView, is_cut
-from surehand.workflows.contracts.states import ENDED, RunState, StepState
 from surehand.workflows.names import MODEL_RUN, OPEN_ITEMS, RUN_STATE, WORKFLOW
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import ITERATION, Plan
-from surehand.workflows.plan.validation import ancestors
+from surehand.workflows.plan.plan import ITERATION, Durability, Plan
+from surehand.workflows.plan.references import ancestors
 
 
 class Started(Shape):

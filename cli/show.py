@@ -61,10 +61,14 @@ from surehand.process.exits import (
     WrongUse,
 )
 from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.base import TimelineLine
+from surehand.workflows.contracts.base import (
+    RunState,
+    StepState,
+    TimelineLine,
+    Unreadable,
+    WaitKind,
+)
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import RunState, StepState
-from surehand.workflows.contracts.values import Unreadable
 from surehand.workflows.names import OPEN_ITEMS
 from surehand.workflows.plain_text import plain
 
@@ -510,7 +514,7 @@ async def show(
 
 def _without_requests(view: RunView) -> RunView:
     """Return the view of a run that no decision reaches any more; its interventions stay."""
-    questions = [item for item in view.result.waiting_for if item.kind == "intervention"]
+    questions = [item for item in view.result.waiting_for if item.kind is WaitKind.INTERVENTION]
     result = view.result.model_copy(update={"waiting_for": questions})
     return view.model_copy(update={"pending": [], "held": [], "result": result})
 

@@ -18,13 +18,14 @@ from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli.shapes import Shape
 from surehand.process.ciphers import RememberedKeys
+from surehand.workflows.contracts.base import Artifact
 from surehand.workflows.contracts.steering import event_question
 from surehand.workflows.contracts.tools import Effect, ToolSpec
-from surehand.workflows.contracts.values import Artifact
 from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.plan.plan import (
     ASKING,
     CHILD_PLAN,
+    MOST_STEPS,
     WAITING,
     Goto,
     Place,
@@ -34,10 +35,9 @@ from surehand.workflows.plan.plan import (
 )
 from surehand.workflows.plan.policy import ApprovalPolicy, Needs, combine
 from surehand.workflows.plan.references import INPUT, ReferenceUnresolved, references
-from surehand.workflows.plan.size import MOST_STEPS
-from surehand.workflows.state.records import StepFailed
-from surehand.workflows.steps import rules
-from surehand.workflows.steps.rules import fill_in
+from surehand.workflows.run import step_rules as rules
+from surehand.workflows.run.run_records import StepFailed
+from surehand.workflows.run.step_rules import fill_in
 
 Outcome = Literal[
     "done",

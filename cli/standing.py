@@ -42,8 +42,8 @@ from surehand.workflows.contracts.approvals import (
     StandingGrant,
     audience,
 )
+from surehand.workflows.plain_text import reasons
 from surehand.workflows.plan.policy import parse_duration
-from surehand.workflows.plan.wording import reasons
 
 StandingState = Literal["active", "used_up", "over", "revoked", "worthless"]
 

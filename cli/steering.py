@@ -27,11 +27,10 @@ from surehand.client.plan_file import PlanDraft
 from surehand.client.run import TOKEN_LASTS, Paused, Run
 from surehand.process.exits import ExitCode, Left, NotFound, NoWorker, Refused, WrongUse
 from surehand.process.files import BadDocument, parse_json
-from surehand.workflows.contracts.base import Acknowledged
+from surehand.workflows.canonical_json import digest
+from surehand.workflows.contracts.base import Acknowledged, RunState, WaitKind
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelMode, Way
-from surehand.workflows.identity import digest
 from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
 from surehand.workflows.plan.plan import Plan
 
@@ -138,7 +137,7 @@ async def resume(
 async def _changed(run: Run, step_id: str | None, changes: list[str]) -> dict[str, Any]:
     """Return the params of the step that has failed, with the changes made."""
     view = await run.view()
-    waiting = [item for item in view.result.waiting_for if item.kind == "failure"]
+    waiting = [item for item in view.result.waiting_for if item.kind is WaitKind.FAILURE]
     failed = {item.step_id: item for item in waiting if item.run_id is None}
     named = [one for one in failed if step_id in (None, one)]
     if len(named) != 1:
@@ -207,7 +206,7 @@ async def answer(
         asked = {id_ for id_ in named if _QUESTION.fullmatch(id_)}
     else:
         # With those of child runs, by the names under which they are answered here.
-        asked = {item.id for item in view.result.waiting_for if item.kind == "question"}
+        asked = {item.id for item in view.result.waiting_for if item.kind is WaitKind.QUESTION}
     said = given(answers, asked)
     if "answers" in said:
         sent = await found.answer_all(said["answers"], reason=reason, leave=leave)

@@ -29,8 +29,8 @@ from surehand.cli.shapes import Shape
 from surehand.process.ciphers import KeyRing, add_to_file, new_key, read_key_ring
 from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.settings import KEYS, PREFIX, Cells, CellsError, read_cells, routed
-from surehand.workflows.contracts.values import Quota
-from surehand.workflows.encryption import KeyUnavailable
+from surehand.workflows.contracts.base import Quota
+from surehand.workflows.payload_codec import KeyUnavailable
 
 
 class QuotaShown(Shape):

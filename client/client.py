@@ -31,11 +31,11 @@ from surehand.process.exits import (
 )
 from surehand.process.settings import ClientSettings, client_settings, read_environment
 from surehand.workflows.contracts.approvals import ApprovalRequest, HeldApproval, Verdict
+from surehand.workflows.contracts.base import RunState, Waiting, WaitKind
 from surehand.workflows.contracts.runs import Linked, RunView
-from surehand.workflows.contracts.states import RunState, Waiting
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
-from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Durability
 
 #: States in which only a person moves a run on; an event comes from a system.
 _FOR_PEOPLE: Final = ", ".join(
@@ -49,7 +49,15 @@ WAITS_FOR_PEOPLE: Final = (
     " AND ExecutionStatus = 'Running'"
 )
 #: What a run waits for that is neither decided on nor answered.
-_OTHER_KINDS: Final = frozenset(("intervention", "permission", "pause", "budget", "failure"))
+_OTHER_KINDS: Final = frozenset(
+    {
+        WaitKind.INTERVENTION,
+        WaitKind.PERMISSION,
+        WaitKind.PAUSE,
+        WaitKind.BUDGET,
+        WaitKind.FAILURE,
+    }
+)
 
 #: Runs asked at the same time; each query wakes a worker.
 _AT_ONCE: Final = 10
@@ -95,7 +103,9 @@ def others_of(view: RunView) -> list[Waiting]:
     if result.state is RunState.NEEDS_INTERVENTION and not result.waiting_for:
         lost = result.error or "it does not go on"
         return [
-            Waiting(kind="intervention", id="", step_id="", question=lost, run_id=result.run_id)
+            Waiting(
+                kind=WaitKind.INTERVENTION, id="", step_id="", question=lost, run_id=result.run_id
+            )
         ]
     return [
         item.model_copy(update={"run_id": result.run_id})

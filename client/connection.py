@@ -51,11 +51,15 @@ from surehand.process.exits import (
 )
 from surehand.process.program import program
 from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.base import as_unreadable
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.values import as_unreadable
-from surehand.workflows.encryption import KeyErased, KeyUnavailable, NotDecrypted
 from surehand.workflows.names import CHECKPOINT, IS_RUN, RUN_STATE, TENANT, VIEW, WORKFLOW
-from surehand.workflows.payload_codec import StoreUnavailable
+from surehand.workflows.payload_codec import (
+    KeyErased,
+    KeyUnavailable,
+    NotDecrypted,
+    StoreUnavailable,
+)
 from surehand.workflows.plain_text import plain, plain_line
 
 #: A worker that was killed is replaced within seconds; longer than this, none is there.

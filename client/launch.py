@@ -21,11 +21,10 @@ from surehand.client.messages import read_key, signed_start
 from surehand.client.outcome import run_result
 from surehand.process.exits import PlanRefused, StartNotTaken, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import StartRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import OPEN_ITEMS, RUN_STATE, TENANT, WORKFLOW
-from surehand.workflows.options import fair, move_timeout
-from surehand.workflows.ports import OPEN_RUN
+from surehand.workflows.ports import OPEN_RUN, fair, move_timeout
 
 #: A worker that polls takes a run up within milliseconds and has validated its plan within a
 #: second; after this long there is none, and the run waits for one.

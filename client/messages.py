@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from surehand.process.exits import NoSuchRun, WrongUse
 from surehand.process.settings import ClientSettings
+from surehand.workflows.canonical_json import NotCanonical, canonical_json, digest
 from surehand.workflows.contracts.approvals import (
     ALGORITHM,
     LONGEST_SIGNATURE,
@@ -38,16 +39,8 @@ from surehand.workflows.contracts.approvals import (
 from surehand.workflows.contracts.base import Message
 from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.steering import ResumeKey, ResumeRun, Steering, Verb
-from surehand.workflows.deliveries import Malformed, parse
-from surehand.workflows.identity import (
-    NotCanonical,
-    approval_id,
-    canonical_json,
-    digest,
-    run_id_for,
-    run_of_approval,
-    tenant_of_run,
-)
+from surehand.workflows.identity import approval_id, run_id_for, run_of_approval, tenant_of_run
+from surehand.workflows.run.deliveries import Malformed, parse
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -113,11 +106,7 @@ _OTHERS: Final = 0o077
 def new_key(path: Path) -> str:
     """Make a key pair: the private key as PEM, and ``PATH.pub``, a JWK for who may know it."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     key = Ed25519PrivateKey.generate()
     document = public_jwk(key)

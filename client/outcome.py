@@ -34,11 +34,10 @@ from surehand.process.exits import (
     SurehandError,
     TaskFails,
 )
+from surehand.workflows.contracts.base import ENDED, RunState, StepState
 from surehand.workflows.contracts.runs import RunResult, RunView
-from surehand.workflows.contracts.states import ENDED, RunState, StepState
 from surehand.workflows.contracts.tools import WAITS_FOR, PlanError
-from surehand.workflows.errors import ErrorType
-from surehand.workflows.names import RUN_STATE
+from surehand.workflows.names import RUN_STATE, ErrorType
 from surehand.workflows.ports import EXECUTE_TOOLS
 
 #: Ends that a run has no say in: nothing was undone, and it cannot tell.

@@ -23,12 +23,27 @@ from pydantic_core import ErrorDetails
 from surehand.process.exits import PlanRefused
 from surehand.process.files import NUMBER, BadDocument, parse_closed, parse_yaml, read_document
 from surehand.workflows.contracts.tools import PlanError
-from surehand.workflows.plan.plan import Defaults, Goto, Plan, Step, input_paths_in, names_in
+from surehand.workflows.plain_text import reason_of, unknown_tool
+from surehand.workflows.plan.plan import (
+    Defaults,
+    Goto,
+    Plan,
+    Step,
+    input_paths_in,
+    names_in,
+    overgrown,
+)
 from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule, Escalate
-from surehand.workflows.plan.references import INPUT, PATH, ReferenceUnresolved, references, resolve
-from surehand.workflows.plan.size import overgrown
-from surehand.workflows.plan.validation import Incoherent, Outline, incoherences
-from surehand.workflows.plan.wording import reason_of, unknown_tool
+from surehand.workflows.plan.references import (
+    INPUT,
+    PATH,
+    Incoherent,
+    Outline,
+    ReferenceUnresolved,
+    incoherences,
+    references,
+    resolve,
+)
 
 #: A plan, its document, or its file.
 PlanSource = Plan | Mapping[str, Any] | str | os.PathLike[str]

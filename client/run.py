@@ -26,16 +26,10 @@ from surehand.client.messages import (
 from surehand.client.outcome import Watch, state_of, until_ended, until_settled
 from surehand.client.plan_file import PlanDraft, PlanSource
 from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
-from surehand.workflows.contracts.approvals import (
-    Decision,
-    DecisionOutcome,
-    Verdict,
-    VerdictCode,
-)
-from surehand.workflows.contracts.base import Acknowledged
+from surehand.workflows.contracts.approvals import Decision, DecisionOutcome, Verdict, VerdictCode
+from surehand.workflows.contracts.base import Acknowledged, StepState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import Amend, OutsideEvent, RunResult, RunView, TopUp
-from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
     CancelMode,
@@ -47,8 +41,8 @@ from surehand.workflows.contracts.steering import (
     Verb,
     Way,
 )
-from surehand.workflows.deliveries import MESSAGES
 from surehand.workflows.plan.references import references
+from surehand.workflows.run.deliveries import MESSAGES
 
 #: How long a resume token counts: for today's work, and gone tomorrow.
 TOKEN_LASTS: Final = timedelta(hours=1)

@@ -130,7 +130,7 @@ def plan_page() -> str:
         parts.append(fields(schema, {}, defaults=True))
     modes = [
         (code(mode.value), text)
-        for mode, text in _members("surehand.workflows.plan.durability.Durability")
+        for mode, text in _members("surehand.workflows.plan.plan.Durability")
     ]
     parts.append("## Durability\n\n" + table(["value", "meaning"], modes))
     return "\n".join(parts)
@@ -351,11 +351,11 @@ def metrics_page() -> str:
 
 
 def errors_page() -> str:
-    errors = module("surehand.workflows.errors")
+    errors = module("surehand.workflows.names")
     verdicts = _members("surehand.workflows.contracts.approvals.VerdictCode")
     rows = [
         (code(error.value), "no" if error in errors.NON_RETRYABLE else "yes", text)
-        for error, text in _members("surehand.workflows.errors.ErrorType")
+        for error, text in _members("surehand.workflows.names.ErrorType")
     ]
     failures = module("surehand.activities.tools.failures")
     raised = [
@@ -365,7 +365,7 @@ def errors_page() -> str:
         if name in module("surehand").__all__
     ]
     classes = _members("surehand.activities.tools.failures.FailureClass")
-    states = [state.value for state in module("surehand.workflows.contracts.states").RunState]
+    states = [state.value for state in module("surehand.workflows.contracts.base").RunState]
     same_names("states", meanings.STATES, states)
     return (
         "# Errors and states\n\n## Error types\n\nThe `type` of an `ApplicationError`, as the\n"

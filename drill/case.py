@@ -58,8 +58,7 @@ from surehand.workflows.contracts.tools import (
     ToolSpec,
 )
 from surehand.workflows.identity import run_id_for
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.plan import Durability, Plan
 from surehand.workflows.ports import COMPENSATE, DESCRIBE_TOOLS, EXECUTE_TOOLS, TAKE_TURN
 
 #: A step's own call, or its undo: step id and whether it is the undo.

@@ -19,11 +19,12 @@ from surehand.activities.ledger.history.reads import (
     interventions_of,
 )
 from surehand.drill.report import Tally
-from surehand.workflows.contracts.maintenance import Unwound
+from surehand.workflows.canonical_json import NotCanonical
+from surehand.workflows.contracts.base import RunState, StepState
+from surehand.workflows.contracts.effects import Unwound
 from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.contracts.tools import MODEL, Effect, ToolSpec
-from surehand.workflows.identity import NotCanonical, child_run_id, identity_hash, params_hash
+from surehand.workflows.identity import child_run_id, identity_hash, params_hash
 from surehand.workflows.plan.plan import Step
 from surehand.workflows.plan.policy import ApprovalPolicy
 

@@ -25,9 +25,9 @@ from surehand.drill.report import ForcedWait, Operation
 from surehand.drill.request import HELD, Disturbance
 from surehand.process.exits import Refused, WrongUse
 from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.maintenance import UnwindRun, Unwound
+from surehand.workflows.contracts.base import ENDED_STEPS, StepState
+from surehand.workflows.contracts.effects import UnwindRun, Unwound
 from surehand.workflows.contracts.runs import RunView, StepView
-from surehand.workflows.contracts.states import ENDED_STEPS, StepState
 from surehand.workflows.contracts.steering import (
     Interrupt,
     InterruptKind,

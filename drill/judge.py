@@ -21,7 +21,7 @@ from surehand.drill.report import (
     Tally,
 )
 from surehand.drill.request import Context, Disturbance
-from surehand.workflows.contracts.maintenance import Unwound
+from surehand.workflows.contracts.effects import Unwound
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.tools import MODEL, ToolSpec
 from surehand.workflows.plan.plan import ITERATION

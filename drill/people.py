@@ -17,9 +17,8 @@ from surehand.drill.report import DrilledApproval
 from surehand.process.exits import ExitCode, NotFound, NoWorker, SurehandError
 from surehand.process.json_schemas import problems
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, DecisionOutcome
-from surehand.workflows.contracts.base import Acknowledged
+from surehand.workflows.contracts.base import ENDED_STEPS, Acknowledged, StepState, WaitKind
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import ENDED_STEPS, StepState
 from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
     Interrupt,
@@ -115,7 +114,9 @@ class People:
         with contextlib.suppress(NoWorker):
             view = await self._connection.view(self._run_id, _LOOK_LIMIT)
             await self._deal_with(self._run_id, view, self.held)
-            if not self.held and any(one.kind == "permission" for one in view.result.waiting_for):
+            if not self.held and any(
+                one.kind is WaitKind.PERMISSION for one in view.result.waiting_for
+            ):
                 await self._permit()
             return view
         return None
@@ -169,8 +170,8 @@ class People:
             questions = [
                 waiting
                 for waiting in view.result.waiting_for
-                if waiting.kind == "intervention"
-                or (waiting.kind == "question" and waiting.step_id == self.held)
+                if waiting.kind is WaitKind.INTERVENTION
+                or (waiting.kind is WaitKind.QUESTION and waiting.step_id == self.held)
             ]
             asked = [w.id for w in questions]
             moving = is_moving(view)

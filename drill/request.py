@@ -32,8 +32,7 @@ from surehand.drill.report import (
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.steering import InterruptKind
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import ITERATION, Ask, Plan, Step
+from surehand.workflows.plan.plan import ITERATION, Ask, Durability, Plan, Step
 from surehand.workflows.plan.policy import ApprovalPolicy
 
 

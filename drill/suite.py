@@ -19,10 +19,9 @@ from surehand.drill.request import Disturbance, DrillRequest
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.states import StepState
+from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.tools import Effect, ToolSpec
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import ASKING
+from surehand.workflows.plan.plan import ASKING, Durability
 
 T = TypeVar("T")
 

@@ -47,8 +47,10 @@ from surehand.process.settings import (
     is_named,
     load_named,
 )
+from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.approvals import ALGORITHM
-from surehand.workflows.encryption import (
+from surehand.workflows.identity import tenant_of_run
+from surehand.workflows.payload_codec import (
     ENCODING_KEY,
     ENCRYPTED,
     KEY_ID,
@@ -60,7 +62,6 @@ from surehand.workflows.encryption import (
     place_named,
     require_place,
 )
-from surehand.workflows.identity import canonical_json, tenant_of_run
 
 if TYPE_CHECKING:
     import httpx

@@ -38,8 +38,7 @@ from surehand.process.settings import (
     read_environment,
 )
 from surehand.workflows.contracts.base import Message
-from surehand.workflows.encryption import Encryption
-from surehand.workflows.payload_codec import Store, StoreUnavailable, data_converter
+from surehand.workflows.payload_codec import Encryption, Store, StoreUnavailable, data_converter
 
 if TYPE_CHECKING:
     # Where no plugin is named, nobody waits until the SDK's worker is loaded.

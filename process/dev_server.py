@@ -177,7 +177,7 @@ DYNAMIC_CONFIG: Final = {
     # 30 seconds by default, for which a history that is deleted may stay.
     "history.transferProcessorUpdateAckInterval": '"1s"',
     "system.enableActivityEagerExecution": "true",
-    # Tenants take turns (workflows/options.py, fair): otherwise what was queued first goes first.
+    # Tenants take turns (workflows/ports.py, fair): otherwise what was queued first goes first.
     "matching.enableFairness": "true",
 }
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 
 if TYPE_CHECKING:
     from surehand.workflows.contracts.approvals import Verdict
+    from surehand.workflows.contracts.base import Unreadable
     from surehand.workflows.contracts.tools import PlanError
-    from surehand.workflows.contracts.values import Unreadable
 
 #: Exit code of a command whose last output could not be written (EX_IOERR of sysexits.h).
 OUTPUT_LOST: Final = 74

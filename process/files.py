@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final
 
 import yaml
 
-from surehand.workflows.identity import LOST_DIGITS, loses_digits
+from surehand.workflows.canonical_json import LOST_DIGITS, loses_digits
 
 
 def replace_whole(file: Path, text: str, *, mode: int | None = None) -> None:

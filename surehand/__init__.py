@@ -63,19 +63,16 @@ if TYPE_CHECKING:
         Verdict,
         VerdictCode,
     )
-    from surehand.workflows.contracts.base import Acknowledged
+    from surehand.workflows.contracts.base import Acknowledged, ForeignContent, RunState
     from surehand.workflows.contracts.effects import ResolutionOutcome
     from surehand.workflows.contracts.runs import Linked, RunResult, RunView, StartRun
-    from surehand.workflows.contracts.states import RunState
     from surehand.workflows.contracts.steering import CancelMode, Way
     from surehand.workflows.contracts.tools import ToolDefinition
-    from surehand.workflows.contracts.values import ForeignContent
-    from surehand.workflows.plan.durability import Durability
-    from surehand.workflows.plan.plan import Plan
+    from surehand.workflows.names import provider_names
+    from surehand.workflows.plan.plan import Durability, Plan
     from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule
-    from surehand.workflows.provider_names import provider_names
     from surehand.workflows.run.code_run import CodeRun, StepMaker
-    from surehand.workflows.state.records import StepFailed
+    from surehand.workflows.run.run_records import StepFailed
 
 #: What is public, by the module below this package that defines it.
 _MODULES: Final = {
@@ -97,19 +94,16 @@ _MODULES: Final = {
         "PlanRefused Refused StartNotTaken SurehandError Unanswered WrongUse"
     ),
     "workflows.contracts.approvals": "ApprovalRequest DecisionOutcome Verdict VerdictCode",
-    "workflows.contracts.base": "Acknowledged",
+    "workflows.contracts.base": "Acknowledged ForeignContent RunState",
     "workflows.contracts.effects": "ResolutionOutcome",
-    "workflows.contracts.values": "ForeignContent",
     "workflows.contracts.runs": "Linked RunResult RunView StartRun",
-    "workflows.contracts.states": "RunState",
     "workflows.contracts.steering": "CancelMode Way",
     "workflows.contracts.tools": "ToolDefinition",
-    "workflows.plan.durability": "Durability",
-    "workflows.plan.plan": "Plan",
+    "workflows.names": "provider_names",
+    "workflows.plan.plan": "Durability Plan",
     "workflows.plan.policy": "ApprovalPolicy ApprovalRule",
-    "workflows.provider_names": "provider_names",
     "workflows.run.code_run": "CodeRun StepMaker",
-    "workflows.state.records": "StepFailed",
+    "workflows.run.run_records": "StepFailed",
 }
 _DEFINED_IN: Final = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.drill.report import ForcedWait, Operation
-from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Durability
 from tests.e2e.kinds import DEDUPES, LOOKUP, NEITHER, SHOPS
 from tests.e2e.plans import UNGATED
 

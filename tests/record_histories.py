@@ -23,7 +23,7 @@ from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process.dev_server import DevServer
 from surehand.process.exits import leave
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.model_scripts import driven
 from tests.e2e.plans import NEITHER, UNGATED

@@ -1,25 +1,19 @@
-"""Canonical JSON, hashes and keys: what makes two tool calls the same call.
-
-Canonical JSON is RFC 8785 (JSON Canonicalization Scheme) as implemented by the ``rfc8785``
-library. Every digest here is golden-tested: changing one of them would make recorded approvals
-and ledger entries unrecognisable.
-"""
+"""Ids, keys and hashes: what makes two tool calls the same call, and whose a run is."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import rfc8785
-
-#: First integer that RFC 8785 cannot carry exactly (2^53): an IEEE 754 double rounds from here.
-UNSAFE_INTEGER: Final = 2**53
-
-#: What whoever has written such a number is told.
-LOST_DIGITS: Final = "numbers from 2^53 lose digits in JSON; write them as text, in quotes"
+from surehand.workflows.canonical_json import (
+    LOST_DIGITS,
+    NotCanonical,
+    canonical_json,
+    digest,
+    has_lost_digits,
+)
 
 #: Workflow Ids are limited to 255 characters by Temporal's SQL stores; this leaves room for the
 #: step id and number that an approval id adds.
@@ -33,75 +27,8 @@ _NOBODY: Final = "_"
 _TENANT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,38}", re.ASCII)
 
 
-def loses_digits(number: float) -> bool:
-    """Return whether a number is one of those that JSON's readers may have rounded."""
-    return UNSAFE_INTEGER <= abs(number) < math.inf
-
-
-#: Lists and mappings inside one another. What reads messages gives up at 200, and a value is inside
-#: others on its way: of a report, a result, a list, a child run.
-DEEPEST: Final = 100
-
-
-def is_too_deep(value: Any) -> bool:
-    """Return whether a JSON value is nested too deeply to be handed on."""
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        inside = list[Any]()
-        for part in level:
-            if isinstance(part, dict):
-                inside.extend(part.values())
-            elif isinstance(part, list | tuple):
-                inside.extend(part)
-        if not inside:
-            return False
-        level = inside
-    return True
-
-
-def has_lost_digits(value: Any) -> bool:
-    """Return whether a JSON value has such a number in it, whole or with a fraction."""
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
-        elif isinstance(part, int | float) and loses_digits(part):
-            return True
-    return False
-
-
 _UNDO: Final = "undo:"
 _APART: Final = "="
-
-
-class NotCanonical(ValueError):
-    """A value has no exact RFC 8785 form.
-
-    Integers of 2^53 and beyond, NaN, infinity, lone surrogates. Send such an amount as a string.
-    """
-
-
-def canonical_json(value: Any) -> bytes:
-    """Return the RFC 8785 form of a JSON value.
-
-    Args:
-        value: Dictionaries with string keys, lists, strings, numbers, booleans and ``None``.
-
-    Raises:
-        NotCanonical: If the value cannot be represented exactly.
-    """
-    try:
-        return rfc8785.dumps(value)
-    except (rfc8785.CanonicalizationError, RecursionError, UnicodeError) as error:
-        raise NotCanonical(f"value has no canonical JSON form: {error}") from error
-
-
-def digest(value: Any) -> str:
-    """Return ``sha256:<hex>`` over the canonical JSON of ``value``."""
-    return "sha256:" + hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def standing_digest(entries: Iterable[str], children: Iterable[str]) -> str:
@@ -124,16 +51,11 @@ def params_hash(
     answers: Sequence[Any] = (),
     salt: str | None = None,
 ) -> str:
-    """Return the hash that an approval is bound to.
+    """Return the hash that an approval is bound to; ``NotCanonical``: a number may be rounded.
 
-    Args:
-        version: The tool's version; an approval for one version is none for another.
-        params: The *validated* params in JSON form, never raw text.
-        answers: What humans have answered to the tool's own questions: they decide what it does.
-        salt: Of a run that is sealed: without it nobody finds the params by guessing.
-
-    Raises:
-        NotCanonical: A number in them may have lost digits on its way.
+    An approval for one version of the tool is none for another. The params are the *validated* ones
+    in JSON form, never raw text. What humans have answered to the tool's own questions decides what
+    it does. Without the salt of a run that is sealed nobody finds the params by guessing.
     """
     material = {"tool": tool, "version": version, "params": dict(params)}
     if has_lost_digits([dict(params), list(answers)]):

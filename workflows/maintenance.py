@@ -7,26 +7,23 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from surehand.workflows import names, ports
-    from surehand.workflows.activity_client import call_port
-    from surehand.workflows.compensation import each_remaining, to_compensate
     from surehand.workflows.contracts.effects import (
+        CarriedUnwinding,
         CompensationOutcome,
         FindRemaining,
-        RemainingEffect,
-        RemainingFound,
-    )
-    from surehand.workflows.contracts.maintenance import (
-        CarriedUnwinding,
         NotUndone,
         Reconciled,
         ReconcileLedger,
+        RemainingEffect,
+        RemainingFound,
         UnwindRun,
         Unwound,
     )
-    from surehand.workflows.errors import ErrorType
     from surehand.workflows.identity import tenant_problem
-    from surehand.workflows.options import compensation_call, reconcile_call
-    from surehand.workflows.run.completion import NEXT_VERSION
+    from surehand.workflows.names import ErrorType
+    from surehand.workflows.ports import call_port, compensation_call, reconcile_call
+    from surehand.workflows.run.compensation import compensate_message, visit_remaining
+    from surehand.workflows.run.run_core import NEXT_VERSION
 
 
 def _refuse_unless_possible(tenant: str) -> None:
@@ -42,11 +39,7 @@ class Reconcile:
 
     @workflow.run
     async def run(self, asked: ReconcileLedger) -> Reconciled:
-        """Settle what nobody is settling, and find runs that were stopped from outside.
-
-        Raises:
-            ApplicationError: ``RunIdInvalid``: there can be no such tenant.
-        """
+        """Settle what nobody is settling, and find runs that were stopped from outside."""
         _refuse_unless_possible(asked.tenant)
         so_far = Reconciled(next=asked.after)
         while True:
@@ -70,10 +63,7 @@ class Unwind:
     async def run(self, asked: UnwindRun) -> Unwound:
         """Undo it; what needs a human is left open as an intervention.
 
-        Raises:
-            ApplicationError: ``RunIdInvalid``: there can be no such tenant, or it was started with
-                what only a continued one has.
-            ActivityError: ``RunStillOpen``: cancel such a run, and it unwinds itself.
+        A run that is still open is refused (``RunStillOpen``): cancel it, and it unwinds itself.
         """
         _refuse_unless_possible(asked.tenant)
         carried = asked.carried
@@ -103,7 +93,7 @@ class Unwind:
             step = f"{effect.run_id}/{effect.step_id}" if effect.run_id else effect.step_id
             report = await call_port(
                 ports.COMPENSATE,
-                to_compensate(asked.tenant, asked.run_id, asked.actor, remaining),
+                compensate_message(asked.tenant, asked.run_id, asked.actor, remaining),
                 step,
                 options=compensation_call(f"{step}: undo"),
             )
@@ -127,7 +117,7 @@ class Unwind:
             question = FindRemaining(
                 tenant=asked.tenant, run_id=asked.run_id, after=page, bar=page is None
             )
-            await each_remaining(find, question, undo)
+            await visit_remaining(find, question, undo)
             if not moved:
                 return done
             page, moved = None, False

@@ -1,6 +1,7 @@
 """What becomes of payloads on their way: they are encrypted, and large ones go as references.
 
-Encryption is optional (``encryption.py``). References are what Temporal calls a claim check.
+Encryption is optional, and its ciphers are in ``process/ciphers.py``. References are what Temporal
+calls a claim check.
 
 The server ends a run, undoing nothing, that hands on more than 2 MiB at once, and takes no message
 of more than 4 MiB. So whatever is large is kept in the artifact store, under the digest of its
@@ -20,7 +21,8 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any, ClassVar, Final, Protocol, Self
+from enum import StrEnum
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 from pydantic import Field, ValidationError
 from temporalio.api.common.v1 import Payload
@@ -37,30 +39,142 @@ from temporalio.converter import (
     WorkflowSerializationContext,
 )
 
-from surehand.workflows.contracts.base import Message
-from surehand.workflows.contracts.values import UNREADABLE, Unreadable
-from surehand.workflows.encryption import (
-    ADDED,
-    ENCODING_KEY,
-    ENCRYPTED,
-    Encryption,
-    KeyUnavailable,
-    NotDecrypted,
-    Part,
-    Pasted,
-    Place,
-    place_named,
-)
+from surehand.workflows.canonical_json import digest, is_too_deep
+from surehand.workflows.contracts.base import UNREADABLE, Message, Unreadable
 from surehand.workflows.identity import (
     DEFAULT_TENANT,
-    digest,
-    is_too_deep,
     owner_of,
     root_run_id,
     run_id_for,
     tenant_of_run,
     tenant_problem,
 )
+
+ENCODING_KEY: Final = "encoding"
+#: The encoding of what is encrypted, as Temporal's own examples have it.
+ENCRYPTED: Final = b"binary/encrypted"
+#: The run whose key it is encrypted with. Whoever decrypts goes by it: lists, the Web UI and the
+#: command line of Temporal have no context.
+KEY_ID: Final = "encryption-key-id"
+#: The workflow that it goes into or comes from, which may be a child run, and the part of it.
+WORKFLOW_ID: Final = "workflow-id"
+PART: Final = "part"
+#: A bound of what encrypting adds to a payload, in bytes.
+ADDED: Final = 768
+
+
+class KeyUnavailable(Exception):
+    """A key cannot be had now, or not with what is set here; what it is for is not lost."""
+
+
+class NotDecrypted(Exception):
+    """It is nothing that was encrypted for this place, or its key is no more."""
+
+
+class KeyErased(NotDecrypted):
+    """The run was erased: its key is no more, so nobody reads what the run has sent and kept."""
+
+    def __init__(self, root: str, by: str, at: str) -> None:
+        """Make it; ``by`` and ``at`` say who has erased it, and when."""
+        super().__init__(
+            f"run {root[:200]} was erased by {by} on {at}: nobody can read what it sent and kept"
+        )
+        self.root, self.by, self.at = root, by, at
+
+
+class Pasted(NotDecrypted):
+    """It is in plain, or encrypted for no run: it counts only where people send something."""
+
+    def __init__(self, reason: str, payload: Payload) -> None:
+        """Make it; ``payload`` is in plain."""
+        super().__init__(reason)
+        self.payload = payload
+
+
+class Part(StrEnum):
+    """What of a workflow a payload is of."""
+
+    WORKFLOW = "workflow"
+    """Its input and output, what is sent to it and asked of it."""
+    ACTIVITY = "activity"
+    """What goes into its activities and comes out of them."""
+    ANY = "any"
+    """Nobody has said so: Temporal's command line, whose payloads only name their tenant."""
+
+
+class Place(NamedTuple):
+    """Where a payload belongs; it counts nowhere else."""
+
+    workflow_id: str
+    part: Part
+
+    @property
+    def root(self) -> str:
+        """The run whose key is the payload's."""
+        return root_run_id(self.workflow_id)
+
+    def holds(self, named: Place) -> bool:
+        """Return whether what says that it belongs to a place may be taken here."""
+        if self.root != named.root or self.part is not named.part:
+            return False
+        # Those of a schedule have the time behind the id that they were made for.
+        return self.workflow_id == named.workflow_id or is_upkeep(self.root)
+
+
+def is_upkeep(root: str) -> bool:
+    """Return whether that is no run, but what keeps a tenant's ledger in order."""
+    return root == "" or root.endswith("/")
+
+
+def place_named(payload: Payload) -> Place:
+    """Return the place that an encrypted payload names; ``NotDecrypted``: it names none."""
+    named = (payload.metadata.get(name, b"") for name in (WORKFLOW_ID, PART, KEY_ID))
+    try:
+        workflow_id, part, key_id = (value.decode() for value in named)
+        place = Place(workflow_id, Part(part))
+        if place.root != key_id:
+            raise ValueError("two runs")
+    except ValueError as error:
+        raise NotDecrypted("it does not say what it was encrypted for") from error
+    return place
+
+
+def require_place(payload: Payload, place: Place | None) -> Place:
+    """Return the place that a payload names; ``NotDecrypted``: it was found elsewhere."""
+    named = place_named(payload)
+    if place is not None and not place.holds(named):
+        raise NotDecrypted(
+            f"it was encrypted for {_place_text(named)}, and was found at {_place_text(place)}"
+        )
+    return named
+
+
+def _place_text(place: Place) -> str:
+    return f"{place.part} {place.workflow_id[:200]!r}"
+
+
+class Encryption(Protocol):
+    """Encrypts payloads with the key of their run."""
+
+    async def encrypt(self, payload: Payload, place: Place, *, kept: bool) -> Payload:
+        """Encrypt a payload.
+
+        The same content that is ``kept`` in the artifact store comes out the same each time, so
+        that a run that is replayed keeps it once.
+
+        Raises:
+            KeyUnavailable: The key cannot be had now.
+            NotDecrypted: The run's key is no more.
+        """
+
+    async def decrypt(self, payload: Payload, place: Place | None) -> Payload:
+        """Decrypt a payload; where nobody knows the place, what it says itself counts.
+
+        Raises:
+            KeyUnavailable: The key cannot be had now.
+            NotDecrypted: It was encrypted for another place, or changed, or its key is no more.
+        """
+
 
 #: Bytes of a payload as the server gets it. A run of 4,000 events stays far below the 50 MiB that
 #: the server lets a history have, and what most steps hand on needs no store.
@@ -124,11 +238,7 @@ class Reference(Message):
 
 
 def path_of(tenant: str, sha256: str) -> str:
-    """Return where in the artifact store something of a tenant is, by its digest.
-
-    Raises:
-        NotKept: There can be no such tenant.
-    """
+    """Return where in the artifact store something of a tenant is, by its digest."""
     problem = tenant_problem(tenant)
     if problem is not None:
         raise NotKept(f"tenant {tenant[:80]!r}: {problem}")
@@ -138,9 +248,7 @@ def path_of(tenant: str, sha256: str) -> str:
 def payloads_of(workflow_id: str | None) -> str:
     """Return the folder in which payloads of a run and its child runs are: they go with it.
 
-    Args:
-        workflow_id: The run's id, or that of what keeps a ledger in order; ``None``: it is not said
-            for which run a payload is.
+    ``None``: nobody says for which run a payload is.
     """
     if workflow_id is None:
         return f"{DEFAULT_TENANT}/{_PAYLOADS}/{_NO_RUN}"
@@ -153,11 +261,9 @@ def data_converter(
 ) -> DataConverter:
     """Return what every client and worker converts payloads with.
 
-    Args:
-        open_store: Opens the artifact store, once something needs it.
-        waits: For a worker: what cannot be read now is an error, and Temporal tries again. A
-            client gets ``Unreadable`` instead.
-        encryption: Encrypts all payloads, and the messages of failures; ``None``: they are plain.
+    The artifact store is opened once something needs it. A worker ``waits``: what cannot be read
+    now is an error, and Temporal tries again. A client gets ``Unreadable`` instead. With
+    ``encryption`` all payloads are encrypted, and the messages of failures.
     """
     codec = PayloadKeeper(_Kept(open_store), waits=waits, encryption=encryption)
     converter = RunDataConverter(
@@ -242,11 +348,7 @@ class _Kept:
         self._remember(path, data)
 
     async def get(self, path: str, sha256: str) -> bytes:
-        """Return content, verified.
-
-        Raises:
-            StoreUnavailable: It cannot be had, or is not what was kept.
-        """
+        """Return verified content; ``StoreUnavailable``: it cannot be had, or is another."""
         data = self._known.get(path)
         if data is None:
             data = await self._opened().get(path)
@@ -332,23 +434,11 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         return mine
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Encrypt payloads, and keep what is large.
-
-        Raises:
-            StoreUnavailable: The store does not take it.
-            KeyUnavailable: The run's key cannot be had now.
-            NotDecrypted: The run's key is no more.
-        """
+        """Encrypt payloads, and keep what is large."""
         return [await self._encoded(payload) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Fetch what references stand for, and decrypt.
-
-        Raises:
-            StoreUnavailable: It cannot be had now.
-            KeyUnavailable: The run's key cannot be had now.
-            NotDecrypted: What is in an activity's place was not encrypted for it.
-        """
+        """Fetch what references stand for, and decrypt."""
         return [await self._decoded(payload) for payload in payloads]
 
     async def _encoded(self, payload: Payload) -> Payload:

@@ -1,10 +1,18 @@
-"""Text for people: nothing that a tool, a model or a plan wrote can change how the rest looks."""
+"""Text for people: what strangers wrote is shown as it is, and what pydantic found wrong in words.
+
+Nothing that a tool, a model or a plan wrote can change how the rest looks.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from surehand.workflows.plan.plan import ID_FORM, NAME_FORM, OBJECT_FORM, STEP_FORM
 
 #: Unicode categories that change how text looks without being seen: control characters (escape
 #: sequences), format characters (right-to-left overrides, zero width), lone surrogates, the
@@ -30,14 +38,10 @@ _LOOKED_AT: Final = 4
 def plain(value: object, longest: int | None = None) -> str:
     r"""Return ``value`` as one line of text with unseen characters written as ``\u001b``.
 
-    An approver must see what will run: params that came from a model or a customer could
-    otherwise move the cursor, hide a digit or reverse an account number on the screen.
-
-    Args:
-        value: What somebody else has written.
-        longest: Characters that are shown. It is cut before it is looked at: a stranger may have
-            written megabytes, and event loops show it. ``None``: all of it, which its caller
-            bounds or shows to whoever has asked for it.
+    An approver must see what will run: params that came from a model or a customer could otherwise
+    move the cursor, hide a digit or reverse an account number on the screen. It is cut to
+    ``longest`` characters before it is looked at: a stranger may have written megabytes, and event
+    loops show it.
     """
     text = str(value)[:longest]
     if text.isprintable() and _IGNORABLE.search(text) is None:
@@ -51,12 +55,7 @@ def plain(value: object, longest: int | None = None) -> str:
 
 
 def plain_line(value: object, longest: int = LONGEST_LINE) -> str:
-    """Return ``value`` as one plain line with single spaces, whose end says if it was cut.
-
-    Args:
-        value: What somebody else has written.
-        longest: Characters that it has at most.
-    """
+    """Return ``value`` as one plain line with single spaces, whose end says if it was cut."""
     text = str(value)
     line = plain(" ".join(text[: _LOOKED_AT * longest].split()), longest + 1)
     whole = len(line) <= longest and len(text) <= _LOOKED_AT * longest
@@ -66,3 +65,102 @@ def plain_line(value: object, longest: int = LONGEST_LINE) -> str:
 def markdown(value: object, longest: int = LONGEST_TEXT) -> str:
     """Return ``value`` as one line of Markdown that shows as the plain text it is."""
     return _MARKUP.sub(r"\\\1", plain_line(value, longest))
+
+
+#: The forms that our own fields ask for, in words.
+_FORMS: Final = {
+    ID_FORM: "1 to 64 letters, digits, '_' or '-'",
+    STEP_FORM: "1 to 64 letters, digits, '_' or '-'",
+    NAME_FORM: "1 to 64 letters, digits, '_', '.' or '-'",
+    OBJECT_FORM: "module:name",
+}
+
+_MAPPING: Final = "must be a mapping of names to values"
+_LIST: Final = "must be a list"
+_NUMBER: Final = 'must be a number such as "12.50"'
+_WHOLE: Final = "must be a whole number"
+_REASONS: Final[dict[str, str]] = {
+    "missing": "is missing",
+    "extra_forbidden": "unknown field",
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+    "dataclass_type": _MAPPING,
+    "dict_type": _MAPPING,
+    "mapping_type": _MAPPING,
+    "list_type": _LIST,
+    "tuple_type": _LIST,
+    "set_type": _LIST,
+    "frozen_set_type": _LIST,
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_from_float": _WHOLE,
+    "float_type": "must be a number such as 12.5",
+    "float_parsing": "must be a number such as 12.5",
+    "decimal_type": _NUMBER,
+    "decimal_parsing": _NUMBER,
+    "finite_number": _NUMBER,
+    "none_required": "must be null",
+    "date_type": "must be a date such as 2026-12-31",
+    "date_parsing": "must be a date such as 2026-12-31",
+    "date_from_datetime_parsing": "must be a date such as 2026-12-31",
+    "datetime_type": "must be a time such as 2026-12-31T12:30:00Z",
+    "datetime_parsing": "must be a time such as 2026-12-31T12:30:00Z",
+    "datetime_from_date_parsing": "must be a time such as 2026-12-31T12:30:00Z",
+}
+_COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
+    "too_short": lambda c: f"must have at least {_counted(c['min_length'], 'entry', 'entries')}",
+    "too_long": lambda c: f"must have at most {_counted(c['max_length'], 'entry', 'entries')}",
+    "string_too_short": lambda c: (
+        f"must have at least {_counted(c['min_length'], 'character', 'characters')}"
+    ),
+    "string_too_long": lambda c: (
+        f"must have at most {_counted(c['max_length'], 'character', 'characters')}"
+    ),
+    "string_pattern_mismatch": lambda c: (
+        f"must be {_FORMS.get(c['pattern'], 'of the form ' + c['pattern'])}"
+    ),
+    "decimal_max_places": lambda c: (
+        f"must have at most {_counted(c['decimal_places'], 'decimal place', 'decimal places')}"
+    ),
+    "literal_error": lambda c: f"must be {c['expected']}",
+    "enum": lambda c: f"must be {c['expected']}",
+    "value_error": lambda c: str(c["error"]),
+    "assertion_error": lambda c: str(c["error"]) or "is not allowed",
+}
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def reason_of(item: Mapping[str, Any]) -> str:
+    """Return why one value is refused, to be read after its place: ``must be a list``."""
+    type_ = item["type"]
+    if type_ in ("too_short", "too_long") and isinstance(item["input"], str):
+        type_ = f"string_{type_}"
+    if type_.startswith("time_delta"):
+        return "must be a duration such as 90s, 15m, 24h or 7d"
+    if type_ in _REASONS:
+        return _REASONS[type_]
+    say = _COUNTED.get(type_)
+    context = item.get("ctx", {})
+    try:
+        text = say(context) if say else item["msg"]
+    except KeyError:  # an error of the tool author's own, under a name of pydantic's
+        text = item["msg"]
+    return text.removeprefix("Value error, ").replace("Input should", "must", 1)
+
+
+def unknown_tool(name: str, loaded: Iterable[str]) -> str:
+    """Return what to say of a tool that there is not."""
+    return f"unknown tool {name!r}; loaded are: {', '.join(sorted(loaded))}"
+
+
+def reasons(error: ValidationError, whole: str) -> Iterator[str]:
+    """Yield ``place: reason`` for everything that is wrong; ``whole`` is the place of all of it."""
+    for item in error.errors(include_url=False):
+        where = ".".join(str(part) for part in item["loc"]) or whole
+        yield f"{where}: {reason_of(item)}"

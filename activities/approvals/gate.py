@@ -53,8 +53,8 @@ from surehand.workflows.contracts.approvals import (
     VerdictReached,
     VerifyDecision,
 )
+from surehand.workflows.contracts.base import ForeignContent
 from surehand.workflows.contracts.tools import ToolCall
-from surehand.workflows.contracts.values import ForeignContent
 
 log = structlog.get_logger()
 

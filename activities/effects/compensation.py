@@ -11,22 +11,14 @@ from pydantic import BaseModel, ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.artifacts import (
-    MOST_READS,
-    READ_PAUSE,
-    ArtifactUnavailable,
-)
+from surehand.activities.artifacts import MOST_READS, READ_PAUSE, ArtifactUnavailable
 from surehand.activities.effects.leases import hold_resources
 from surehand.activities.effects.prepare import bare_request
 from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, written
 from surehand.activities.effects.write import CannotSettle, EffectCall, settle
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import compensations, run_tree
-from surehand.activities.ledger.effects.compensations import (
-    GivenUp,
-    NothingToUndo,
-    ToUndo,
-)
+from surehand.activities.ledger.effects.compensations import GivenUp, NothingToUndo, ToUndo
 from surehand.activities.ledger.history.run_display import read_recovery
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
@@ -48,7 +40,7 @@ from surehand.activities.tools.tool import Tool, explain, resource_names
 from surehand.activities.worker.attempt import Attempt, again
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.spans import note, note_effect
-from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.base import ChainHead, as_artifact
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -58,9 +50,8 @@ from surehand.workflows.contracts.effects import (
     RemainingFound,
     UndoSpec,
 )
-from surehand.workflows.contracts.values import as_artifact
-from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import undo_key
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plain_text import plain_line
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from surehand.activities.ledger.steps.drafts import DraftPart, WrittenDraft
 from surehand.activities.tools.call_reports import Draft, note_written
 from surehand.activities.tools.failures import OutcomeUnknown, Permanent
 from surehand.activities.worker.context import WorkerContext
-from surehand.workflows.identity import canonical_json
+from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable
 
 log = structlog.get_logger()

@@ -22,8 +22,8 @@ from surehand.activities.worker.context import WorkerContext
 from surehand.process import clock
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import WAITS_FOR, ToolCall
-from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import DEFAULT_TENANT
+from surehand.workflows.names import ErrorType
 
 log = structlog.get_logger()
 T = TypeVar("T")

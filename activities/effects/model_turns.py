@@ -15,11 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from temporalio import activity
 
-from surehand.activities.artifacts import (
-    READ_PAUSE,
-    ArtifactStore,
-    ArtifactUnavailable,
-)
+from surehand.activities.artifacts import READ_PAUSE, ArtifactStore, ArtifactUnavailable
 from surehand.activities.effects.leases import NO_RESOURCES
 from surehand.activities.effects.prepare import PreparedCall, claim_request
 from surehand.activities.effects.progress_checkpoints import following
@@ -44,9 +40,9 @@ from surehand.workflows.contracts.tools import (
     ToolCall,
     ToolReport,
 )
-from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import forward_key, root_run_id, step_key
-from surehand.workflows.plan.wording import reasons
+from surehand.workflows.names import ErrorType
+from surehand.workflows.plain_text import reasons
 
 #: Conversations that a worker has at hand: of one that it has not, each part is read once.
 MOST_AT_HAND: Final = 200

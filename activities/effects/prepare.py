@@ -32,21 +32,15 @@ from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
+from surehand.workflows.canonical_json import LOST_DIGITS, NotCanonical, digest, has_lost_digits
 from surehand.workflows.contracts.approvals import Assurance, Scope
 from surehand.workflows.contracts.effects import Compensate, UndoSpec
 from surehand.workflows.contracts.tools import Effect, QuotaNeeded, ToolCall
-from surehand.workflows.errors import ErrorType
-from surehand.workflows.identity import (
-    LOST_DIGITS,
-    NotCanonical,
-    digest,
-    forward_key,
-    has_lost_digits,
-    step_key,
-)
+from surehand.workflows.identity import forward_key, step_key
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.policy import Needs, combine
 from surehand.workflows.plan.references import ReferenceUnresolved
-from surehand.workflows.steps.rules import fill_in
+from surehand.workflows.run.step_rules import fill_in
 
 #: Digits before and after the point that an amount may have: sums of them stay exact.
 MOST_DIGITS: Final = 30

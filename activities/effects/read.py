@@ -60,7 +60,7 @@ from surehand.workflows.contracts.tools import (
     ToolOutcome,
     ToolReport,
 )
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -99,7 +99,7 @@ class ReadCall:
         """Call and record.
 
         Raises:
-            ApplicationError: Typed as in ``workflows/errors.py``; retryable ones carry their delay.
+            ApplicationError: Typed as in ``workflows/names.py``; retryable ones carry their delay.
         """
         call, tool = self.call, self.prepared.tool
         outcome: ToolOutcome

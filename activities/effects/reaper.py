@@ -23,14 +23,10 @@ from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.effects import reconcile as stale_rows
 from surehand.activities.ledger.effects.interventions import open_intervention
-from surehand.activities.ledger.steps.entries import (
-    Asked,
-    Barred,
-    Entry,
-)
+from surehand.activities.ledger.steps.entries import Asked, Barred, Entry
 from surehand.activities.worker.attempt import Attempt
 from surehand.activities.worker.context import WorkerContext
-from surehand.workflows.contracts.maintenance import Reconciled
+from surehand.workflows.contracts.effects import Reconciled
 
 log = structlog.get_logger()
 

@@ -29,7 +29,7 @@ from surehand.activities.tools.tool import Found, No, NotFound, Partial, Unknown
 from surehand.activities.worker.attempt import again, stop
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process import clock
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 
 log = structlog.get_logger()
 

@@ -39,10 +39,9 @@ from surehand.activities.tools.tool import No, Tool, ToolContext
 from surehand.activities.worker.attempt import Attempt, again
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.base import ChainHead, ForeignContent
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolCall
-from surehand.workflows.contracts.values import ForeignContent
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 
 log = structlog.get_logger()
 

@@ -49,7 +49,7 @@ from surehand.activities.worker.attempt import Attempt, again, stop, tell_failur
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.spans import note_effect, note_report
-from surehand.workflows.contracts.base import TimelineLine
+from surehand.workflows.contracts.base import ForeignContent, TimelineLine, Usage
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
     ApprovalNeeded,
@@ -71,10 +71,9 @@ from surehand.workflows.contracts.tools import (
     ToolsDescribed,
     batch_name,
 )
-from surehand.workflows.contracts.values import ForeignContent, Usage
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.references import ReferenceUnresolved
-from surehand.workflows.steps.rules import resolve_inline
+from surehand.workflows.run.step_rules import resolve_inline
 
 log = structlog.get_logger()
 
@@ -106,7 +105,7 @@ class ToolActivities:
         tried again is raised: the next attempt finds what is done in the ledger.
 
         Raises:
-            ApplicationError: Typed as in ``workflows/errors.py``.
+            ApplicationError: Typed as in ``workflows/names.py``.
         """
         own = attempt = Attempt.current()
         if batch.number is not None:
@@ -193,7 +192,7 @@ class ToolActivities:
         """Make a call that is measured, and told of as its run takes it.
 
         Raises:
-            ApplicationError: Typed as in ``workflows/errors.py``.
+            ApplicationError: Typed as in ``workflows/names.py``.
         """
         with self._worker.spans.call(call, attempt.number), metering() as meter:
             try:
@@ -246,7 +245,7 @@ class ToolActivities:
             begun: A write that is claimed already.
 
         Raises:
-            ApplicationError: Typed as in ``workflows/errors.py``.
+            ApplicationError: Typed as in ``workflows/names.py``.
         """
         if begun is None:
             call = await complete(self._worker.artifacts, call)

@@ -78,10 +78,9 @@ from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import grace
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
-from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.contracts.values import ForeignContent
-from surehand.workflows.errors import ErrorType
-from surehand.workflows.identity import digest
+from surehand.workflows.canonical_json import digest
+from surehand.workflows.contracts.base import ChainHead, ForeignContent
+from surehand.workflows.names import ErrorType
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -176,7 +175,7 @@ class EffectCall:
             begun: The claim, if it was made with the outcome of the write before.
 
         Raises:
-            ApplicationError: Typed as in ``workflows/errors.py``; retryable ones carry their delay.
+            ApplicationError: Typed as in ``workflows/names.py``; retryable ones carry their delay.
         """
         place: AbstractAsyncContextManager[None] = nullcontext()
         if self.tool.transactional:

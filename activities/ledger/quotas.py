@@ -38,13 +38,7 @@ from surehand.activities.ledger.core.statements import (
 )
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import approvals, events, quota_usage, quotas, runs
-from surehand.workflows.contracts.values import (
-    LONGEST_LOOK,
-    SHORTEST_LOOK,
-    Quota,
-    QuotaWait,
-    Usage,
-)
+from surehand.workflows.contracts.base import LONGEST_LOOK, SHORTEST_LOOK, Quota, QuotaWait, Usage
 
 Over = Literal["queue", "reject"]
 

@@ -43,7 +43,7 @@ from surehand.activities.tools.failures import (
 from surehand.activities.tools.tool import ToolContext
 from surehand.process.files import BadDocument, parse_yaml, replace_whole
 from surehand.process.settings import NotLoaded, load_extra
-from surehand.workflows.identity import NotCanonical, digest
+from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.plain_text import plain
 
 if TYPE_CHECKING:

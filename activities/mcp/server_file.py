@@ -20,10 +20,10 @@ from surehand.activities.expressions import condition_problem
 from surehand.activities.tools.toolbox import ToolboxError
 from surehand.process.files import BadDocument, read_document
 from surehand.process.json_schemas import schema_problem
-from surehand.workflows.identity import NotCanonical, canonical_json, digest
+from surehand.workflows.canonical_json import NotCanonical, canonical_json, digest
+from surehand.workflows.plain_text import reason_of
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy, Duration, WrittenByPeople
 from surehand.workflows.plan.references import references, unclosed
-from surehand.workflows.plan.wording import reason_of
 
 #: What a definition consists of: all that a person or a model reads of a tool.
 DEFINED: Final = ("name", "description", "inputSchema", "outputSchema", "annotations")

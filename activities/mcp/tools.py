@@ -46,7 +46,7 @@ from surehand.activities.tools.toolbox import (
     tool,
 )
 from surehand.process.json_schemas import problems
-from surehand.workflows.identity import digest
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.references import look_up, references, resolve

@@ -22,8 +22,8 @@ from pydantic import JsonValue
 
 from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.output_json import LARGEST, clean_text, to_json
-from surehand.workflows.contracts.values import Usage
-from surehand.workflows.identity import canonical_json, digest
+from surehand.workflows.canonical_json import canonical_json, digest
+from surehand.workflows.contracts.base import Usage
 
 log = structlog.get_logger()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,23 +13,11 @@ from surehand.activities import expressions
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.process.json_schemas import schema_problem
-from surehand.workflows.contracts.tools import (
-    Effect,
-    PlanError,
-    ToolsDescribed,
-    ToolSpec,
-)
-from surehand.workflows.identity import (
-    LOST_DIGITS,
-    NotCanonical,
-    digest,
-    has_lost_digits,
-)
-from surehand.workflows.plan.model_tools import allowed
-from surehand.workflows.plan.plan import Plan, Step
+from surehand.workflows.canonical_json import LOST_DIGITS, NotCanonical, digest, has_lost_digits
+from surehand.workflows.contracts.tools import Effect, PlanError, ToolsDescribed, ToolSpec
+from surehand.workflows.plain_text import reason_of, unknown_tool
+from surehand.workflows.plan.plan import Plan, Step, overgrown
 from surehand.workflows.plan.references import REFERENCE
-from surehand.workflows.plan.size import overgrown
-from surehand.workflows.plan.wording import reason_of, unknown_tool
 
 #: The place of an error, as pydantic has it.
 _Loc = tuple[int | str, ...]
@@ -52,19 +41,36 @@ def define(toolbox: Toolbox, listed: Sequence[str]) -> ToolsDescribed:
     )
 
 
+def _match_tools(
+    patterns: Iterable[str], known: Iterable[str], undoing: Collection[str]
+) -> set[str]:
+    """Return the tools that a list names, by name or by a pattern with ``*`` and ``?``.
+
+    A pattern names no tool that undoes another one's effect: whoever writes `billing.*` thinks of
+    what may be done and not of what may be undone.
+    """
+    listed = list(patterns)
+    return {
+        name
+        for name in known
+        if name in listed
+        or (name not in undoing and any(fnmatchcase(name, pattern) for pattern in listed))
+    }
+
+
 def _named(toolbox: Toolbox, listed: Sequence[str]) -> tuple[set[str], list[str]]:
     """Return the tools that a list names, and why parts of it name none."""
     names, undoing = toolbox.names(), toolbox.undoing()
     problems = []
     for pattern in listed:
-        if allowed([pattern], names, undoing):
+        if _match_tools([pattern], names, undoing):
             continue
         reason = f"{pattern!r} names no tool; loaded are: {', '.join(names)}"
-        if undone := sorted(allowed([pattern], names, ())):
+        if undone := sorted(_match_tools([pattern], names, ())):
             reason = f"{pattern!r} names only tools that undo others: name them exactly: "
             reason += ", ".join(undone)
         problems.append(reason)
-    return allowed(listed, names, undoing), problems
+    return _match_tools(listed, names, undoing), problems
 
 
 def _described(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:

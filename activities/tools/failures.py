@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, assert_never
 
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 
 
 class FailureClass(StrEnum):

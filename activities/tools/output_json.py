@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from surehand.process.off_loop import call_off_loop
-from surehand.workflows.identity import canonical_json, is_too_deep, loses_digits
+from surehand.workflows.canonical_json import canonical_json, is_too_deep, loses_digits
 
 #: Larger ones are recorded by their digest only: a worker holds several outputs in memory.
 LARGEST: Final = 64 * 1024 * 1024  # bytes

@@ -17,9 +17,9 @@ from surehand.activities.tools.call_reports import Draft, earlier_progress, note
 from surehand.activities.tools.output_json import clean_text
 from surehand.process.json_schemas import find_schema_problem
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
-from surehand.workflows.options import CALL_MARGIN
+from surehand.workflows.plain_text import reasons
 from surehand.workflows.plan.policy import ApprovalPolicy
-from surehand.workflows.plan.wording import reasons
+from surehand.workflows.ports import CALL_MARGIN
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Session

@@ -32,9 +32,9 @@ from surehand.activities.tools.tool import (
     Undo,
     limits_problem,
 )
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec
-from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy
 
 if TYPE_CHECKING:

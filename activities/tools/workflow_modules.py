@@ -13,7 +13,7 @@ from typing import Final
 import temporalio
 
 from surehand.workflows.names import MODEL_RUN, WORKFLOW
-from surehand.workflows.run.run import Run
+from surehand.workflows.run.agent_run import BaseRun
 
 _PASSTHROUGH: Final = "SUREHAND_SANDBOX_PASSTHROUGH"
 
@@ -22,9 +22,9 @@ class WorkflowModulesError(Exception):
     """A module that cannot be loaded, or defines no workflow of ours."""
 
 
-def load_workflows(modules: Iterable[str]) -> list[type[Run]]:
+def load_workflows(modules: Iterable[str]) -> list[type[BaseRun]]:
     """Import the named modules and return the workflow classes that they define."""
-    found: dict[str, type[Run]] = {}
+    found: dict[str, type[BaseRun]] = {}
     for module_name in modules:
         where = f"workflow module {module_name!r} (SUREHAND_WORKFLOW_MODULES)"
         try:
@@ -36,7 +36,7 @@ def load_workflows(modules: Iterable[str]) -> list[type[Run]]:
             workflow_name(value): value
             for value in vars(module).values()
             if isinstance(value, type)
-            and issubclass(value, Run)
+            and issubclass(value, BaseRun)
             and workflow_name(value) is not None
         }
         if not own:
@@ -69,7 +69,7 @@ def pass_through(modules: Sequence[str]) -> Sequence[str]:
 
 
 @contextmanager
-def naming_what_the_sandbox_refuses(own: Iterable[type[Run]]) -> Iterator[None]:
+def naming_what_the_sandbox_refuses(own: Iterable[type[BaseRun]]) -> Iterator[None]:
     """Say of a workflow that cannot be loaded into the sandbox what to do about it."""
     try:
         yield

@@ -26,9 +26,8 @@ from surehand.activities.ledger.history.reads import knows_run
 from surehand.activities.ledger.runs.tenant_cell import cell_of_tenant
 from surehand.activities.worker.telemetry import FAILURE_IS_LOGGED
 from surehand.process.settings import OwnCell
-from surehand.workflows.errors import WAITS, ErrorType
 from surehand.workflows.identity import tenant_of_run
-from surehand.workflows.names import NO_RUNS
+from surehand.workflows.names import NO_RUNS, WAITS, ErrorType
 from surehand.workflows.ports import OPEN_RUN
 
 if TYPE_CHECKING:

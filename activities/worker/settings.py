@@ -47,9 +47,9 @@ from surehand.process.settings import (
 )
 from surehand.workflows.contracts.approvals import host_of
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
+from surehand.workflows.plain_text import reason_of
 from surehand.workflows.plan.plan import NAME_FORM
 from surehand.workflows.plan.policy import Duration
-from surehand.workflows.plan.wording import reason_of
 
 
 @dataclass(frozen=True)

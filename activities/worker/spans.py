@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Final
 
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import (
     MODEL,
@@ -20,7 +21,6 @@ from surehand.workflows.contracts.tools import (
     ToolCall,
     ToolReport,
 )
-from surehand.workflows.identity import digest
 
 Value = str | int | bool
 

@@ -49,7 +49,7 @@ from temporalio.worker import (
 
 from surehand.activities.ledger.core.engine import LedgerUnavailable
 from surehand.activities.ledger.core.presence import Pooled, Presence
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 
 log = structlog.get_logger()
 T = TypeVar("T")

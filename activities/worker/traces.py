@@ -45,19 +45,12 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from surehand.activities.worker.spans import (
-    CHAT,
-    EXECUTE_TOOL,
-    INVOKE_AGENT,
-    Spans,
-    Value,
-    noting,
-)
+from surehand.activities.worker.spans import CHAT, EXECUTE_TOOL, INVOKE_AGENT, Spans, Value, noting
 from surehand.workflows import ports
+from surehand.workflows.contracts.base import ENDED, RunState
 from surehand.workflows.contracts.runs import StartRun
-from surehand.workflows.contracts.states import ENDED, RunState
-from surehand.workflows.errors import WAITS
-from surehand.workflows.run.run import Run
+from surehand.workflows.names import WAITS
+from surehand.workflows.run.agent_run import BaseRun
 
 #: Where the plugin writes them.
 HEADER: Final = "_tracer-data"
@@ -316,10 +309,10 @@ class _Inbound(WorkflowInboundInterceptor):
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         run = workflow.instance()
-        if not isinstance(run, Run):
+        if not isinstance(run, BaseRun):
             return await super().execute_workflow(input)
         self.stretches.open(input.args[0])
-        run.watch(self.stretches.shown)
+        run.watch_state(self.stretches.shown)
         try:
             return await super().execute_workflow(input)
         except ApplicationError:

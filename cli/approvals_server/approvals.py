@@ -41,9 +41,9 @@ from surehand.cli.approvals_server.sign_in import digest_of
 from surehand.client.messages import LONGEST_APPROVAL_ID
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.base import foreign_text
 from surehand.workflows.contracts.effects import CANNOT_BE_UNDONE
 from surehand.workflows.contracts.steering import Interrupt
-from surehand.workflows.contracts.values import foreign_text
 from surehand.workflows.identity import short_hash
 from surehand.workflows.plan.policy import Escalate
 

@@ -27,10 +27,9 @@ from surehand.cli.approvals_server.pages import as_text, error, iso, page, utc
 from surehand.cli.plans import GraphEdge, GraphNode, PlanGraph, graph_of
 from surehand.client.messages import find_run_id
 from surehand.process.exits import NoSuchRun, WrongUse
+from surehand.workflows.contracts.base import Artifact, StepState, Waiting
 from surehand.workflows.contracts.runs import RunView, StepView
-from surehand.workflows.contracts.states import StepState, Waiting
 from surehand.workflows.contracts.steering import Interrupt
-from surehand.workflows.contracts.values import Artifact
 from surehand.workflows.plan.plan import Plan
 
 #: The states in which a run waits for people otherwise than by an approval, in words.

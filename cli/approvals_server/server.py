@@ -70,11 +70,13 @@ from surehand.process.exits import (
     WrongUse,
 )
 from surehand.process.program import shared_program
-from surehand.workflows import deliveries
+from surehand.workflows.canonical_json import NotCanonical
+from surehand.workflows.contracts.base import WaitKind
 from surehand.workflows.contracts.steering import Verb
-from surehand.workflows.encryption import KeyErased
-from surehand.workflows.identity import DEFAULT_TENANT, NotCanonical
+from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.names import RUN_STATE
+from surehand.workflows.payload_codec import KeyErased
+from surehand.workflows.run import deliveries
 
 if TYPE_CHECKING:
     from surehand.cli.approvals_server.oidc import OidcSignIn
@@ -415,7 +417,7 @@ class ApprovalsServer:
         view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
         cookie = self._cookie_of(request)
         await self._secret_reads.record_questions(run_id, view.interrupts, me, cookie)
-        ids = [one.id for one in view.result.waiting_for if one.kind == "intervention"]
+        ids = [one.id for one in view.result.waiting_for if one.kind is WaitKind.INTERVENTION]
 
         def look(tx: Transaction) -> tuple[dict[str, Doubt], Principal, list[Key]]:
             return read_doubts(tx, run_id, ids), *_person(tx, me)

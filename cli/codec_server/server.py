@@ -24,7 +24,9 @@ from surehand.cli.codec_server.verbs import Holder, TokenFile
 from surehand.process.ciphers import RunEncryption, RunKey, RunKeys
 from surehand.process.exits import WrongUse
 from surehand.process.off_loop import ValueCounter
-from surehand.workflows.encryption import (
+from surehand.workflows.identity import run_id_for, tenant_of_run
+from surehand.workflows.payload_codec import (
+    ENCODING,
     ENCODING_KEY,
     ENCRYPTED,
     PART,
@@ -33,10 +35,11 @@ from surehand.workflows.encryption import (
     NotDecrypted,
     Part,
     Place,
+    Reference,
+    Store,
+    data_converter,
     place_named,
 )
-from surehand.workflows.identity import run_id_for, tenant_of_run
-from surehand.workflows.payload_codec import ENCODING, Reference, Store, data_converter
 
 #: Bytes of a request's body, and payloads in it. A page of the Web UI has a hundred events.
 LARGEST_BODY: Final = 16 * 1024 * 1024

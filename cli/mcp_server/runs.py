@@ -28,8 +28,8 @@ from surehand.client.plan_file import PlanDraft, plan_from
 from surehand.client.run import Run
 from surehand.process.exits import NoSuchRun, PlanRefused, SurehandError, WrongUse
 from surehand.process.files import BadDocument, parse_json, parse_yaml
+from surehand.workflows.contracts.base import ENDED_STEPS, Waiting
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import ENDED_STEPS, Waiting
 from surehand.workflows.contracts.steering import CancelMode, InterruptKind
 from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.names import MODEL_RUN

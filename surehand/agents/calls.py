@@ -29,10 +29,10 @@ from surehand.activities.tools.failures import (
     Transient,
     retry_after,
 )
-from surehand.workflows.contracts.values import ARTIFACT, as_artifact
+from surehand.workflows.contracts.base import ARTIFACT, as_artifact
+from surehand.workflows.names import provider_names
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.provider_names import provider_names
 from surehand.workflows.run.code_run import StepFailed, StepMaker
 
 #: What frameworks are made of, which a workflow's sandbox would load anew for each run, or refuse.

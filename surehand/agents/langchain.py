@@ -60,7 +60,7 @@ from surehand.agents.calls import (
     provider_tool,
     read_status,
 )
-from surehand.workflows.identity import NotCanonical, canonical_json
+from surehand.workflows.canonical_json import NotCanonical, canonical_json
 from surehand.workflows.plain_text import plain
 from surehand.workflows.run.code_run import TURN_TIMEOUT, StepMaker, current_steps
 

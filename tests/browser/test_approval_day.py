@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from playwright.async_api import Page, expect
 
 from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plain_text import markdown
 from tests.browser.approver import SMALL, Approver, Served, ann, served
 from tests.browser.web_ui import RunPage

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import Page, Route, expect
 
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.browser.approver import Approver, Served, ann, served
 from tests.e2e.messages import answered

@@ -15,8 +15,8 @@ from playwright.async_api import Page, expect
 
 from surehand.cli.codec_server.verbs import make_holder, write_line
 from surehand.process.dev_server import DevServer
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.encryption import ENCODING_KEY, ENCRYPTED
+from surehand.workflows.contracts.base import RunState
+from surehand.workflows.payload_codec import ENCODING_KEY, ENCRYPTED
 from tests.browser.approver import Approver, Served, ann, served, serving
 from tests.browser.web_ui import RunPage
 from tests.cli.starter import Starter

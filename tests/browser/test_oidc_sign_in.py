@@ -12,7 +12,7 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.browser.accessibility import violations
 from tests.browser.approver import Approver, Served, ann, serving
 from tests.e2e.runs import decision_on, example_plan

@@ -11,7 +11,7 @@ from playwright.async_api import Page, Request, Route, expect
 
 from docs.pictures import take, wanted
 from surehand.cli.approvals_server import pages as pages_
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.browser.accessibility import violations
 from tests.browser.approver import SMALL, Approver, ann, served
 from tests.e2e.plans import NEITHER, plan

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.browser.approver import Approver, Served, ann, arriving, served
 from tests.conftest import missing

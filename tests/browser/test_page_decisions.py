@@ -24,8 +24,9 @@ from surehand.cli.approvals_server import pages
 from surehand.cli.approvals_server.pages import POLICY
 from surehand.client.messages import SeenRequest, decided
 from surehand.process.settings import ClientSettings
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
-from surehand.workflows.identity import digest, params_hash
+from surehand.workflows.identity import params_hash
 from tests.browser.approver import SMALL
 from tests.browser.static_files import Modules
 from tests.browser.test_page_access import COVERED

@@ -12,13 +12,8 @@ from typing import Any, Final, Literal, NoReturn
 import pytest
 from playwright.async_api import expect
 
-from surehand.workflows.identity import (
-    NotCanonical,
-    canonical_json,
-    digest,
-    loses_digits,
-    params_hash,
-)
+from surehand.workflows.canonical_json import NotCanonical, canonical_json, digest, loses_digits
+from surehand.workflows.identity import params_hash
 from surehand.workflows.plain_text import plain
 from tests.browser.static_files import Modules
 

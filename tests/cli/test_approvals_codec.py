@@ -18,7 +18,7 @@ from temporalio.api.common.v1 import Payload, Payloads
 
 from surehand.process.children import Child
 from surehand.process.exits import ExitCode
-from surehand.workflows.encryption import ENCODING_KEY, ENCRYPTED
+from surehand.workflows.payload_codec import ENCODING_KEY, ENCRYPTED
 from tests.cli.starter import Starter, Verbs
 from tests.conftest import KEYS
 

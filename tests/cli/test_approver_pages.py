@@ -17,11 +17,10 @@ from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
+from surehand.workflows.contracts.base import ForeignContent, RunState
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool, undo_text
 from surehand.workflows.contracts.runs import RunResult, RunView
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import Interrupt, InterruptKind
-from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.cli.test_approvals_server import HOSTILE, Site, site

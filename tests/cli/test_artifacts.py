@@ -23,9 +23,10 @@ from surehand.activities.ledger.steps.artifacts import record
 from surehand.activities.run_keys import LedgerKeys
 from surehand.cli.approvals_server import runs as pages
 from surehand.process.ciphers import read_key_ring
+from surehand.workflows.canonical_json import canonical_json
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.identity import canonical_json, run_id_for
+from surehand.workflows.identity import run_id_for
 from tests.cli.starter import Ended, Verbs
 from tests.cli.test_approvals_server import HOSTILE, Site, site
 from tests.conftest import KEYS

@@ -22,8 +22,8 @@ from surehand.activities.ledger.runs import keys, lifecycle
 from surehand.activities.run_keys import wrap
 from surehand.process.ciphers import KeyRing, add_to_file, new_key
 from surehand.process.dev_server import DevServer
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
 from tests.cli.starter import Verbs
 from tests.ledger.scene import RUN, Scene
 from tests.ledger_databases import DATABASES, OWNER

@@ -22,8 +22,8 @@ from surehand.cli.show import TimelineWatch, TokenWatch
 from surehand.cli.workers import VersionList
 from surehand.client import launch
 from surehand.client.outcome import StreamedText
+from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView, TimelineLine
-from surehand.workflows.contracts.states import StepState
 from tests.cli.starter import ROOT, Run, Starter, Verbs
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess

@@ -33,8 +33,8 @@ from surehand.process.dev_server import DevServer
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
+from surehand.workflows.contracts.base import RunState, Waiting
 from surehand.workflows.contracts.runs import RunResult, RunView
-from surehand.workflows.contracts.states import RunState, Waiting
 from surehand.workflows.names import YOUR_NAME
 from surehand.workflows.plan.policy import Requirement
 from tests.cli.starter import Run, Verbs

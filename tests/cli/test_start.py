@@ -17,7 +17,7 @@ from temporalio.client import Client
 
 from surehand.cli.show import KeptRun
 from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.options import move_timeout
+from surehand.workflows.ports import move_timeout
 from tests.cli.starter import REFUND, ROOT, Ended, Run, Starter, Verbs
 from tests.cli.terminal import Terminal
 from tests.shop_process import ShopProcess

@@ -20,7 +20,7 @@ from surehand.cli.tools import ToolList
 from surehand.process.dev_server import DevServer
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Verdict
-from surehand.workflows.contracts.checkpoint import Checkpoint
+from surehand.workflows.contracts.runs import Checkpoint
 from surehand.workflows.plan.policy import Escalate, Requirement
 from tests.cli.starter import Run, Verbs
 

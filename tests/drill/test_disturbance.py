@@ -29,8 +29,7 @@ from surehand.process.exits import SurehandError
 from surehand.process.settings import client_settings
 from surehand.workflows.contracts.steering import Interrupt, InterruptKind
 from surehand.workflows.contracts.tools import Effect, Recovery
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.plan import Durability, Plan
 from surehand.workflows.plan.policy import combine
 from tests.cli.starter import ROOT
 from tests.pairwise import Case, pairwise

@@ -27,10 +27,9 @@ from surehand.drill.report import (
     nearest_rank,
     print_report,
 )
-from surehand.workflows.contracts.effects import EffectView
-from surehand.workflows.contracts.maintenance import NotUndone, Unwound
+from surehand.workflows.contracts.base import RunState, StepState
+from surehand.workflows.contracts.effects import EffectView, NotUndone, Unwound
 from surehand.workflows.contracts.runs import RunResult, StepView
-from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.contracts.tools import MODEL, Effect
 
 READ = DrillTarget(step="order", tool="orders.read", effect=Effect.READ)

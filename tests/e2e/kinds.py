@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.e2e.plans import NEITHER
 from tests.e2e.runs import Run
 from tests.e2e.stage import SHOP_TOOLS, Stage

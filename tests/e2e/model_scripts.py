@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.plans import FULL
 

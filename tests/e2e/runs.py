@@ -18,10 +18,9 @@ from temporalio.service import RPCError
 
 from surehand.client.connection import every_event
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, Verdict
-from surehand.workflows.contracts.base import Acknowledged, ChainHead
+from surehand.workflows.contracts.base import Acknowledged, ChainHead, RunState
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun
 from surehand.workflows.plan.plan import Plan
 

@@ -53,10 +53,9 @@ from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.runs import Linked, RunResult, StartRun
 from surehand.workflows.identity import DEFAULT_TENANT, run_id_for, tenant_of_run
 from surehand.workflows.names import WORKFLOW
-from surehand.workflows.options import move_timeout
 from surehand.workflows.payload_codec import data_converter
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.plan import Durability, Plan
+from surehand.workflows.ports import move_timeout
 from tests.e2e.runs import Run, until
 from tests.shop_process import ShopProcess
 from tests.worker_process import ROOT, WorkerProcess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from surehand.workflows.contracts.maintenance import Reconciled, ReconcileLedger, UnwindRun, Unwound
+from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, UnwindRun, Unwound
 from surehand.workflows.identity import unwind_id
 from surehand.workflows.maintenance import Reconcile, Unwind
 from surehand.workflows.plan.plan import Plan

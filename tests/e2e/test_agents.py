@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import reset_before
 from tests.e2e.messages import answered

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.e2e.plans import mail_step, plan
 from tests.e2e.runs import states, step
 from tests.e2e.stage import Stage

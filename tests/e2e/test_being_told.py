@@ -12,7 +12,7 @@ import pytest
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import notifications
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.identity import run_id_for
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import example_plan

@@ -12,10 +12,10 @@ from temporalio.exceptions import ApplicationError, CancelledError
 from surehand.activities import maintenance
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.workflows.contracts import maintenance as maintenance_contracts
-from surehand.workflows.contracts.maintenance import CarriedUnwinding, Unwound
+from surehand.workflows.contracts import effects as maintenance_contracts
+from surehand.workflows.contracts.base import RunState
+from surehand.workflows.contracts.effects import CarriedUnwinding, Unwound
 from surehand.workflows.contracts.runs import RunResult, RunView
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import unwind_id
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import executions, reset_before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.steering import CancelMode, PauseRun, ResumeRun, Verb
 from tests.e2e.executions import inside
 from tests.e2e.messages import answered, refusal, told

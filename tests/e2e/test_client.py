@@ -21,7 +21,7 @@ from surehand.workflows.contracts.approvals import (
     Verdict,
     VerdictCode,
 )
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e import plugins, runs
 from tests.e2e.runs import EXAMPLES, example_plan, until

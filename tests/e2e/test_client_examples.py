@@ -15,7 +15,7 @@ import pytest
 
 import surehand
 from surehand import Client, Pending, Run, SeenRequest
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.docstrings import OF_A_RUN, play, public_names
 from tests.e2e.plans import NEITHER
 from tests.e2e.runs import EXAMPLES, until

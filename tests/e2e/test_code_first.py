@@ -15,8 +15,8 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 from surehand.cli.runs import outputs_before
 from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import Amend, StartRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.names import OPEN_ITEMS, RUN_STATE, TENANT

@@ -10,8 +10,8 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from surehand.client.messages import new_token, read_token
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import TopUp
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.e2e.executions import executions, reset_before

@@ -8,9 +8,8 @@ import pytest
 
 from surehand.cli.runs import outputs_before
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.checkpoint import Checkpoint
-from surehand.workflows.contracts.runs import Amend, Linked, RunView, TopUp
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
+from surehand.workflows.contracts.runs import Amend, Checkpoint, Linked, RunView, TopUp
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
 from tests.e2e.interceptors import Pause
 from tests.e2e.messages import answered, event, refusal, told

@@ -16,8 +16,8 @@ import pytest
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.plan.durability import Durability
+from surehand.workflows.contracts.base import RunState
+from surehand.workflows.plan.plan import Durability
 from tests.e2e.kinds import (
     CERTAIN,
     DEDUPES,

@@ -13,13 +13,13 @@ from temporalio.common import RawValue
 
 from surehand.client.messages import claims_for, sign
 from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict, VerdictCode
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.identity import DEFAULT_TENANT, approval_id, params_hash
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.state.run_state import LONGEST_SIGNAL_NAME, MOST_REFUSED_SIGNALS
-from surehand.workflows.steps import approval
+from surehand.workflows.run import questions
+from surehand.workflows.run.run_data import LONGEST_SIGNAL_NAME, MOST_REFUSED_SIGNALS
 from tests.e2e.interceptors import Failing, Pause
 from tests.e2e.messages import event, told
 from tests.e2e.plans import plan, refund_step
@@ -216,7 +216,7 @@ async def test_no_payload_blocks_the_gate(stage: Stage, order_id: str) -> None:
 async def test_a_request_that_ends_at_once_and_is_asked_again_does_not_fill_the_history(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approval, "MOST_UNANSWERED", 3)
+    monkeypatch.setattr(questions, "MOST_UNANSWERED", 3)
     plan = example_plan("refund.yaml", order_id=order_id).model_dump(mode="json")
     plan["defaults"]["approval"] = {"expires_in": "1ms", "on_expiry": "ask_again"}
     async with stage.worker_here(tool_modules="tests.variants.refund_ungated"):

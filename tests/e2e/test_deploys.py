@@ -14,7 +14,7 @@ from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionR
 from temporalio.client import Client
 from temporalio.worker import ExecuteActivityInput
 
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import inside as child_of
 from tests.e2e.interceptors import Between, Execute

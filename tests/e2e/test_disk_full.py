@@ -7,7 +7,7 @@ import resource
 import pytest
 from sqlalchemy import make_url
 
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.e2e.kinds import one_of_each
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage

@@ -10,7 +10,7 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ExecuteActivityInput
 
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import reset_to
 from tests.e2e.interceptors import Between, Execute, Pause

@@ -16,8 +16,7 @@ from surehand.activities.ledger.core.tables import drafts
 from surehand.activities.ledger.history.reads import artifacts_of
 from surehand.activities.ledger.history.recordings import rebuild_checkpoint
 from surehand.client.outcome import StreamedText, call_progress
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.values import Artifact
+from surehand.workflows.contracts.base import Artifact, RunState
 from surehand.workflows.plan.plan import Plan
 from tests.cli.starter import Starter
 from tests.e2e.runs import Run, step, until

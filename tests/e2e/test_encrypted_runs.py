@@ -19,7 +19,7 @@ from surehand.client.connection import Connection
 from surehand.process.connect import find_target
 from surehand.process.dev_server import DevServer
 from surehand.process.settings import client_settings
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.names import WORKFLOW
 from tests.conftest import KEYS
 from tests.e2e.runs import Run, decision_on, example_plan, until

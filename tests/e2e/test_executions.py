@@ -17,9 +17,9 @@ from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.runs import outputs_before
 from surehand.process.exits import WrongUse
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import Linked
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Plan
 from tests import freezing_worker
 from tests.e2e.executions import inside, reset_before

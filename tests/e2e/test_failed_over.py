@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.conftest import missing
 from tests.e2e.runs import example_plan, until
 from tests.e2e.stage import Stage

@@ -12,8 +12,8 @@ from surehand.activities.ledger.approvals.standing import Standing
 from surehand.activities.ledger.history.audit import unverified_approvers
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import Linked
-from surehand.workflows.contracts.states import RunState
 from tests.e2e.executions import inside, reset_before
 from tests.e2e.interceptors import Pause
 from tests.e2e.messages import answered

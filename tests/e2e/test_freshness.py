@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from surehand.workflows.contracts.approvals import ApprovalRequest, VerdictCode
-from surehand.workflows.contracts.states import RunState, StepState
+from surehand.workflows.contracts.base import RunState, StepState
 from surehand.workflows.contracts.steering import AnswerInterrupts, PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.messages import told

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from surehand.workflows.contracts.approvals import ApprovalRequest, Verdict
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.identity import approval_id
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on, example_plan

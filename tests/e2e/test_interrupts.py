@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import RunState
 from tests.e2e.interceptors import Pause
 from tests.e2e.messages import answered
 from tests.e2e.plans import plan, refund_step

@@ -12,10 +12,10 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from surehand.activities.ledger.effects.resolve import settle
 from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.base import RunState, Waiting
 from surehand.workflows.contracts.effects import Resolution
-from surehand.workflows.contracts.states import RunState, Waiting
-from surehand.workflows.options import CALL_MARGIN
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.ports import CALL_MARGIN
 from tests.e2e.plans import NEITHER
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
 from tests.e2e.stage import Stage

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
+from surehand.workflows.contracts.base import RunState, StepState
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import executions
 from tests.e2e.messages import answered

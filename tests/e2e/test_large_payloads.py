@@ -17,12 +17,11 @@ from temporalio.common import RawValue
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.effects import prepare
 from surehand.process.blobs import Blobs
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.canonical_json import canonical_json
+from surehand.workflows.contracts.base import Artifact, RunState, as_artifact
 from surehand.workflows.contracts.steering import Verb
-from surehand.workflows.contracts.values import Artifact, as_artifact
-from surehand.workflows.identity import canonical_json
 from surehand.workflows.payload_codec import ENCODING, data_converter, payloads_of
-from surehand.workflows.run import completion
+from surehand.workflows.run import run_core
 from tests.e2e.executions import executions
 from tests.e2e.messages import event, told
 from tests.e2e.model_scripts import MODEL, asked, call, driven, finish, said
@@ -118,8 +117,8 @@ def done(result: Any) -> list[str]:
 async def test_a_run_whose_history_is_full_fails_and_undoes_what_it_has_done(
     stage: Stage, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completion, "MOST_CARRIED", 10)
-    monkeypatch.setattr(completion, "MOST_AT_ALL", 200)
+    monkeypatch.setattr(run_core, "MOST_CARRIED", 10)
+    monkeypatch.setattr(run_core, "MOST_AT_ALL", 200)
     steps = plan(refund_step(order_id), pages(), input=numbers())
     async with stage.worker_here(**PAGES):
         run = await stage.start(steps, continue_after=SOON)

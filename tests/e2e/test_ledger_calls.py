@@ -18,8 +18,8 @@ from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.history.reads import knows_run
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.audit import history_heads
-from surehand.workflows.contracts.checkpoint import Checkpoint
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
+from surehand.workflows.contracts.runs import Checkpoint
 from surehand.workflows.contracts.steering import AnswerInterrupts, CancelRun, Verb
 from tests.e2e.executions import called, inside
 from tests.e2e.interceptors import Between, Execute, Pause

@@ -12,8 +12,8 @@ import pytest
 from surehand.activities.ledger.core.store import RunNotFound
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.watchdog import EXIT_CODE
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import Amend
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.executions import executions

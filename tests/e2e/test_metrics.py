@@ -21,7 +21,7 @@ from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from surehand.activities.ledger.history.stats import StatsScope, stats
 from surehand.activities.ledger.retention import hiding
 from surehand.process.children import clean_environment
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.docs.test_alerts import metrics_asked_for, whole
 from tests.e2e.executions import inside

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Budget, Plan
 from tests.e2e.executions import reset_before
 from tests.e2e.model_scripts import ALL, MODEL, asked, call, driven, finish, refund, said

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surehand.activities.worker.watchdog import EXIT_CODE
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.kinds import one_of_each
 from tests.e2e.runs import Run, example_plan, step

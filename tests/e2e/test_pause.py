@@ -14,7 +14,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.messages import new_token, read_token
 from surehand.client.outcome import call_progress
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.steering import PauseRun, ReissueToken, ResumeRun, Verb, Way
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.plan import Plan

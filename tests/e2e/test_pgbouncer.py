@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 from surehand.activities.ledger.core.engine import as_url, make_engine
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import effects
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.conftest import missing
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS, one_of_each
 from tests.e2e.runs import example_plan

@@ -16,12 +16,13 @@ from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.messages import claims_for, sign
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun
 from surehand.workflows.contracts.tools import Batch, ToolCall
-from surehand.workflows.identity import DEFAULT_TENANT, digest, params_hash
+from surehand.workflows.identity import DEFAULT_TENANT, params_hash
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Between, Execute, Pause
 from tests.e2e.plans import FULL, LESS, plan

@@ -13,10 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from surehand.workflows.contracts.base import Message
-from surehand.workflows.contracts.checkpoint import Checkpoint
-from surehand.workflows.contracts.runs import Amend, OutsideEvent, TopUp
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import Message, RunState
+from surehand.workflows.contracts.runs import Amend, Checkpoint, OutsideEvent, TopUp
 from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
     CancelMode,
@@ -25,7 +23,7 @@ from surehand.workflows.contracts.steering import (
     ResumeRun,
     Verb,
 )
-from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Durability
 from tests.e2e.messages import answered, event, told
 from tests.e2e.plans import plan, refund_step
 from tests.e2e.runs import Run, decision_on, step, until

@@ -14,8 +14,8 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunResult, StartRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import PauseRun, ResumeRun, Verb
 from surehand.workflows.names import WORKFLOW
 from surehand.workflows.plan.plan import Plan

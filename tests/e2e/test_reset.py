@@ -17,7 +17,7 @@ from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.steps.acting import Holding
 from surehand.activities.runs import stop_child_runs
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.steering import CancelMode
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.plan import Plan

@@ -15,7 +15,7 @@ import yaml
 from sqlalchemy import make_url
 
 from surehand.activities.ledger.history.reads import effects_of
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.cli.office import LedgerOffice
 from tests.cli.starter import Starter

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from surehand.activities import runs
 from surehand.activities.ledger.effects import run_tree
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.e2e.executions import called, inside
 from tests.e2e.papers import FAILS, TOOLS, WAITS, files, paper, told
 from tests.e2e.plans import child, plan

@@ -11,8 +11,8 @@ from temporalio.exceptions import ChildWorkflowError
 from temporalio.worker import Worker
 
 from surehand.client.messages import signed_start
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import Parent, StartRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import WORKFLOW
 from tests.e2e.executions import inside, reset_before
 from tests.e2e.papers import TOOLS, WAITS, paper, told, which

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.messages import answered
 from tests.e2e.runs import decision_on, example_plan, states, step, until

@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from surehand.process.dev_server import DevServer
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.conftest import missing
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS
 from tests.e2e.runs import Run, decision_on, example_plan

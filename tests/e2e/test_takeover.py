@@ -13,8 +13,8 @@ from temporalio.api.failure.v1 import Failure
 from surehand.activities.worker import watchdog
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.connection import every_event
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.contracts.base import RunState
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Plan
 from tests import freezing_worker
 from tests.e2e.kinds import DEDUPES, LOOKUP, SHOPS, one_of_each

@@ -29,9 +29,9 @@ from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import effects, runs
 from surehand.activities.worker import rounds
 from surehand.activities.worker.rounds import learn
-from surehand.workflows.contracts.maintenance import ReconcileLedger, UnwindRun
+from surehand.workflows.contracts.base import RunState
+from surehand.workflows.contracts.effects import ReconcileLedger, UnwindRun
 from surehand.workflows.contracts.runs import StartRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.names import RECONCILE, SEARCH_ATTRIBUTES, TENANT, UNWIND, WORKFLOW
 from surehand.workflows.plan.plan import Plan
 from tests.cli.starter import Ended, Starter

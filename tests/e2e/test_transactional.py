@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import step
 from tests.e2e.stage import Stage

@@ -11,8 +11,8 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import CrashPoint
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import Amend
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import AnswerInterrupts, PauseRun, ResumeRun, Verb
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.line import Line

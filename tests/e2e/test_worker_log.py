@@ -24,7 +24,7 @@ from surehand.process.connect import load_plugins
 from surehand.process.dev_server import DevServer, free_ports
 from surehand.process.exits import WrongUse
 from surehand.worker import workflow_runner
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.maintenance import Ping
 from surehand.workflows.plan.plan import Plan
 from tests.conftest import missing

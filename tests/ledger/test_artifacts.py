@@ -25,8 +25,8 @@ from surehand.activities.tools.call_reports import Draft
 from surehand.activities.tools.failures import Transient
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
-from surehand.workflows.contracts.values import Artifact, as_artifact
-from surehand.workflows.identity import digest
+from surehand.workflows.canonical_json import digest
+from surehand.workflows.contracts.base import Artifact, as_artifact
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for, time_passes
 from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, STEP, Scene
 

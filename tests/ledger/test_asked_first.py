@@ -24,6 +24,7 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.attempt import Attempt
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -31,7 +32,6 @@ from surehand.workflows.contracts.effects import (
     ResolutionOutcome,
 )
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
 from tests.ledger.attempts import Payment, Provider
 from tests.ledger.scene import (
     AT_ONCE,

@@ -26,8 +26,7 @@ from surehand.activities.tools.tool import Dedupes, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
-from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.maintenance import Reconciled
+from surehand.workflows.contracts.effects import Reconciled, Resolution, ResolutionOutcome
 from tests.ledger.attempts import Payment
 from tests.ledger.rows import change
 from tests.ledger.scene import LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, TIMEOUT, Scene

@@ -29,8 +29,8 @@ from surehand.activities.ledger.steps.entries import (
     entry_id_for,
 )
 from surehand.client.messages import claims_for, sign
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome
-from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger import rows
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person

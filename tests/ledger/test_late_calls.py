@@ -40,7 +40,7 @@ from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process import clock as own_clock
 from surehand.workflows.contracts.tools import Recovery, ToolCall
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for
 from tests.ledger.scene import (
     LEASE,

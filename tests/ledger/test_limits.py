@@ -21,7 +21,7 @@ from surehand.activities.tools.failures import RateLimited, Retries
 from surehand.activities.tools.tool import Found, NotFound, Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, tool
 from surehand.workflows.contracts.tools import Recovery
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 from tests.ledger.attempts import Payment, Provider, effect_call, request_for
 from tests.ledger.rows import change
 from tests.ledger.scene import LEASE, LEASE_OVER, NOW, OTHER_RUN, RUN, SETTLE, TIMEOUT, Scene

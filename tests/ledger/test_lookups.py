@@ -32,7 +32,7 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.effects import Resolution
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for, time_passes
 from tests.ledger.scene import (
     AT_ONCE,

@@ -23,9 +23,9 @@ from surehand.activities.ledger.core.tables import (
 from surehand.activities.ledger.effects import compensations
 from surehand.activities.ledger.history.recordings import OpenItems, find_open_items
 from surehand.activities.ledger.runs import lifecycle
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
 from tests.ledger import rows
 from tests.ledger.rows import COMMITTED
 from tests.ledger.scene import RUN, Scene

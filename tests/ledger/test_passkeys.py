@@ -19,8 +19,8 @@ from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
 from surehand.client.messages import claims_for
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance, Decision, DecisionOutcome, Verdict
-from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, passkey_of, person
 from tests.ledger.scene import OTHER_RUN, RUN, Scene

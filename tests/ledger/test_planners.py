@@ -18,6 +18,7 @@ from surehand.activities.ledger.core.tables import runs
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Committed
 from surehand.workflows.contracts.approvals import DecisionOutcome
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import (
     Amend,
@@ -28,7 +29,6 @@ from surehand.workflows.contracts.runs import (
     Parent,
     TopUp,
 )
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
     CancelRun,

@@ -22,10 +22,9 @@ from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps import artifacts
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed
+from surehand.workflows.contracts.base import Artifact, RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.values import Artifact
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.ledger import statements
 from tests.ledger.grown import grow

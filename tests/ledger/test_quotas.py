@@ -33,9 +33,8 @@ from surehand.activities.ledger.quotas import (
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimResult
+from surehand.workflows.contracts.base import Quota, QuotaWait, RunState, Usage
 from surehand.workflows.contracts.runs import CloseRun, Parent
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.values import Quota, QuotaWait, Usage
 from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.people import administration, person
 from tests.ledger.quotas import limited

@@ -19,10 +19,9 @@ from surehand.activities.tools.tool import Found, No, NotFound, Partial, Tool, T
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.base import ForeignContent, RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.contracts.values import ForeignContent
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for, time_passes
 from tests.ledger.scene import AT_ONCE, LEASE, OTHER_RUN, RUN, SETTLE, STEP, Scene
 

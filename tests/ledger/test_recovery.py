@@ -25,11 +25,10 @@ from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Asked, Claimed, Committed, Doubtful
 from surehand.activities.tools.tool import Dedupes, Found, Tool
+from surehand.workflows.contracts.base import RunState, StepState, as_artifact
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun, OpenRun, Parent, StartRun
-from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.contracts.tools import Recovery
-from surehand.workflows.contracts.values import as_artifact
 from surehand.workflows.identity import child_run_id
 from surehand.workflows.plan.plan import Plan
 from tests.ledger.attempts import Payment, Provider, effect_call, last_of, request_for

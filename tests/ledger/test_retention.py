@@ -62,8 +62,8 @@ from surehand.client.messages import new_key
 from surehand.process.blobs import Collected, collect_unreferred
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import CloseRun, Linked, Parent
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.payload_codec import payloads_of

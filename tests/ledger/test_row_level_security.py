@@ -19,8 +19,8 @@ from surehand.activities.ledger.runs.tenant_cell import add_tenant
 from surehand.activities.ledger.steps import artifacts, drafts
 from surehand.process.ciphers import Wrapped
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import CancelRun
 from tests.ledger.databases import Database
 from tests.ledger.people import SOMEBODYS_KEY, administration, person

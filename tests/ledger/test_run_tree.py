@@ -15,10 +15,10 @@ from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Asked, Barred, Claimed, Committed, Entry
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun, Linked, Parent
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.state.records import Saga
+from surehand.workflows.run.run_records import Saga
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 
 pytestmark = pytest.mark.guarantee("G4")
@@ -390,7 +390,7 @@ def completes(scene: Scene, saga: Saga, newest: int = 10) -> bool:
     """Have a run complete that knows this of what it has done; returns whether it has."""
     before = scene.rows(runs), scene.events(RUN)
     with scene.tx(timedelta(seconds=5)) as tx:
-        state, standing = RunState.COMPLETED, saga.standing()
+        state, standing = RunState.COMPLETED, saga.standing_digest()
         asked = CloseRun(tenant=tx.tenant, run_id=RUN, state=state, standing=standing)
         closed = lifecycle.close_run(tx, asked, "first", newest=newest)
     if closed is None:
@@ -401,9 +401,9 @@ def completes(scene: Scene, saga: Saga, newest: int = 10) -> bool:
 def knowing(*effects_: tuple[str, str], children: tuple[str, ...] = ()) -> Saga:
     saga = Saga()
     for step_id, entry_id in effects_:
-        saga.committed(step_id, entry_id)
+        saga.note_commit(step_id, entry_id)
     for child in children:
-        saga.ended("pay", child, completed=True)
+        saga.note_child_end("pay", child, completed=True)
     return saga
 
 

@@ -41,9 +41,9 @@ from surehand.activities.maintenance import _close
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.runs import CloseRun, OpenRun
-from surehand.workflows.contracts.states import RunState
 from tests.ledger.scene import LEASE, LEASE_OVER, OTHER_RUN, RUN, SETTLED, STEP, Scene
 
 

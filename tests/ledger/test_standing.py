@@ -21,8 +21,8 @@ from surehand.activities.ledger.history.audit import (
 from surehand.activities.ledger.runs import lifecycle
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger import people
 from tests.ledger.people import key_of, person

@@ -28,8 +28,7 @@ from surehand.workflows.contracts.approvals import (
     Verdict,
 )
 from surehand.workflows.contracts.runs import Linked, Parent, StartRun
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.plan import Durability, Plan
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import ADMINISTRATOR, administration, granted, key_of, person
 from tests.ledger.scene import STEP, Scene

@@ -27,7 +27,7 @@ from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.process import clock
-from surehand.workflows.options import LEDGER_TIMEOUT
+from surehand.workflows.ports import LEDGER_TIMEOUT
 from tests.ledger.attempts import Payment, Provider, request_for
 from tests.ledger.scene import LARGEST_INLINE, Scene
 

@@ -15,7 +15,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.e2e.runs import example_plan
 from tests.e2e.stage import Stage
 from tests.ledger_databases import DATABASES

@@ -17,6 +17,7 @@ from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.runs import steering
 from surehand.activities.ledger.runs.steering import SteeringVerdict
 from surehand.client.messages import ResumeToken, fresh_claims, new_token, read_token, sign
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance, Claims, DecisionClaims, SteeringClaims
 from surehand.workflows.contracts.runs import Parent
 from surehand.workflows.contracts.steering import (
@@ -30,7 +31,7 @@ from surehand.workflows.contracts.steering import (
     SteeringCode,
     Verb,
 )
-from surehand.workflows.identity import child_run_id, digest
+from surehand.workflows.identity import child_run_id
 from tests.ledger.people import ADMINISTRATOR, administration, key_of, person, revoked
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 

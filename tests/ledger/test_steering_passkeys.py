@@ -13,10 +13,10 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import steerings
 from surehand.activities.ledger.people import principals
 from surehand.client.messages import fresh_claims
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.steering import AnswerInterrupts, CancelRun, Steering, Verb
-from surehand.workflows.identity import digest
 from tests.ledger.people import ADMINISTRATOR, administration, passkey_of, person
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 from tests.ledger.test_passkeys import asked, refused

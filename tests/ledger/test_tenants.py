@@ -38,10 +38,9 @@ from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, C
 from surehand.cli import maintenance
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import Assurance, Decision, VerifyDecision
-from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.base import ChainHead, RunState
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.people import administration
 from tests.ledger.scene import LEASE, NOW, RUN, Scene

@@ -20,7 +20,7 @@ from surehand.activities.ledger.history.run_display import read_approval, read_p
 from surehand.activities.ledger.retention.hiding import Policy
 from surehand.activities.ledger.steps import foreign
 from surehand.workflows.contracts.approvals import DecisionOutcome
-from surehand.workflows.contracts.values import ForeignContent
+from surehand.workflows.contracts.base import ForeignContent
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import administration
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene

@@ -10,7 +10,7 @@ import pytest
 
 from surehand.activities.mcp.calls import ask_servers, write_pins
 from surehand.activities.mcp.server_file import McpLookup, read_file
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.conftest import missing
 from tests.docs.pages import DOCS, blocks

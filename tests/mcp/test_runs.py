@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import AnswerInterrupts, ResumeRun, Verb, Way
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.messages import told

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import steerings
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from tests.cli.starter import Starter, Verbs
 from tests.e2e.stage import Stage
 from tests.mcp.assistant import TOKEN, Assistant, Served, kinds

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from surehand.activities.mcp.calls import ask_servers, write_pins
 from surehand.activities.mcp.server_file import read_file
-from surehand.workflows.contracts.states import RunState
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.runs import Run, decision_on, example_plan, step
 from tests.e2e.stage import Stage

@@ -35,7 +35,7 @@ from surehand.workflows.contracts.approvals import (
     VerdictReached,
     VerifyDecision,
 )
-from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.base import ChainHead, RunState
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -51,7 +51,6 @@ from surehand.workflows.contracts.effects import (
     SettleIntervention,
 )
 from surehand.workflows.contracts.runs import CloseRun, OpenRun, RunClosed, RunOpened
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.contracts.steering import Steer, Steered, SteeringCode
 from surehand.workflows.contracts.tools import (
     AnsweredNo,
@@ -68,8 +67,8 @@ from surehand.workflows.contracts.tools import (
     ToolReport,
     ToolSpec,
 )
-from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import approval_id, params_hash, standing_digest
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.policy import combine
 from tests.property.scenarios import PlannedStep, Scenario
 

@@ -11,9 +11,9 @@ from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
 from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.contracts.states import RunState
 from surehand.workflows.identity import approval_id, params_hash
 from tests.e2e.executions import reset_to
 from tests.e2e.runs import PATIENCE_S, until

@@ -18,8 +18,8 @@ from temporalio.worker import Worker
 
 from surehand.worker import workflow_runner
 from surehand.workflows.contracts.approvals import ApprovalState
+from surehand.workflows.contracts.base import ENDED, RunState, StepState
 from surehand.workflows.contracts.runs import RunResult, RunView, StartRun
-from surehand.workflows.contracts.states import ENDED, RunState, StepState
 from surehand.workflows.names import WORKFLOW
 from surehand.workflows.run.agent_run import AgentRun
 from tests.e2e.runs import PATIENCE_S
@@ -155,7 +155,7 @@ async def test_a_run_that_continues_as_new_after_every_step_ends_as_one_that_doe
     model_stage: ModelStage, monkeypatch: pytest.MonkeyPatch, scenario: Scenario
 ) -> None:
     # Given a run that is due whenever anything has happened
-    monkeypatch.setattr("surehand.workflows.run.completion.LEAST_EVENTS", 1)
+    monkeypatch.setattr("surehand.workflows.run.run_core.LEAST_EVENTS", 1)
     plain, expected = await model_stage.play(scenario)
     world, result = await model_stage.play(scenario, continue_after=1)
     note(f"asked for: {world.log}; ended as {result.state}: {result.error}")

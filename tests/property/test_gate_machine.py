@@ -47,6 +47,7 @@ from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.client.messages import claims_for, sign, signed_start
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
     ApprovalClosed,
@@ -60,7 +61,7 @@ from surehand.workflows.contracts.approvals import (
 )
 from surehand.workflows.contracts.runs import OpenRun, StartRun
 from surehand.workflows.contracts.tools import Batch, ToolCall
-from surehand.workflows.identity import approval_id, digest, params_hash
+from surehand.workflows.identity import approval_id, params_hash
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
 from tests.ledger_databases import OWNER

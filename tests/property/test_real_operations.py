@@ -23,12 +23,11 @@ from surehand.drill.consistency import RunTree
 from surehand.drill.disturb import reset_run
 from surehand.drill.report import Operation
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.maintenance import Unwound
+from surehand.workflows.contracts.base import ENDED
+from surehand.workflows.contracts.effects import Unwound
 from surehand.workflows.contracts.runs import RunResult, RunView
-from surehand.workflows.contracts.states import ENDED
 from surehand.workflows.contracts.steering import AnswerInterrupts
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.plan import Durability, Plan
 from tests.e2e.runs import Run
 from tests.e2e.stage import Stage
 from tests.e2e.stopped_runs import unwind

@@ -14,10 +14,9 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from surehand.activities.worker.crash_points import Crash, CrashPoint
+from surehand.workflows.contracts.base import ENDED, RunState
 from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.states import ENDED, RunState
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.plan import Durability, Plan
 from tests.e2e.runs import Run, decision_on
 from tests.e2e.stage import Stage
 from tests.property.search import search

@@ -28,12 +28,14 @@ from surehand.activities.tools.call_reports import (
 from surehand.activities.tools.tool import LookupAnswer, LookupBy, NotFound, ToolContext
 from surehand.activities.tools.toolbox import WRITE, lookup_warning, tool
 from surehand.activities.worker.attempt import Doing, NobodyWaits, keep_alive
-from surehand.workflows import activity_client, options, ports
-from surehand.workflows.activity_client import MOST_LOCAL, ActivityClient
+from surehand.workflows import ports
+from surehand.workflows import ports as options
 from surehand.workflows.contracts.base import Message
 from surehand.workflows.contracts.tools import ToolSpec
-from surehand.workflows.errors import NON_RETRYABLE
+from surehand.workflows.names import NON_RETRYABLE
 from surehand.workflows.ports import Port
+from surehand.workflows.run import run_core
+from surehand.workflows.run.run_core import MOST_LOCAL, RunCore
 
 WANTED = 2 * MOST_LOCAL + 50
 
@@ -50,9 +52,9 @@ async def test_a_task_has_as_many_local_calls_as_fit(monkeypatch: pytest.MonkeyP
         while not comes_true():
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(activity_client.workflow, "sleep", sleep)
-    monkeypatch.setattr(activity_client.workflow, "wait_condition", wait_condition)
-    client, begun = ActivityClient(cast(Any, None), lambda: None), list[int]()
+    monkeypatch.setattr(run_core.workflow, "sleep", sleep)
+    monkeypatch.setattr(run_core.workflow, "wait_condition", wait_condition)
+    client, begun = RunCore(cast(Any, None)), list[int]()
 
     async def one(number: int) -> None:
         await client._make_room()
@@ -235,23 +237,21 @@ def implementations() -> dict[str, list[Callable[..., Any]]]:
 
 
 IMPLEMENTED = implementations()
+PORTS = [value for value in vars(ports).values() if isinstance(value, Port)]
 
 
 def test_every_port_is_implemented_exactly_once_and_nothing_else_is_an_activity() -> None:
     assert {name: len(found) for name, found in IMPLEMENTED.items()} == {
-        port.name: 1 for port in ports.ALL
+        port.name: 1 for port in PORTS
     }
 
 
 def test_no_two_ports_have_one_name() -> None:
-    declared = [value for value in vars(ports).values() if isinstance(value, Port)]
-
-    assert sorted(port.name for port in declared) == sorted(port.name for port in ports.ALL)
-    assert len({port.name for port in declared}) == len(declared)
+    assert len({port.name for port in PORTS}) == len(PORTS)
 
 
 def test_a_port_says_what_its_implementation_takes_and_returns() -> None:
-    for port in ports.ALL:
+    for port in PORTS:
         (function,) = IMPLEMENTED[port.name]
         hints = typing.get_type_hints(function)
         [parameter] = [name for name in inspect.signature(function).parameters if name != "self"]
@@ -261,7 +261,7 @@ def test_a_port_says_what_its_implementation_takes_and_returns() -> None:
 
 
 def test_what_crosses_a_boundary_is_frozen_and_tolerates_newer_fields() -> None:
-    for message in [message for port in ports.ALL for message in (port.takes, port.returns)]:
+    for message in [message for port in PORTS for message in (port.takes, port.returns)]:
         assert issubclass(message, Message)
         assert message.model_config["frozen"] is True
         assert message.model_config["extra"] == "ignore"
@@ -270,7 +270,7 @@ def test_what_crosses_a_boundary_is_frozen_and_tolerates_newer_fields() -> None:
 def test_the_worker_registers_every_port() -> None:
     source = inspect.getsource(worker.make_worker)
 
-    for port in ports.ALL:
+    for port in PORTS:
         assert f".{port.name}," in source
 
 

@@ -15,8 +15,8 @@ from surehand.cli.approvals_server.pages import MOST_OF_ONE, Followers
 from surehand.cli.approvals_server.runs import MOST_DRAWN, WIDEST_DRAWN, doubted, run_graph
 from surehand.cli.approvals_server.sign_in import MOST_OF_ONE as MOST_SIGN_INS
 from surehand.cli.approvals_server.sign_in import SignIns
+from surehand.workflows.contracts.base import StepState, Waiting
 from surehand.workflows.contracts.runs import StepView
-from surehand.workflows.contracts.states import StepState, Waiting
 from surehand.workflows.plan.plan import Plan
 
 

@@ -12,7 +12,7 @@ import pytest
 from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore, ArtifactUnavailable
 from surehand.activities.ledger.core.store import Ledger, TenantInvalid
 from surehand.process import blobs, files
-from surehand.workflows.contracts.values import ARTIFACT, Artifact
+from surehand.workflows.contracts.base import ARTIFACT, Artifact
 from surehand.workflows.payload_codec import StoreUnavailable
 from tests.ledger.scene import LARGEST_INLINE
 from tests.unit.values import ODD_TENANTS

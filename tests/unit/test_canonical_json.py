@@ -11,15 +11,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from surehand.workflows import identity
-from surehand.workflows.identity import (
-    DEFAULT_TENANT,
+from surehand.workflows.canonical_json import (
     UNSAFE_INTEGER,
     NotCanonical,
-    approval_id,
     canonical_json,
     digest,
-    forward_key,
     has_lost_digits,
+)
+from surehand.workflows.identity import (
+    DEFAULT_TENANT,
+    approval_id,
+    forward_key,
     identity_hash,
     params_hash,
     provider_key,

@@ -21,18 +21,20 @@ from surehand.cli.codec_server.verbs import TokenFile, make_holder, write_line
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import KeyRing, RemoteEncryption, RunEncryption, new_key
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.values import as_pasted, as_unreadable
-from surehand.workflows.encryption import (
+from surehand.workflows.contracts.base import as_pasted, as_unreadable
+from surehand.workflows.payload_codec import (
+    ENCODING,
     ENCODING_KEY,
     ENCRYPTED,
     KEY_ID,
+    LARGEST_SENT,
     PART,
     WORKFLOW_ID,
     KeyUnavailable,
     Part,
     Place,
+    data_converter,
 )
-from surehand.workflows.payload_codec import ENCODING, LARGEST_SENT, data_converter
 
 UI = "http://localhost:8080"
 READER, WRITER, ACME, BOTH = "reader" * 6, "writer" * 6, "acme" * 8, "both" * 8

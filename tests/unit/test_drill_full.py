@@ -11,7 +11,7 @@ import yaml
 
 from surehand.activities.worker.crash_points import READ_POINTS, CrashPoint
 from surehand.drill.report import Operation
-from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan.plan import Durability
 from tests.drill_full import DIFFERS, DONE, INTERRUPTED, FullDrill, Kept
 from tests.drill_selections import (
     AGENT_PLAN,

@@ -30,17 +30,20 @@ from surehand.activities.run_keys import REMEMBERED, LedgerKeys
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import KeyRing, RunEncryption, add_to_file, new_key, read_key_ring
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.values import as_pasted, as_unreadable
-from surehand.workflows.encryption import (
+from surehand.workflows.contracts.base import as_pasted, as_unreadable
+from surehand.workflows.payload_codec import (
+    ENCODING,
     ENCODING_KEY,
     ENCRYPTED,
     KEY_ID,
+    LARGEST,
     PART,
     WORKFLOW_ID,
     KeyUnavailable,
     NotDecrypted,
+    Reference,
+    data_converter,
 )
-from surehand.workflows.payload_codec import ENCODING, LARGEST, Reference, data_converter
 
 MARKER = "iban-DE02120300000000202051"
 VALUE = {"account": MARKER}

@@ -25,7 +25,7 @@ from surehand.activities.tools.failures import (
     Transient,
     retry_after,
 )
-from surehand.workflows.errors import NON_RETRYABLE, ErrorType
+from surehand.workflows.names import NON_RETRYABLE, ErrorType
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -7,13 +7,14 @@ from typing import Any, Final, cast
 
 import pytest
 
+from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import StartRun
-from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import Effect, Recovery, Succeeded, ToolSpec
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.state.run_state import RunData
-from surehand.workflows.steps.rules import Freshness
-from surehand.workflows.steps.runner import read_at
+from surehand.workflows.run.run_changes import Freshness
+from surehand.workflows.run.run_core import RunCore
+from surehand.workflows.run.run_data import RunData
+from surehand.workflows.run.step_runner import read_at
 
 NOW: Final = datetime(2026, 1, 2, tzinfo=UTC)
 WRITE: Final = ToolSpec(
@@ -32,7 +33,7 @@ READ: Final = WRITE.model_copy(
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     """A workflow's clock; there is no workflow here."""
-    monkeypatch.setattr("surehand.workflows.steps.rules.workflow.now", lambda: NOW)
+    monkeypatch.setattr("surehand.workflows.run.run_changes.workflow.now", lambda: NOW)
 
 
 def resumed(state: StepState, *, age: timedelta, started: bool = False, **progress: Any) -> RunData:
@@ -50,7 +51,7 @@ def resumed(state: StepState, *, age: timedelta, started: bool = False, **progre
         data.set_progress("pay", **progress)
     data.facts["price"] = 7
     data.tools = {"price": READ, "pay": WRITE}
-    Freshness(data, cast(Any, None)).look()
+    Freshness(RunCore(data), cast(Any, None)).hold_what_is_stale()
     return data
 
 
@@ -94,5 +95,5 @@ def test_a_write_that_a_human_looks_at_is_not_made_again() -> None:
 def test_a_read_is_as_old_as_it_is_and_not_as_its_report(
     read_ms: int | None, at: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surehand.workflows.steps.runner.workflow.now", lambda: NOW)
+    monkeypatch.setattr("surehand.workflows.run.step_runner.workflow.now", lambda: NOW)
     assert read_at(Succeeded(attempts=1, read_ms=read_ms)) == at

@@ -17,14 +17,14 @@ from surehand.workflows.contracts.approvals import (
     Verdict,
     VerdictCode,
 )
+from surehand.workflows.contracts.base import RunState, StepState
 from surehand.workflows.contracts.effects import OpenIntervention
 from surehand.workflows.contracts.runs import StartRun, StepView
-from surehand.workflows.contracts.states import RunState, StepState
 from surehand.workflows.contracts.steering import Interrupt, InterruptKind, Verb
-from surehand.workflows.deliveries import MOST_ANSWERS, Delivery, Inbox, answer_of
-from surehand.workflows.gate import MOST_HELD, MOST_SETTLED, Gate
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.state.run_state import RunData, StepViews
+from surehand.workflows.run.deliveries import MOST_ANSWERS, Delivery, Inbox, answer_of
+from surehand.workflows.run.run_data import RunData, StepViews
+from surehand.workflows.run.run_records import MOST_HELD, MOST_SETTLED, Gate
 from tests.unit.values import json_values
 
 RUN = "acme/run-1"
@@ -81,7 +81,7 @@ class Decided(Inbox):
         return self.receive(Verb.DECIDE, payload)
 
     def settle(self, gate: Gate, delivery: Delivery, verdict: Verdict) -> None:
-        gate.settle(delivery, verdict)
+        gate.follow_verdict(delivery, verdict)
         self.answer(delivery, answer_of(verdict))
 
     def hold(self, gate: Gate, delivery: Delivery) -> None:
@@ -169,12 +169,12 @@ def test_a_decision_is_early_if_it_names_the_next_request_of_an_unfinished_step_
 def test_a_decision_on_a_known_request_is_not_early(gate: Gate, inbox: Decided) -> None:
     inbox.take(decision())
     for state in ApprovalState:
-        gate.close(ASKED, state)
+        gate.follow_state(ASKED, state)
         assert not gate.is_early(inbox.queue[0], {"refund"})
 
 
 def test_while_a_request_waits_only_the_next_is_early(gate: Gate, inbox: Decided) -> None:
-    gate.ask(request(), ApprovalState.PENDING)
+    gate.note_request(request(), ApprovalState.PENDING)
     for number, early in ((1, False), (2, True), (3, False)):
         inbox.take(decision(f"{RUN}/refund/{number}"))
         assert gate.is_early(inbox.queue.pop(), {"refund"}) is early
@@ -195,7 +195,7 @@ def test_a_held_decision_is_verified_with_its_request(gate: Gate, inbox: Decided
     inbox.hold(gate, second)
     assert inbox.verdicts[first.id].code is VerdictCode.HELD
 
-    inbox.put_back(gate.ask(request(), ApprovalState.PENDING))
+    inbox.put_back(gate.note_request(request(), ApprovalState.PENDING))
 
     assert inbox.queue == [first]
     assert gate.held == [second]
@@ -210,7 +210,7 @@ def test_a_held_decision_counts_under_a_later_number(gate: Gate, inbox: Decided)
     inbox.hold(gate, first)
     inbox.hold(gate, later)
 
-    inbox.put_back(gate.ask(request(f"{RUN}/refund/2"), ApprovalState.PENDING))
+    inbox.put_back(gate.note_request(request(f"{RUN}/refund/2"), ApprovalState.PENDING))
 
     assert (inbox.queue, gate.held) == ([first], [later])
 
@@ -238,14 +238,14 @@ def test_a_run_holds_a_limited_number_of_early_decisions(gate: Gate, inbox: Deci
 
 @pytest.mark.parametrize("state", list(ApprovalState))
 def test_a_request_is_pending_while_its_row_is(gate: Gate, state: ApprovalState) -> None:
-    gate.ask(request(), state)
+    gate.note_request(request(), state)
 
     assert (ASKED in gate.pending) is (state is ApprovalState.PENDING)
     assert gate.states[ASKED] is state
 
 
 def test_an_accepted_decision_settles_its_request(gate: Gate, inbox: Decided) -> None:
-    gate.ask(request(), ApprovalState.PENDING)
+    gate.note_request(request(), ApprovalState.PENDING)
     inbox.take(decision(outcome="reject", reason="too much"))
     delivery = inbox.take_next()
 
@@ -258,7 +258,7 @@ def test_an_accepted_decision_settles_its_request(gate: Gate, inbox: Decided) ->
 
 @pytest.mark.parametrize("code", [VerdictCode.WRONG_HASH, VerdictCode.MALFORMED])
 def test_a_refused_decision_is_remembered(gate: Gate, inbox: Decided, code: VerdictCode) -> None:
-    gate.ask(request(), ApprovalState.PENDING)
+    gate.note_request(request(), ApprovalState.PENDING)
     inbox.take(decision(params_hash="sha256:stale"))
     delivery = inbox.take_next()
 
@@ -271,7 +271,7 @@ def test_a_refused_decision_is_remembered(gate: Gate, inbox: Decided, code: Verd
 
 
 def test_the_run_follows_the_row_of_a_later_decision(gate: Gate, inbox: Decided) -> None:
-    gate.ask(request(), ApprovalState.PENDING)
+    gate.note_request(request(), ApprovalState.PENDING)
     inbox.take(decision())
     delivery = inbox.take_next()
 
@@ -299,7 +299,7 @@ def test_a_decision_that_is_sent_again_is_no_second_one(gate: Gate, inbox: Decid
     early = inbox.take_next()
     inbox.hold(gate, early)
     assert inbox.take(decision()) == first  # held
-    inbox.put_back(gate.ask(request(), ApprovalState.PENDING))
+    inbox.put_back(gate.note_request(request(), ApprovalState.PENDING))
     inbox.settle(
         gate, inbox.take_next(), verdict(early, VerdictCode.ACCEPTED, ApprovalState.APPROVED)
     )
@@ -346,8 +346,8 @@ def test_a_decision_whose_verdict_is_forgotten_is_judged_anew(gate: Gate, inbox:
 
 def test_requests_of_a_step_are_numbered_from_one(gate: Gate) -> None:
     assert gate.next_number("refund") == 1
-    gate.ask(request(), ApprovalState.EXPIRED)
-    gate.ask(request(f"{RUN}/refund-2/1"), ApprovalState.PENDING)
+    gate.note_request(request(), ApprovalState.EXPIRED)
+    gate.note_request(request(f"{RUN}/refund-2/1"), ApprovalState.PENDING)
 
     assert gate.next_number("refund") == 2
     assert gate.next_number("refund-2") == 2
@@ -355,9 +355,9 @@ def test_requests_of_a_step_are_numbered_from_one(gate: Gate) -> None:
 
 
 def test_a_request_under_a_later_number_is_followed_by_the_one_after_it(gate: Gate) -> None:
-    gate.ask(request(f"{RUN}/refund/3"), ApprovalState.EXPIRED)
+    gate.note_request(request(f"{RUN}/refund/3"), ApprovalState.EXPIRED)
     assert gate.next_number("refund") == 4
-    gate.ask(request(f"{RUN}/refund/2"), ApprovalState.VOID)
+    gate.note_request(request(f"{RUN}/refund/2"), ApprovalState.VOID)
 
     assert gate.next_number("refund") == 4
 
@@ -389,13 +389,13 @@ def test_a_decision_says_who_and_what_in_full() -> None:
 def test_a_settled_request_keeps_who_decided_it(gate: Gate, inbox: Decided) -> None:
     asked = [f"{RUN}/refund/{number}" for number in (1, 2, 3)]
     for name in asked:
-        gate.ask(request(name), ApprovalState.PENDING)
+        gate.note_request(request(name), ApprovalState.PENDING)
     said = {ApprovalState.APPROVED: "approve", ApprovalState.REJECTED: "reject"}
     for name, (state, outcome) in zip(asked, said.items(), strict=False):
         inbox.take(decision(name, outcome=outcome, approver="bob", reason="looked"))
         delivery = inbox.queue.pop()
         inbox.settle(gate, delivery, verdict(delivery, VerdictCode.ACCEPTED, state))
-    gate.close(asked[2], ApprovalState.EXPIRED)
+    gate.follow_state(asked[2], ApprovalState.EXPIRED)
 
     seen = [(one.state, one.decided_by, one.reason) for one in gate.settled_views()]
     assert seen == [
@@ -409,8 +409,8 @@ def test_a_settled_request_keeps_who_decided_it(gate: Gate, inbox: Decided) -> N
 def test_only_the_newest_settled_requests_are_remembered(gate: Gate) -> None:
     for number in range(MOST_SETTLED + 2):
         name = f"{RUN}/refund/{number + 1}"
-        gate.ask(request(name), ApprovalState.PENDING)
-        gate.close(name, ApprovalState.EXPIRED)
+        gate.note_request(request(name), ApprovalState.PENDING)
+        gate.follow_state(name, ApprovalState.EXPIRED)
 
     remembered = [one.request.approval_id for one in gate.settled_views()]
     assert remembered[0] == f"{RUN}/refund/3"

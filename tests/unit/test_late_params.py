@@ -9,6 +9,14 @@ from typing import Any, Final
 import pytest
 
 from surehand.client.run import missed_without_receipt
+from surehand.workflows.contracts.base import (
+    ARTIFACT,
+    Artifact,
+    RunState,
+    StepState,
+    Waiting,
+    as_artifact,
+)
 from surehand.workflows.contracts.runs import (
     RunResult,
     RunView,
@@ -17,15 +25,13 @@ from surehand.workflows.contracts.runs import (
     cut_to_fit,
     is_cut,
 )
-from surehand.workflows.contracts.states import RunState, StepState, Waiting
 from surehand.workflows.contracts.steering import ResumeRun
-from surehand.workflows.contracts.values import ARTIFACT, Artifact, as_artifact
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.references import ReferenceUnresolved, resolve
-from surehand.workflows.state.records import StepFailed
-from surehand.workflows.state.run_state import RunData
-from surehand.workflows.steps.rules import fill_in, resolve_inline
-from surehand.workflows.steps.scheduler import Scheduler
+from surehand.workflows.run.run_data import RunData
+from surehand.workflows.run.run_records import StepFailed
+from surehand.workflows.run.step_rules import fill_in, resolve_inline
+from surehand.workflows.run.step_scheduler import Scheduler
 
 KEPT = Artifact(sha256="a" * 64, uri="t/sha256/aa/" + "a" * 64, bytes=9000)
 CONTENT = {"lines": [{"sku": "a-1"}, {"sku": "b-2"}], "text": "${order.id} and $${x}"}
@@ -155,7 +161,7 @@ def tried_again(*failures: tuple[dict[str, Any] | None, bool]) -> dict[str, Any]
         if edited is not None:
             scheduler._data.of_step("pay").edited = edited
         failed = StepFailed("no answer", unsettled=unsettled)
-        step = scheduler._retried(step, ResumeRun(actor="olga"), failed)
+        step = scheduler._step_to_retry(step, ResumeRun(actor="olga"), failed)
     return step.params
 
 

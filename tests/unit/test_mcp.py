@@ -21,11 +21,11 @@ from surehand.activities.tools.call_reports import Answers, NeedsAnswer
 from surehand.activities.tools.classify import LONGEST_MESSAGE, classify
 from surehand.activities.tools.failures import FailureClass, NotAsReviewed, Permanent
 from surehand.activities.tools.tool import ToolContext
-from surehand.workflows.errors import ErrorType
-from surehand.workflows.identity import digest
+from surehand.workflows.canonical_json import digest
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.state.records import StepFailed
-from surehand.workflows.steps.rules import waits_for_a_way_out
+from surehand.workflows.run.run_records import StepFailed
+from surehand.workflows.run.step_rules import waits_for_a_way_out
 
 REVIEWED: Final[dict[str, Any]] = {
     "name": "refund",

@@ -26,9 +26,8 @@ from surehand.activities.tools.call_reports import MOST_SPENT, metering, spend
 from surehand.agents import langchain, openai_agents, pydantic_ai
 from surehand.agents.calls import call_for_model, is_said_by_people, is_told_by_people, secret_in
 from surehand.workflows.contracts.tools import ModelSaid, ModelTurn
-from surehand.workflows.provider_names import provider_names
-from surehand.workflows.run.code_run import StepFailed
-from surehand.workflows.steps.conversations import Conversations
+from surehand.workflows.names import provider_names
+from surehand.workflows.run.code_run import Conversations, StepFailed
 
 
 class Steps:
@@ -88,7 +87,7 @@ async def test_what_people_have_rejected_or_changed_is_taken_for_their_word() ->
 
 
 def turn(known: Conversations, *messages: str, setup: str = "{}") -> ModelTurn:
-    return known.turn("pydantic-ai", "m", setup, messages, "known by")
+    return known.make_turn("pydantic-ai", "m", setup, messages, "known by")
 
 
 def said(asked: ModelTurn, conversation: str | None = None) -> ModelSaid:
@@ -99,7 +98,7 @@ def said(asked: ModelTurn, conversation: str | None = None) -> ModelSaid:
 def test_a_second_turn_brings_its_own_messages_and_no_settings() -> None:
     known = Conversations()
     first = turn(known, "a", "b")
-    known.taken(first, said(first), ["a", "b"])
+    known.note_turn(first, said(first), ["a", "b"])
     second = turn(known, "a", "b", "c")
     assert second.setup_text is None
     assert second.conversation.before == first.conversation.sha256
@@ -109,7 +108,7 @@ def test_a_second_turn_brings_its_own_messages_and_no_settings() -> None:
 def test_a_history_that_was_rewritten_keeps_what_is_the_same() -> None:
     known = Conversations()
     first = turn(known, "a", "b", "c")
-    known.taken(first, said(first), ["a", "b", "c"])
+    known.note_turn(first, said(first), ["a", "b", "c"])
     second = turn(known, "a", "x", "c")
     assert (second.conversation.keep, second.conversation.messages) == (1, ["x", "c"])
 
@@ -118,7 +117,7 @@ def test_what_a_turn_of_before_a_reset_was_told_is_told_anew() -> None:
     """The worker has kept other outputs under its digest than this run has read since."""
     known = Conversations()
     first = turn(known, "a", "read since")
-    known.taken(first, said(first, conversation="0" * 64), ["a", "read since"])
+    known.note_turn(first, said(first, conversation="0" * 64), ["a", "read since"])
     second = turn(known, "a", "read since", "c")
     assert second.conversation.before is None
     assert second.conversation.messages == ["a", "read since", "c"]
@@ -127,8 +126,8 @@ def test_what_a_turn_of_before_a_reset_was_told_is_told_anew() -> None:
 def test_of_two_conversations_the_nearer_one_is_gone_on_with() -> None:
     known = Conversations()
     one, other = turn(known, "a", "b"), turn(known, "x", "y", "z")
-    known.taken(one, said(one), ["a", "b"])
-    known.taken(other, said(other), ["x", "y", "z"])
+    known.note_turn(one, said(one), ["a", "b"])
+    known.note_turn(other, said(other), ["x", "y", "z"])
     assert turn(known, "a", "b", "c").conversation.before == one.conversation.sha256
     assert turn(known, "x", "y", "z", "!").conversation.before == other.conversation.sha256
 

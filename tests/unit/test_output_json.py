@@ -26,11 +26,10 @@ from surehand.activities.tools.output_json import LARGEST, clean_text, make_json
 from surehand.client import run as client_run
 from surehand.client.run import Run
 from surehand.workflows import plain_text
-from surehand.workflows.contracts.base import Acknowledged
+from surehand.workflows.canonical_json import canonical_json
+from surehand.workflows.contracts.base import Acknowledged, StepState
 from surehand.workflows.contracts.runs import StepView
-from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import Succeeded, ToolReport
-from surehand.workflows.identity import canonical_json
 from surehand.workflows.plain_text import LONGEST_TEXT, markdown, plain, plain_line
 
 

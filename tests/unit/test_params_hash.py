@@ -38,8 +38,8 @@ from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.approvals import Assurance, Scope
 from surehand.workflows.contracts.effects import UndoSpec
 from surehand.workflows.contracts.tools import Recovery, ToolCall
-from surehand.workflows.errors import NON_RETRYABLE
 from surehand.workflows.identity import identity_hash, params_hash
+from surehand.workflows.names import NON_RETRYABLE
 from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule
 
 

@@ -20,7 +20,7 @@ from temporalio.converter import (
 from temporalio.exceptions import ApplicationError
 
 from surehand.process.blobs import Blobs
-from surehand.workflows.contracts.values import as_unreadable
+from surehand.workflows.contracts.base import as_unreadable
 from surehand.workflows.payload_codec import (
     ENCODING,
     LARGEST,

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import surehand.workflows.control.interrupts as module
+import surehand.workflows.run.questions as module
+from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import StartRun, StepView
-from surehand.workflows.contracts.states import StepState
-from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.contracts.tools import (
     AttemptsUsed,
     Batch,
@@ -27,14 +26,13 @@ from surehand.workflows.contracts.tools import (
     ToolCall,
     ToolSpec,
 )
-from surehand.workflows.control.budget import Spending
-from surehand.workflows.control.interrupts import Interrupts
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
-from surehand.workflows.plan.validation import ancestors
-from surehand.workflows.state.run_state import RunData
-from surehand.workflows.steps.rules import condition_values
-from surehand.workflows.steps.tool_calls import MOST_FACTS, MOST_STEPS, batch_of
+from surehand.workflows.plan.references import ancestors
+from surehand.workflows.run.run_core import RunCore
+from surehand.workflows.run.run_data import RunData
+from surehand.workflows.run.step_calls import LONGEST_BATCH, MOST_FACTS, Spending, make_batch
+from surehand.workflows.run.step_rules import condition_values
 
 
 def plan(**steps: dict[str, Any]) -> Plan:
@@ -249,7 +247,7 @@ def batch(
     first = next(step for step in plan.steps if step.id not in facts)
     data.set_step(first.id, StepState.RUNNING)
     data.facts = facts
-    return batch_of(data, call_of(first.id, TOOLS[first.tool]), most, 1)
+    return make_batch(data, call_of(first.id, TOOLS[first.tool]), most, 1)
 
 
 def call_of(step_id: str, tool: ToolSpec) -> ToolCall:
@@ -277,7 +275,7 @@ def items(number: int, *, at: int = 0, **more: Any) -> Batch | None:
         data.steps[f"each[{n}]"] = StepView(id=f"each[{n}]", tool="note", state=state)
     data.set_step(f"each[{at}]", StepState.RUNNING)
     data.set_progress("each", items=list(range(number)))
-    return batch_of(data, call_of(f"each[{at}]", SPEC), None, 1)
+    return make_batch(data, call_of(f"each[{at}]", SPEC), None, 1)
 
 
 def ids(found: Batch | None) -> list[str]:
@@ -341,9 +339,9 @@ def test_a_call_that_waits_for_another_run_is_one_of_its_own() -> None:
     data = data_of(plan)
     data.set_step("a", StepState.RUNNING)
     call = call_of("a", SPEC)
-    assert batch_of(data, call, None, 1) is not None
+    assert make_batch(data, call, None, 1) is not None
     joined = call.model_copy(update={"joined": "iv-1"})
-    assert batch_of(data, joined, None, 1) is None
+    assert make_batch(data, joined, None, 1) is None
 
 
 def test_a_read_that_is_made_again_is_a_call_of_its_own() -> None:
@@ -359,9 +357,9 @@ def test_steps_that_may_run_side_by_side_are_no_batch() -> None:
 
 
 def test_a_batch_has_no_more_steps_than_the_budget_and_one_message_can_take() -> None:
-    steps = [{"id": f"s{number}"} for number in range(2 * MOST_STEPS)]
+    steps = [{"id": f"s{number}"} for number in range(2 * LONGEST_BATCH)]
     found = batch(steps)
-    assert len(ids(found)) == MOST_STEPS - 1
+    assert len(ids(found)) == LONGEST_BATCH - 1
     assert ids(batch(steps, most=3)) == ["s1", "s2"]
     assert batch(steps, most=1) is None
 
@@ -383,38 +381,39 @@ def test_a_batch_takes_along_what_its_steps_refer_to_and_not_more_than_fits() ->
 
 
 def test_what_a_batch_has_made_is_off_the_budget_before_its_steps_have_had_their_turn() -> None:
-    class Nobody:
-        def take_steering(self, *_: Any) -> None:
-            """Take nothing."""
-
     steps = [{"id": f"s{number}", "tool": "note"} for number in range(4)]
     data = data_of(Plan.model_validate({"steps": steps, "budget": {"steps": 3}}))
-    spending = Spending(data, cast(Any, Nobody()))
+    spending = Spending(RunCore(data))
     data.set_progress("s0", counted=True)
-    assert (spending.calls_left("s0"), spending.used_up("s1")) == (3, None)
+    assert (spending.calls_left("s0"), spending.what_is_used_up("s1")) == (3, None)
 
     data.reported["s1"] = FailedStep(
         step_id="s1", type="T", message="m", used=AttemptsUsed(attempts=1)
     )
     data.spent.steps = 1
-    assert (spending.calls_left("s0"), spending.used_up("s0")) == (1, None)
-    assert spending.used_up("s2") == "3 calls"
+    assert (spending.calls_left("s0"), spending.what_is_used_up("s0")) == (1, None)
+    assert spending.what_is_used_up("s2") == "3 calls"
 
 
 WAIT = {"event": "signed", "about": "x"}
 PLAN = Plan.model_validate([{"id": step, "wait": WAIT, "after": []} for step in ("a", "b")])
 
 
-class _Control:
+class _Core(RunCore):
     """Wakes all whose condition holds in one pass, as the SDK does."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: RunData) -> None:
+        super().__init__(data)
+        self.recorded: list[tuple[str, str]] = []
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
-    def take_steering(self, *_: Any) -> None:
-        """Take nothing."""
+    async def call(self, _: Any, message: Any, *__: Any, **___: Any) -> Any:
+        self.recorded.append((message.interrupt.step_id, message.what))
 
-    async def wait_until(self, arrived: Callable[[], bool], within: timedelta | None) -> bool:
+    def show_change(self) -> None:
+        """Show nothing: there is no workflow here."""
+
+    async def wait_until_sent(self, arrived: Callable[[], bool], within: timedelta | None) -> bool:
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((arrived, called))
         await called
@@ -424,15 +423,6 @@ class _Control:
         for arrived, called in self._waiting:
             if arrived() and not called.done():
                 called.set_result(None)
-
-
-class _Interrupts(Interrupts):
-    def __init__(self, data: RunData) -> None:
-        self._data = data
-        self.recorded: list[tuple[str, str]] = []
-
-    async def record(self, interrupt: Interrupt, what: Any, output: Any = None) -> None:
-        self.recorded.append((interrupt.step_id, what))
 
 
 async def turns() -> None:
@@ -445,19 +435,19 @@ async def test_one_event_wakes_one_step(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module.workflow, "now", lambda: datetime.now(UTC))
     request = StartRun(run_id="r", tenant="default", user="ada", plan=PLAN)
     data = RunData.new(request, "first", datetime.now(UTC))
-    control, interrupts = _Control(), _Interrupts(data)
-    external = module.ExternalEvents(data, cast(Any, control), interrupts, lambda: None)
+    core = _Core(data)
+    questions = module.Questions(core, cast(Any, None))
     waits = [step.wait for step in PLAN.steps if step.wait is not None]
     steps = [
-        asyncio.create_task(external.wait(id_, wait, "x"))
+        asyncio.create_task(questions.wait_for_event(id_, wait, "x"))
         for id_, wait in zip("ab", waits, strict=True)
     ]
     await turns()
 
     for payload in (1, 2):
         data.events.keep("signed", "x", payload)
-        control.wake()
+        core.wake()
         await turns()
 
     assert sorted([await step for step in steps], key=str) == [1, 2]
-    assert [what for _, what in interrupts.recorded if what != "opened"] == ["delivered"] * 2
+    assert [what for _, what in core.recorded if what != "opened"] == ["delivered"] * 2

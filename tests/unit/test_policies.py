@@ -21,7 +21,7 @@ from surehand.workflows.plan.policy import (
     Needs,
     combine,
 )
-from surehand.workflows.run.views import how_to_decide
+from surehand.workflows.run.run_views import how_to_decide
 from tests.passkeys import Authenticator
 from tests.unit.tokens import KEY, jwk
 

@@ -22,7 +22,7 @@ from surehand.cli import app
 from surehand.process import program as module
 from surehand.process.program import CALLED_AS, command, migrate_command, program
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
-from surehand.workflows.run.views import how_to_decide
+from surehand.workflows.run.run_views import how_to_decide
 from tests.docstrings import OF_A_RUN, play, public_names
 
 ROOT: Final = Path(__file__).parents[2]

@@ -10,10 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-import surehand.workflows.run.amendment as module
+import surehand.workflows.run.run_changes as module
 from surehand.workflows import ports
-from surehand.workflows.compensation import Compensation
-from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.base import ChainHead, StepState
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
@@ -24,12 +23,13 @@ from surehand.workflows.contracts.effects import (
     RemainingFound,
 )
 from surehand.workflows.contracts.runs import Amend, StartRun
-from surehand.workflows.contracts.states import StepState
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.agent_run import AgentRun
-from surehand.workflows.run.amendment import Amendment
-from surehand.workflows.state.records import Saga, leave_if_cancelled
-from surehand.workflows.state.run_state import RunData
+from surehand.workflows.run.compensation import Compensation
+from surehand.workflows.run.run_changes import Amendment
+from surehand.workflows.run.run_core import RunCore
+from surehand.workflows.run.run_data import RunData
+from surehand.workflows.run.run_records import Saga, leave_if_cancelled
 
 
 def begun(*steps: str) -> Saga:
@@ -48,7 +48,7 @@ def remaining(entry_id: str, step_id: str = "a", child: str | None = None) -> Re
 
 def test_a_write_is_unsettled_until_its_outcome_is_known() -> None:
     saga = begun("a", "b", "c", "a")
-    saga.committed("a", "ef-1")
+    saga.note_commit("a", "ef-1")
     saga.drop("b")
 
     assert saga.unsettled() == ["c"]
@@ -57,7 +57,7 @@ def test_a_write_is_unsettled_until_its_outcome_is_known() -> None:
 
 def test_what_another_life_has_made_is_not_known_though_its_step_is() -> None:
     saga = begun("a")
-    saga.committed("a", "ef-2")
+    saga.note_commit("a", "ef-2")
 
     assert saga.knows(remaining("ef-2"))
     assert not saga.knows(remaining("ef-1"))
@@ -66,8 +66,8 @@ def test_what_another_life_has_made_is_not_known_though_its_step_is() -> None:
 def test_a_step_has_all_that_it_has_made_in_several_lives() -> None:
     saga = begun("a")
     for entry_id in ("ef-1", "ef-2"):
-        saga.committed("a", entry_id)
-    saga.undone("ef-1")
+        saga.note_commit("a", entry_id)
+    saga.forget_undone("ef-1")
 
     assert not saga.knows(remaining("ef-1"))
     assert saga.steps() == ["a"]
@@ -76,7 +76,7 @@ def test_a_step_has_all_that_it_has_made_in_several_lives() -> None:
 @pytest.mark.parametrize("own", [True, False])
 def test_what_a_step_goes_on_with_is_known_until_the_step_begins_anew(own: bool) -> None:
     saga = begun("again")
-    saga.relies("again", "ef-1", own=own)
+    saga.note_reliance("again", "ef-1", own=own)
     assert (saga.unsettled(), saga.knows(remaining("ef-1"))) == ([], True)
 
     saga.register("again")
@@ -87,42 +87,42 @@ def test_what_a_step_goes_on_with_is_known_until_the_step_begins_anew(own: bool)
 def test_of_what_a_step_goes_on_with_its_own_run_has_to_see_whether_it_stands() -> None:
     """Of what another run has undone, a human is asked."""
     saga = begun("ours", "theirs")
-    saga.relies("ours", "ef-1", own=True)
-    saga.relies("theirs", "ef-2", own=False)
+    saga.note_reliance("ours", "ef-1", own=True)
+    saga.note_reliance("theirs", "ef-2", own=False)
 
-    assert saga.lost({"ef-1"}, set()) == []
-    assert saga.lost(set(), set()) == ["ours"]
+    assert saga.lost_steps({"ef-1"}, set()) == []
+    assert saga.lost_steps(set(), set()) == ["ours"]
 
 
 def test_what_a_child_run_goes_on_with_is_known_where_it_has_completed() -> None:
     saga = begun("pay", "mail")
     used = [remaining("ef-1").model_copy(update={"used_in": [child]}) for child in ("pay", "mail")]
-    saga.ended("pay", "pay", completed=True)
-    saga.ended("mail", "mail", completed=False)
+    saga.note_child_end("pay", "pay", completed=True)
+    saga.note_child_end("mail", "mail", completed=False)
 
     assert [saga.knows(one) for one in used] == [True, False]
 
 
 def test_what_this_life_takes_for_done_and_does_not_stand_is_lost_unless_it_was_withdrawn() -> None:
     saga = begun("a", "b", "pay", "mail")
-    saga.committed("a", "ef-1")
-    saga.committed("b", "ef-2")
+    saga.note_commit("a", "ef-1")
+    saga.note_commit("b", "ef-2")
     for step in ("pay", "mail"):
-        saga.ended(step, f"r~{step}", completed=True)
+        saga.note_child_end(step, f"r~{step}", completed=True)
 
-    assert saga.lost({"ef-2"}, {"r~pay"}) == ["a", "pay"]
+    assert saga.lost_steps({"ef-2"}, {"r~pay"}) == ["a", "pay"]
 
-    saga.undone("ef-1")
+    saga.forget_undone("ef-1")
     saga.withdraw("pay")
-    assert saga.lost({"ef-2"}, {"r~pay"}) == []
+    assert saga.lost_steps({"ef-2"}, {"r~pay"}) == []
 
 
 def test_what_a_child_run_has_left_is_known_once_its_end_is() -> None:
     saga, its = begun("pay", "mail"), remaining("ef-1", child="r~pay")
     assert not saga.knows(its)
 
-    saga.ended("pay", "r~pay", completed=True)
-    saga.ended("mail", "r~mail", completed=False)
+    saga.note_child_end("pay", "r~pay", completed=True)
+    saga.note_child_end("mail", "r~mail", completed=False)
 
     assert saga.knows(its)
     assert saga.steps() == ["pay"]
@@ -134,7 +134,7 @@ def test_what_the_ledger_was_found_to_have_is_known_once_the_run_comes_to_it() -
     saga.add_found("b", "ef-2")
     assert (saga.knows(remaining("ef-1")), saga.steps()) == (False, ["a", "b"])
 
-    saga.committed("a", "ef-1")
+    saga.note_commit("a", "ef-1")
     saga.accept("b")
 
     assert saga.knows(remaining("ef-1")) and saga.knows(remaining("ef-2", "b"))
@@ -142,11 +142,11 @@ def test_what_the_ledger_was_found_to_have_is_known_once_the_run_comes_to_it() -
 
 def test_all_of_it_travels() -> None:
     saga = begun("a", "b", "c")
-    saga.committed("a", "ef-1")
+    saga.note_commit("a", "ef-1")
     saga.add_found("d", "ef-2")
-    saga.ended("c", "r~c", completed=True)
-    saga.relies("e", "ef-3", own=True)
-    saga.relies("f", "ef-4", own=False)
+    saga.note_child_end("c", "r~c", completed=True)
+    saga.note_reliance("e", "ef-3", own=True)
+    saga.note_reliance("f", "ef-4", own=False)
 
     assert Saga.model_validate_json(saga.model_dump_json()) == saga
 
@@ -191,21 +191,24 @@ def _view(entry_id: str, step_id: str) -> EffectView:
 @pytest.fixture
 def data(monkeypatch: pytest.MonkeyPatch) -> RunData:
     # Given a clock that is a stand-in: there is no workflow here
-    monkeypatch.setattr("surehand.workflows.compensation.workflow.now", lambda: NOW)
+    monkeypatch.setattr("surehand.workflows.run.compensation.workflow.now", lambda: NOW)
     plan = Plan.model_validate([{"id": step, "tool": "t"} for step in "abc"])
     request = StartRun(run_id="r", tenant="default", user="ada", plan=plan)
     return RunData.new(request, "life", NOW)
 
 
 def unwinding(data: RunData, ledger: Ledger) -> Compensation:
-    return Compensation(data, cast(Any, None), cast(Any, ledger), lambda: None)
+    core = RunCore(data)
+    core.call = ledger  # type: ignore[method-assign, assignment]
+    core.show_change = lambda: None  # type: ignore[method-assign]
+    return Compensation(core)
 
 
 @pytest.mark.parametrize("stays", ["", "ef-2"])
 async def test_an_ending_run_undoes_all_that_stands_once(data: RunData, stays: str) -> None:
     ledger = Ledger(stays)
 
-    await unwinding(data, ledger).run(cleanup=False)
+    await unwinding(data, ledger).undo_all(cleanup=False)
 
     assert ledger.undone == [entry for _, entry in MADE]
     assert list(ledger.stands) == ([stays] if stays else [])
@@ -216,7 +219,7 @@ async def test_an_ending_run_undoes_all_that_stands_once(data: RunData, stays: s
 async def test_a_completing_run_undoes_what_it_does_not_know(data: RunData) -> None:
     ledger = Ledger()
     for step, entry in (("c", "ef-3"), ("b", "ef-2")):
-        data.saga.committed(step, entry)
+        data.saga.note_commit(step, entry)
 
     await unwinding(data, ledger).undo_orphaned()
     await unwinding(data, ledger).undo_orphaned()
@@ -239,18 +242,13 @@ async def test_an_orphaned_effect_that_stays_is_known_from_then_on(data: RunData
 
 async def test_what_a_run_will_hear_of_is_found(data: RunData) -> None:
     ledger = Ledger()
-    data.saga.committed("c", "ef-3")
+    data.saga.note_commit("c", "ef-3")
     data.saga.register("a")
 
-    assert await unwinding(data, ledger).recall() == ["b", "b"]
+    assert await unwinding(data, ledger).find_unheard_steps() == ["b", "b"]
 
     await unwinding(data, ledger).undo_orphaned()
     assert ledger.undone == ["ef-2", "ef-1", "ef-0"]
-
-
-class _Control:
-    def take_steering(self, *_: Any) -> None:
-        """Take nothing."""
 
 
 def _data(*steps: str) -> RunData:
@@ -260,12 +258,12 @@ def _data(*steps: str) -> RunData:
 
 
 def _amendment(data: RunData) -> Amendment:
-    nothing, control = cast(Any, None), cast(Any, _Control())
-    return Amendment(data, nothing, control, nothing, nothing, nothing, lambda: True)
+    nothing = cast(Any, None)
+    return Amendment(RunCore(data), nothing, nothing, nothing, nothing)
 
 
 def _amended(data: RunData, *steps: str, given_up: tuple[str, ...] = ()) -> None:
-    _amendment(data)._show(_data(*steps).request.plan, set(given_up))
+    _amendment(data)._show_plan(_data(*steps).request.plan, set(given_up))
 
 
 def test_a_write_that_the_new_plan_drops_can_still_be_undone_at_the_end() -> None:
@@ -308,10 +306,10 @@ def test_what_had_begun_before_the_run_continued_as_new_is_ended_before_another_
     data.next_plan = Amend(actor="olga", plan=_data("ship").request.plan, based_on=1)
     run = AgentRun.__new__(AgentRun)
     run._data = data
-    run._runner = cast(Any, SimpleNamespace(tool_calls=SimpleNamespace(knows=lambda _: False)))
+    run._runner = cast(Any, SimpleNamespace(tool_calls=SimpleNamespace(has_report=lambda _: False)))
     run._amendment = _amendment(data)
 
-    assert [step.id for step in run._ready({})] == ["ship"]
+    assert [step.id for step in run._find_ready({})] == ["ship"]
     assert not run._may_amend({})
 
 
@@ -332,7 +330,7 @@ async def test_a_plan_repeats_nothing_just_done(monkeypatch: pytest.MonkeyPatch)
     await ended
     monkeypatch.setattr(module.workflow, "wait_condition", reached)
     monkeypatch.setattr(module.workflow, "now", lambda: datetime.now(UTC))
-    await _amendment(data).apply({"order": ended})
+    await _amendment(data).apply_plan({"order": ended})
 
     ready = data.request.plan.ready(frozenset(data.settled), frozenset())
     assert [step.id for step in ready] == ["mail"]

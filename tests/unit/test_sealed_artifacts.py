@@ -14,9 +14,9 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.run_keys import LedgerKeys
+from surehand.workflows.canonical_json import canonical_json
+from surehand.workflows.contracts.base import Artifact
 from surehand.workflows.contracts.runs import Linked
-from surehand.workflows.contracts.values import Artifact
-from surehand.workflows.identity import canonical_json
 from tests.conftest import KEYS
 from tests.ledger.scene import LARGEST_INLINE, OTHER_RUN, RUN, STEP, Scene
 

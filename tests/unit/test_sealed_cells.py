@@ -34,11 +34,11 @@ from surehand.activities.ledger.steps.entries import (
 )
 from surehand.activities.run_keys import Hashes, LedgerKeys
 from surehand.process.ciphers import KeyRing, RunKey, new_key
+from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun
-from surehand.workflows.contracts.states import RunState
-from surehand.workflows.encryption import KeyErased, NotDecrypted
 from surehand.workflows.identity import identity_hash, params_hash
+from surehand.workflows.payload_codec import KeyErased, NotDecrypted
 from tests.ledger.scene import OTHER_RUN, RUN, SPEC, STEP, Scene, call
 
 MARKER: Final = "Ana Silva, 1 Elm Street"

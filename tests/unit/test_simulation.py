@@ -16,7 +16,7 @@ from surehand.activities.tools.toolbox import Toolbox, load_toolbox
 from surehand.cli.simulate import plan_to_simulate
 from surehand.cli.simulation import NOTHING_KNOWN, Known, Simulated, WorkerChecks, simulate
 from surehand.process.exits import WrongUse
-from surehand.workflows.contracts.values import Artifact
+from surehand.workflows.contracts.base import Artifact
 from surehand.workflows.identity import identity_hash
 from surehand.workflows.plan.plan import Plan
 

@@ -39,18 +39,18 @@ from surehand.client.plan_file import load_plan
 from surehand.process.exits import PlanRefused
 from surehand.workflows.contracts.effects import undo_text
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
-from surehand.workflows.plan.plan import Plan
-from surehand.workflows.plan.policy import ApprovalPolicy
-from surehand.workflows.plan.size import (
+from surehand.workflows.plan.plan import (
     MOST_LEVELS,
     MOST_STEPS,
+    Plan,
     overgrown,
     room_of_child,
     room_of_step,
     size_of,
-    too_deep,
-    too_many_items,
+    why_too_deep,
+    why_too_many_items,
 )
+from surehand.workflows.plan.policy import ApprovalPolicy
 
 
 class Params(BaseModel):
@@ -455,9 +455,9 @@ def test_child_runs_are_inside_one_another_to_a_depth() -> None:
     [problem] = problems(nested(MOST_LEVELS + 1))
     inside = "steps.0 (step1).plan." * MOST_LEVELS
     assert problem.startswith(f"{inside}steps.0 (step1).plan: child runs are nested too deeply: at")
-    assert too_deep(MOST_LEVELS - 1) is None
-    assert too_deep(MOST_LEVELS) is not None
-    assert too_deep(-5) is None
+    assert why_too_deep(MOST_LEVELS - 1) is None
+    assert why_too_deep(MOST_LEVELS) is not None
+    assert why_too_deep(-5) is None
 
 
 def test_lists_of_plans_of_lists_multiply_only_as_far_as_there_is_room() -> None:
@@ -488,8 +488,8 @@ def test_a_list_of_calls_is_as_long_as_ever() -> None:
 def test_room_that_somebody_claims_is_no_more_than_there_is() -> None:
     plan = Plan.model_validate(of_lists(1, 10))
     assert room_of_step(plan, 10**12) == room_of_step(plan, MOST_STEPS) == MOST_STEPS - 1
-    assert too_many_items(plan, 0, plan.steps[0], 1) is not None
-    assert too_many_items(plan, 0, plan.steps[0], 0) is None
+    assert why_too_many_items(plan, 0, plan.steps[0], 1) is not None
+    assert why_too_many_items(plan, 0, plan.steps[0], 0) is None
 
 
 _PLANS = st.recursive(
@@ -514,7 +514,7 @@ def grown(plan: Plan, room: int, longest: int) -> int:
     for step in plan.steps:
         items = 0
         if step.for_each is not None:
-            fits = (n for n in range(longest, 0, -1) if not too_many_items(plan, room, step, n))
+            fits = (n for n in range(longest, 0, -1) if not why_too_many_items(plan, room, step, n))
             items = next(fits, 0)
             total += items
             if not items:

@@ -31,7 +31,7 @@ from surehand.activities.worker.watchdog import EXIT_CODE, GRACE, Watchdog, grac
 from surehand.cli.audit import head_in
 from surehand.process import VERSION, clock
 from surehand.workflows.contracts.runs import RunResult, StartRun
-from surehand.workflows.errors import ErrorType
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import CodeRun
 from tests.conftest import missing

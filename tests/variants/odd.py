@@ -11,7 +11,7 @@ import httpx
 from pydantic import BaseModel, Field, field_validator
 
 from surehand import READ, WRITE, ApprovalPolicy, Dedupes, No, Permanent, ToolContext, tool
-from surehand.workflows.options import HEARTBEAT_TIMEOUT
+from surehand.workflows.ports import HEARTBEAT_TIMEOUT
 
 #: Calls by tool. Only tests that work in their own process look at it.
 CALLS: Final[Counter[str]] = Counter()

@@ -9,10 +9,18 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from surehand.workflows.contracts.base import Actor, ChainHead, JsonObject, Message, Text
+from surehand.workflows.canonical_json import digest
+from surehand.workflows.contracts.base import (
+    Actor,
+    ChainHead,
+    ForeignContent,
+    JsonObject,
+    Message,
+    OfRun,
+    QuotaWait,
+    Text,
+)
 from surehand.workflows.contracts.tools import ToolCall
-from surehand.workflows.contracts.values import ForeignContent, QuotaWait
-from surehand.workflows.identity import digest
 from surehand.workflows.plan.policy import OnExpiry, Requirement
 
 
@@ -184,11 +192,9 @@ class ApprovalAsked(Message):
     head: ChainHead
 
 
-class VerifyDecision(Message):
+class VerifyDecision(OfRun):
     """Asks the approval row for the verdict on one delivered decision."""
 
-    tenant: str
-    run_id: str
     decision_id: str
     """``{run_id}#{workflow_run_id}.{delivery}``: verifying a delivery twice finds its verdict."""
     decision: Decision | None
@@ -281,11 +287,9 @@ class VerdictReached(Message):
     head: ChainHead
 
 
-class CloseApproval(Message):
+class CloseApproval(OfRun):
     """Expires (its time is over) or voids (nobody asks any more) an approval; the row decides."""
 
-    tenant: str
-    run_id: str
     approval_id: str
     to: Literal["expired", "void"]
 
@@ -329,7 +333,6 @@ class Signed(BaseModel):
     aud: Text
     """Whom it is meant for: :func:`audience` of the tenant."""
     sub: Actor
-    """Who signs."""
     iat: int
     """When it was signed, in seconds since 1970."""
 
@@ -401,7 +404,6 @@ class ExportClaims(Signed):
     seq: int
     """Of the newest event."""
     head: Text
-    """Its hash."""
 
 
 class ContentClaims(Signed):
@@ -453,7 +455,6 @@ class Scope(BaseModel):
     when: Annotated[Text, Field(min_length=1, max_length=500)] | None = None
     """An expression over the params that has to be true, as in the rules of policies."""
     count: Annotated[int, Field(ge=1, le=MOST_USES)] | None = None
-    """Most calls."""
     total_of: Annotated[str, Field(pattern=PATH_FORM, max_length=200)] | None = None
     """The param whose sum over all calls is limited."""
     total: Annotated[str, Field(pattern=DECIMAL_FORM)] | None = None

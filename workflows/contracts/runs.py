@@ -5,43 +5,41 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import Field, JsonValue, model_validator
 
-from surehand.workflows.contracts.approvals import (
-    ApprovalRequest,
-    HeldApproval,
-    SettledApproval,
-    Verdict,
-)
+from surehand.workflows.contracts import approvals
 from surehand.workflows.contracts.base import (
     LONGEST_NAME,
     ChainHead,
+    ForeignContent,
     Json,
     Message,
+    Money,
+    OfRun,
+    QuotaWait,
     Recorded,
+    RunState,
+    StepState,
     Text,
     TimelineLine,
+    Waiting,
     is_storable,
+    readable,
 )
 from surehand.workflows.contracts.effects import EffectView
-from surehand.workflows.contracts.states import RunState, StepState, Waiting
 from surehand.workflows.contracts.steering import Interrupt, Steering, Verb
 from surehand.workflows.contracts.tools import PlanError, ToolSpec
-from surehand.workflows.contracts.values import ForeignContent, Money, QuotaWait, readable
 from surehand.workflows.identity import tenant_of_run, tenant_problem
-from surehand.workflows.plan.durability import Durability
-from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.plan import MOST_STEPS, Durability, Plan
 from surehand.workflows.plan.policy import LONGEST_APPROVAL
-from surehand.workflows.plan.size import MOST_STEPS
 
 
-class CloseRun(Message):
+class CloseRun(OfRun):
     """Records the end of a run."""
 
-    tenant: str
-    run_id: str
     state: RunState
     error: str | None = None
     skipped: dict[str, str] = {}
@@ -88,10 +86,8 @@ def cut_to_fit(
 ) -> list[StepView]:
     """Return views of steps, each with its output's size in its place where there is no room.
 
-    Args:
-        views: In the order in which they are given room.
-        most: Characters of JSON that all outputs together may have.
-        whole: Steps whose outputs stay and take no room.
+    The views come in the order in which they get room: ``most`` characters of JSON for all outputs
+    together. Outputs of the steps in ``whole`` stay and take no room.
     """
     cut, left = list[StepView](), most
     for view in views:
@@ -164,14 +160,14 @@ class RunView(Message):
     plan_version: int
     durability: Durability = Durability.SYNC
     started_at: datetime
-    pending: list[ApprovalRequest] = []
-    held: list[HeldApproval] = []
+    pending: list[approvals.ApprovalRequest] = []
+    held: list[approvals.HeldApproval] = []
     """Decided before they were asked for: pending until their steps ask."""
     interrupts: list[Interrupt] = []
     """Questions that wait for an answer."""
-    settled: list[SettledApproval] = []
+    settled: list[approvals.SettledApproval] = []
     """The newest requests that wait no more."""
-    verdicts: list[Verdict] = []
+    verdicts: list[approvals.Verdict] = []
     timeline: list[TimelineLine] = []
     refused_signals: list[RefusedSignal] = []
     """The newest ones; whoever sends a signal gets no answer but this."""
@@ -213,11 +209,9 @@ class Amend(Steering):
     """Steps with a remaining effect that the new plan does not have, on purpose."""
 
 
-class AmendRun(Message):
+class AmendRun(OfRun):
     """Asks to validate and record a new plan version."""
 
-    tenant: str
-    run_id: str
     plan: Plan
     plan_version: int
     steering_id: str
@@ -231,22 +225,18 @@ class Amended(Message):
     head: ChainHead | None = None
 
 
-class Evaluate(Message):
+class Evaluate(OfRun):
     """Asks whether a step's condition holds."""
 
-    tenant: str
-    run_id: str
     step_id: str
     expression: str
     values: dict[str, Any]
     """Outputs of earlier steps, and the input, by name."""
 
 
-class RecordValue(Message):
+class RecordValue(OfRun):
     """Has a value made that code wants recorded; what is recorded already is the value."""
 
-    tenant: str
-    run_id: str
     step_id: str
     key: str
     """Under which the run has offered what makes it, on its own worker."""
@@ -305,7 +295,6 @@ class StartRun(Message):
     started_by: str | None = None
     """Who starts it; ``None``: the user. A child run is started by whoever has its parent."""
     signature: str | None = None
-    """Compact JWS over ``StartClaims``, by a key of whoever starts it."""
     plan: Plan
     parent: Parent | None = None
     carried: dict[str, Any] | None = None
@@ -318,7 +307,7 @@ class StartRun(Message):
     level: int = 0
     """Of a child run: how many runs it is inside of."""
     room: int = MOST_STEPS
-    """How many steps it may have, with all runs inside it (``workflows/plan/size.py``)."""
+    """How many steps it may have, with all runs inside it (``workflows/plan/plan.py``)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -388,11 +377,9 @@ class ChildReport(Message):
     interrupts: list[Interrupt] = []
 
 
-class LookAtChild(Message):
+class LookAtChild(OfRun):
     """Asks what has become of a child run that an earlier life of its parent has started."""
 
-    tenant: str
-    run_id: str
     plan: Plan
     """What it would be started with now."""
 
@@ -416,3 +403,89 @@ class Forwarded(Message):
     verb: Verb
     content: dict[str, JsonValue]
     """As it was sent to the parent."""
+
+
+class ResumePolicy(StrEnum):
+    """What has to happen before a run goes on from its checkpoint."""
+
+    RETRY_CURRENT_STEP = "retry_current_step"
+    AFTER_HUMAN_APPROVAL = "after_human_approval"
+    AFTER_EVENT = "after_event"
+    RECHECK_PERMISSIONS_THEN_CONTINUE = "recheck_permissions_then_continue"
+    RECONCILE_FIRST = "reconcile_first"
+    MANUAL = "manual"
+
+
+class CurrentStep(Message):
+    """A step that is under way."""
+
+    step_id: str
+    tool: str
+    state: StepState
+    attempt: int
+    started_at: datetime | None
+    progress: JsonValue = None
+    """What its call has said of it last. The run does not know it: Temporal has it with the call's
+    heartbeat, from where ``checkpoint RUN`` takes it."""
+    bytes_written: int | None = None
+    """How much of its artifact its call has written, from there, too."""
+
+
+class PendingCall(Message):
+    """A call that waits for its approval."""
+
+    tool: str
+    params_hash: str
+    approval_id: str
+
+
+class SideEffect(Message):
+    """An effect of the run."""
+
+    tool: str
+    idempotency_key: str
+    state: str
+
+
+class Checkpoint(Message):
+    """A run's state: as the query ``checkpoint`` answers it, or as its events tell it.
+
+    ``checkpoint RUN --at SEQ`` reads the events: ``not_rebuilt`` says what they do not tell.
+    """
+
+    checkpoint_id: str
+    run_id: str
+    created_at: datetime
+    """When the query was answered, or the event was written."""
+    created_by: str
+    ttl: timedelta | None
+    """``None``: it lives as long as the run's history."""
+    plan_version: int
+    current_steps: list[CurrentStep] | None
+    """``None``: events do not tell it. So it is with others that can be ``None``."""
+    progress: dict[str, str] = {}
+    """As events tell it, by step that was not done yet: digest of what its call has told last of
+    its progress. ``artifacts RUN`` has what it was."""
+    completed_steps: list[str]
+    """A run's own events do not tell of those that are plans, and of lists as a whole."""
+    recovery_point: str
+    """The step after which nothing has to be repeated."""
+    pending_call: PendingCall | None
+    pending_approvals: list[str] = []
+    pending_side_effects: list[str]
+    """Writes that have started and have no recorded outcome yet, by step id."""
+    side_effects: list[SideEffect]
+    """In the order of their first claims; those that undo others, too."""
+    pending_interrupts: list[str]
+    """Everything that waits for a human, approvals first."""
+    artifact_refs: list[str] | None
+    foreign: tuple[ForeignContent, ...] = ()
+    """What has brought the run content from outside."""
+    permissions_snapshot: dict[str, JsonValue]
+    budget: dict[str, JsonValue] | None
+    last_error: str | None
+    """The run's own at its end; as events tell it before that, the step and class of the newest
+    failure."""
+    resume_policy: ResumePolicy | None
+    not_rebuilt: dict[str, str] = {}
+    """Why events do not tell it, by field."""

@@ -8,8 +8,17 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, JsonValue
 
-from surehand.workflows.contracts.base import Actor, ChainHead, Json, JsonObject, Message, Text
-from surehand.workflows.identity import digest
+from surehand.workflows.canonical_json import digest
+from surehand.workflows.contracts.base import (
+    Actor,
+    ChainHead,
+    Json,
+    JsonObject,
+    Message,
+    OfRun,
+    Text,
+    WaitKind,
+)
 
 #: A resume token is for soon: whoever comes later signs, or asks for a new one.
 LONGEST_TOKEN: Final = timedelta(days=1)
@@ -152,19 +161,24 @@ class InterruptKind(StrEnum):
     """The budget is used up."""
 
     @property
+    def waits_for(self) -> WaitKind:
+        """What its step waits for."""
+        match self:
+            case (
+                InterruptKind.ASK | InterruptKind.BEFORE | InterruptKind.AFTER | InterruptKind.TOOL
+            ):
+                return WaitKind.QUESTION
+            case InterruptKind.EVENT:
+                return WaitKind.EVENT
+            case InterruptKind.FAILURE:
+                return WaitKind.FAILURE
+            case InterruptKind.BUDGET:
+                return WaitKind.BUDGET
+
+    @property
     def is_whole_step(self) -> bool:
         """Whether its step does nothing else: the step begins with it and ends with its answer."""
-        match self:
-            case InterruptKind.ASK | InterruptKind.EVENT:
-                return True
-            case (
-                InterruptKind.BEFORE
-                | InterruptKind.AFTER
-                | InterruptKind.TOOL
-                | InterruptKind.FAILURE
-                | InterruptKind.BUDGET
-            ):
-                return False
+        return self in (InterruptKind.ASK, InterruptKind.EVENT)
 
     def gives_value(self, answer: JsonValue) -> bool:
         """Whether an answer gives the run a value: whoever has given it is one of its planners."""
@@ -221,11 +235,9 @@ class GivenAnswer(Message):
     """Asked by a child run, which records the answer."""
 
 
-class RecordInterrupt(Message):
+class RecordInterrupt(OfRun):
     """Records that something is waited for, or how that has ended other than by an answer."""
 
-    tenant: str
-    run_id: str
     interrupt: Interrupt
     what: Literal["opened", "delivered", "expired", "void"]
     output: JsonValue = None
@@ -255,11 +267,9 @@ def accept_replace_reject(kind: InterruptKind) -> dict[str, Any]:
     return {"anyOf": [*ways, replace] if kind is InterruptKind.AFTER else ways}
 
 
-class Steer(Message):
+class Steer(OfRun):
     """Asks whether something that was sent to a run counts; idempotent by ``steering_id``."""
 
-    tenant: str
-    run_id: str
     steering_id: str
     """The delivery's id, which names the execution: a run that was reset counts anew."""
     workflow_run_id: str

@@ -9,10 +9,18 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, JsonValue
 
-from surehand.workflows.contracts.base import ChainHead, Message, TimelineLine
+from surehand.workflows.canonical_json import digest
+from surehand.workflows.contracts.base import (
+    ChainHead,
+    ForeignContent,
+    Late,
+    Message,
+    OfRun,
+    QuotaWait,
+    TimelineLine,
+    Usage,
+)
 from surehand.workflows.contracts.effects import EffectView
-from surehand.workflows.contracts.values import ForeignContent, Late, QuotaWait, Usage
-from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
 
@@ -38,19 +46,16 @@ class Recovery(StrEnum):
     def proves_absence(self, settle: timedelta | None) -> bool:
         """Return whether a call that was claimed and never made is settled without a human.
 
-        Args:
-            settle: How long after its deadline a late effect may appear; ``None``: for ever.
+        ``settle`` is how long after its deadline a late effect may appear; ``None``: nobody knows.
         """
         if self is Recovery.LOOKUP:
             return settle is not None
         return self is not Recovery.HUMAN
 
 
-class RecordRefusal(Message):
+class RecordRefusal(OfRun):
     """Records that a step was refused before anything of it began."""
 
-    tenant: str
-    run_id: str
     step_id: str
     tool: str
     """Or `ask`, `plan`, `wait`."""
@@ -146,11 +151,9 @@ class ToolsDescribed(Message):
     definitions: list[ToolDefinition] = []
 
 
-class ToolCall(Message):
+class ToolCall(OfRun):
     """One use of a tool by a step."""
 
-    tenant: str
-    run_id: str
     step_id: str
     plan_version: int
     user: str
@@ -287,7 +290,6 @@ class AttemptsUsed(Message):
     foreign: ForeignContent | None = None
     """What it has brought its run from outside, be it the words of its failure."""
     usage: Usage = Usage()
-    """What they have used of the budget."""
 
 
 class ToolReport(Message):
@@ -397,7 +399,6 @@ class ModelTurn(Message):
     framework: str = Field(max_length=40)
     """Whose models and messages they are, such as ``pydantic-ai``."""
     model: str = Field(max_length=200)
-    """The model, as the framework names it."""
     setup: str = Field(pattern=_SHA256)
     """The digest of settings and tools."""
     setup_text: str | None = None
@@ -421,7 +422,6 @@ class ModelSaid(Message):
     """What a model has said; the output of its step."""
 
     response: str
-    """As the framework writes it, in JSON."""
     line: str
     """The same in a line for people."""
     setup: str = Field(pattern=_SHA256)

@@ -1,14 +1,16 @@
-"""The plan: its steps, and which of them are ready.
+"""The plan: its steps, which of them are ready, and how large a run of it may grow.
 
-Everything here is pure. Files are read and parsed by the starter; the tools that a plan names are
-checked by the run's own ``describe_tools``.
+Everything here is pure. The starter reads and parses files; the run's own ``describe_tools`` checks
+the tools that a plan names.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from datetime import timedelta
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self
@@ -23,7 +25,7 @@ from pydantic import (
 )
 
 from surehand.workflows.names import MODEL_RUN
-from surehand.workflows.plan.durability import Durability
+from surehand.workflows.plan import references
 from surehand.workflows.plan.policy import (
     LONGEST_APPROVAL,
     Approval,
@@ -32,16 +34,45 @@ from surehand.workflows.plan.policy import (
     WrittenByPeople,
     some_time,
 )
-from surehand.workflows.plan.references import PATH, REFERENCE
-from surehand.workflows.plan.validation import (
-    Incoherent,
-    Outline,
-    PlanProblem,
-    descendants,
-    incoherences,
-    uses,
-    waits_for,
-)
+
+
+class Durability(StrEnum):
+    """When the outcome of a step is written to history.
+
+    Example:
+        >>> Plan(steps=[{"id": "order", "tool": "orders.read"}], durability="exit").durability
+        <Durability.EXIT: 'exit'>
+    """
+
+    SYNC = "sync"
+    """At once: each tool call is an activity, with a row of its own in the Web UI."""
+    ASYNC = "async"
+    """Where the run waits for something else: short calls are local activities."""
+    EXIT = "exit"
+    """At the end of a batch: steps with no human between them run in one activity."""
+
+    @property
+    def calls_here(self) -> bool:
+        """Whether the worker that has the run makes its short calls, as local activities."""
+        match self:
+            case Durability.SYNC:
+                return False
+            case Durability.ASYNC | Durability.EXIT:
+                return True
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether calls with no human between them run in one activity."""
+        match self:
+            case Durability.SYNC | Durability.ASYNC:
+                return False
+            case Durability.EXIT:
+                return True
+
+
+#: Deadline of a tool up to which its calls are local activities: whatever is sent to the run waits
+#: until they have ended.
+LONGEST_LOCAL: Final = timedelta(seconds=5)
 
 #: What a step's id and a plan's name may be.
 ID_FORM: Final = r"^[A-Za-z0-9_-]{1,64}$"
@@ -130,7 +161,9 @@ def input_paths_in(expression: str) -> frozenset[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()  # `describe_tools` says what is wrong with it
     dotted = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-    return frozenset(path for path in dotted if PATH.fullmatch(path) and path.startswith("input."))
+    return frozenset(
+        path for path in dotted if references.PATH.fullmatch(path) and path.startswith("input.")
+    )
 
 
 def _places(value: Any) -> Any:
@@ -208,7 +241,7 @@ class Step(WrittenByPeople):
             raise ValueError("only a step with a `tool` has a `fallback`")
         if self.time_limit is not None and not self.tool:
             raise ValueError("only a step with a `tool` has a `time_limit`")
-        if self.for_each is not None and not REFERENCE.fullmatch(self.for_each):
+        if self.for_each is not None and not references.REFERENCE.fullmatch(self.for_each):
             raise ValueError("`for_each` is one reference to a list, such as ${order.lines}")
         if self.plan is not None and self.approval is not None:
             raise ValueError("a step that is a plan has no `approval`: its own steps have")
@@ -307,18 +340,18 @@ class Plan(WrittenByPeople):
         if (self.model is not None) != bool(self.tools):
             raise ValueError("`model` and `tools` go together: a model may call what `tools` names")
         if self._incoherences:
-            raise Incoherent(self._incoherences)
+            raise references.Incoherent(self._incoherences)
         return self
 
     @cached_property
-    def _incoherences(self) -> list[PlanProblem]:
+    def _incoherences(self) -> list[references.PlanProblem]:
         # Looked for once: pydantic asks again, and twice, for each message that a plan is put into.
-        return incoherences(self.outlines())
+        return references.incoherences(self.outlines())
 
-    def outlines(self) -> list[Outline]:
+    def outlines(self) -> list[references.Outline]:
         """Return each step as far as its place in the plan goes."""
         return [
-            Outline(
+            references.Outline(
                 id=step.id,
                 after=step.after,
                 params=step.params,
@@ -360,12 +393,12 @@ class Plan(WrittenByPeople):
     @cached_property
     def dependencies(self) -> dict[str, frozenset[str]]:
         """Return, for each step, the steps it waits for: ``after`` and what its params refer to."""
-        return waits_for(self.outlines())
+        return references.waits_for(self.outlines())
 
     @cached_property
     def uses(self) -> dict[str, frozenset[str]]:
         """Return, for each step, the steps whose outputs it refers to."""
-        return uses(self.outlines())
+        return references.uses(self.outlines())
 
     def on_no(self, step: Step) -> OnNo:
         """Return what follows when this step's tool answers no."""
@@ -401,9 +434,85 @@ class Plan(WrittenByPeople):
 
     def skipped_by_goto(self, origin: str, target: str) -> frozenset[str]:
         """Return the steps between ``origin`` and ``target`` that a goto leaves out."""
-        after = descendants(self.dependencies, origin)
-        return after - descendants(self.dependencies, target) - {target}
+        after = references.descendants(self.dependencies, origin)
+        return after - references.descendants(self.dependencies, target) - {target}
 
 
 # A step may be a plan, and a plan has steps: neither can be defined before the other.
 Step.model_rebuild()
+
+#: Child runs inside one another.
+MOST_LEVELS: Final = 5
+#: Steps of a run and of all runs inside it; an item of a list is a step.
+MOST_STEPS: Final = 100_000
+
+
+def size_of(plan: Plan) -> int:
+    """Return how many steps a plan has at the least: nobody knows yet how long its lists are."""
+    inside = (step.plan for step in plan.steps if step.plan is not None and step.for_each is None)
+    return len(plan.steps) + sum(map(size_of, inside))
+
+
+def room_of_step(plan: Plan, room: int) -> int:
+    """Return the room of each step of a plan that multiplies."""
+    left = min(room, MOST_STEPS) - len(plan.steps)
+    multiplying = sum(step.plan is not None or step.for_each is not None for step in plan.steps)
+    return left // max(multiplying, 1)
+
+
+def room_of_child(plan: Plan, room: int, items: int = 0) -> int:
+    """Return the room of a child run that a step starts, or each of so many items of it."""
+    share = room_of_step(plan, room)
+    return share // items - 1 if items else share  # an item is a step, beside those of its run
+
+
+def why_too_many_items(plan: Plan, room: int, step: Step, items: int) -> str | None:
+    """Return why a list is too long for a plan's room, if it is."""
+    share = room_of_child(plan, room, items) if step.plan else room_of_step(plan, room)
+    needed = size_of(step.plan) if step.plan else items
+    if items == 0 or needed <= share:
+        return None
+    each = f" plans of {needed} steps" if step.plan else ""
+    return (
+        f"a list of {items}{each} is too much: a run has {MOST_STEPS:,} steps with all runs inside"
+        f" it, and of these this list has {room_of_step(plan, room):,}"
+    )
+
+
+def why_too_deep(level: int) -> str | None:
+    """Return why a run may start no child run, if it may not; the run that people start is 0."""
+    if max(level, 0) < MOST_LEVELS:
+        return None
+    return f"child runs are nested too deeply: at most {MOST_LEVELS} inside one another"
+
+
+def overgrown(
+    plan: Plan, room: int = MOST_STEPS, level: int = 0, inside: str = ""
+) -> Iterator[references.PlanProblem]:
+    """Yield what makes a plan too large, as far as that shows before it runs."""
+    share = room_of_step(plan, room)
+    for index, step in enumerate(plan.steps):
+        where = f"{inside}steps.{index} ({step.id})"
+        items = _known_items(plan, step)
+        if step.plan is not None and (why := why_too_deep(level)) is not None:
+            yield references.PlanProblem(f"{where}.plan", why)
+        elif items and (why := why_too_many_items(plan, room, step, items)) is not None:
+            yield references.PlanProblem(f"{where}.for_each", why)
+        elif step.plan is not None:
+            if step.for_each is None and size_of(step.plan) > share:
+                why = f"a plan of {size_of(step.plan)} steps is too much here: at most {share:,}"
+                yield references.PlanProblem(f"{where}.plan", why)
+                continue
+            inner = room_of_child(plan, room, items or int(step.for_each is not None))
+            yield from overgrown(step.plan, inner, level + 1, f"{where}.plan.")
+
+
+def _known_items(plan: Plan, step: Step) -> int:
+    """Return how long a list is that the plan's own input has; 0: nobody knows yet."""
+    if step.for_each is None:
+        return 0
+    try:
+        items = references.resolve(step.for_each, {references.INPUT: plan.input})
+    except references.ReferenceUnresolved:
+        return 0
+    return len(items) if isinstance(items, list) else 0

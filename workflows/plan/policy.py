@@ -21,11 +21,7 @@ LONGEST_APPROVAL: Final = timedelta(days=3650)
 
 
 def some_time(value: timedelta) -> timedelta:
-    """Return a duration that is longer than nothing, and ends.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Return a duration that is longer than nothing, and ends; else ``ValueError``."""
     if not timedelta(0) < value <= LONGEST_APPROVAL:
         raise ValueError(f"must be longer than nothing and at most {LONGEST_APPROVAL.days} d")
     return value
@@ -203,9 +199,7 @@ class Needs(BaseModel):
 def combine(policies: Iterable[ApprovalPolicy], holds: Callable[[str], bool]) -> Needs | None:
     """Return what the policies ask for; ``None`` where each of them lets the call pass.
 
-    Args:
-        policies: All that apply to the call.
-        holds: Whether a rule's expression is true of the call's params.
+    ``holds`` says whether a rule's expression is true of the call's params.
     """
     asking, proofs = [], []
     for policy in policies:

@@ -1,14 +1,18 @@
-"""References between steps: ``${order.lines.0.sku}``; finding them, and putting in what they mean.
+"""References between steps: ``${order.lines.0.sku}``; and whether the steps of a plan fit together.
 
 A reference names a step (or ``input``), then a path of fields and list positions. ``$${`` stands
-for a literal ``${``.
+for a literal ``${``. Plans are checked as outlines, which a plan that is wrong in other ways has,
+too: its author is told everything at once.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import Any, Final
 
 #: Nothing in it is tried twice (``+`` after a quantifier): whoever writes a plan writes what it is
@@ -37,14 +41,9 @@ class ReferenceUnresolved(ValueError):
 def resolve(value: Any, facts: Mapping[str, Any]) -> Any:
     """Return ``value`` with its references replaced by what earlier steps returned.
 
-    A string that is one reference takes the referenced value with its type; inside a longer
-    string the value is written as text. ``$${`` stands for a literal ``${``.
-
-    Args:
-        facts: ``input`` and the outputs of finished steps, by step id.
-
-    Raises:
-        ReferenceUnresolved: If a field is missing, or a text becomes too large.
+    A string that is one reference takes the referenced value with its type; inside a longer string
+    the value is written as text. ``$${`` stands for a literal ``${``. ``ReferenceUnresolved``: a
+    field is missing, or a text becomes too large.
     """
     if isinstance(value, str):
         return resolve_text(value, lambda reference: look_up(reference, facts))
@@ -77,17 +76,16 @@ def resolve_text(text: str, value_of: Callable[[str], Any]) -> Any:
         nonlocal left
         reference = match[1]
         if reference not in texts:
-            texts[reference] = _as_text(value_of(reference))
+            value = value_of(reference)
+            texts[reference] = (
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            )
         left -= len(texts[reference])
         if left < 0:
             raise ReferenceUnresolved(f"${{{reference}}}: a text becomes too large with it")
         return texts[reference]
 
     return "${".join(REFERENCE.sub(written, part) for part in text.split(_LITERAL))
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def look_up(reference: str, facts: Mapping[str, Any]) -> Any:
@@ -130,3 +128,169 @@ def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _texts(item, f"{path}.{index}")
+
+
+@dataclass(frozen=True)
+class PlanProblem:
+    """One thing that does not fit; ``where`` is its path inside the plan."""
+
+    where: str
+    reason: str
+
+
+class Incoherent(ValueError):
+    """A plan does not hold together."""
+
+    def __init__(self, problems: Sequence[PlanProblem]) -> None:
+        super().__init__("; ".join(f"{p.where}: {p.reason}" for p in problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A step, as far as its place in the plan goes."""
+
+    id: str
+    after: tuple[str, ...] | None = None
+    params: Any = None
+    texts_of: Mapping[str, Any] = field(default_factory=dict)
+    """What else may refer to earlier steps, by its path inside the step."""
+    names: frozenset[str] = frozenset()
+    """What references mean in this step alone: the item of a list."""
+    conditions: frozenset[str] = frozenset()
+    """The names in its ``when``."""
+    gotos: Mapping[str, str] = field(default_factory=dict)
+    """Where to go on, by ``on_no``, ``on_failure`` and ``on_reject``, the plan's defaults too."""
+
+    def texts(self) -> Iterator[tuple[str, Any]]:
+        """Yield what may refer to earlier steps, each with its path inside the step."""
+        yield "params", self.params
+        yield from self.texts_of.items()
+
+
+def incoherences(steps: Sequence[Outline]) -> list[PlanProblem]:
+    """Return everything in which the steps do not fit together."""
+    ids = {step.id for step in steps}
+    problems: list[PlanProblem] = []
+    first: dict[str, Outline] = {}
+    for index, step in enumerate(steps):
+        where = f"steps.{index} ({step.id})"
+        if step.id in (INPUT, RUN):
+            problems.append(PlanProblem(where, f"a step cannot be called {step.id!r}"))
+        if "." in step.id:
+            problems.append(PlanProblem(f"{where}.id", "1 to 64 letters, digits, '_' or '-'"))
+        if step.id in first:
+            problems.append(PlanProblem(where, f"the id {step.id!r} is used by an earlier step"))
+        first.setdefault(step.id, step)
+        problems += _nowhere(step, where, ids)
+    # Of two steps with one id the first one counts: what else there is shall not be hidden.
+    return problems + _out_of_order(list(first.values()), steps)
+
+
+def _nowhere(step: Outline, where: str, ids: set[str]) -> Iterator[PlanProblem]:
+    for other in step.after or ():
+        if other not in ids:
+            yield PlanProblem(f"{where}.after", f"there is no step {other!r}")
+    for part, value in step.texts():
+        for path, reference in references(value, f"{where}.{part}"):
+            root = reference.split(".")[0]
+            if root in step.names and part != "for_each":
+                continue
+            if not PATH.fullmatch(reference) or (root != INPUT and root not in ids):
+                yield PlanProblem(path, f"unknown reference ${{{reference}}}")
+        for path in unclosed(value, f"{where}.{part}"):
+            yield PlanProblem(
+                path, "a `${` is not closed by a `}`: write ${step.path}, or $${ for a literal ${"
+            )
+    for name in sorted(step.conditions - ids - {INPUT, RUN}):
+        yield PlanProblem(f"{where}.when", f"there is no step {name!r}")
+    for name, target in step.gotos.items():
+        if target not in ids:
+            yield PlanProblem(f"{where}.{name}.goto", f"there is no step {target!r}")
+        elif step.texts_of.get("for_each") is not None:
+            reason = "an item of a `for_each` cannot `goto`: say here what follows otherwise"
+            yield PlanProblem(f"{where}.{name}", reason)
+
+
+def _out_of_order(distinct: Sequence[Outline], steps: Sequence[Outline]) -> list[PlanProblem]:
+    dependencies = waits_for(distinct)
+    cycles = list(_cycles(dependencies))
+    if cycles:
+        # What comes after what, for a goto, can only be told without them.
+        return [_cycle_problem(cycle, distinct) for cycle in cycles]
+    targets = {target for step in steps for target in step.gotos.values()} & dependencies.keys()
+    before = {target: ancestors(dependencies, target) for target in targets}
+    return [
+        PlanProblem(
+            f"steps.{index} ({step.id}).{name}.goto", f"{target!r} does not come after this step"
+        )
+        for index, step in enumerate(steps)
+        for name, target in step.gotos.items()
+        if target in before and step.id not in before[target]
+    ]
+
+
+def waits_for(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
+    """Return, for each step, the steps it waits for: ``after`` and what its params refer to."""
+    result: dict[str, frozenset[str]] = {}
+    previous: tuple[str, ...] = ()
+    for step in steps:
+        after = previous if step.after is None else step.after
+        named = (found for _, value in step.texts() for _, found in references(value))
+        roots = {reference.split(".")[0] for reference in named}
+        named_here = (roots - step.names) | step.conditions
+        result[step.id] = frozenset(after) | named_here - {INPUT, RUN}
+        previous = (step.id,)
+    return result
+
+
+def uses(steps: Sequence[Outline]) -> dict[str, frozenset[str]]:
+    """Return, for each step, the steps whose outputs it refers to."""
+    return waits_for([replace(step, after=()) for step in steps])
+
+
+def ancestors(dependencies: Mapping[str, frozenset[str]], *steps: str) -> frozenset[str]:
+    """Return every step that comes before one of these, directly or not."""
+    seen: set[str] = set()
+    waiting = [before for step_id in steps for before in dependencies[step_id]]
+    while waiting:
+        current = waiting.pop()
+        if current not in seen:
+            seen.add(current)
+            waiting.extend(dependencies.get(current, ()))
+    return frozenset(seen)
+
+
+def descendants(dependencies: Mapping[str, frozenset[str]], *steps: str) -> frozenset[str]:
+    """Return every step that comes after one of these, directly or not."""
+    followers: dict[str, set[str]] = {one: set() for one in dependencies}
+    for one, needed in dependencies.items():
+        for other in needed:
+            followers[other].add(one)
+    return ancestors({one: frozenset(found) for one, found in followers.items()}, *steps)
+
+
+def _cycles(dependencies: Mapping[str, frozenset[str]]) -> Iterator[list[str]]:
+    """Yield cycles that share no step, as ``[a, b, a]``, from the step that is listed first on."""
+    places = {step_id: place for place, step_id in enumerate(dependencies)}
+    left = {step_id: sorted(needed) for step_id, needed in dependencies.items()}
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+            return
+        except CycleError as error:
+            cycle = error.args[1][:0:-1]  # of steps that wait for the next one
+        first = cycle.index(min(cycle, key=places.__getitem__))
+        yield [*cycle[first:], *cycle[: first + 1]]
+        left = {step_id: needed for step_id, needed in left.items() if step_id not in cycle}
+
+
+def _cycle_problem(cycle: list[str], steps: Sequence[Outline]) -> PlanProblem:
+    reason = f"the step waits for itself: {' -> '.join(cycle)} (`->`: waits for)"
+    by_id = {step.id: (before, step) for before, step in zip([None, *steps], steps, strict=False)}
+    for waiting, other in pairwise(cycle):
+        before, step = by_id[waiting]
+        if step.after is None and before is not None and before.id == other:
+            reason += f"; {waiting} has no `after`, so it waits for the step before it"
+            break
+    return PlanProblem(f"steps ({cycle[0]})", reason)

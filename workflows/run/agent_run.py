@@ -1,75 +1,374 @@
-"""``AgentRun``: one durable execution of a plan."""
+"""What every run does, whatever its steps come from, and the run of a plan.
+
+A run validates nothing and touches nothing outside: it decides which port to call next, waits for
+humans without holding a process, and unwinds what it has done when it cannot finish.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any, Final, TypeVar
 
 from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, ApplicationError
 
-with workflow.unsafe.imports_passed_through():
-    from surehand.workflows import names
-    from surehand.workflows.contracts.runs import RunResult, StartRun
-    from surehand.workflows.contracts.states import StepState
-    from surehand.workflows.plan.plan import Goto, Step
-    from surehand.workflows.run.run import Run, ended
-    from surehand.workflows.state.records import StepFailed
-    from surehand.workflows.steps import rules
+from surehand.workflows import names, ports
+from surehand.workflows.contracts.base import RunState, StepState
+from surehand.workflows.contracts.effects import FindInterventions
+from surehand.workflows.contracts.runs import Checkpoint, OpenRun, RunResult, RunView, StartRun
+from surehand.workflows.contracts.steering import CancelRun, Verb
+from surehand.workflows.names import ErrorType
+from surehand.workflows.plan.plan import Goto, Step
+from surehand.workflows.run import step_rules
+from surehand.workflows.run.child_runs import ChildRunner
+from surehand.workflows.run.compensation import Compensation
+from surehand.workflows.run.completion import Admission, Completion
+from surehand.workflows.run.deliveries import Answer, Delivery, accept
+from surehand.workflows.run.inbox import InboxWorker, VerbHandler
+from surehand.workflows.run.questions import Approvals, Questions
+from surehand.workflows.run.run_changes import Amendment, Freshness, Pausing
+from surehand.workflows.run.run_core import Continuing, RunCore, why_not_continued
+from surehand.workflows.run.run_data import RunData
+from surehand.workflows.run.run_records import StepFailed
+from surehand.workflows.run.run_views import checkpoint_of, view_of
+from surehand.workflows.run.step_runner import StepRunner
+from surehand.workflows.run.step_scheduler import Scheduler
+
+T = TypeVar("T")
+
+#: Who cancels when Temporal's own cancellation arrives: it carries no actor.
+TEMPORAL: Final = "temporal"
+#: Who has a run end whose history is full.
+ITSELF: Final = "the run itself"
+#: Characters of the message that a run fails with; all of it is in its result.
+LONGEST_ERROR: Final = 4000
+
+
+class BaseRun:
+    """One durable execution: its parts, and what it takes from outside."""
+
+    @workflow.init
+    def __init__(self, request: StartRun) -> None:
+        info = workflow.info()
+        continued = why_not_continued(request) is None
+        known = request if continued else request.model_copy(update={"carried": None})
+        data = self._data = RunData.new(known, info.run_id, workflow.now())
+        self._request = request
+        self._cancelled_by_temporal = False
+        core = self._core = RunCore(data)
+        approvals = Approvals(core)
+        compensation = self._compensation = Compensation(core)
+        children = self._children = ChildRunner(core, compensation)
+        questions = Questions(core, children)
+        runner = self._runner = StepRunner(core, approvals, compensation, questions, children)
+        tool_calls = runner.tool_calls
+        freshness = self._freshness = Freshness(core, approvals)
+        pausing = Pausing(core, compensation, freshness)
+        self._amendment = Amendment(core, approvals, compensation, children, tool_calls)
+        continuing = self._continuing = Continuing(core)
+        self._admission = Admission(core, continuing)
+        self._scheduler = Scheduler(core, runner, compensation, questions, continuing)
+        self._completion = Completion(core, approvals, compensation)
+        handlers = {
+            Verb.CANCEL: VerbHandler(self._cancel),
+            Verb.PAUSE: VerbHandler(pausing.pause),
+            Verb.RESUME: VerbHandler(pausing.resume, pausing.find_token),
+            Verb.TOKEN: VerbHandler(pausing.reissue_token),
+            # An answer can be quicker than the report that its question is recorded.
+            Verb.ANSWER: VerbHandler(
+                questions.take_answers, questions.find_questions, lambda: not data.opening
+            ),
+            Verb.EVENT: VerbHandler(questions.take_event),
+            Verb.TOP_UP: VerbHandler(tool_calls.spending.top_up),
+            Verb.AMEND: VerbHandler(self._amendment.amend),
+            Verb.RESOLVE: VerbHandler(compensation.settle_intervention),
+        }
+        self._inbox = InboxWorker(core, approvals, children, handlers)
+        # What is no tenant's name goes into no query; the run is refused when it is opened.
+        if request.problem() is None:
+            workflow.upsert_search_attributes([names.TENANT.value_set(request.tenant)])
+
+    async def drive(self, forward: Callable[[], Awaitable[str | None]]) -> RunResult:
+        """Open the run, take its steps, and bring it to its end.
+
+        ``forward`` takes the steps, and returns why the run cannot finish, or ``None``. It ends
+        when ``data.cancel`` is set.
+
+        Raises:
+            ApplicationError: ``PlanInvalid``, ``RunIdTaken``, ``StartRefused``, or ``RunFailed``
+                with the result in its details.
+        """
+        request = self._request
+        await self._finish(self._open(request))
+        inbox = asyncio.create_task(self._inbox.work())
+        # What was sent while the run was being opened is judged before anything is called.
+        await self._finish(workflow.wait_condition(lambda: self._data.inbox.idle))
+        failure = await self._forward_within_history(lambda: self._take_steps(forward))
+        self._data.closing = True
+        result = await self._finish(self._completion.close_run(failure))
+        inbox.cancel()
+        if result.state is RunState.FAILED:
+            raise ApplicationError(
+                (result.error or "failed")[:LONGEST_ERROR],
+                result,
+                type=ErrorType.RUN_FAILED,
+                non_retryable=True,
+            )
+        # A parent needs to know what its child has left.
+        ended = result.state is RunState.CANCELLED and request.parent is None
+        if self._cancelled_by_temporal and ended:
+            raise asyncio.CancelledError
+        return result
+
+    async def _take_steps(self, forward: Callable[[], Awaitable[str | None]]) -> str | None:
+        admitted = False
+        try:
+            admitted = await self._admission.wait_for_place()
+        except asyncio.CancelledError:
+            self._note_cancellation()
+        if admitted:
+            return await forward()
+        self._data.stopping = True  # nothing has begun
+        return None
+
+    async def _forward_within_history(
+        self, forward: Callable[[], Awaitable[str | None]]
+    ) -> str | None:
+        """Take the steps; a run fails before the server would end it for its history."""
+        data, ours = self._data, CancelRun(actor=ITSELF)
+
+        async def watch() -> None:
+            await workflow.wait_condition(
+                lambda: not data.closing and self._continuing.what_fills_history() is not None
+            )
+            data.cancel = data.cancel or ours
+
+        watching = asyncio.create_task(watch())
+        try:
+            failure = await forward()
+        finally:
+            watching.cancel()
+        if data.cancel is ours:
+            data.cancel = None
+            return failure or self._continuing.what_fills_history()
+        return failure
+
+    async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Bring work to its end although Temporal cancels the run meanwhile."""
+        task = asyncio.create_task(work)
+        while True:
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.done() or task.cancelling():
+                    # Not the run's cancellation: this worker drops the run from its memory.
+                    raise
+                self._note_cancellation()
+
+    def _note_cancellation(self) -> None:
+        self._cancelled_by_temporal = True
+        if not self._data.ending:
+            self._data.cancel = CancelRun(actor=TEMPORAL)
+
+    async def _open(self, request: StartRun) -> None:
+        info = workflow.info()
+        run_id, problem = info.workflow_id, request.problem()
+        if problem is None and request.run_id != run_id:
+            problem = f"run {request.run_id!r} has workflow id {run_id!r}"
+        if problem is not None:
+            raise ApplicationError(problem, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
+        parent = None if info.parent is None else info.parent.workflow_id
+        if request.parent is not None and request.parent.run_id != parent:
+            # Whoever starts a child run answers for it: only its parent may say so.
+            reason = f"run {request.parent.run_id!r} has not started run {run_id!r}"
+            raise ApplicationError(reason, type=ErrorType.START_REFUSED, non_retryable=True)
+        made_by, started = request.plan.code or names.WORKFLOW, info.workflow_type
+        if made_by != started:
+            reason = f"run {run_id!r} was started as {started}, its plan is one of {made_by}"
+            raise ApplicationError(reason, type=ErrorType.PLAN_INVALID, non_retryable=True)
+        if (refused := why_not_continued(request)) is not None:
+            raise ApplicationError(refused, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
+        continues = request.carried is not None
+        asked = OpenRun(
+            request=self._data.request if continues else request,
+            execution=info.first_execution_run_id,
+            continues=continues,
+            started_at=None if continues else info.workflow_start_time,
+        )
+        try:
+            opened = await self._core.call(ports.OPEN_RUN, asked, "open the run")
+        except ActivityError as error:
+            if isinstance(error.cause, ApplicationError):
+                self._data.ended, self._data.error = RunState.FAILED, error.cause.message
+                self._core.show_change()
+                raise error.cause from None
+            raise
+        self._data.tools.update(opened.tools)
+        self._data.note_foreign(opened.foreign)
+        self._data.weight = opened.weight
+        self._admission.note_queue(opened.queued)
+        self._continuing.note_opened()
+        self._core.show_change()
+
+    async def _complete(self) -> bool:
+        """Return whether the run may complete; mostly that is recorded then.
+
+        If what other runs have made for it does not stand any more, a human takes note of it first,
+        or cancels the run. ``StepFailed``: what this run itself has made does not stand any more.
+        """
+        data = self._data
+        relies = data.replays or any(view.made_by for view in data.steps.values())
+        # Calls of a revoked batch may still be claimed: `undo_orphaned` bars them first.
+        if not relies and not data.revoked_batches:
+            # Before anything else can happen: what is recorded as the end is not to be cancelled.
+            data.closing = True
+            if await self._finish(self._completion.complete_if_nothing_else_stands()):
+                return True
+            data.closing = False
+            if self._cancelled_by_temporal:
+                self._note_cancellation()
+        lost = await self._finish(self._compensation.undo_orphaned())
+        if lost:
+            raise StepFailed(f"what {', '.join(lost)} did has been undone, before a reset")
+        if not relies:
+            return True
+        asked = FindInterventions(
+            **data.ids,
+        )
+        found = await self._finish(
+            self._core.call(ports.FIND_INTERVENTIONS, asked, "look for what was undone")
+        )
+        for item in found.interventions:
+            self._compensation.show_intervention(item)
+        await workflow.wait_condition(
+            lambda: not data.interventions or self._data.cancel is not None
+        )
+        return not found.interventions
+
+    def watch_state(self, watcher: Callable[[RunState], None]) -> None:
+        """Have somebody told of each state that the run shows, again in each replay."""
+        self._core.watch_state(watcher)
+
+    # Whatever is sent, also with no argument or with several, must not raise here: the run could
+    # not move on any more.
+    @workflow.signal(name=names.CHILD)
+    def child_signal(self, report: Any = None, *_: Any) -> None:
+        """Take note of where a child run stands."""
+        self._children.take_report(report)
+
+    @workflow.signal(name=names.FORWARDED)
+    def forwarded_signal(self, forwarded: Any = None, *_: Any) -> None:
+        """Take what this run's parent hands on; the ledger knows whether the parent has it."""
+        self._inbox.receive_forwarded(forwarded)
+
+    async def _cancel(self, cancel: CancelRun, _: Delivery) -> Answer:
+        if self._data.closing:
+            return accept("the run is ending already; nothing changed")
+        if self._data.cancel is not None:
+            return accept(f"{self._data.cancel.actor} has cancelled the run already")
+        self._data.cancel = cancel
+        return accept(f"the run is being cancelled ({cancel.mode})")
+
+    @workflow.signal(dynamic=True)
+    def unknown_signal(self, name: str, _: Sequence[RawValue]) -> None:
+        """Note a signal of an unknown name, which would otherwise vanish without a trace."""
+        self._core.refuse_signal(name, f"there is no such signal; known are {', '.join(Verb)}")
+
+    @workflow.query(name=names.VIEW)
+    def view(self) -> RunView:
+        """Return where the run stands."""
+        return view_of(self._data)
+
+    @workflow.query(name=names.CHECKPOINT)
+    def checkpoint(self) -> Checkpoint:
+        """Return the run's state as one document."""
+        return checkpoint_of(self._data, workflow.now())
+
+
+def _take_verb(verb: Verb) -> None:
+    """Define a verb's signal and update for all runs: what the SDK finds out of them, it does once.
+
+    Whatever is sent, also with no argument or with several, must not raise in a signal: the run
+    could not move on any more.
+    """
+
+    @workflow.signal(name=verb)
+    def by_signal(run: BaseRun, payload: Any = None, *_: Any) -> None:
+        run._inbox.receive_signal(verb, payload)
+
+    @workflow.update(name=verb)
+    async def by_update(run: BaseRun, payload: Any = None, *_: Any) -> Any:
+        return await run._inbox.answer_update(verb, payload)
+
+    setattr(BaseRun, f"signal_{verb}", by_signal)
+    setattr(BaseRun, f"update_{verb}", by_update)
+
+
+for _verb in Verb:
+    _take_verb(_verb)
+
+
+async def wait_until_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait until all of them have ended, however they end."""
+    await workflow.wait_condition(lambda: all(task.done() for task in tasks))
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # looked at: asyncio would complain of what nobody has
 
 
 @workflow.defn(name=names.WORKFLOW, sandboxed=False)
-class AgentRun(Run):
+class AgentRun(BaseRun):
     """One durable execution of a plan."""
 
     @workflow.run
     async def run(self, request: StartRun) -> RunResult:
-        """Run the plan.
-
-        Raises:
-            ApplicationError: ``PlanInvalid``, ``RunIdTaken``, or ``RunFailed`` with the result in
-                its details.
-        """
+        """Run the plan; a run that fails raises ``RunFailed`` with its result."""
         return await self.drive(self._forward)
 
     async def _forward(self) -> str | None:
         """Run the plan's steps; returns why it cannot finish, or ``None``."""
         data, running = self._data, dict[str, asyncio.Task[Goto | None]]()
         if not data.lives:
-            data.settled |= self._taken_over()
+            data.settled |= self._take_over_facts()
         failure, dropped = None, False
         try:
             while self._data.cancel is None:
                 if self._may_amend(running):
-                    await self._undisturbed(self._amendment.apply(running))
-                self._freshness.begin()
-                knows = self._runner.tool_calls.knows
-                ready = self._ready(running)
-                if (running or ready) and self._continuing.possible():
+                    await self._finish(self._amendment.apply_plan(running))
+                self._freshness.begin_reads()
+                knows = self._runner.tool_calls.has_report
+                ready = self._find_ready(running)
+                if (running or ready) and self._continuing.is_possible():
                     # Whoever has woken up with it goes first: else a wait that is over, such as an
                     # approval's, is over in each execution, and none of them gets to it.
                     await asyncio.sleep(0)
                     # The end of a step is known here only, until it is settled.
                     if not any(task.done() for task in running.values()):
-                        if self._continuing.possible():
-                            self._continuing.go()
+                        if self._continuing.is_possible():
+                            self._continuing.continue_as_new()
                         continue
-                held = self._continuing.due()
+                held = self._continuing.is_due()
                 for step in ready:
                     # What was under way in the execution before goes on, whatever is held back.
                     under_way = step.id in data.progress or step.id in data.stale
                     if not held or under_way or knows(step.id):
-                        running[step.id] = asyncio.create_task(self._scheduler.run(step))
+                        running[step.id] = asyncio.create_task(self._scheduler.run_planned(step))
                 if not running and not ready:
                     if data.amending:
-                        await workflow.wait_condition(partial(self._amended, running))
+                        await workflow.wait_condition(
+                            partial(self._need_not_wait_for_plan, running)
+                        )
                     elif await self._complete() and not data.amending:
                         return None
                     continue
-                await workflow.wait_condition(partial(self._moves, running, held))
+                await workflow.wait_condition(partial(self._has_something_to_do, running, held))
                 for step_id in [s for s, task in running.items() if task.done()]:
                     step = data.request.plan.step(step_id)
                     task = running.pop(step_id)
-                    await self._undisturbed(self._freshness.ended(step, running))
+                    await self._finish(self._freshness.note_end(step, running))
                     failure = failure or self._settle(step, task)
                 if failure is not None:
                     break
@@ -86,10 +385,10 @@ class AgentRun(Run):
                 data.stopping = True
                 for task in running.values():
                     task.cancel()
-                await self._undisturbed(ended(list(running.values())))
+                await self._finish(wait_until_ended(list(running.values())))
         return failure
 
-    def _taken_over(self) -> set[str]:
+    def _take_over_facts(self) -> set[str]:
         """Take the facts of the run that this one begins from; returns the steps that are done."""
         data, linked = self._data, self._data.request.linked
         if linked is None:
@@ -100,12 +399,12 @@ class AgentRun(Run):
             data.set_step(
                 step_id, StepState.SUCCEEDED, output=output, made_by=linked.run_id, replayed=True
             )
-        data.add_line(workflow.now(), f"begins from run {linked.run_id}")
+        self._core.add_line(f"begins from run {linked.run_id}")
         return set(taken)
 
-    def _ready(self, running: dict[str, asyncio.Task[Goto | None]]) -> list[Step]:
+    def _find_ready(self, running: dict[str, asyncio.Task[Goto | None]]) -> list[Step]:
         """Return the steps that can begin; held for another plan, those that have been called."""
-        data, knows = self._data, self._runner.tool_calls.knows
+        data, knows = self._data, self._runner.tool_calls.has_report
         ready = data.request.plan.ready(frozenset(data.settled), frozenset(running))
         if not data.amending:
             return ready
@@ -115,22 +414,22 @@ class AgentRun(Run):
 
     def _may_amend(self, running: dict[str, asyncio.Task[Goto | None]]) -> bool:
         """Return whether all that was done under the plan so far has had its turn."""
-        return self._amendment.due(running) and not self._ready(running)
+        return self._amendment.is_due(running) and not self._find_ready(running)
 
-    def _amended(self, running: dict[str, asyncio.Task[Goto | None]]) -> bool:
-        """Return whether the run is not held for another plan, or need not be any more."""
+    def _need_not_wait_for_plan(self, running: dict[str, asyncio.Task[Goto | None]]) -> bool:
         data = self._data
         return not data.amending or data.cancel is not None or self._may_amend(running)
 
-    def _moves(self, running: dict[str, asyncio.Task[Goto | None]], held: bool) -> bool:
-        """Return whether there is something to do beside the steps that are under way."""
+    def _has_something_to_do(
+        self, running: dict[str, asyncio.Task[Goto | None]], held: bool
+    ) -> bool:
         return (
             any(task.done() for task in running.values())
             or self._data.cancel is not None
             or self._may_amend(running)
-            or self._freshness.due()
-            or self._continuing.possible()
-            or self._continuing.due() is not held
+            or self._freshness.has_reads_to_begin()
+            or self._continuing.is_possible()
+            or self._continuing.is_due() is not held
         )
 
     def _settle(self, step: Step, task: asyncio.Task[Goto | None]) -> str | None:
@@ -140,14 +439,14 @@ class AgentRun(Run):
         try:
             follows = task.result()
         except StepFailed as failed:
-            goes_on = rules.after_failure(plan, step, failed)
+            goes_on = step_rules.after_failure(plan, step, failed)
             if goes_on is None:
                 return f"step {step.id}: {failed.reason}"
             follows = goes_on.at
         if follows is not None:
-            for skipped in rules.left_out(plan, step, follows, settled):
+            for skipped in step_rules.left_out(plan, step, follows, settled):
                 if self._data.steps[skipped].state is StepState.PENDING:
                     self._data.set_step(skipped, StepState.SKIPPED)
                     settled.add(skipped)
-            self._data.add_line(workflow.now(), f"going on at {follows.goto}", step.id)
+            self._core.add_line(f"going on at {follows.goto}", step.id)
         return None

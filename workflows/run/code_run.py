@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -19,28 +21,53 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
 from surehand.workflows import ports
+from surehand.workflows.canonical_json import canonical_json
+from surehand.workflows.contracts.base import ReadArtifact, StepState, as_artifact
 from surehand.workflows.contracts.runs import RecordValue, RunResult, StepView
-from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.tools import (
     MODEL,
+    Conversation,
     DescribeTools,
     Effect,
     ModelSaid,
+    ModelTurn,
     Recovery,
     ToolDefinition,
     ToolSpec,
+    text_digest,
 )
-from surehand.workflows.contracts.values import ReadArtifact, as_artifact
-from surehand.workflows.errors import ErrorType
-from surehand.workflows.identity import canonical_json
-from surehand.workflows.options import record_call
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import RECORDING, STEP_FORM, Plan, Step
-from surehand.workflows.run import views
-from surehand.workflows.run.run import Run
-from surehand.workflows.state.records import StepFailed, reason_of
-from surehand.workflows.steps.conversations import Conversations
+from surehand.workflows.ports import record_call
+from surehand.workflows.run.agent_run import BaseRun
+from surehand.workflows.run.run_records import StepFailed, reason_of
 
 __all__ = ["CodeRun", "StepFailed", "StepMaker"]
+
+#: By the execution and the step. This module is not loaded anew in the workflow's sandbox, so the
+#: activity, which runs on the same worker, finds what the workflow has put here.
+_OFFERED: Final[dict[str, Callable[[], Any]]] = {}
+
+
+@contextmanager
+def offer_function(
+    workflow_run_id: str, step_id: str, function: Callable[[], Any]
+) -> Iterator[str]:
+    """Offer a function for as long as its value is waited for; yields the key to it."""
+    key = f"{workflow_run_id}/{step_id}"
+    _OFFERED[key] = function
+    try:
+        yield key
+    finally:
+        # The same run may have been taken into memory anew meanwhile, and offer it again.
+        if _OFFERED.get(key) is function:
+            del _OFFERED[key]
+
+
+def find_offered(key: str) -> Callable[[], Any] | None:
+    """Return the function that is offered under a key."""
+    return _OFFERED.get(key)
+
 
 #: What an id made from a tool's name may have.
 _NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -60,7 +87,7 @@ def current_steps() -> StepMaker | None:
     return _CURRENT.get()
 
 
-class CodeRun(Run):
+class CodeRun(BaseRun):
     """What a workflow class of your own begins from; see ``examples/late_orders.py``.
 
     Its ``run`` hands on to ``drive_code``. How its signals, updates and queries are called is the
@@ -103,7 +130,7 @@ class CodeRun(Run):
         data.stopping = True
         body.cancel()
         maker.cancel()
-        await self._undisturbed(workflow.wait_condition(lambda: body.done() and maker.idle))
+        await self._finish(workflow.wait_condition(lambda: body.done() and maker.idle))
         return failure or maker.over
 
     async def _to_its_end(self, body: asyncio.Future[JsonValue], maker: StepMaker) -> str | None:
@@ -208,7 +235,7 @@ class StepMaker:
     @property
     def history_is_long(self) -> bool:
         """Whether it is time to continue as new: the server ends a history of 51,200 events."""
-        return self._run._continuing.due()
+        return self._run._continuing.is_due()
 
     async def continue_as_new(self, state: JsonValue) -> None:
         """Go on in another execution of this run, which begins the code anew.
@@ -221,11 +248,11 @@ class StepMaker:
         if not self.idle:
             raise _mistake("continue_as_new: a step is under way; await it first")
         handed_on = _plain(state, "what continue_as_new hands on")
-        await workflow.wait_condition(lambda: not self.idle or self._run._continuing.quiet())
+        await workflow.wait_condition(lambda: not self.idle or self._run._continuing.is_quiet())
         if not self.idle:
             raise _mistake("continue_as_new: a step was begun meanwhile; await all steps first")
         before, self._state.handed_on = self._state.handed_on, handed_on
-        self._run._continuing.go()
+        self._run._continuing.continue_as_new()
         self._state.handed_on = before
 
     async def call(
@@ -305,7 +332,7 @@ class StepMaker:
         Raises:
             StepFailed: It has failed for good, and a human has not had it tried again.
         """
-        turn = self._conversations.turn(framework, model, setup, messages, known_by)
+        turn = self._conversations.make_turn(framework, model, setup, messages, known_by)
         given = turn.model_dump(mode="json")
         self._state.turns += 1
         step = self._step(
@@ -320,8 +347,8 @@ class StepMaker:
             said = ModelSaid.model_validate(output)
         except ValidationError as error:  # skipped, or replaced, by a human
             raise StepFailed(f"{step.id}: there is no turn to go on with", called=False) from error
-        self._data.add_line(workflow.now(), said.line, step.id)
-        self._conversations.taken(turn, said, messages)
+        self._run._core.add_line(said.line, step.id)
+        self._conversations.note_turn(turn, said, messages)
         return said.response, step.id
 
     async def tools(self, *names: str) -> list[ToolDefinition]:
@@ -337,7 +364,7 @@ class StepMaker:
         async with self._describing[" ".join(names)]:
             if names not in self._defined:
                 asked = DescribeTools(plan=self._data.request.plan, defined=names)
-                told = await self._run._call(ports.DESCRIBE_TOOLS, asked, "define tools")
+                told = await self._run._core.call(ports.DESCRIBE_TOOLS, asked, "define tools")
                 if told.problems:
                     raise _mistake("; ".join(f"{one.where}: {one.reason}" for one in told.problems))
                 # None that was loaded since: whoever has started the run did not think of it.
@@ -358,7 +385,7 @@ class StepMaker:
         """Tell, as a step and as an event, that a call is not made, and why."""
         step_id = self._id(id, tool.rpartition(".")[2])
         self._data.steps[step_id] = StepView(id=step_id, tool=tool, state=StepState.PENDING)
-        await self._run._runner.refused(step_id, tool, reason)
+        await self._run._runner.refuse_step(step_id, tool, reason)
 
     async def ask(
         self,
@@ -441,7 +468,7 @@ class StepMaker:
         if artifact is None:
             return output
         asked = ReadArtifact(tenant=self._data.request.tenant, artifact=artifact)
-        read = await self._run._call(ports.READ_ARTIFACT, asked, "read an artifact")
+        read = await self._run._core.call(ports.READ_ARTIFACT, asked, "read an artifact")
         return read.value
 
     def _id(self, given: str | None, made_from: str) -> str:
@@ -497,7 +524,7 @@ class StepMaker:
         known = self._data.of_step(step.id)
         known.spec = spec
         try:
-            await self._run._scheduler.one(step, facts)
+            await self._run._scheduler.run_one(step, facts)
         finally:
             known.spec = None  # the next execution need not know it
         output: JsonValue = self._data.facts.get(step.id)
@@ -517,30 +544,26 @@ class StepMaker:
         named = step.model_copy(update={"id": "step", "params": references})
         plan = Plan(name=self._data.request.plan.name, input=params, steps=(named,))
         asked = DescribeTools(plan=plan)
-        described = await self._run._call(ports.DESCRIBE_TOOLS, asked, f"describe {step.tool}")
+        described = await self._run._core.call(ports.DESCRIBE_TOOLS, asked, f"describe {step.tool}")
         if described.problems:
             inside = "steps.0 (step)."
             problems = [(p.where.removeprefix(inside), p.reason) for p in described.problems]
             why = "; ".join(f"{where}: {reason}" for where, reason in problems)
-            raise await self._run._runner.refused(step.id, step.does, why)
+            raise await self._run._runner.refuse_step(step.id, step.does, why)
         self._data.tools.update(described.tools)
 
     async def _record(self, step_id: str, value: Callable[[], Any]) -> JsonValue:
-        data, request = self._data, self._data.request
-        with views.offered(workflow.info().run_id, step_id, value) as key:
-            asked = RecordValue(
-                tenant=request.tenant, run_id=request.run_id, step_id=step_id, key=key
-            )
-            recorded = await self._run._call(
+        data = self._data
+        with offer_function(workflow.info().run_id, step_id, value) as key:
+            asked = RecordValue(**self._data.ids, step_id=step_id, key=key)
+            recorded = await self._run._core.call(
                 ports.RECORD_VALUE, asked, step_id, local=record_call(step_id)
             )
         if recorded.problem is not None:
             data.set_step(step_id, StepState.FAILED, error=recorded.problem)
             raise StepFailed(recorded.problem)
-        data.keep_head(recorded.head)
-        self._data.facts[step_id] = recorded.value
-        data.set_step(step_id, StepState.SUCCEEDED, output=recorded.value)
-        self._run._changed()
+        data.facts[step_id] = recorded.value
+        self._run._core.set_step(step_id, StepState.SUCCEEDED, output=recorded.value)
         return recorded.value
 
     @property
@@ -568,7 +591,6 @@ def _model_spec(timeout: timedelta, *, foreign: bool) -> ToolSpec:
 
 
 def _plain(value: Any, what: str) -> Any:
-    """Return a value in JSON form."""
     try:
         plain = _ANYTHING.dump_python(value, mode="json")
         canonical_json(plain)
@@ -580,3 +602,61 @@ def _plain(value: Any, what: str) -> Any:
 def _mistake(reason: str) -> ApplicationError:
     """Return a mistake in the code that no retry mends."""
     return ApplicationError(reason, type=ErrorType.PLAN_INVALID, non_retryable=True)
+
+
+#: Conversations that a run goes on from: those of its agents, which hand over to one another.
+_MOST_CONVERSATIONS: Final = 16
+
+
+@dataclass(frozen=True)
+class _Kept:
+    sha256: str
+    messages: tuple[str, ...]
+
+
+class Conversations:
+    """The conversations of one execution; the next one tells its models everything once more."""
+
+    def __init__(self) -> None:
+        self._kept: list[_Kept] = []
+        """Those that the worker has; the newest comes last."""
+        self._setups: set[str] = set()
+
+    def make_turn(
+        self, framework: str, model: str, setup: str, messages: Sequence[str], known_by: str
+    ) -> ModelTurn:
+        """Return a turn that brings what the worker does not have; as for ``StepMaker.turn``."""
+        known = max(self._kept, key=lambda kept: _shared(kept.messages, messages), default=None)
+        keep = 0 if known is None else _shared(known.messages, messages)
+        before = known.sha256 if known is not None and keep else None
+        sha256 = text_digest(setup)
+        return ModelTurn(
+            framework=framework,
+            model=model,
+            setup=sha256,
+            setup_text=None if sha256 in self._setups else setup,
+            conversation=Conversation(before=before, keep=keep, messages=list(messages[keep:])),
+            known_by=text_digest(known_by),
+        )
+
+    def note_turn(self, turn: ModelTurn, said: ModelSaid, messages: Sequence[str]) -> None:
+        """Note that a turn was taken: the worker has kept what it brought.
+
+        Only where it has kept just this. A framework may write something else in each replay; and
+        a turn that is known from before a reset was told other outputs than this run has read.
+        """
+        if turn.setup == said.setup:
+            self._setups.add(turn.setup)
+        if turn.conversation.sha256 != said.conversation:
+            return
+        kept = _Kept(said.conversation, tuple(messages))
+        before = turn.conversation.before
+        others = [one for one in self._kept if one.sha256 not in (before, kept.sha256)]
+        self._kept = [*others, kept][-_MOST_CONVERSATIONS:]
+
+
+def _shared(known: Sequence[str], messages: Sequence[str]) -> int:
+    pairs = zip(known, messages, strict=False)
+    return next(
+        (n for n, (one, other) in enumerate(pairs) if one != other), min(len(known), len(messages))
+    )

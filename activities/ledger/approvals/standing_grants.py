@@ -44,6 +44,7 @@ from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.people.signatures import BadSignature, header_kid
 from surehand.activities.ledger.steps.entries import Covered, Covers
 from surehand.activities.ledger.steps.foreign import content_of
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import (
     LONGEST_STANDING,
     ApprovalState,
@@ -55,7 +56,6 @@ from surehand.workflows.contracts.approvals import (
     standing_id_of,
     standing_label,
 )
-from surehand.workflows.identity import digest
 
 #: As long as the column for who has decided is.
 _LONGEST_NAME: Final = 200

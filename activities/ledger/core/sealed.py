@@ -23,8 +23,9 @@ from sqlalchemy import JSON, Column, Dialect, MetaData, Table, Text
 from sqlalchemy.types import TypeDecorator
 
 from surehand.process.ciphers import RunKey
-from surehand.workflows.encryption import KeyErased, NotDecrypted
-from surehand.workflows.identity import canonical_json, root_run_id
+from surehand.workflows.canonical_json import canonical_json
+from surehand.workflows.identity import root_run_id
+from surehand.workflows.payload_codec import KeyErased, NotDecrypted
 
 #: The one key of a sealed value in JSON: its run, the one at the top, and the ciphertext.
 SEALED: Final = "$sealed"

@@ -43,8 +43,8 @@ from surehand.activities.ledger.core.transaction import Observer, RunNotFound, T
 from surehand.process.ciphers import RememberedKeys, RunKey
 from surehand.process.off_loop import call_off_loop
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.encryption import KeyErased, KeyUnavailable
 from surehand.workflows.identity import DEFAULT_TENANT, root_run_id, tenant_problem
+from surehand.workflows.payload_codec import KeyErased, KeyUnavailable
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -41,9 +41,9 @@ from surehand.activities.ledger.core.statements import (
 )
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.process.settings import KEYS
+from surehand.workflows.canonical_json import canonical_json, digest
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.encryption import KeyErased
-from surehand.workflows.identity import canonical_json, digest
+from surehand.workflows.payload_codec import KeyErased
 
 #: The head of a run that has no event yet.
 GENESIS: Final = "sha256:" + "0" * 64

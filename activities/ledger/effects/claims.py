@@ -26,10 +26,7 @@ from surehand.activities.ledger.effects.claim_entry import (
     take_first,
 )
 from surehand.activities.ledger.effects.epochs import Epoch, lease_left, may_be_forgotten
-from surehand.activities.ledger.effects.interventions import (
-    called_off,
-    newest_intervention,
-)
+from surehand.activities.ledger.effects.interventions import called_off, newest_intervention
 from surehand.activities.ledger.effects.outcomes import doubt
 from surehand.activities.ledger.effects.undone import note_replay
 from surehand.activities.ledger.outbox.notification_rows import write_pause
@@ -56,8 +53,8 @@ from surehand.activities.ledger.steps.entries import (
     milliseconds,
 )
 from surehand.activities.ledger.steps.foreign import mark
+from surehand.workflows.contracts.base import as_artifact
 from surehand.workflows.contracts.tools import Recovery
-from surehand.workflows.contracts.values import as_artifact
 
 #: How long to wait for an entry that is being compensated: no lease says when that ends.
 COMPENSATING_WAIT = timedelta(seconds=2)

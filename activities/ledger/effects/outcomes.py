@@ -25,7 +25,7 @@ from surehand.activities.ledger.steps.entries import (
     milliseconds,
     next_commit_no,
 )
-from surehand.workflows.identity import digest
+from surehand.workflows.canonical_json import digest
 
 
 def since(tx: Transaction) -> Any:

@@ -13,13 +13,10 @@ from surehand.activities.ledger.core.tables import effects, interventions, runs
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.effects.epochs import call_left
 from surehand.activities.ledger.effects.interventions import UNDO_CHANGED, UNDONE
-from surehand.activities.ledger.effects.undone import (
-    mark_compensated,
-    tell_replayers,
-)
+from surehand.activities.ledger.effects.undone import mark_compensated, tell_replayers
 from surehand.activities.ledger.steps.entries import UNASKED, Entry, next_commit_no
+from surehand.workflows.contracts.base import ARTIFACT
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
-from surehand.workflows.contracts.values import ARTIFACT
 
 #: A receipt that a human gives travels in history as it is.
 LARGEST_RECEIPT: Final = 8 * 1024  # bytes

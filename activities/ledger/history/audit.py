@@ -34,6 +34,7 @@ from surehand.activities.ledger.people.signatures import (
     claimed,
     header_kid,
 )
+from surehand.workflows.canonical_json import NotCanonical
 from surehand.workflows.contracts.approvals import (
     Assurance,
     ExportClaims,
@@ -42,7 +43,7 @@ from surehand.workflows.contracts.approvals import (
     standing_label,
 )
 from surehand.workflows.contracts.base import ChainHead
-from surehand.workflows.identity import NotCanonical, tenant_of_run
+from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.plan.plan import ITERATION
 
 #: What an event's hash covers, beside the hash before it.

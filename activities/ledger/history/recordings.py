@@ -19,24 +19,18 @@ from sqlalchemy import tuple_
 
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import (
-    effects,
-    plans,
-    replays,
-    runs,
-    steps,
-)
+from surehand.activities.ledger.core.tables import effects, plans, replays, runs, steps
 from surehand.activities.ledger.effects.epochs import RESTORED
 from surehand.activities.ledger.effects.interventions import UNDO_CHANGED
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.attempts import NO
-from surehand.workflows.contracts.checkpoint import Checkpoint, PendingCall, SideEffect
+from surehand.workflows.contracts.base import ForeignContent
+from surehand.workflows.contracts.runs import Checkpoint, PendingCall, SideEffect
 from surehand.workflows.contracts.steering import ACCEPTED, InterruptKind
 from surehand.workflows.contracts.tools import ToolSpec
-from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.plan.plan import ITERATION, Plan, Step
-from surehand.workflows.steps import rules
+from surehand.workflows.run import step_rules as rules
 
 #: Ends of a run after which an effect that remains should have been undone.
 _UNDOES: Final = frozenset({"run.failed", "run.cancelled", "run.stopped"})

@@ -43,10 +43,15 @@ from surehand.activities.ledger.retention.hiding import read_hidden, require_sho
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.ledger.steps.foreign import content_of
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
-from surehand.workflows.contracts.base import TimelineLine
+from surehand.workflows.contracts.base import (
+    ForeignContent,
+    RunState,
+    StepState,
+    TimelineLine,
+    Waiting,
+    WaitKind,
+)
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
-from surehand.workflows.contracts.states import RunState, StepState, Waiting
-from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import Needs
@@ -303,11 +308,6 @@ def _read_tools(tx: Transaction, run_ids: Collection[str]) -> dict[str, Mapping[
 
 #: Events that are shown, the newest; `events RUN` has all.
 _MOST_EVENTS: Final = 100
-#: What a step's state is while it waits so.
-_WAITS: Final = {
-    "approval": StepState.WAITING_APPROVAL,
-    "intervention": StepState.NEEDS_INTERVENTION,
-}
 #: In the place of text that this process cannot read.
 _UNREAD: Final = "(cannot be read here)"
 
@@ -399,15 +399,15 @@ def _steps_of(tx: Transaction, run_id: str, plan: Plan, waiting: list[Waiting]) 
         )
     for item in waiting:
         if item.step_id in known:
-            state = _WAITS[item.kind]
-            known[item.step_id] = known[item.step_id].model_copy(update={"state": state})
+            waits = {"state": item.kind.step_state}
+            known[item.step_id] = known[item.step_id].model_copy(update=waits)
     return list(known.values())
 
 
 def _wait_for_approval(one: OneApproval) -> Waiting:
     row = one.row
     return Waiting(
-        kind="approval",
+        kind=WaitKind.APPROVAL,
         id=row["approval_id"],
         step_id=row["step_id"],
         params_hash=row["params_hash"],
@@ -418,7 +418,10 @@ def _wait_for_approval(one: OneApproval) -> Waiting:
 def _wait_for_settling(row: Mapping[str, Any]) -> Waiting:
     question = row["question"] or _UNREAD
     return Waiting(
-        kind="intervention", id=row["intervention_id"], step_id=row["step_id"], question=question
+        kind=WaitKind.INTERVENTION,
+        id=row["intervention_id"],
+        step_id=row["step_id"],
+        question=question,
     )
 
 

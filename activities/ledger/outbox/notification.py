@@ -19,8 +19,9 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, ConfigDict, Field
 
 from surehand.process.program import shared_program
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.identity import DEFAULT_TENANT, digest
+from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plain_text import plain, plain_line
 
 #: How long one attempt to send may take.

@@ -22,17 +22,12 @@ from surehand.activities.ledger.core.tables import (
     notifications,
     runs,
 )
-from surehand.activities.ledger.outbox.notification import (
-    Facts,
-    Kind,
-    Notification,
-    delivery_id,
-)
+from surehand.activities.ledger.outbox.notification import Facts, Kind, Notification, delivery_id
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.ledger.steps.foreign import content_of
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.base import foreign_text
 from surehand.workflows.contracts.steering import Interrupt
-from surehand.workflows.contracts.values import foreign_text
 from surehand.workflows.plain_text import plain_line
 from surehand.workflows.plan.policy import Needs
 

@@ -22,6 +22,7 @@ from surehand.activities.ledger.people.signatures import (
     require_in_time,
     verify,
 )
+from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts.approvals import (
     Assurance,
     Claims,
@@ -31,7 +32,6 @@ from surehand.workflows.contracts.approvals import (
     VerdictCode,
     audience,
 )
-from surehand.workflows.identity import NotCanonical, digest
 
 C = TypeVar("C", bound=Claims)
 #: Why a decision does not count.

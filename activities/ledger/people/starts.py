@@ -16,15 +16,12 @@ from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.proofs import (
-    StoredSignature,
-    signed_by,
-    still_signed,
-)
+from surehand.activities.ledger.people.proofs import StoredSignature, signed_by, still_signed
 from surehand.activities.ledger.people.signatures import BadSignature
+from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts.approvals import Assurance, StartClaims, audience
 from surehand.workflows.contracts.runs import OpenRun, StartRun
-from surehand.workflows.identity import NotCanonical, digest, is_child_of
+from surehand.workflows.identity import is_child_of
 
 _EVIDENCE: Final = ("start_signature", "start_kid")
 #: What a run's row says of its start; a child's row has the same, but for the nonce.

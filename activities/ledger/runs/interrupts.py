@@ -10,6 +10,7 @@ from surehand.activities.ledger.core.tables import events
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.attempts import StepAttempt
+from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts.steering import (
     GivenAnswer,
     Interrupt,
@@ -17,7 +18,6 @@ from surehand.workflows.contracts.steering import (
     RecordInterrupt,
     Steer,
 )
-from surehand.workflows.identity import NotCanonical, digest
 from surehand.workflows.plan.plan import ASKING, WAITING
 
 

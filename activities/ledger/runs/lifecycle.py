@@ -32,11 +32,11 @@ from surehand.activities.ledger.retention.hiding import read_hidden
 from surehand.activities.ledger.steps import acting, foreign
 from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.drafts import WrittenDraft
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.base import ForeignContent, QuotaWait
 from surehand.workflows.contracts.runs import AmendRun, CloseRun, OpenRun
 from surehand.workflows.contracts.tools import ToolSpec
-from surehand.workflows.contracts.values import ForeignContent, QuotaWait
-from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Plan
 
 

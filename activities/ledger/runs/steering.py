@@ -15,12 +15,8 @@ from surehand.activities.ledger.people.public_keys import BadKey, checked, kid_o
 from surehand.activities.ledger.people.signatures import BadSignature, verify
 from surehand.activities.ledger.runs import interrupts
 from surehand.process.json_schemas import problems
-from surehand.workflows.contracts.approvals import (
-    Assurance,
-    ResumeClaims,
-    SteeringClaims,
-    audience,
-)
+from surehand.workflows.canonical_json import NotCanonical, digest
+from surehand.workflows.contracts.approvals import Assurance, ResumeClaims, SteeringClaims, audience
 from surehand.workflows.contracts.runs import LARGEST_EVENT
 from surehand.workflows.contracts.steering import (
     LARGEST_ANSWER,
@@ -29,7 +25,6 @@ from surehand.workflows.contracts.steering import (
     SteeringCode,
     Verb,
 )
-from surehand.workflows.identity import NotCanonical, digest
 
 #: What whoever a run acts for may do with it; the rest changes what it may spend, or what happened.
 OWNERS: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.TOKEN, Verb.ANSWER})

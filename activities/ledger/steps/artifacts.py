@@ -8,8 +8,9 @@ from typing import Any
 from surehand.activities.ledger.core.statements import rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import artifacts
-from surehand.workflows.contracts.values import Artifact
-from surehand.workflows.identity import digest, root_run_id
+from surehand.workflows.canonical_json import digest
+from surehand.workflows.contracts.base import Artifact
+from surehand.workflows.identity import root_run_id
 
 
 @dataclass(frozen=True)

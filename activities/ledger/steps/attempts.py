@@ -17,8 +17,8 @@ from surehand.activities.ledger.core.statements import (
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, steps
 from surehand.activities.ledger.steps.acting import overtaken
+from surehand.workflows.contracts.base import Usage
 from surehand.workflows.contracts.tools import RecordRefusal
-from surehand.workflows.contracts.values import Usage
 
 #: Class of an attempt that the tool has answered with no.
 NO: Final = "no"

@@ -19,9 +19,9 @@ from sqlalchemy.sql.functions import FunctionElement
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.workflows.contracts.approvals import Assurance, Scope
+from surehand.workflows.contracts.base import ForeignContent
 from surehand.workflows.contracts.effects import EffectView, UndoSpec
 from surehand.workflows.contracts.tools import Recovery
-from surehand.workflows.contracts.values import ForeignContent
 from surehand.workflows.identity import provider_key
 from surehand.workflows.plan.policy import Requirement
 

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Exists, Select, bindparam, literal_column
 from surehand.activities.ledger.core.statements import PreparedStatement, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events
-from surehand.workflows.contracts.values import ForeignContent
+from surehand.workflows.contracts.base import ForeignContent
 
 #: The event that marks a run.
 MARKED: Final = "run.marked_foreign"

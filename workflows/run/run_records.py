@@ -1,38 +1,28 @@
-"""The parts of the run state: steps, effects, and how a step ends without success."""
+"""The parts of a run's state: steps, writes, approvals, and how a step ends without success."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Set
+from collections.abc import Iterable, Set
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 from pydantic import JsonValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from surehand.workflows.contracts.approvals import ApprovalRequest
+from surehand.workflows.contracts import approvals
 from surehand.workflows.contracts.base import Message, NameSet, Record
 from surehand.workflows.contracts.effects import RemainingEffect
 from surehand.workflows.contracts.runs import ChildReport
 from surehand.workflows.contracts.steering import Interrupt, ResumeRun
 from surehand.workflows.contracts.tools import AttemptsUsed, ToolCall, ToolOutcome, ToolSpec
-from surehand.workflows.deliveries import Delivery
-from surehand.workflows.errors import ErrorType
-from surehand.workflows.identity import standing_digest
+from surehand.workflows.identity import approval_id as approval_id_of
+from surehand.workflows.identity import run_of_approval, standing_digest
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import Step
-
-
-class ShownFailure(Message):
-    """How a step has failed that a human is looking at."""
-
-    reason: str
-    rejected: bool = False
-    unsettled: bool = False
-    called: bool = True
-    given_up: bool = False
-    called_off: bool = False
-    unreviewed: bool = False
+from surehand.workflows.run.deliveries import Delivery
 
 
 class StepProgress(Message):
@@ -46,8 +36,7 @@ class StepProgress(Message):
     """Whether the human who looks at it before it starts has let it."""
     asks: bool = False
     """Whether it has to be approved first."""
-    request: ApprovalRequest | None = None
-    """The approval that it waits for."""
+    request: approvals.ApprovalRequest | None = None
     counted: bool = False
     """Whether the budget counts its call: it is under way, or about to be."""
     escalated_to: str | None = None
@@ -62,8 +51,8 @@ class StepProgress(Message):
     spent: timedelta = timedelta(0)
     """What its calls have taken of its time limit."""
     interrupt: Interrupt | None = None
-    """The question, or the event, that it waits for."""
-    failed: ShownFailure | None = None
+    failed: dict[str, Any] | None = None
+    """How it, or an item of it, has failed, while people look at it: fields of ``StepFailed``."""
     items: list[JsonValue] | None = None
     """What a list is made for: what it was read from may be read again meanwhile."""
 
@@ -87,11 +76,9 @@ class StepRecord(Record):
     unanswered: int = 0
     """Its requests that nobody has answered in time."""
     asked: int = 0
-    """How many interrupts it has had."""
     spec: ToolSpec | None = None
     """Of a model's turn, while it is under way: two turns of one run may have other ones."""
     way: ResumeRun | None = None
-    """How it is to go on after it has failed, until it does."""
 
 
 class Spent(Record):
@@ -196,20 +183,17 @@ class Saga(Record):
         self.relied.pop(step_id, None)
         self.reused.pop(step_id, None)
 
-    def committed(self, step_id: str, entry_id: str) -> None:
+    def note_commit(self, step_id: str, entry_id: str) -> None:
         """Note what a write has made."""
         self.started.pop(step_id, None)
         self.found.pop(entry_id, None)
         self.made[entry_id] = step_id
 
-    def relies(self, step_id: str, entry_id: str | None, *, own: bool) -> None:
+    def note_reliance(self, step_id: str, entry_id: str | None, *, own: bool) -> None:
         """Note that a step has made nothing itself, and what it goes on with, if that is a write.
 
-        Its owner may be a step of another life of this run: then it is wanted all the same.
-
-        Args:
-            entry_id: What it goes on with.
-            own: Whether this run has made that.
+        Its owner may be a step of another life of this run (``own``): then it is wanted all the
+        same.
         """
         self.drop(step_id)
         if entry_id is not None:
@@ -224,7 +208,7 @@ class Saga(Record):
         for entry_id in [id_ for id_, step in self.found.items() if step == step_id]:
             self.made[entry_id] = self.found.pop(entry_id)
 
-    def ended(self, step_id: str, child: str, *, completed: bool) -> None:
+    def note_child_end(self, step_id: str, child: str, *, completed: bool) -> None:
         """Note the end of a child run; one that has not completed has undone what it had done."""
         self.started.pop(step_id, None)
         self.children[child] = step_id if completed else None
@@ -242,7 +226,7 @@ class Saga(Record):
             if step == step_id:
                 self.children[child] = None
 
-    def undone(self, entry_id: str) -> None:
+    def forget_undone(self, entry_id: str) -> None:
         """Forget an effect that does not remain any more."""
         self.made.pop(entry_id, None)
         self.found.pop(entry_id, None)
@@ -255,18 +239,16 @@ class Saga(Record):
         used = any(children.get(child) is not None for child in remaining.used_in)
         return used or entry_id in (*self.relied.values(), *self.reused.values())
 
-    def standing(self) -> str:
+    def standing_digest(self) -> str:
         """Return the digest of what stands if no other life of the run has made or undone any."""
         return standing_digest([*self.made, *self.reused.values()], self.children)
 
-    def lost(self, remains: Set[str], unwound: Set[str]) -> list[str]:
+    def lost_steps(self, remains: Set[str], unwound: Set[str]) -> list[str]:
         """Return the steps of which something is undone that this life takes for done.
 
-        What was another run's, and is undone, this run is told of (``ledger/effects/undone.py``).
-
-        Args:
-            remains: The entries that remain.
-            unwound: The child runs of which something was undone after their end.
+        ``remains`` are the entries that remain, ``unwound`` the child runs of which something was
+        undone after their end. What was another run's, and is undone, this run is told of
+        (``ledger/effects/undone.py``).
         """
         made = [step for entry_id, step in self.made.items() if entry_id not in remains]
         made += [step for step, entry_id in self.reused.items() if entry_id not in remains]
@@ -297,18 +279,9 @@ REFUSED: Final = frozenset(
 )
 
 
+@dataclass(eq=False)
 class StepFailed(Exception):
     """The step failed for good.
-
-    Attributes:
-        reason: Why, as one line.
-        rejected: A human said no, or nobody answered in time: the run ends, whatever
-            ``on_failure`` says.
-        unsettled: A write that may have happened; nothing may go on over it, either.
-        called: Whether its tool was called at all; a step that was not is skipped.
-        given_up: Somebody has looked at the failure, and had the run end.
-        called_off: It was in doubt, and a human has called it off, or had it undone.
-        unreviewed: The tool is not as it was reviewed: a human looks, whatever ``on_failure`` says.
 
     Example:
         >>> async def pay(steps: StepMaker, order_id: str) -> bool:
@@ -319,25 +292,25 @@ class StepFailed(Exception):
         ...     return True
     """
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        rejected: bool = False,
-        unsettled: bool = False,
-        called: bool = True,
-        given_up: bool = False,
-        called_off: bool = False,
-        unreviewed: bool = False,
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.rejected = rejected
-        self.unsettled = unsettled
-        self.called = called
-        self.given_up = given_up
-        self.called_off = called_off
-        self.unreviewed = unreviewed
+    reason: str
+    """Why, as one line."""
+    _: KW_ONLY
+    rejected: bool = False
+    """A human said no, or nobody answered in time: the run ends, whatever ``on_failure`` says."""
+    unsettled: bool = False
+    """A write that may have happened; nothing may go on over it, either."""
+    called: bool = True
+    """Whether its tool was called at all; a step that was not is skipped."""
+    given_up: bool = False
+    """Somebody has looked at the failure, and had the run end."""
+    called_off: bool = False
+    """It was in doubt, and a human has called it off, or had it undone."""
+    unreviewed: bool = False
+    """The tool is not as it was reviewed: a human looks, whatever ``on_failure`` says."""
+
+    def __str__(self) -> str:
+        """Return why, as one line."""
+        return self.reason
 
 
 class StepRefused(StepFailed):
@@ -354,9 +327,6 @@ def leave_if_cancelled() -> None:
 
     Such a call ends as if nothing had happened: whatever the step waits for next, it would wait for
     although nobody wants it any more.
-
-    Raises:
-        asyncio.CancelledError: It was.
     """
     step = asyncio.current_task()
     if step is not None and step.cancelling():
@@ -386,3 +356,183 @@ def used_by(error: ActivityError) -> AttemptsUsed:
         if isinstance(details, dict) and isinstance(details.get("attempts"), int):
             return AttemptsUsed.model_validate(details)
     return AttemptsUsed(attempts=0)
+
+
+#: Early decisions that a run holds; more are refused as unknown.
+MOST_HELD: Final = 100
+#: Settled requests that it remembers, each with its params; the ledger keeps all.
+MOST_SETTLED: Final = 50
+
+
+class Gate(Record):
+    """What one run knows of its approvals."""
+
+    run_id: str
+    held: list[Delivery] = []
+    asking: NameSet = set()
+    """Steps whose request is being written."""
+    pending: dict[str, approvals.ApprovalRequest] = {}
+    states: dict[str, approvals.ApprovalState] = {}
+    """The requests of this run by approval id; forgotten are old ones of steps that are done."""
+    numbers: dict[str, int] = {}
+    """The number of each step's newest request."""
+    settled: dict[str, approvals.ApprovalRequest] = {}
+    accepted: dict[str, approvals.Decision] = {}
+    """The newest decision that counts, by approval id; an edit with the params as validated."""
+    verified: NameSet = set()
+    """Requests of which a signature proves who has decided them."""
+
+    def is_early(self, delivery: Delivery, unfinished: Set[str]) -> bool:
+        """Return whether a decision's request is the next that its step can make.
+
+        Any other number is a slip of the pen: it would be held for ever, and its sender believe it
+        was taken. While a request is being written, nobody knows its number yet. ``unfinished`` are
+        the steps of the current plan that have not finished.
+        """
+        if delivery.decision is None or delivery.decision.approval_id in self.states:
+            return False
+        named = run_of_approval(delivery.decision.approval_id)
+        if named is None or named[0] != self.run_id or named[1] not in unfinished:
+            return False
+        following = approval_id_of(self.run_id, named[1], self.next_number(named[1]))
+        may_come = delivery.decision.approval_id == following or named[1] in self.asking
+        return may_come and len(self.held) < MOST_HELD
+
+    def is_being_asked(self, delivery: Delivery) -> bool:
+        """Return whether a decision's request may be there already, unknown to the run."""
+        if delivery.decision is None:
+            return False
+        named = run_of_approval(delivery.decision.approval_id)
+        return named is not None and named[0] == self.run_id and named[1] in self.asking
+
+    def list_early(self, step_id: str, queue: Iterable[Delivery]) -> list[Delivery]:
+        """Return the decisions on a step's next request, in the order in which they have come.
+
+        ``queue`` has arrived for the run, and was not judged yet.
+        """
+        following = approval_id_of(self.run_id, step_id, self.next_number(step_id))
+        arrived = (*self.held, *queue)
+        mine = [d for d in arrived if d.decision and d.decision.approval_id == following]
+        return mine[:MOST_HELD]
+
+    def hold(self, delivery: Delivery) -> approvals.Verdict:
+        """Keep an early decision until its request exists."""
+        assert delivery.decision is not None
+        self.held.append(delivery)
+        return approvals.Verdict(
+            decision_id=delivery.id,
+            approval_id=delivery.decision.approval_id,
+            code=approvals.VerdictCode.HELD,
+            message="arrived before its request; it is verified when the request exists",
+        )
+
+    def held_decisions(self) -> list[tuple[approvals.Decision, str]]:
+        """Return the early decisions that are held, each with its step."""
+        held = [one.decision for one in self.held if one.decision is not None]
+        named = [(one, run_of_approval(one.approval_id)) for one in held]
+        return [(one, parts[1]) for one, parts in named if parts is not None]
+
+    def note_request(
+        self,
+        request: approvals.ApprovalRequest,
+        state: approvals.ApprovalState,
+        decided: approvals.Decision | None = None,
+        *,
+        verified: bool = False,
+    ) -> list[Delivery]:
+        """Take up that a request exists; returns the decisions that were held for it.
+
+        A run that was reset finds its earlier requests, in the state of their rows, with what has
+        rejected or edited them.
+        """
+        if decided is not None:
+            self.accepted[request.approval_id] = decided
+            if verified:
+                self.verified.add(request.approval_id)
+        # More than the next, where the ledger had other requests under the numbers between.
+        number = int(request.approval_id.rpartition("/")[2])
+        self.numbers[request.step_id] = max(number, self.numbers.get(request.step_id, 0))
+        self.states[request.approval_id] = state
+        if state is approvals.ApprovalState.PENDING:
+            self.pending[request.approval_id] = request
+        else:
+            self._remember_settled(request)
+        due = [d for d in self.held if d.decision and _is_due(d.decision, request)]
+        self.held = [delivery for delivery in self.held if delivery not in due]
+        return due
+
+    def release_held(self) -> list[Delivery]:
+        """Return what is still held, to be verified: its request will not come."""
+        held, self.held = self.held, []
+        return held
+
+    def follow_verdict(
+        self, delivery: Delivery, verdict: approvals.Verdict, edited: dict[str, Any] | None = None
+    ) -> None:
+        """Follow the row after a verdict, with the params of an edit that counts."""
+        counts = verdict.code is approvals.VerdictCode.ACCEPTED
+        if delivery.decision is not None and counts:
+            counted = delivery.decision.model_copy(update={"params": edited})
+            self.accepted[verdict.approval_id] = counted
+            if verdict.verified:
+                self.verified.add(verdict.approval_id)
+            if counted.outcome is approvals.DecisionOutcome.APPROVE:
+                self._count_vote(verdict)
+        # A run that was reset hears of requests that it has yet to make, under their numbers.
+        if verdict.state is not None and verdict.approval_id in self.states:
+            self.follow_state(verdict.approval_id, verdict.state)
+
+    def _count_vote(self, verdict: approvals.Verdict) -> None:
+        request = self.pending.get(verdict.approval_id)
+        by = self.decided_by(verdict.approval_id)
+        if request is not None and by not in request.votes:
+            votes = (*request.votes, by)
+            self.pending[verdict.approval_id] = request.model_copy(update={"votes": votes})
+
+    def follow_state(self, approval_id: str, state: approvals.ApprovalState) -> None:
+        """Follow the row's state."""
+        self.states[approval_id] = state
+        if state is not approvals.ApprovalState.PENDING and approval_id in self.pending:
+            self._remember_settled(self.pending.pop(approval_id))
+
+    def _remember_settled(self, request: approvals.ApprovalRequest) -> None:
+        self.settled[request.approval_id] = request
+        while len(self.settled) > MOST_SETTLED:
+            del self.settled[next(iter(self.settled))]
+
+    def settled_views(self) -> list[approvals.SettledApproval]:
+        """Return the settled requests as people see them, oldest first."""
+        return [self._settled_view(request) for request in self.settled.values()]
+
+    def _settled_view(self, request: approvals.ApprovalRequest) -> approvals.SettledApproval:
+        name = request.approval_id
+        decision, state = self.accepted.get(name), self.states[name]
+        if state in (approvals.ApprovalState.EXPIRED, approvals.ApprovalState.VOID):
+            return approvals.SettledApproval(request=request, state=state)
+        by = self.decided_by(name) if decision is not None else ""
+        if state is approvals.ApprovalState.APPROVED:
+            by = ", ".join(request.votes)  # some may have been given in advance
+        reason = decision.reason if decision is not None else ""
+        return approvals.SettledApproval(request=request, state=state, decided_by=by, reason=reason)
+
+    def decided_by(self, approval_id: str) -> str:
+        """Return who has decided a request, marked if nothing proves the name."""
+        mark = "" if approval_id in self.verified else " (unverified)"
+        return f"{self.accepted[approval_id].approver}{mark}"
+
+    def next_number(self, step_id: str) -> int:
+        """Return the number of a step's next approval request."""
+        return self.numbers.get(step_id, 0) + 1
+
+    def standing_of(self, step_id: str) -> list[str]:
+        """Return a step's requests that wait, or were approved and may not be used yet."""
+        mine = [id_ for id_ in self.states if id_.startswith(f"{self.run_id}/{step_id}/")]
+        counts = {approvals.ApprovalState.PENDING, approvals.ApprovalState.APPROVED}
+        return [id_ for id_ in mine if self.states[id_] in counts]
+
+
+def _is_due(decision: approvals.Decision, request: approvals.ApprovalRequest) -> bool:
+    """Return whether a decision can be judged: its request is there, void, or no next one."""
+    step, _, number = decision.approval_id.rpartition("/")
+    asked, _, newest = request.approval_id.rpartition("/")
+    return step == asked and number != str(int(newest) + 1)

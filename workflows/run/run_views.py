@@ -1,59 +1,27 @@
-"""What people see of a run."""
+"""What people see of a run, and what its next execution takes over."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from decimal import Decimal
+from typing import Any, Final
 
+from pydantic import JsonValue
+
+from surehand.workflows.contracts import runs
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance, Decision, VerdictCode
 from surehand.workflows.contracts.approvals import DecisionOutcome as Outcome
-from surehand.workflows.contracts.checkpoint import (
-    Checkpoint,
-    CurrentStep,
-    PendingCall,
-    ResumePolicy,
-    SideEffect,
-)
-from surehand.workflows.contracts.runs import RunResult, RunView, StepView, cut_to_fit, is_cut
-from surehand.workflows.contracts.states import ENDED, RunState, StepState
+from surehand.workflows.contracts.base import ENDED, RunState, StepState, as_artifact, foreign_text
 from surehand.workflows.contracts.steering import Interrupt, Verb
-from surehand.workflows.contracts.values import as_artifact, foreign_text
-from surehand.workflows.gate import Gate
 from surehand.workflows.identity import DEFAULT_TENANT, run_of_approval, tenant_of_run
 from surehand.workflows.names import YOUR_NAME
 from surehand.workflows.plain_text import markdown, plain
-from surehand.workflows.plan.plan import ITERATION, Plan
-from surehand.workflows.plan.references import INPUT
-from surehand.workflows.plan.validation import ancestors
-from surehand.workflows.state.records import StepRecord
-from surehand.workflows.state.run_state import OPEN, RunData, StepViews
-
-#: By the execution and the step. This module is not loaded anew in the workflow's sandbox, so the
-#: activity, which runs on the same worker, finds what the workflow has put here.
-_OFFERED: Final[dict[str, Callable[[], Any]]] = {}
-
-
-@contextmanager
-def offered(workflow_run_id: str, step_id: str, function: Callable[[], Any]) -> Iterator[str]:
-    """Offer a function for as long as its value is waited for; yields the key to it."""
-    key = f"{workflow_run_id}/{step_id}"
-    _OFFERED[key] = function
-    try:
-        yield key
-    finally:
-        # The same run may have been taken into memory anew meanwhile, and offer it again.
-        if _OFFERED.get(key) is function:
-            del _OFFERED[key]
-
-
-def find(key: str) -> Callable[[], Any] | None:
-    """Return the function that is offered under a key."""
-    return _OFFERED.get(key)
-
+from surehand.workflows.plan.plan import ITERATION
+from surehand.workflows.plan.references import INPUT, ancestors
+from surehand.workflows.run.run_data import OPEN, RunData, StepViews
+from surehand.workflows.run.run_records import Gate, StepRecord
 
 #: Steps of the plan and the newest others (items of lists, steps of earlier plans) that are listed.
 MOST_LISTED: Final = 200
@@ -64,20 +32,52 @@ MOST_OUTPUTS: Final = 8 * 1024 * 1024
 #: Characters of one line of the story, and of a signal's refusal.
 LONGEST_LINE: Final = 500
 
-V = TypeVar("V")
-
 
 def snapshot(data: RunData) -> dict[str, Any]:
     """Return a run's state in JSON form, as its next execution takes it over."""
-    needed, listed = _needed(data), _listed(data)
-    views = _views(listed, needed)
-    dropped = [view for view in data.steps.values() if view.id not in views]
+    plan, views = data.request.plan, list(data.steps.values())
+    parents = {view.id: ITERATION.sub("", view.id) for view in views}
+    items = {id_ for id_, parent in parents.items() if parent != id_ and parent in data.progress}
+
+    # Whose outputs are needed: steps that are not done refer to them, or they are items of a list
+    # under way. What is made again needs what it was made of.
+    ahead = [step.id for step in plan.steps if step.id not in data.settled]
+    needed = {name for step_id in ahead for name in plan.dependencies[step_id]}
+    if any(one.read_at for one in data.records.values()):
+        needed |= ancestors(plan.uses, *needed)
+    needed |= items
+
+    # Which steps are shown from now on: those of the plan or under way, and the newest others.
+    listed = {step.id for step in plan.steps} | items | data.progress.keys()
+    listed |= {view.id for view in views if view.child is not None or view.state in OPEN}
+    listed |= set([view.id for view in views if view.id not in listed][-MOST_LISTED:])
+    shown = [
+        view
+        if view.id in needed or view.original is None or _is_small(view.original)
+        else view.model_copy(update={"original": None})
+        for view in views
+        if view.id in listed
+    ]
+    # Outputs are cut where there is no room for them; those that are needed have it first.
+    by_need = sorted(shown, key=lambda one: (one.id not in needed, parents[one.id] != one.id))
+    cut = {view.id: view for view in runs.cut_to_fit(by_need, MOST_OUTPUTS, whole=needed)}
+    kept = {view.id: cut[view.id] for view in shown}
+    dropped = [view for view in views if view.id not in kept]
+
+    facts = dict[str, Any]()
+    for name, fact in data.facts.items():
+        view = kept.get(name)
+        if name != INPUT and (name in needed or (view is not None and _is_small(fact))):
+            done = view is not None and view.state is StepState.SUCCEEDED
+            if not done or view is None or view.output != fact or runs.is_cut(fact):
+                facts[name] = fact
+
     short = data.model_copy(
         update={
-            "steps": StepViews(views),
+            "steps": StepViews(kept),
             "more_steps": data.more_steps + len(dropped),
             "replays": data.replays or any(view.made_by for view in dropped),
-            "facts": _facts(data, needed, views),
+            "facts": facts,
             "records": _records(data),
             "effects": dict(list(data.effects.items())[-MOST_EFFECTS:]),
             "gate": _gate(data),
@@ -95,23 +95,8 @@ def snapshot(data: RunData) -> dict[str, Any]:
     return short.model_dump(mode="json")
 
 
-def _views(listed: list[StepView], needed: set[str]) -> dict[str, StepView]:
-    """Return the steps that are listed, with their outputs as far as there is room for them."""
-    shown = [_with_output(view, view.id in needed) for view in listed]
-    shown.sort(key=lambda one: (one.id not in needed, bool(_item(one.id))))
-    views = {view.id: view for view in cut_to_fit(shown, MOST_OUTPUTS, whole=needed)}
-    return {view.id: views[view.id] for view in listed}
-
-
-def _facts(data: RunData, needed: set[str], views: dict[str, StepView]) -> dict[str, Any]:
-    """Return what finished steps have returned, where that is not in their view."""
-    return {
-        name: fact
-        for name, fact in data.facts.items()
-        if name != INPUT
-        and (name in needed or (name in views and _small(fact)))
-        and not _told_by(views.get(name), fact)
-    }
+def _is_small(value: Any) -> bool:
+    return len(json.dumps(value)) <= LONGEST_LINE
 
 
 def _gate(data: RunData) -> Gate:
@@ -125,8 +110,8 @@ def _gate(data: RunData) -> Gate:
     }
     return gate.model_copy(
         update={
-            "states": _of(kept, gate.states),
-            "accepted": _of(kept, gate.accepted),
+            "states": {name: state for name, state in gate.states.items() if name in kept},
+            "accepted": {name: one for name, one in gate.accepted.items() if name in kept},
             "verified": gate.verified & kept,
         }
     )
@@ -145,61 +130,6 @@ def _records(data: RunData) -> dict[str, StepRecord]:
         if record != nothing:
             records[step_id] = record
     return records
-
-
-def _of(kept: Container[str], all_: Mapping[str, V]) -> dict[str, V]:
-    return {name: value for name, value in all_.items() if name in kept}
-
-
-def _needed(data: RunData) -> set[str]:
-    """Return whose outputs steps refer to that are not done, and items of lists under way."""
-    plan: Plan = data.request.plan
-    ahead = [step.id for step in plan.steps if step.id not in data.settled]
-    needed = {name for step_id in ahead for name in plan.dependencies[step_id]}
-    if any(
-        one.read_at for one in data.records.values()
-    ):  # what is made again needs what it was made of
-        needed |= ancestors(plan.uses, *needed)
-    items = {id_ for id_ in data.steps if _item(id_) and _item(id_) in data.progress}
-    return needed | items
-
-
-def _item(step_id: str) -> str | None:
-    """Return the step whose item a step is; ``None``: it is a step of its own."""
-    parent = ITERATION.sub("", step_id)
-    return parent if parent != step_id else None
-
-
-def _listed(data: RunData) -> list[StepView]:
-    """Return the steps that are shown from now on: those of the plan, and the newest others."""
-    plan = {step.id for step in data.request.plan.steps}
-    needed = {
-        view.id
-        for view in data.steps.values()
-        if view.id in plan
-        or view.child is not None
-        or view.id in data.progress
-        or view.state in OPEN
-        or _item(view.id) in data.progress
-    }
-    others = [view.id for view in data.steps.values() if view.id not in needed]
-    listed = needed.union(others[-MOST_LISTED:])
-    return [view for view in data.steps.values() if view.id in listed]
-
-
-def _with_output(view: StepView, needed: bool) -> StepView:
-    if needed or view.original is None or _small(view.original):
-        return view
-    return view.model_copy(update={"original": None})
-
-
-def _small(value: Any) -> bool:
-    return len(json.dumps(value)) <= LONGEST_LINE
-
-
-def _told_by(view: StepView | None, fact: Any) -> bool:
-    done = view is not None and view.state is StepState.SUCCEEDED
-    return done and view is not None and view.output == fact and not is_cut(fact)
 
 
 #: Params longer than this are cut in the details; the view has them whole.
@@ -245,7 +175,6 @@ def current_details(data: RunData) -> str:
 
 
 def _refused(data: RunData) -> list[str]:
-    """Return what was sent last and did not count; a signal's sender is told nothing."""
     lines = []
     verdict = next(reversed(data.inbox.verdicts.values()), None)
     if verdict is not None and verdict.code not in (VerdictCode.ACCEPTED, VerdictCode.HELD):
@@ -368,21 +297,21 @@ def _sign_command(run_id: str, request: ApprovalRequest) -> str:
 MOST_SHOWN: Final = 512 * 1024
 #: How a run in these states is gone on with; in the others that depends on its effects.
 _POLICIES: Final = {
-    RunState.NEEDS_INTERVENTION: ResumePolicy.MANUAL,
-    RunState.PAUSED_BUDGET: ResumePolicy.MANUAL,
-    RunState.PAUSED_FAILURE: ResumePolicy.MANUAL,
-    RunState.WAITING_EVENT: ResumePolicy.AFTER_EVENT,
-    RunState.PAUSED_USER: ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE,
-    RunState.PAUSED_PERMISSION: ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE,
-    RunState.WAITING_APPROVAL: ResumePolicy.AFTER_HUMAN_APPROVAL,
-    RunState.WAITING_INPUT: ResumePolicy.AFTER_HUMAN_APPROVAL,
+    RunState.NEEDS_INTERVENTION: runs.ResumePolicy.MANUAL,
+    RunState.PAUSED_BUDGET: runs.ResumePolicy.MANUAL,
+    RunState.PAUSED_FAILURE: runs.ResumePolicy.MANUAL,
+    RunState.WAITING_EVENT: runs.ResumePolicy.AFTER_EVENT,
+    RunState.PAUSED_USER: runs.ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE,
+    RunState.PAUSED_PERMISSION: runs.ResumePolicy.RECHECK_PERMISSIONS_THEN_CONTINUE,
+    RunState.WAITING_APPROVAL: runs.ResumePolicy.AFTER_HUMAN_APPROVAL,
+    RunState.WAITING_INPUT: runs.ResumePolicy.AFTER_HUMAN_APPROVAL,
 }
 
 
-def result_of(data: RunData) -> RunResult:
+def result_of(data: RunData) -> runs.RunResult:
     """Return how the run ended, or stands."""
     own = list(data.effects.values()) if data.final_effects is None else data.final_effects
-    return RunResult(
+    return runs.RunResult(
         run_id=data.request.run_id,
         state=data.state,
         steps=list(data.steps.values()),
@@ -398,11 +327,11 @@ def result_of(data: RunData) -> RunResult:
     )
 
 
-def view_of(data: RunData) -> RunView:
+def view_of(data: RunData) -> runs.RunView:
     """Return the answer of the query ``view``."""
     result = result_of(data)
-    return RunView(
-        result=result.model_copy(update={"steps": cut_to_fit(result.steps, MOST_SHOWN)}),
+    return runs.RunView(
+        result=result.model_copy(update={"steps": runs.cut_to_fit(result.steps, MOST_SHOWN)}),
         tenant=data.request.tenant,
         user=data.request.user,
         started_by=data.request.started_by or data.request.user,
@@ -424,12 +353,42 @@ def view_of(data: RunData) -> RunView:
     )
 
 
-def checkpoint_of(data: RunData, now: datetime, budget: dict[str, Any] | None = None) -> Checkpoint:
+def report_of(data: RunData, parent: runs.Parent) -> runs.ChildReport:
+    """Return what a child run shows at its parent, with what its own children ask."""
+    inside = [
+        interrupt.model_copy(update={"interrupt_id": f"{step_id}/{interrupt.interrupt_id}"})
+        for step_id, below in data.children.reports.items()
+        for interrupt in below.interrupts
+    ]
+    return runs.ChildReport(
+        step_id=parent.step_id,
+        run_id=data.request.run_id,
+        state=data.state,
+        waiting=data.waiting(),
+        interrupts=[*data.interrupts.values(), *inside],
+    )
+
+
+def _budget(data: RunData) -> dict[str, JsonValue]:
+    limits, more, spent = data.request.plan.budget, data.more_budget, data.spent
+    money = None if limits.money is None else str(Decimal(limits.money) + Decimal(more.money))
+    return {
+        "steps": spent.steps,
+        "steps_limit": None if limits.steps is None else limits.steps + more.steps,
+        "tokens": spent.tokens,
+        "tokens_limit": None if limits.tokens is None else limits.tokens + more.tokens,
+        "money": str(spent.money),
+        "money_limit": money,
+        "time_limit": None if limits.time is None else str(limits.time + more.time),
+    }
+
+
+def checkpoint_of(data: RunData, now: datetime) -> runs.Checkpoint:
     """Return the answer of the query ``checkpoint``."""
     done = [view.id for view in data.in_state(StepState.SUCCEEDED)]
     effects = data.effects.values() if data.final_effects is None else data.final_effects
     first = next(iter(data.gate.pending.values()), None)
-    return Checkpoint(
+    return runs.Checkpoint(
         checkpoint_id=f"{data.request.run_id}@{data.head.seq if data.head else 0}",
         run_id=data.request.run_id,
         created_at=now,
@@ -437,7 +396,7 @@ def checkpoint_of(data: RunData, now: datetime, budget: dict[str, Any] | None = 
         ttl=None,
         plan_version=data.plan_version,
         current_steps=[
-            CurrentStep(
+            runs.CurrentStep(
                 step_id=view.id,
                 tool=view.tool,
                 state=view.state,
@@ -448,7 +407,7 @@ def checkpoint_of(data: RunData, now: datetime, budget: dict[str, Any] | None = 
         ],
         completed_steps=done,
         recovery_point=done[-1] if done else "start",
-        pending_call=PendingCall(
+        pending_call=runs.PendingCall(
             tool=first.tool, params_hash=first.params_hash, approval_id=first.approval_id
         )
         if first
@@ -456,14 +415,14 @@ def checkpoint_of(data: RunData, now: datetime, budget: dict[str, Any] | None = 
         pending_approvals=[] if data.ended else list(data.gate.pending),
         pending_side_effects=[] if data.ended else data.saga.unsettled(),
         side_effects=[
-            SideEffect(tool=view.tool, idempotency_key=view.key, state=view.state)
+            runs.SideEffect(tool=view.tool, idempotency_key=view.key, state=view.state)
             for view in effects
         ],
         pending_interrupts=[waiting.id for waiting in result_of(data).waiting_for],
         artifact_refs=_artifact_refs(data),
         foreign=data.foreign,
         permissions_snapshot={"user": data.request.user, "tenant": data.request.tenant},
-        budget=budget or {},
+        budget=_budget(data),
         last_error=data.last_error,
         resume_policy=_resume_policy(data),
     )
@@ -474,11 +433,11 @@ def _artifact_refs(data: RunData) -> list[str]:
     return [artifact.uri for artifact in found if artifact is not None]
 
 
-def _resume_policy(data: RunData) -> ResumePolicy:
+def _resume_policy(data: RunData) -> runs.ResumePolicy:
     state = data.state
     if state in ENDED:
-        return ResumePolicy.MANUAL
+        return runs.ResumePolicy.MANUAL
     if state in _POLICIES:
         return _POLICIES[state]
     unsettled = data.saga.unsettled()
-    return ResumePolicy.RECONCILE_FIRST if unsettled else ResumePolicy.RETRY_CURRENT_STEP
+    return runs.ResumePolicy.RECONCILE_FIRST if unsettled else runs.ResumePolicy.RETRY_CURRENT_STEP

@@ -1,6 +1,6 @@
 """What a run knows of itself: its steps, effects, questions, inbox and story, in one document.
 
-Pure state without decisions: the parts of a run write it; ``views.py`` and ``details.py`` show it.
+Pure state without decisions: the parts of a run write it, and ``run_views.py`` shows it.
 """
 
 from __future__ import annotations
@@ -9,55 +9,50 @@ from collections import UserDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import count
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Self, TypedDict
 
 from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
 
+from surehand.workflows.canonical_json import digest
+from surehand.workflows.contracts import runs
 from surehand.workflows.contracts.approvals import HeldApproval
-from surehand.workflows.contracts.base import ChainHead, Json, NameSet, Record, TimelineLine
-from surehand.workflows.contracts.effects import EffectView, OpenIntervention
-from surehand.workflows.contracts.runs import (
-    Amend,
-    RefusedSignal,
-    StartRun,
-    StepView,
-    TopUp,
-    is_cut,
+from surehand.workflows.contracts.base import (
+    ENDED_STEPS,
+    ChainHead,
+    ForeignContent,
+    Json,
+    NameSet,
+    QuotaWait,
+    Record,
+    RunState,
+    StepState,
+    TimelineLine,
+    Waiting,
+    WaitKind,
 )
-from surehand.workflows.contracts.states import ENDED_STEPS, RunState, StepState, Waiting
+from surehand.workflows.contracts.effects import EffectView, OpenIntervention
 from surehand.workflows.contracts.steering import CancelRun, Interrupt, IssuedToken, PauseRun
 from surehand.workflows.contracts.tools import FailedStep, Succeeded, ToolReport, ToolSpec
-from surehand.workflows.contracts.values import ForeignContent, QuotaWait
-from surehand.workflows.deliveries import Inbox
-from surehand.workflows.gate import Gate
-from surehand.workflows.identity import digest
 from surehand.workflows.plan.plan import Step
 from surehand.workflows.plan.references import INPUT, literal
-from surehand.workflows.state.records import (
-    ChildRuns,
-    CodeState,
-    KeptEvents,
-    Saga,
-    Spent,
-    StepProgress,
-    StepRecord,
-)
+from surehand.workflows.run import run_records
+from surehand.workflows.run.deliveries import Inbox
 
 
-class StepViews(UserDict[str, StepView]):
+class StepViews(UserDict[str, runs.StepView]):
     """Views of steps by id.
 
     A run of thousands of steps shows where it stands at each of them: what that takes must not grow
     with the steps that are done.
     """
 
-    def __init__(self, views: Mapping[str, StepView] | None = None) -> None:
+    def __init__(self, views: Mapping[str, runs.StepView] | None = None) -> None:
         self._in: defaultdict[StepState, set[str]] = defaultdict(set)
         self._places: dict[str, int] = {}
         self._count = count()
         super().__init__(views)
 
-    def __setitem__(self, step_id: str, view: StepView) -> None:
+    def __setitem__(self, step_id: str, view: runs.StepView) -> None:
         """Take a step's view."""
         before = self.data.get(step_id)
         if before is None:
@@ -76,7 +71,7 @@ class StepViews(UserDict[str, StepView]):
         """The states in which there is a step."""
         return {state for state, ids in self._in.items() if ids}
 
-    def in_state(self, states: Iterable[StepState]) -> list[StepView]:
+    def in_state(self, states: Iterable[StepState]) -> list[runs.StepView]:
         """Return the steps in one of these states, in their order."""
         found = [step_id for state in states for step_id in self._in[state]]
         return [self.data[step_id] for step_id in sorted(found, key=self._places.__getitem__)]
@@ -97,78 +92,76 @@ OPEN: Final = frozenset(StepState) - ENDED_STEPS - {StepState.PENDING}
 #: Of these, those in which no call is under way or in doubt: what waits there can be given up.
 WAITING: Final = OPEN - {StepState.RUNNING, StepState.NEEDS_INTERVENTION}
 
-_BEGINNING: Final = StepProgress()
+_BEGINNING: Final = run_records.StepProgress()
 #: What a run shows whose steps wait: the first of these that one of them waits for.
-_WAITS: Final = (
-    StepState.PAUSED_FAILURE,
-    StepState.WAITING_INPUT,
-    StepState.PAUSED_PERMISSION,
-    StepState.PAUSED_BUDGET,
-    StepState.WAITING_EVENT,
-    StepState.WAITING_RATE_LIMIT,
-    StepState.WAITING_QUOTA,
+_SHOWN_FIRST: Final = (
+    WaitKind.FAILURE,
+    WaitKind.QUESTION,
+    WaitKind.PERMISSION,
+    WaitKind.BUDGET,
+    WaitKind.EVENT,
+    WaitKind.RATE_LIMIT,
+    WaitKind.QUOTA,
 )
-#: What people are told that a step waits for, by its state.
-_Kind = Literal["permission", "budget", "failure", "event", "quota"]
-_TOLD: Final[dict[StepState, _Kind]] = {
-    StepState.PAUSED_PERMISSION: "permission",
-    StepState.PAUSED_BUDGET: "budget",
-    StepState.PAUSED_FAILURE: "failure",
-    StepState.WAITING_EVENT: "event",
-    StepState.WAITING_QUOTA: "quota",
-}
-#: Of these, what a human has to act on.
-_FOR_PEOPLE: Final = frozenset(("permission", "budget", "failure"))
+#: What a step waits for that nothing but its state tells of, in the order in which it is shown.
+_TOLD_BY_STEP: Final = (
+    WaitKind.PERMISSION,
+    WaitKind.BUDGET,
+    WaitKind.FAILURE,
+    WaitKind.EVENT,
+    WaitKind.QUOTA,
+)
 
 
 def _step_views(found: Any) -> StepViews:
     if isinstance(found, StepViews):
         return found
-    views = (StepView.model_validate(one) for one in found)
+    views = (runs.StepView.model_validate(one) for one in found)
     return StepViews({view.id: view for view in views})
+
+
+class RunIds(TypedDict):
+    """What a message about one run begins with."""
+
+    tenant: str
+    run_id: str
 
 
 class RunData(Record):
     """All that a run knows of itself: what people see of it, and what it needs to go on.
 
-    Continue-as-new carries it as a whole (``run/views.py`` says what is cut short). What is not
+    Continue-as-new carries it as a whole (``run_views.py`` says what is cut short). What is not
     in it belongs to one execution only: tasks, and counts of its history.
     """
 
-    request: StartRun = Field(exclude=True)
+    request: runs.StartRun = Field(exclude=True)
     """It travels beside the state: each execution is started with it."""
     execution: str
-    """Temporal's id of this execution."""
     started_at: datetime
     lives: tuple[str, ...] = ()
     """Temporal's ids of the executions that this one continues, newest first."""
 
     # The plan, and how far it has come.
     plan_version: int = 1
-    next_plan: Amend | None = None
+    next_plan: runs.Amend | None = None
     """What is taken over as soon as no call is under way."""
     amending: bool = False
     """Whether another plan is taken over, or looked at: the old one starts nothing more."""
     tools: dict[str, ToolSpec] = {}
-    """As recorded at the run's start, and since."""
     steps: Annotated[
         StepViews,
         PlainValidator(_step_views),
-        PlainSerializer(lambda views: list(views.values()), return_type=list[StepView]),
+        PlainSerializer(lambda views: list(views.values()), return_type=list[runs.StepView]),
     ] = Field(default_factory=StepViews)
-    records: dict[str, StepRecord] = {}
-    """What is known of steps besides; ``of_step`` has it."""
+    records: dict[str, run_records.StepRecord] = {}
     more_steps: int = 0
-    """Steps that are done and not listed any more."""
     replays: bool = False
     """Whether one of those has used what another run had made."""
     settled: NameSet = set()
-    """The steps of the plan that are done."""
     facts: dict[str, Any] = {}
     """The input, and what finished steps have returned."""
-    progress: dict[str, StepProgress] = {}
-    """How far the steps under way have come, by step id."""
-    code: CodeState = CodeState()
+    progress: dict[str, run_records.StepProgress] = {}
+    code: run_records.CodeState = run_records.CodeState()
 
     # Reads that are made again.
     stale: dict[str, Any] = {}
@@ -189,29 +182,27 @@ class RunData(Record):
     """Steps whose writes the ledger has, and this run has yet to hear of: nothing holds them."""
     foreign: tuple[ForeignContent, ...] = ()
     """What has brought the run content from outside, as far as it has heard; the ledger judges."""
-    saga: Saga = Saga()
+    saga: run_records.Saga = run_records.Saga()
     effects: dict[str, EffectView] = {}
     """Effects by entry while the run lasts; at its end the ledger's own list replaces them."""
-    spent: Spent = Spent()
-    more_budget: TopUp = TopUp(actor="plan")
-    children: ChildRuns = ChildRuns()
+    spent: run_records.Spent = run_records.Spent()
+    more_budget: runs.TopUp = runs.TopUp(actor="plan")
+    children: run_records.ChildRuns = run_records.ChildRuns()
 
     # What people send, and what they are asked.
     inbox: Inbox
-    gate: Gate
+    gate: run_records.Gate
     interventions: dict[str, OpenIntervention] = {}
-    """Open interventions of the run."""
     settled_interventions: NameSet = set()
     """One can be settled before its report arrives here: it must not be waited for."""
     to_undo: dict[str, str] = {}
     """Who wants what an intervention is about to be undone, by its id."""
     interrupts: dict[str, Interrupt] = {}
-    """Questions that wait for an answer, in the order in which they were asked."""
     opening: NameSet = set()
     """Questions that people may know of before this run knows that they do."""
     answers: dict[str, JsonValue] = {}
     """Answers that their steps have not taken yet, by interrupt id."""
-    events: KeptEvents = KeptEvents()
+    events: run_records.KeptEvents = run_records.KeptEvents()
 
     # Pauses, and the end.
     queued: QuotaWait | None = None
@@ -219,45 +210,34 @@ class RunData(Record):
     queue_looks: int = 0
     """How often it has asked whether it has its place."""
     weight: float = 1.0
-    """Its tenant's, where tenants take turns."""
     paused: PauseRun | None = None
-    """Who has paused the run."""
     token: IssuedToken | None = None
     """The resume token that is out."""
     resumed: int = 0
     """How often somebody has had the run go on after a pause."""
     cancel: CancelRun | None = None
-    """Who has cancelled the run."""
     stopping: bool = False
     """Whether no step begins a call any more."""
     closing: bool = False
-    """Whether all steps have ended, and the run is being brought to its end."""
     compensating: bool = False
     error: str | None = None
     lost: str | None = None
     """Set while the ledger does not know this run; nothing goes on then."""
     ended: RunState | None = None
     output: JsonValue = None
-    """What the code has returned that has made the steps."""
     final_effects: list[EffectView] | None = None
     more_effects: int = 0
-    """Effects that are not among the final ones."""
     uncompensated: list[EffectView] = []
     more_uncompensated: int = 0
 
     # For those who look at it.
     timeline: list[TimelineLine] = []
-    refused_signals: list[RefusedSignal] = []
+    refused_signals: list[runs.RefusedSignal] = []
     head: ChainHead | None = None
 
     @classmethod
-    def new(cls, request: StartRun, execution: str, now: datetime) -> Self:
-        """Return the state of a run that begins in this execution, or goes on in it.
-
-        Args:
-            request: What it was started with, with what the execution before has left.
-            execution: Temporal's id of this execution.
-        """
+    def new(cls, request: runs.StartRun, execution: str, now: datetime) -> Self:
+        """Return the state of a run that begins in this execution, or goes on in it."""
         inbox = {"prefix": f"{request.run_id}#{execution}."}
         fields: dict[str, Any] = {"started_at": now, "gate": {"run_id": request.run_id}}
         if request.carried is not None:
@@ -271,36 +251,41 @@ class RunData(Record):
     def _knows_its_plan(self) -> Self:
         """List the plan's steps, and take what those have returned that are done for facts."""
         for step in self.request.plan.steps:
-            pending = StepView(id=step.id, tool=step.does, state=StepState.PENDING)
+            pending = runs.StepView(id=step.id, tool=step.does, state=StepState.PENDING)
             self.steps.setdefault(step.id, pending)
         done = self.steps.in_state({StepState.SUCCEEDED})
-        told = {view.id: view.output for view in done if not is_cut(view.output)}
+        told = {view.id: view.output for view in done if not runs.is_cut(view.output)}
         self.facts = {**told, **self.facts, INPUT: self.request.plan.input}
         return self
+
+    @property
+    def ids(self) -> RunIds:
+        """The run, as messages name it."""
+        return {"tenant": self.request.tenant, "run_id": self.request.run_id}
 
     def set_step(self, step_id: str, state: StepState, **changes: Any) -> None:
         """Change what is known of a step."""
         view = self.steps[step_id]
         self.steps[step_id] = view.model_copy(update={"state": state, **changes})
 
-    def of_step(self, step_id: str) -> StepRecord:
+    def of_step(self, step_id: str) -> run_records.StepRecord:
         """Return what is known of a step; what is changed in it stays."""
-        return self.records.setdefault(step_id, StepRecord())
+        return self.records.setdefault(step_id, run_records.StepRecord())
 
     def note_success(self, step_id: str, outcome: Succeeded) -> None:
         """Note what a step has made, or rests on; the same twice is once."""
         if outcome.effect is not None:
-            self.saga.committed(step_id, outcome.effect.entry_id)
+            self.saga.note_commit(step_id, outcome.effect.entry_id)
             self.effects[outcome.effect.entry_id] = outcome.effect
         else:
             # A read, or an effect that another step owns: only its owner undoes it.
-            self.saga.relies(step_id, outcome.entry_id, own=outcome.made_by is None)
+            self.saga.note_reliance(step_id, outcome.entry_id, own=outcome.made_by is None)
 
     def spec_of(self, step: Step) -> ToolSpec:
         """Return the spec of the tool that a step calls."""
         return self.of_step(step.id).spec or self.tools[step.tool]
 
-    def progress_of(self, step_id: str) -> StepProgress:
+    def progress_of(self, step_id: str) -> run_records.StepProgress:
         """Return how far a step under way has come."""
         return self.progress.get(step_id, _BEGINNING)
 
@@ -332,7 +317,7 @@ class RunData(Record):
     def refuse_signal(self, at: datetime, name: str, reason: str) -> None:
         """Keep a signal that changed nothing, for its sender to find."""
         shown = name[:LONGEST_SIGNAL_NAME]
-        self.refused_signals.append(RefusedSignal(at=at, name=shown, reason=reason))
+        self.refused_signals.append(runs.RefusedSignal(at=at, name=shown, reason=reason))
         del self.refused_signals[:-MOST_REFUSED_SIGNALS]
 
     def keep_head(self, head: ChainHead | None) -> None:
@@ -350,7 +335,7 @@ class RunData(Record):
         """Return the digest of the calls that wait: a resume token is for these."""
         return digest(self.calls)
 
-    def in_state(self, *states: StepState) -> list[StepView]:
+    def in_state(self, *states: StepState) -> list[runs.StepView]:
         """Return the steps in one of these states."""
         return self.steps.in_state(states)
 
@@ -386,7 +371,8 @@ class RunData(Record):
             return RunState.WAITING_APPROVAL
         if self.queued is not None and not self.ending:
             return RunState.WAITING_QUOTA
-        return next((RunState(state) for state in _WAITS if state in steps), RunState.RUNNING)
+        shown = (kind.step_state for kind in _SHOWN_FIRST if kind.step_state in steps)
+        return RunState(next(shown, StepState.RUNNING))
 
     @property
     def ending(self) -> bool:
@@ -400,62 +386,74 @@ class RunData(Record):
 
     def waiting(self) -> list[Waiting]:
         """Return what the run waits for a human for."""
-        approvals = [
-            Waiting(
-                kind="approval",
-                id=request.approval_id,
-                step_id=request.step_id,
-                params_hash=request.params_hash,
-                question=request.description,
-            )
-            for request in self.gate.pending.values()
+        return [
+            *(
+                Waiting(
+                    kind=WaitKind.APPROVAL,
+                    id=request.approval_id,
+                    step_id=request.step_id,
+                    params_hash=request.params_hash,
+                    question=request.description,
+                )
+                for request in self.gate.pending.values()
+            ),
+            *(
+                Waiting(
+                    kind=WaitKind.QUESTION,
+                    id=asked.interrupt_id,
+                    step_id=asked.step_id,
+                    question=asked.question,
+                    value=asked.value,
+                )
+                for asked in self.interrupts.values()
+            ),
+            *(
+                Waiting(
+                    kind=WaitKind.INTERVENTION,
+                    id=doubt.intervention_id,
+                    step_id=doubt.step_id,
+                    question=doubt.question,
+                    can_undo=doubt.can_undo,
+                )
+                for doubt in self.interventions.values()
+            ),
+            *(
+                Waiting(
+                    kind=kind,
+                    id=view.id,
+                    step_id=view.id,
+                    question=view.error or "",
+                    value=self._tried_with(view.id) if kind is WaitKind.FAILURE else None,
+                )
+                for kind, view in self._paused_steps()
+            ),
+            *self._run_waits(),
+            *self._children_wait(),
         ]
-        questions = [
-            Waiting(
-                kind="intervention",
-                id=q.intervention_id,
-                step_id=q.step_id,
-                question=q.question,
-                can_undo=q.can_undo,
-            )
-            for q in self.interventions.values()
-        ]
-        paused = [
-            Waiting(
-                kind=kind,
-                id=view.id,
-                step_id=view.id,
-                question=view.error or "",
-                value=self._tried_with(view.id) if kind == "failure" else None,
-            )
-            for kind, view in self._paused_steps()
-        ]
-        asked = [
-            Waiting(
-                kind="question",
-                id=i.interrupt_id,
-                step_id=i.step_id,
-                question=i.question,
-                value=i.value,
-            )
-            for i in self.interrupts.values()
-        ]
-        own = approvals + asked + questions + paused + self._pause() + self._queue()
-        return own + list(self._children_wait())
 
     @property
     def open_items(self) -> int:
         """How much of the run itself waits for a human; what was decided early does so, too."""
         asked = len(self.gate.pending) + len(self.gate.held) + len(self.interrupts)
-        paused = sum(kind in _FOR_PEOPLE for kind, _ in self._paused_steps())
+        paused = sum(kind.needs_human for kind, _ in self._paused_steps())
         return asked + len(self.interventions) + paused
 
-    def _paused_steps(self) -> Iterator[tuple[_Kind, StepView]]:
+    def _paused_steps(self) -> Iterator[tuple[WaitKind, runs.StepView]]:
         """Yield the steps that wait by themselves; of a child run its own report tells."""
-        for state, kind in _TOLD.items():
-            for view in self.in_state(state):
+        for kind in _TOLD_BY_STEP:
+            for view in self.in_state(kind.step_state):
                 if view.id not in self.children.reports:
                     yield kind, view
+
+    def _run_waits(self) -> Iterator[Waiting]:
+        run_id = self.request.run_id
+        if self.paused is not None:
+            reason = f": {self.paused.reason}" if self.paused.reason else ""
+            text = f"paused by {self.paused.actor}{reason}"
+            yield Waiting(kind=WaitKind.PAUSE, id=run_id, step_id="", question=text)
+        if self.queued is not None:
+            text = self.queued.text
+            yield Waiting(kind=WaitKind.QUOTA, id=run_id, step_id="", question=text)
 
     def _tried_with(self, step_id: str) -> Json:
         """Return the params with which a step that has failed would be tried again."""
@@ -492,24 +490,11 @@ class RunData(Record):
         """Yield what child runs wait for, with the ids by which it is answered here."""
         for step_id, report in self.children.reports.items():
             for item in report.waiting:
-                if item.kind == "pause":
+                if item.kind is WaitKind.PAUSE:
                     continue
                 own: dict[str, str | None] = {"step_id": f"{step_id}/{item.step_id}"}
-                if item.kind == "question":  # it is answered here, the others there
+                if item.kind is WaitKind.QUESTION:  # it is answered here, the others there
                     own["id"] = f"{step_id}/{item.id}"
                 elif item.run_id is None:
                     own["run_id"] = self.children.running.get(step_id)
                 yield item.model_copy(update=own)
-
-    def _pause(self) -> list[Waiting]:
-        if self.paused is None:
-            return []
-        reason = f": {self.paused.reason}" if self.paused.reason else ""
-        text = f"paused by {self.paused.actor}{reason}"
-        return [Waiting(kind="pause", id=self.request.run_id, step_id="", question=text)]
-
-    def _queue(self) -> list[Waiting]:
-        if self.queued is None:
-            return []
-        text = self.queued.text
-        return [Waiting(kind="quota", id=self.request.run_id, step_id="", question=text)]

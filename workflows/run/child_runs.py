@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -14,28 +14,18 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, WorkflowAlreadyStartedError
 
 from surehand.workflows import names, ports
-from surehand.workflows.activity_client import ActivityClient
+from surehand.workflows.contracts import runs
 from surehand.workflows.contracts.approvals import Verdict, VerdictCode
-from surehand.workflows.contracts.runs import (
-    ChildFound,
-    ChildReport,
-    Forwarded,
-    LookAtChild,
-    Parent,
-    RunResult,
-    StartRun,
-)
-from surehand.workflows.contracts.states import ENDED, ENDED_STEPS, RunState, StepState
+from surehand.workflows.contracts.base import ENDED_STEPS, RunState, StepState
 from surehand.workflows.contracts.steering import AnswerInterrupts, Interrupt, Verb
-from surehand.workflows.deliveries import HANDED_ON, Answer, Delivery, Malformed, answer_of, parse
-from surehand.workflows.errors import ErrorType
 from surehand.workflows.identity import child_run_id, run_of_approval
-from surehand.workflows.options import fair, move_timeout
-from surehand.workflows.plan.plan import Plan
-from surehand.workflows.plan.size import too_deep
-from surehand.workflows.state.records import StepFailed, StepRefused
-from surehand.workflows.state.run_state import RunData
-from surehand.workflows.wait_condition import comes_true
+from surehand.workflows.names import ErrorType
+from surehand.workflows.plan.plan import Plan, why_too_deep
+from surehand.workflows.ports import fair, move_timeout
+from surehand.workflows.run import deliveries
+from surehand.workflows.run.compensation import Compensation
+from surehand.workflows.run.run_core import RunCore, RunPart, wait_at_most
+from surehand.workflows.run.run_records import StepFailed, StepRefused
 
 #: Room for ``/step/number`` behind it, and for Temporal's own limit of 255.
 LONGEST_ID: Final = 230
@@ -51,61 +41,28 @@ MOST_EARLY: Final = 1000
 _SHOWN: Final = {state.value: state for state in StepState}
 
 
-class RunSignals:
-    """The signals of one run to others, on their way."""
+class ChildRunner(RunPart):
+    """Runs the child runs of one run."""
 
-    def __init__(self) -> None:
-        self._sending: set[asyncio.Task[None]] = set()
+    def __init__(self, core: RunCore, compensation: Compensation) -> None:
+        super().__init__(core)
+        self._compensation = compensation
 
-    @property
-    def idle(self) -> bool:
-        """Whether all of them have arrived, or cannot arrive any more."""
-        return not self._sending
+    async def run_child(self, step_id: str, plan: Plan, room: int) -> runs.RunResult:
+        """Run a step's plan in a child run to its end and return its result.
 
-    def begin(self, sending: Coroutine[Any, Any, None]) -> None:
-        """Send one beside whatever else happens."""
-        task = asyncio.create_task(sending)
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-
-
-class Children:
-    """The child runs of one run."""
-
-    def __init__(
-        self,
-        data: RunData,
-        call: ActivityClient,
-        signals: RunSignals,
-        undo: Callable[[str, str], Awaitable[None]],
-        changed: Callable[[], None],
-    ) -> None:
-        self._data = data
-        self._call = call
-        self._undo = undo
-        self._changed = changed
-        self._signals = signals
-
-    async def run(self, step_id: str, plan: Plan, room: int) -> RunResult:
-        """Run a child to its end and return its result.
-
-        Args:
-            step_id: The step that it is.
-            room: How many steps it may have, with all runs inside it.
-
-        Raises:
-            StepFailed: It has not completed; what it had done, it has undone itself.
+        ``StepFailed``: it has not completed; what it had done, it has undone itself.
         """
         children = self._data.children
         while True:
-            start = self._start_of(step_id, plan, room)
+            start = self._make_start(step_id, plan, room)
             children.running[step_id], children.starting[step_id] = start.run_id, []
             try:
-                return await self._run(step_id, start)
+                return await self._start_and_wait(step_id, start)
             except WorkflowAlreadyStartedError:
                 # This run was reset: an earlier life of it has started that one.
-                self._hand_on_all(step_id, start.run_id)
-                result = await self._joined(step_id, start)
+                self._hand_on_waiting(step_id, start.run_id)
+                result = await self._join(step_id, start)
                 if result is not None:
                     return result
             finally:
@@ -113,27 +70,27 @@ class Children:
                 children.starting.pop(step_id, None)
                 children.reports.pop(step_id, None)
 
-    def _start_of(self, step_id: str, plan: Plan, room: int) -> StartRun:
+    def _make_start(self, step_id: str, plan: Plan, room: int) -> runs.StartRun:
         request = self._data.request
-        if (deep := too_deep(request.level)) is not None:
+        if (deep := why_too_deep(request.level)) is not None:
             raise StepRefused(deep, called=False)
         number = self._data.children.tries.get(step_id, 0) + 1
         self._data.children.tries[step_id] = number
         child_id = child_run_id(request.run_id, step_id, number)
         if len(child_id) > LONGEST_ID:
             raise StepRefused(f"child runs are nested too deeply: {child_id}", called=False)
-        return StartRun(
+        return runs.StartRun(
             run_id=child_id,
             tenant=request.tenant,
             user=request.user,
             plan=plan,
-            parent=Parent(run_id=request.run_id, step_id=step_id),
+            parent=runs.Parent(run_id=request.run_id, step_id=step_id),
             durability=request.durability,
             level=request.level + 1,
             room=room,
         )
 
-    async def _run(self, step_id: str, start: StartRun) -> RunResult:
+    async def _start_and_wait(self, step_id: str, start: runs.StartRun) -> runs.RunResult:
         child_id, plan = start.run_id, start.plan
         handle: Any = await workflow.start_child_workflow(
             plan.code or names.WORKFLOW,
@@ -141,7 +98,7 @@ class Children:
             id=child_id,
             # One that has ended, too: it has done what it was started for, and is not done again.
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            result_type=RunResult,
+            result_type=runs.RunResult,
             # A parent that is stopped from outside leaves nobody behind who goes on.
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
             task_timeout=move_timeout(len(plan.steps)),
@@ -149,50 +106,54 @@ class Children:
             memo={"plan": plan.name},
             static_summary=f"{step_id}: {plan.name}",
         )
-        self._hand_on_all(step_id, child_id)
+        self._hand_on_waiting(step_id, child_id)
         # It may have reported already: what it shows stays.
-        self._data.set_step(step_id, self._data.steps[step_id].state, child=child_id)
-        self._changed()
-        return await self._ended(step_id, asyncio.ensure_future(handle))
+        self._core.set_step(step_id, self._data.steps[step_id].state, child=child_id)
+        end = asyncio.ensure_future(handle)
+        try:
+            await workflow.wait_condition(end.done)
+        except asyncio.CancelledError:
+            await self._cancel(step_id, child_id)
+            # It undoes what it has done before anything else of this run is undone.
+            await workflow.wait_condition(end.done)
+            self._note_end(step_id, _result_of(end)[0])
+            raise
+        return await self._take_end(step_id, *_result_of(end))
 
-    def _hand_on_all(self, step_id: str, child_id: str) -> None:
-        for delivery in self._data.children.starting.pop(step_id):
-            self._hand_on(step_id, child_id, delivery)
-
-    async def _joined(self, step_id: str, start: StartRun) -> RunResult | None:
+    async def _join(self, step_id: str, start: runs.StartRun) -> runs.RunResult | None:
         """Wait for a child run that there is already, and return its result.
 
         It is no child of this execution at the server, so it is looked at, at growing intervals and
         whenever it reports. ``None`` says that another one is to be started: this one had not
         completed, or was started with another plan or input, and is undone.
-
-        Raises:
-            StepFailed: It was open, and has not completed.
         """
         child_id, pause, waited, ends = start.run_id, FIRST_LOOK, False, False
-        reported = self._data.children.reported
+        children = self._data.children
         cancelled: asyncio.CancelledError | None = None
-        found = ChildFound(open=True)
-        self._data.add_line(workflow.now(), f"child run {child_id} is there already", step_id)
-        early = self._data.children.early.pop(child_id, None)
-        shown = StepState.RUNNING if early is None else _shown(early)
-        self._data.set_step(step_id, shown, child=child_id)
+        found = runs.ChildFound(open=True)
+        self._core.add_line(f"child run {child_id} is there already", step_id)
+        early = children.early.pop(child_id, None)
         if early is not None:
-            self._data.children.reports[step_id] = early
-        self._changed()
-        asked = LookAtChild(tenant=start.tenant, run_id=child_id, plan=start.plan)
+            children.reports[step_id] = early
+        shown = StepState.RUNNING if early is None else _shown_state(early)
+        self._core.set_step(step_id, shown, child=child_id)
+        asked = runs.LookAtChild(tenant=start.tenant, run_id=child_id, plan=start.plan)
         while found.open:
             try:
-                found = await self._call(ports.LOOK_AT_CHILD, asked, f"look at {child_id}")
+                found = await self._core.call(ports.LOOK_AT_CHILD, asked, f"look at {child_id}")
                 if not found.open:
                     break
                 waited = True
                 if (not found.same or cancelled is not None) and not ends:
                     ends = True
                     await self._cancel(step_id, child_id)
-                reported.discard(step_id)
-                await comes_true(partial(reported.__contains__, step_id), pause)
-                pause = FIRST_LOOK if step_id in reported else min(pause * 2, LONGEST_LOOK)
+                children.reported.discard(step_id)
+                has_reported = partial(children.reported.__contains__, step_id)
+                pause = (
+                    FIRST_LOOK
+                    if await wait_at_most(has_reported, pause)
+                    else min(pause * 2, LONGEST_LOOK)
+                )
             except asyncio.CancelledError as error:
                 if not self._data.stopping and not self._data.ending:
                     raise  # this worker drops the run from its memory, or its step is given up
@@ -204,8 +165,8 @@ class Children:
         if not found.same or not (completed or waited):
             why = found.why if found.same else "it was started with another plan or input"
             text = f"not taken over: child run {child_id}: {why}; what it has left is undone"
-            self._data.add_line(workflow.now(), text, step_id)
-            await self._undo(step_id, child_id)
+            self._core.add_line(text, step_id)
+            await self._compensation.undo_child_run(step_id, child_id)
             return None
         return await self._take_end(step_id, found.result, found.why)
 
@@ -215,50 +176,40 @@ class Children:
             with suppress(ApplicationError):
                 await workflow.get_external_workflow_handle(child_id).cancel()
 
-    def under_way(self, step_id: str) -> bool:
+    def is_under_way(self, step_id: str) -> bool:
         """Return whether a step's child run has not ended."""
         return step_id in self._data.children.running
 
-    async def _ended(self, step_id: str, end: asyncio.Future[Any]) -> RunResult:
-        try:
-            await workflow.wait_condition(end.done)
-        except asyncio.CancelledError:
-            await self._cancel(step_id, self._data.children.running[step_id])
-            # It undoes what it has done before anything else of this run is undone.
-            await workflow.wait_condition(end.done)
-            result, _ = _result_of(end)
-            self._keep_result(step_id, result)
-            raise
-        result, why = _result_of(end)
-        return await self._take_end(step_id, result, why)
-
-    async def _take_end(self, step_id: str, result: RunResult | None, why: object) -> RunResult:
+    async def _take_end(
+        self, step_id: str, result: runs.RunResult | None, why: object
+    ) -> runs.RunResult:
         """Take note of the end of a child run, and return its result if it has completed."""
-        self._keep_result(step_id, result)
+        self._note_end(step_id, result)
         if result is None:
             if not self._data.stopping:
                 # It was stopped from outside, and has not undone what it had done.
-                await self._undo(step_id, self._data.children.running[step_id])
+                child_id = self._data.children.running[step_id]
+                await self._compensation.undo_child_run(step_id, child_id)
             raise StepFailed(f"child run of {step_id}: {why}")
         if result.state is not RunState.COMPLETED:
             raise StepFailed(f"child run {result.run_id}: {why}")
         return result
 
-    def _keep_result(self, step_id: str, result: RunResult | None) -> None:
+    def _note_end(self, step_id: str, result: runs.RunResult | None) -> None:
         if result is None:
             return
         self._data.note_foreign(content.of(result.run_id) for content in result.foreign)
         completed = result.state is RunState.COMPLETED
-        self._data.saga.ended(step_id, result.run_id, completed=completed)
+        self._data.saga.note_child_end(step_id, result.run_id, completed=completed)
         for effect in result.effects:
             of_child = {"run_id": effect.run_id or result.run_id, "inside": step_id}
             self._data.effects[effect.entry_id] = effect.model_copy(update=of_child)
 
-    def report(self, payload: Any) -> None:
+    def take_report(self, payload: Any) -> None:
         """Take note of where a child stands; what is no report of a child of ours is dropped."""
         try:
-            report = parse(ChildReport, payload, LARGEST_REPORT)
-        except Malformed:
+            report = deliveries.parse(runs.ChildReport, payload, LARGEST_REPORT)
+        except deliveries.Malformed:
             return
         children = self._data.children
         if children.running.get(report.step_id) != report.run_id:
@@ -267,32 +218,37 @@ class Children:
             return
         children.reports[report.step_id] = report
         children.reported.add(report.step_id)
-        shown = _shown(report)
-        if shown not in ENDED_STEPS:
-            self._data.set_step(report.step_id, shown)
-        self._changed()
+        if _shown_state(report) not in ENDED_STEPS:
+            self._data.set_step(report.step_id, _shown_state(report))
+        self._core.show_change()
 
-    def forward(self, delivery: Delivery) -> None:
+    def hand_on_delivery(self, delivery: deliveries.Delivery) -> None:
         """Hand on to the children what they are told together with this run."""
         message, children = delivery.message, self._data.children
         for step_id, child_id in children.running.items():
             if isinstance(message, AnswerInterrupts):
                 if not any(name.startswith(f"{step_id}/") for name in message.answers or ()):
                     continue
-            elif delivery.verb not in HANDED_ON:
+            elif delivery.verb not in deliveries.HANDED_ON:
                 continue
             if step_id in children.starting:
                 children.starting[step_id].append(delivery)
             else:
                 self._hand_on(step_id, child_id, delivery)
 
-    def _hand_on(self, step_id: str, child_id: str, delivery: Delivery) -> None:
+    def _hand_on_waiting(self, step_id: str, child_id: str) -> None:
+        for delivery in self._data.children.starting.pop(step_id):
+            self._hand_on(step_id, child_id, delivery)
+
+    def _hand_on(self, step_id: str, child_id: str, delivery: deliveries.Delivery) -> None:
         if delivery.verb is Verb.CANCEL:
             self._data.children.told_to_end.add(step_id)
-        handed = Forwarded(steering_id=delivery.id, verb=delivery.verb, content=delivery.content)
-        self._send(child_id, names.FORWARDED, handed)
+        handed = runs.Forwarded(
+            steering_id=delivery.id, verb=delivery.verb, content=delivery.content
+        )
+        self._core.send_signal(self._send(child_id, names.FORWARDED, handed))
 
-    def decide(self, decision: Any) -> Answer | None:
+    def hand_on_decision(self, decision: Any) -> deliveries.Answer | None:
         """Hand on a decision on a child's request, and say so; ``None``: it is on none."""
         named = decision.get("approval_id") if isinstance(decision, dict) else None
         found = run_of_approval(named) if isinstance(named, str) else None
@@ -302,87 +258,40 @@ class Children:
             if step_id in self._data.children.starting:
                 continue
             if found[0] == child_id or found[0].startswith(f"{child_id}~"):
-                self._send(child_id, Verb.DECIDE, decision)
+                self._core.send_signal(self._send(child_id, Verb.DECIDE, decision))
                 verdict = Verdict(
                     decision_id="",
                     approval_id=str(named),
                     code=VerdictCode.HELD,
                     message=f"handed on to child run {child_id}",
                 )
-                return answer_of(verdict)
+                return deliveries.answer_of(verdict)
         return None
 
-    def questions(self) -> Iterator[tuple[str, Interrupt]]:
+    async def _send(self, child_id: str, name: str, message: Any) -> None:
+        try:
+            await workflow.get_external_workflow_handle(child_id).signal(name, message)
+        except ApplicationError:
+            self._core.add_line(f"{name}: {child_id} has ended already")
+
+    def list_questions(self) -> Iterator[tuple[str, Interrupt]]:
         """Yield the children's questions under the ids that this run's people answer them by."""
         for step_id, report in self._data.children.reports.items():
             for interrupt in report.interrupts:
                 yield f"{step_id}/{interrupt.interrupt_id}", interrupt
 
-    def _send(self, child_id: str, name: str, message: Any) -> None:
-        async def send() -> None:
-            try:
-                await workflow.get_external_workflow_handle(child_id).signal(name, message)
-            except ApplicationError:
-                self._data.add_line(workflow.now(), f"{name}: {child_id} has ended already")
 
-        self._signals.begin(send())
-
-
-def _shown(report: ChildReport) -> StepState:
-    """Return what the parent's step shows."""
+def _shown_state(report: runs.ChildReport) -> StepState:
     return _SHOWN.get(report.state.value, StepState.RUNNING)
 
 
-def _result_of(end: asyncio.Future[Any]) -> tuple[RunResult | None, object]:
+def _result_of(end: asyncio.Future[Any]) -> tuple[runs.RunResult | None, object]:
     """Return how a child has ended, as far as it says so, and why it has not completed."""
     error = None if end.cancelled() else end.exception()
     if error is None and not end.cancelled():
-        result: RunResult = end.result()
+        result: runs.RunResult = end.result()
         return result, result.error or result.state
     cause = error.cause if isinstance(error, ChildWorkflowError) else error
     if isinstance(cause, ApplicationError) and cause.type == ErrorType.RUN_FAILED and cause.details:
-        return RunResult.model_validate(cause.details[0]), cause
+        return runs.RunResult.model_validate(cause.details[0]), cause
     return None, cause or "cancelled"
-
-
-class Reporter:
-    """Tells a run's parent where it stands; a run without one tells nobody."""
-
-    def __init__(self, data: RunData, signals: RunSignals) -> None:
-        self._data = data
-        self._signals = signals
-        self._told: ChildReport | None = None
-        self._busy = False
-
-    def changed(self) -> None:
-        """Tell the parent, unless it knows that already; its end the parent sees by itself."""
-        parent, data = self._data.request.parent, self._data
-        if parent is None or self._busy or data.state in ENDED:
-            return
-        report = ChildReport(
-            step_id=parent.step_id,
-            run_id=data.request.run_id,
-            state=data.state,
-            waiting=data.waiting(),
-            interrupts=[
-                *data.interrupts.values(),
-                *(
-                    interrupt.model_copy(update={"interrupt_id": f"{id_}/{interrupt.interrupt_id}"})
-                    for id_, below in data.children.reports.items()
-                    for interrupt in below.interrupts
-                ),
-            ],
-        )
-        if report == self._told:
-            return
-        self._told, self._busy = report, True
-        self._signals.begin(self._send(parent.run_id, report))
-
-    async def _send(self, run_id: str, report: ChildReport) -> None:
-        try:
-            await workflow.get_external_workflow_handle(run_id).signal(names.CHILD, report)
-        except ApplicationError:
-            pass  # The parent has ended: it was stopped from outside.
-        finally:
-            self._busy = False
-        self.changed()  # What has changed meanwhile is told in one.

@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 
 from pydantic import SerializeAsAny, ValidationError, ValidationInfo, field_validator
 
+from surehand.workflows.canonical_json import is_too_deep
 from surehand.workflows.contracts.approvals import Decision, Verdict, VerdictCode
-from surehand.workflows.contracts.base import Message, Record
+from surehand.workflows.contracts.base import Message, Record, as_unreadable
 from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.runs import Amend, Forwarded, OutsideEvent, TopUp
 from surehand.workflows.contracts.steering import (
@@ -24,9 +25,7 @@ from surehand.workflows.contracts.steering import (
     Steering,
     Verb,
 )
-from surehand.workflows.contracts.values import as_unreadable
-from surehand.workflows.identity import is_too_deep
-from surehand.workflows.plan.wording import reasons
+from surehand.workflows.plain_text import reasons
 
 M = TypeVar("M", bound=Message)
 
@@ -45,11 +44,7 @@ class Malformed(ValueError):
 
 
 def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
-    """Return a payload as the message it is meant to be.
-
-    Raises:
-        Malformed: It is none, or too large, or nothing that a database keeps.
-    """
+    """Return a payload as the message it is meant to be; ``Malformed``: it is none, and why."""
     name = model.__name__.lower()
     unreadable = as_unreadable(payload)
     if unreadable is not None:
@@ -71,7 +66,6 @@ def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
 
 
 def _size_of(payload: Any) -> int:
-    """Return the characters of JSON of what was sent; what is no JSON is refused for that."""
     value = payload.model_dump(mode="json") if isinstance(payload, Message) else payload
     return len(json.dumps(value, allow_nan=False, default=str, skipkeys=True))
 
@@ -119,6 +113,16 @@ class Answer(Message):
     """Whether it is proven who has sent it."""
     verdict: Verdict | None = None
     """Of a decision."""
+
+
+def accept(message: str) -> Answer:
+    """Return that something counts, and what has come of it."""
+    return Answer(accepted=True, message=message)
+
+
+def refuse(message: str) -> Answer:
+    """Return that something does not count, and why."""
+    return Answer(accepted=False, message=message)
 
 
 def answer_of(verdict: Verdict) -> Answer:
@@ -176,7 +180,7 @@ class Delivery(Message):
     def refuse(self, reason: str) -> Answer:
         """Return what the sender is told where it could not be judged."""
         if self.verb is not Verb.DECIDE:
-            return Answer(accepted=False, message=reason)
+            return refuse(reason)
         verdict = Verdict(
             decision_id=self.id,
             approval_id=self.decision.approval_id if self.decision else "",
@@ -215,13 +219,8 @@ class Inbox(Record):
     def receive(self, verb: Verb, payload: Any, *, update: bool = False) -> str:
         """Take in what was sent and return the id of its delivery.
 
-        Args:
-            verb: What it is for.
-            update: Whether as an update.
-
-        Raises:
-            Malformed: It is not what the verb takes, and why. A decision is taken in all the same:
-                its verdict says so.
+        ``Malformed``: it is not what the verb takes, and why. A decision is taken in all the same:
+        its verdict says so.
         """
         largest = LARGEST_PLAN if verb is Verb.AMEND else LARGEST
         try:
@@ -238,14 +237,9 @@ class Inbox(Record):
         return self.by_content[content]
 
     def receive_forwarded(self, payload: Any, step_id: str | None) -> None:
-        """Take in what the run's parent hands on.
+        """Take in what the run's parent hands on; ``Malformed``: it hands on nothing such.
 
-        Args:
-            payload: What it has sent.
-            step_id: The step of the parent that the run is; ``None``: it has no parent.
-
-        Raises:
-            Malformed: It is nothing that a parent hands on.
+        ``step_id`` is the step of the parent that the run is; ``None``: it has no parent.
         """
         forwarded = parse(Forwarded, payload)
         if step_id is None or forwarded.verb not in HANDED_ON:

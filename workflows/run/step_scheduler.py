@@ -3,107 +3,105 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from temporalio import workflow
 
 from surehand.workflows import ports
-from surehand.workflows.activity_client import ActivityClient
+from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import Evaluate, StepView
-from surehand.workflows.contracts.states import StepState
 from surehand.workflows.contracts.steering import InterruptKind, ResumeRun, Way
-from surehand.workflows.control.interrupts import Interrupts
 from surehand.workflows.plan.plan import Goto, Step
 from surehand.workflows.plan.references import INPUT, literal
-from surehand.workflows.state.records import ShownFailure, StepFailed, StepProgress
-from surehand.workflows.state.run_state import OPEN, RunData
-from surehand.workflows.steps import rules
-from surehand.workflows.steps.runner import StepRunner
+from surehand.workflows.run import step_rules
+from surehand.workflows.run.compensation import Compensation
+from surehand.workflows.run.questions import Questions
+from surehand.workflows.run.run_core import Continuing, RunCore, RunPart
+from surehand.workflows.run.run_data import OPEN
+from surehand.workflows.run.run_records import StepFailed, StepProgress
+from surehand.workflows.run.step_runner import StepRunner
 
 #: Items in these states have not ended.
 _TO_DO: Final = frozenset({StepState.PENDING, *OPEN})
 
 
-class Scheduler:
-    """Runs the steps of one run; several may be under way at once."""
+class Scheduler(RunPart):
+    """Runs the steps of one run: under their conditions, for each item, again after a failure."""
 
     def __init__(
         self,
-        data: RunData,
-        call: ActivityClient,
+        core: RunCore,
         runner: StepRunner,
-        changed: Callable[[], None],
-        undo: Callable[[str], Awaitable[None]],
-        interrupts: Interrupts,
-        holding: Callable[[], bool],
+        compensation: Compensation,
+        questions: Questions,
+        continuing: Continuing,
     ) -> None:
-        self._interrupts = interrupts
-        self._holding = holding
-        self._data = data
-        self._call = call
+        super().__init__(core)
         self._runner = runner
-        self._changed = changed
-        self._undo = undo
+        self._compensation = compensation
+        self._questions = questions
+        self._continuing = continuing
 
-    async def run(self, step: Step) -> Goto | None:
-        """Run a step to its end: for each item of its list, where it has one.
-
-        Returns:
-            Where to go on, if the step's answer says so.
-
-        Raises:
-            StepFailed: It failed for good.
-        """
+    async def run_planned(self, step: Step) -> Goto | None:
+        """Run a step, for each item of its list; returns where to go on, if it says so."""
         goes_on = step.id in self._data.progress
-        if step.when is not None and not goes_on and not await self._holds(step, step.when):
-            self._data.facts[step.id] = rules.skipped(f"when: {step.when}")
-            self._set(step, StepState.SKIPPED)
-            self._data.add_line(workflow.now(), f"skipped: not {step.when}", step.id)
+        if (
+            step.when is not None
+            and not goes_on
+            and not await self._condition_holds(step, step.when)
+        ):
+            self._data.facts[step.id] = step_rules.skipped(f"when: {step.when}")
+            self._core.set_step(step.id, StepState.SKIPPED)
+            self._core.add_line(f"skipped: not {step.when}", step.id)
             return None
         if step.for_each is not None:
-            return await self._each(step, step.for_each)
-        return await self.one(step, self._data.facts)
+            with self._under_way(step):
+                return await self._run_items(step, step.for_each)
+        return await self.run_one(step, self._data.facts)
 
-    async def one(self, step: Step, facts: dict[str, Any]) -> Goto | None:
+    async def run_one(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         """Run a step once, and again where somebody who sees its failure says so."""
         with self._under_way(step):
-            return await self._to_its_end(self._data.progress_of(step.id).step or step, facts)
+            return await self._run_to_its_end(self._data.progress_of(step.id).step or step, facts)
 
-    async def _to_its_end(self, step: Step, facts: dict[str, Any]) -> Goto | None:
+    async def _run_to_its_end(self, step: Step, facts: dict[str, Any]) -> Goto | None:
         while True:
             try:
                 seen = self._data.progress_of(step.id).failed
                 if seen is not None:  # by the execution before, which waits for a way out
-                    raise StepFailed(**seen.model_dump())
-                return await self._runner.run(step, facts)
+                    raise StepFailed(**seen)
+                return await self._runner.run_step(step, facts)
             except StepFailed as failed:
-                instead = rules.fallback_of(step)
+                instead = step_rules.fallback_of(step)
                 if instead is not None and not failed.rejected and not self._data.stopping:
                     text = f"asking {instead.tool} instead: {failed.reason}"
-                    self._data.add_line(workflow.now(), text, step.id)
+                    self._core.add_line(text, step.id)
                     step = instead
                     self._data.of_step(step.id).edited = None
-                    self._begin_anew(step)
+                    self._begin_again(step)
                     continue
-                way = await self._way_out(step, failed)
+                way = await self._wait_for_a_way_out(step, failed)
                 if way is None:
                     raise
                 if way.way is Way.SKIP:
                     if step.id in self._data.saga.steps():
-                        await self._undo(step.id)
-                    self._data.facts[step.id] = rules.skipped(_told(failed))
-                    self._set(step, StepState.SKIPPED, error=failed.reason)
+                        await self._compensation.undo_step(step.id)
+                    self._data.facts[step.id] = step_rules.skipped(
+                        # Whoever has changed the tool has written into the reason.
+                        "its tool is not as it was reviewed" if failed.unreviewed else failed.reason
+                    )
+                    self._core.set_step(step.id, StepState.SKIPPED, error=failed.reason)
                     return None
                 if way.way is Way.COMPENSATE:
                     raise StepFailed(failed.reason, called=failed.called, given_up=True) from failed
-                step = self._retried(step, way, failed)
-                self._begin_anew(step)
+                step = self._step_to_retry(step, way, failed)
+                self._begin_again(step)
                 if failed.unreviewed:
-                    await self._runner.renew(step)
+                    await self._runner.renew_tool(step)
 
-    def _retried(self, step: Step, way: ResumeRun, failed: StepFailed) -> Step:
+    def _step_to_retry(self, step: Step, way: ResumeRun, failed: StepFailed) -> Step:
         """Return a step as it is tried again: with the params that a human has given it last."""
         known = self._data.of_step(step.id)
         # With other params than its first call has had, that would never be settled.
@@ -112,7 +110,7 @@ class Scheduler:
         params = way.params
         if params is not None and failed.unsettled:
             text = "its first call may have happened: tried again with the same params"
-            self._data.add_line(workflow.now(), text, step.id)
+            self._core.add_line(text, step.id)
             params = None
         if params is not None or first_again:
             known.edited = None
@@ -132,53 +130,45 @@ class Scheduler:
         finally:
             self._data.progress.pop(step.id, None)
 
-    def _begin_anew(self, step: Step) -> None:
+    def _begin_again(self, step: Step) -> None:
         self._data.progress[step.id] = StepProgress(step=step)
 
-    async def _way_out(self, step: Step, failed: StepFailed) -> ResumeRun | None:
+    async def _wait_for_a_way_out(self, step: Step, failed: StepFailed) -> ResumeRun | None:
         """Where the plan says so, show a failure and wait until somebody says how to go on."""
         data, plan = self._data, self._data.request.plan
-        if not rules.waits_for_a_way_out(plan, step, failed) or data.stopping:
+        if not step_rules.waits_for_a_way_out(plan, step, failed) or data.stopping:
             return None
         if data.progress_of(step.id).failed is None:
-            data.set_progress(step.id, step=step, failed=ShownFailure(**vars(failed)))
-            self._set(step, StepState.PAUSED_FAILURE, error=failed.reason)
-            data.add_line(workflow.now(), f"paused after a failure: {failed.reason}", step.id)
+            data.set_progress(step.id, step=step, failed=vars(failed))
+            self._core.set_step(step.id, StepState.PAUSED_FAILURE, error=failed.reason)
+            self._core.add_line(f"paused after a failure: {failed.reason}", step.id)
             data.of_step(step.id).way = None
-        async with self._interrupts.paused(step.id, InterruptKind.FAILURE, failed.reason):
+        async with self._questions.tell_people(step.id, InterruptKind.FAILURE, failed.reason):
             known = data.of_step(step.id)
             await workflow.wait_condition(lambda: known.way is not None)
         way, known.way = known.way, None
         return way
 
-    async def _holds(self, step: Step, expression: str) -> bool:
-        """Have a step's condition evaluated; the answer is in the run's history."""
-        request = self._data.request
+    async def _condition_holds(self, step: Step, expression: str) -> bool:
         asked = Evaluate(
-            tenant=request.tenant,
-            run_id=request.run_id,
+            **self._data.ids,
             step_id=step.id,
             expression=expression,
-            values=rules.condition_values(expression, self._data.facts),
+            values=step_rules.condition_values(expression, self._data.facts),
         )
-        found = await self._call(ports.EVALUATE, asked, f"{step.id}: when {expression}")
+        found = await self._core.call(ports.EVALUATE, asked, f"{step.id}: when {expression}")
         if found.problem is not None:
-            raise await self._refused(step, found.problem)
+            raise await self._runner.refuse_step(step.id, step.does, found.problem)
         return found.holds
 
-    async def _each(self, step: Step, reference: str) -> Goto | None:
-        """Run a step for each item of a list; its output is the list of their outputs."""
-        with self._under_way(step):
-            return await self._all_items(step, reference)
-
-    async def _all_items(self, step: Step, reference: str) -> Goto | None:
+    async def _run_items(self, step: Step, reference: str) -> Goto | None:
         data = self._data
-        self._set(step, StepState.RUNNING)
+        self._core.set_step(step.id, StepState.RUNNING)
         try:
             known, request = data.progress_of(step.id).items, data.request
-            items = rules.items_of(request.plan, step, data.facts, known, request.room)
+            items = step_rules.items_of(request.plan, step, data.facts, known, request.room)
         except StepFailed as error:
-            raise await self._refused(step, str(error)) from error
+            raise await self._runner.refuse_step(step.id, step.does, str(error)) from error
         if not reference.startswith(f"${{{INPUT}."):  # what a run was given stays as it is
             data.set_progress(step.id, items=items)
         each = [step.of_item(number) for number in range(len(items))]
@@ -187,21 +177,21 @@ class Scheduler:
             data.steps.setdefault(one.id, pending)
         places = asyncio.Semaphore(step.parallel)
         seen = data.progress_of(step.id).failed
-        failed = [] if seen is None else [StepFailed(**seen.model_dump())]
+        failed = [] if seen is None else [StepFailed(**seen)]
 
         async def run(one: Step, item: Any) -> None:
             async with places:
-                called = one.id in data.progress or self._runner.tool_calls.knows(one.id)
-                if not called and self._holding():
-                    await workflow.wait_condition(lambda: not self._holding())
+                called = one.id in data.progress or self._runner.tool_calls.has_report(one.id)
+                if not called and self._continuing.is_due():
+                    await workflow.wait_condition(lambda: not self._continuing.is_due())
                 if failed and one.id not in data.progress:
-                    self._set(one, StepState.SKIPPED)
+                    self._core.set_step(one.id, StepState.SKIPPED)
                     return
                 try:
-                    await self.one(one, rules.item_facts(step, item, data.facts))
+                    await self.run_one(one, step_rules.item_facts(step, item, data.facts))
                 except StepFailed as error:
                     failed.append(error)
-                    data.set_progress(step.id, failed=ShownFailure(**vars(failed[0])))
+                    data.set_progress(step.id, failed=vars(failed[0]))
 
         # What is under way comes first: it had its place in the execution before.
         open_ = [b for b in zip(each, items, strict=True) if data.steps[b[0].id].state in _TO_DO]
@@ -221,22 +211,9 @@ class Scheduler:
         for task in tasks:
             task.result()
         if failed:
-            self._set(step, StepState.FAILED, error=failed[0].reason)
+            self._core.set_step(step.id, StepState.FAILED, error=failed[0].reason)
             raise failed[0]
-        outputs = rules.output_of_list(each, data.facts)
+        outputs = step_rules.output_of_list(each, data.facts)
         self._data.facts[step.id] = outputs
-        self._set(step, StepState.SUCCEEDED, output=outputs)
+        self._core.set_step(step.id, StepState.SUCCEEDED, output=outputs)
         return None
-
-    async def _refused(self, step: Step, problem: str) -> StepFailed:
-        return await self._runner.refused(step.id, step.does, problem)
-
-    def _set(self, step: Step, state: StepState, **changes: Any) -> None:
-        self._data.set_step(step.id, state, **changes)
-        self._changed()
-
-
-def _told(failed: StepFailed) -> str:
-    """Return why a step was skipped, as later steps and models read it."""
-    # Whoever has changed the tool has written into the reason.
-    return "its tool is not as it was reviewed" if failed.unreviewed else failed.reason

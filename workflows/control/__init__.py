@@ -1,1 +1,0 @@
-"""What reaches a run from outside: taken in, judged by the ledger, then followed."""

@@ -1,1 +1,0 @@
-"""What a run knows of itself."""
