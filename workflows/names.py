@@ -147,23 +147,25 @@ def provider_names(tools: Iterable[str]) -> dict[str, str]:
     """
     wanted = {tool: _REFUSED.sub("_", tool) for tool in sorted(set(tools))}
     shared = Counter(wanted.values())
-    kept = {tool: tool for tool, plain in wanted.items() if tool == plain and _fits(plain)}
+    kept = {
+        tool: tool for tool, plain in wanted.items() if tool == plain and _is_short_enough(plain)
+    }
     for tool, plain in wanted.items():
-        if tool not in kept and _fits(plain) and shared[plain] == 1:
+        if tool not in kept and _is_short_enough(plain) and shared[plain] == 1:
             kept[tool] = plain
     taken = set(kept.values())
     for tool, plain in wanted.items():
         if tool not in kept:
-            kept[tool] = _apart(tool, plain, taken)
+            kept[tool] = _make_unique(tool, plain, taken)
             taken.add(kept[tool])
     return kept
 
 
-def _fits(name: str) -> bool:
+def _is_short_enough(name: str) -> bool:
     return 0 < len(name) <= _LONGEST
 
 
-def _apart(tool: str, plain: str, taken: set[str]) -> str:
+def _make_unique(tool: str, plain: str, taken: set[str]) -> str:
     digest = hashlib.sha256(tool.encode()).hexdigest()
     made = (f"{plain[: _LONGEST - 1 - digits]}_{digest[:digits]}" for digits in range(8, _LONGEST))
     return next(name for name in made if name not in taken)

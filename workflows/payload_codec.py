@@ -325,7 +325,7 @@ class SharedPayloadConverter(PydanticPayloadConverter):
             return [_stand_in(Unreadable(problem=str(error)))] * len(payloads)
 
 
-async def _sha256(data: bytes) -> str:
+async def _hash_in_thread(data: bytes) -> str:
     """Return a digest, made by a thread: a run may carry 32 MiB, and others have their turn."""
     return (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()
 
@@ -341,7 +341,7 @@ class _Kept:
 
     async def put(self, path: str, data: bytes) -> None:
         if path not in self._known:
-            store = self._opened()
+            store = self._open_once()
             # What is there need not be sent once more.
             if not await store.has(path, len(data)):
                 await store.put(path, data)
@@ -351,16 +351,16 @@ class _Kept:
         """Return verified content; ``StoreUnavailable``: it cannot be had, or is another."""
         data = self._known.get(path)
         if data is None:
-            data = await self._opened().get(path)
-            if await _sha256(data) != sha256:
+            data = await self._open_once().get(path)
+            if await _hash_in_thread(data) != sha256:
                 raise NotKept("what is there is not what was kept")
         self._remember(path, data)
         return data
 
     async def elsewhere(self, run_id: str) -> str | None:
-        return await self._opened().elsewhere(run_id)
+        return await self._open_once().elsewhere(run_id)
 
-    def _opened(self) -> Store:
+    def _open_once(self) -> Store:
         if self._store is None:
             self._store = self._open()
         return self._store
@@ -394,7 +394,7 @@ class _Task:
 _TASK: Final[ContextVar[_Task | None]] = ContextVar("workflow_task", default=None)
 
 
-def _task() -> _Task | None:
+def _current_task() -> _Task | None:
     """Return the workflow task that is being handled here, not one that has led here."""
     task = _TASK.get()
     return task if task is not None and task.handler is asyncio.current_task() else None
@@ -421,7 +421,7 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         if isinstance(context, WorkflowSerializationContext):
             mine._run_id = context.workflow_id
             mine._place = Place(context.workflow_id, Part.WORKFLOW)
-            task = _task()
+            task = _current_task()
             if task is not None and task.is_of(context.workflow_id):
                 mine._largest = LARGEST
             elif self._waits:
@@ -435,14 +435,14 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Encrypt payloads, and keep what is large."""
-        return [await self._encoded(payload) for payload in payloads]
+        return [await self._encode_payload(payload) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Fetch what references stand for, and decrypt."""
-        return [await self._decoded(payload) for payload in payloads]
+        return [await self._decode_payload(payload) for payload in payloads]
 
-    async def _encoded(self, payload: Payload) -> Payload:
-        added, task = ADDED if self._encryption else 0, _task()
+    async def _encode_payload(self, payload: Payload) -> Payload:
+        added, task = ADDED if self._encryption else 0, _current_task()
         size = payload.ByteSize() + added
         if self._local and task is not None:
             return payload  # What a local activity takes stays in the process.
@@ -452,14 +452,14 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
             place = self._place or Place("", Part.ANY)
             payload = await self._encryption.encrypt(payload, place, kept=large)
         if large:
-            payload = await self._reference(payload)
+            payload = await self._keep_payload(payload)
         if task is not None:
             task.bytes += payload.ByteSize()
         return payload
 
-    async def _reference(self, payload: Payload) -> Payload:
+    async def _keep_payload(self, payload: Payload) -> Payload:
         data = payload.SerializeToString(deterministic=True)
-        sha256 = await _sha256(data)
+        sha256 = await _hash_in_thread(data)
         path = f"{payloads_of(self._run_id)}/{sha256}"
         try:
             await self._kept.put(path, data)
@@ -470,14 +470,14 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         text = json.dumps(reference.model_dump(mode="json"))
         return Payload(metadata={ENCODING_KEY: ENCODING}, data=text.encode())
 
-    async def _decoded(self, payload: Payload) -> Payload:
+    async def _decode_payload(self, payload: Payload) -> Payload:
         reference: Reference | None = None
         said: dict[str, Any] = {}
         try:
             if payload.metadata.get(ENCODING_KEY) == ENCODING:
                 reference = Reference.model_validate_json(payload.data)
-                payload = await self._content(reference)
-            return await self._decrypted(payload)
+                payload = await self._fetch_content(reference)
+            return await self._decrypt_payload(payload)
         except ValidationError:
             problem = "it is no reference"
         except NotDecrypted as error:
@@ -504,7 +504,7 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         text = json.dumps(_stand_in(Unreadable(uri=uri, bytes=size, problem=problem, **said)))
         return Payload(metadata={ENCODING_KEY: b"json/plain"}, data=text.encode())
 
-    async def _decrypted(self, payload: Payload) -> Payload:
+    async def _decrypt_payload(self, payload: Payload) -> Payload:
         encrypted = payload.metadata.get(ENCODING_KEY) == ENCRYPTED
         if self._encryption is None:
             if encrypted:
@@ -519,11 +519,11 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
             raise Pasted(
                 "it does not say what it is for", await self._encryption.decrypt(payload, anywhere)
             )
-        if self._local and _task() is None:
+        if self._local and _current_task() is None:
             return payload  # What a local activity takes has stayed in the process.
         raise Pasted("it is in plain, and here only what is encrypted counts", payload)
 
-    async def _content(self, reference: Reference) -> Payload:
+    async def _fetch_content(self, reference: Reference) -> Payload:
         # Never by the URI of a message where the run is known: nobody reads another's.
         named = reference.uri.rpartition("/")[0]
         folder = named if self._run_id is None else payloads_of(self._run_id)
@@ -572,15 +572,15 @@ class EncryptedFailures(DefaultFailureConverterWithEncodedAttributes):
         """Write the type beside the message, where it is encrypted."""
         super().to_failure(exception, payload_converter, failure)
         if failure.HasField("application_failure_info"):
-            said = _sealed(failure, payload_converter) | _shown(failure)
+            said = _sealed_fields(failure, payload_converter) | _shown_fields(failure)
             [sealed] = payload_converter.to_payloads([said])
             failure.encoded_attributes.CopyFrom(sealed)
 
     def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
         """Take the type where it is the one that was encrypted; otherwise there is none."""
         if failure.HasField("application_failure_info"):
-            said = _sealed(failure, payload_converter)
-            if {name: said.get(name) for name in _shown(failure)} != _shown(failure):
+            said = _sealed_fields(failure, payload_converter)
+            if {name: said.get(name) for name in _shown_fields(failure)} != _shown_fields(failure):
                 untyped = Failure()
                 untyped.CopyFrom(failure)
                 untyped.application_failure_info.type = ""
@@ -588,13 +588,13 @@ class EncryptedFailures(DefaultFailureConverterWithEncodedAttributes):
         return super().from_failure(failure, payload_converter)
 
 
-def _sealed(failure: Failure, payload_converter: PayloadConverter) -> dict[str, Any]:
+def _sealed_fields(failure: Failure, payload_converter: PayloadConverter) -> dict[str, Any]:
     if not failure.HasField("encoded_attributes"):
         return {}
     [said] = payload_converter.from_payloads([failure.encoded_attributes])
     return said if isinstance(said, dict) else {}
 
 
-def _shown(failure: Failure) -> dict[str, Any]:
+def _shown_fields(failure: Failure) -> dict[str, Any]:
     info = failure.application_failure_info
     return {"type": info.type, "final": info.non_retryable}

@@ -111,19 +111,19 @@ _REASONS: Final[dict[str, str]] = {
     "datetime_from_date_parsing": "must be a time such as 2026-12-31T12:30:00Z",
 }
 _COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
-    "too_short": lambda c: f"must have at least {_counted(c['min_length'], 'entry', 'entries')}",
-    "too_long": lambda c: f"must have at most {_counted(c['max_length'], 'entry', 'entries')}",
+    "too_short": lambda c: f"must have at least {_count_of(c['min_length'], 'entry', 'entries')}",
+    "too_long": lambda c: f"must have at most {_count_of(c['max_length'], 'entry', 'entries')}",
     "string_too_short": lambda c: (
-        f"must have at least {_counted(c['min_length'], 'character', 'characters')}"
+        f"must have at least {_count_of(c['min_length'], 'character', 'characters')}"
     ),
     "string_too_long": lambda c: (
-        f"must have at most {_counted(c['max_length'], 'character', 'characters')}"
+        f"must have at most {_count_of(c['max_length'], 'character', 'characters')}"
     ),
     "string_pattern_mismatch": lambda c: (
         f"must be {_FORMS.get(c['pattern'], 'of the form ' + c['pattern'])}"
     ),
     "decimal_max_places": lambda c: (
-        f"must have at most {_counted(c['decimal_places'], 'decimal place', 'decimal places')}"
+        f"must have at most {_count_of(c['decimal_places'], 'decimal place', 'decimal places')}"
     ),
     "literal_error": lambda c: f"must be {c['expected']}",
     "enum": lambda c: f"must be {c['expected']}",
@@ -132,7 +132,7 @@ _COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
 }
 
 
-def _counted(number: int, one: str, many: str) -> str:
+def _count_of(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 

@@ -141,7 +141,7 @@ def move_timeout(steps: int) -> timedelta:
     return MOVE_TIMEOUT * (1 + (steps / STEPS_REPLAYED) ** 2)
 
 
-def _call(timeout: timedelta, summary: str) -> ActivityConfig:
+def _call_options(timeout: timedelta, summary: str) -> ActivityConfig:
     return ActivityConfig(
         start_to_close_timeout=timeout,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
@@ -154,7 +154,7 @@ def _call(timeout: timedelta, summary: str) -> ActivityConfig:
 
 def ledger_call(summary: str) -> ActivityConfig:
     """Return the options of an activity that is one ledger transaction."""
-    return _call(LEDGER_TIMEOUT, summary)
+    return _call_options(LEDGER_TIMEOUT, summary)
 
 
 def ledger_call_here(summary: str) -> LocalActivityConfig:
@@ -199,10 +199,10 @@ def reconcile_call(tenant: str) -> ActivityConfig:
 
 def tool_call(longest: timedelta, summary: str) -> ActivityConfig:
     """Return the options of an activity that calls a tool; one attempt may take ``longest``."""
-    return _call(longest + CALL_MARGIN, summary)
+    return _call_options(longest + CALL_MARGIN, summary)
 
 
-def _local_call(timeout: timedelta, activity_id: str, summary: str) -> LocalActivityConfig:
+def _local_options(timeout: timedelta, activity_id: str, summary: str) -> LocalActivityConfig:
     return LocalActivityConfig(
         start_to_close_timeout=timeout,
         retry_policy=_RETRY,
@@ -216,12 +216,12 @@ def _local_call(timeout: timedelta, activity_id: str, summary: str) -> LocalActi
 def local_call(step_id: str, before: int, longest: timedelta, summary: str) -> LocalActivityConfig:
     """Return the same for a local activity, after so many attempts of earlier calls of the step."""
     # Of the step, not by counting: after a crash what is called when may come in another order.
-    return _local_call(longest + CALL_MARGIN, f"{step_id}:{before}", summary)
+    return _local_options(longest + CALL_MARGIN, f"{step_id}:{before}", summary)
 
 
 def record_call(step_id: str) -> LocalActivityConfig:
     """Return the options of a local activity that has a value made, and records it."""
-    return _local_call(CALL_MARGIN, step_id, f"{step_id}: record a value")
+    return _local_options(CALL_MARGIN, step_id, f"{step_id}: record a value")
 
 
 def compensation_call(summary: str) -> ActivityConfig:

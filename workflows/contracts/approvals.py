@@ -465,7 +465,7 @@ class Scope(BaseModel):
     """When it ends, in seconds since 1970."""
 
     @model_validator(mode="after")
-    def _whole(self) -> Scope:
+    def _check_total(self) -> Scope:
         if (self.total_of is None) != (self.total is None):
             raise ValueError("a total needs both the param and the limit")
         return self

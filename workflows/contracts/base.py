@@ -24,14 +24,14 @@ from surehand.workflows.canonical_json import LOST_DIGITS, loses_digits
 MOST_LEVELS: Final = 50
 
 
-def _storable(text: str) -> str:
+def _check_storable(text: str) -> str:
     # PostgreSQL has no NUL in text: a row that can never be written would be tried for ever.
     if "\x00" in text:
         raise ValueError("must not contain the character NUL")
-    return _utf8(text)
+    return _check_utf8(text)
 
 
-def _utf8(text: str) -> str:
+def _check_utf8(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -42,29 +42,29 @@ def _utf8(text: str) -> str:
 def is_storable(text: str) -> bool:
     """Return whether the ledger can keep a text."""
     try:
-        _storable(text)
+        _check_storable(text)
     except ValueError:
         return False
     return True
 
 
-def _carried(value: Any) -> Any:
+def _check_json(value: Any) -> Any:
     # What arrives one level below a reader's limit could not be handed on: it would be tried for
     # ever, and hold up everything that arrives after it.
     level = [value]
     for _ in range(MOST_LEVELS):
         for text in level:
             if isinstance(text, str):
-                _utf8(text)
+                _check_utf8(text)
         if any(isinstance(one, int | float) and loses_digits(one) for one in level):
             raise ValueError(LOST_DIGITS)
-        level = [part for item in level for part in _parts(item)]
+        level = [part for item in level for part in _values_inside(item)]
         if not level:
             return value
     raise ValueError(f"must not be nested in more than {MOST_LEVELS} levels")
 
 
-def _parts(value: Any) -> Iterator[Any]:
+def _values_inside(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         yield from value.keys()
         yield from value.values()
@@ -73,7 +73,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 #: Text that people send and that the ledger keeps.
-Text = Annotated[str, AfterValidator(_storable)]
+Text = Annotated[str, AfterValidator(_check_storable)]
 #: As long as the ledger's columns for people are.
 LONGEST_NAME: Final = 200
 #: Who says so.
@@ -81,9 +81,9 @@ Actor = Annotated[Text, Field(min_length=1, max_length=LONGEST_NAME)]
 
 
 #: Values that people send, and that are handed on.
-Json = Annotated[JsonValue, AfterValidator(_carried)]
+Json = Annotated[JsonValue, AfterValidator(_check_json)]
 #: Params that people send.
-JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_carried)]
+JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_check_json)]
 
 
 class Message(BaseModel):
@@ -230,7 +230,7 @@ def foreign_text(found: tuple[ForeignContent, ...]) -> str:
     return ", ".join(content.as_text() for content in found)
 
 
-def _money(value: str) -> str:
+def _check_money(value: str) -> str:
     amount = Decimal(value)
     if not amount.is_finite() or amount < 0:
         raise ValueError("must be a decimal number of at least 0")
@@ -238,7 +238,9 @@ def _money(value: str) -> str:
 
 
 #: A decimal number as text, exact to the last digit.
-Money = Annotated[str, Field(max_length=40, pattern=r"^[0-9]+(\.[0-9]+)?$"), AfterValidator(_money)]
+Money = Annotated[
+    str, Field(max_length=40, pattern=r"^[0-9]+(\.[0-9]+)?$"), AfterValidator(_check_money)
+]
 
 
 class Usage(Message):

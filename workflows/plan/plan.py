@@ -139,7 +139,7 @@ class Budget(WrittenByPeople):
     """From the run's start, waits included."""
 
 
-def _ask(value: Any) -> Any:
+def _ask_from_text(value: Any) -> Any:
     return {"question": value} if isinstance(value, str) else value
 
 
@@ -166,7 +166,7 @@ def input_paths_in(expression: str) -> frozenset[str]:
     )
 
 
-def _places(value: Any) -> Any:
+def _as_places(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
@@ -174,7 +174,7 @@ OnNo = Literal["fail", "continue"] | Goto
 OnFailure = Literal["compensate", "continue", "pause"] | Goto
 OnReject = Literal["compensate", "replan", "skip"] | Goto
 Place = Literal["before", "after"]
-Places = Annotated[tuple[Place, ...], BeforeValidator(_places)]
+Places = Annotated[tuple[Place, ...], BeforeValidator(_as_places)]
 #: What a step that asks is called where others have a tool's name.
 ASKING: Final = "ask"
 #: The same of a step that is a plan, and of one that waits.
@@ -201,7 +201,7 @@ class Step(WrittenByPeople):
 
     id: str = Field(pattern=STEP_FORM)
     tool: str = Field(default="", max_length=120)
-    ask: Annotated[Ask | None, BeforeValidator(_ask)] = None
+    ask: Annotated[Ask | None, BeforeValidator(_ask_from_text)] = None
     plan: Plan | None = None
     """A plan of its own, in a child run; ``params`` are added to its input."""
     params: dict[str, JsonValue] = {}
@@ -267,7 +267,7 @@ def item_id(step_id: str, number: int) -> str:
     return f"{step_id}[{number}]"
 
 
-def _some(steps: tuple[Step, ...], found: ValidationInfo) -> tuple[Step, ...]:
+def _require_steps(steps: tuple[Step, ...], found: ValidationInfo) -> tuple[Step, ...]:
     if not steps and found.data.get("code") is None:
         raise ValueError("must list at least one step")
     return steps
@@ -311,7 +311,7 @@ class Plan(WrittenByPeople):
     and the input, and may call ``tools``."""
     tools: Annotated[tuple[ToolPattern, ...], Field(max_length=200)] = ()
     """The tools that the model may call, by name or by a pattern with ``*`` and ``?``."""
-    steps: Annotated[tuple[Step, ...], Field(max_length=1000), AfterValidator(_some)]
+    steps: Annotated[tuple[Step, ...], Field(max_length=1000), AfterValidator(_require_steps)]
 
     @model_validator(mode="before")
     @classmethod

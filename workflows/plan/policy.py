@@ -119,7 +119,7 @@ class ApprovalPolicy(WrittenByPeople):
 
     @field_validator("expires_in", "remind_every")
     @classmethod
-    def _sensible(cls, value: timedelta | None) -> timedelta | None:
+    def _check_duration(cls, value: timedelta | None) -> timedelta | None:
         return None if value is None else some_time(value)
 
     @property
@@ -128,11 +128,11 @@ class ApprovalPolicy(WrittenByPeople):
         return frozenset((self.proof, *(rule.proof for rule in self.rules if rule.proof)))
 
 
-def _approval(value: Any) -> Any:
+def _approval_from_word(value: Any) -> Any:
     return ApprovalPolicy() if value is True or value == "required" else value
 
 
-Approval = Annotated[ApprovalPolicy | None, BeforeValidator(_approval)]
+Approval = Annotated[ApprovalPolicy | None, BeforeValidator(_approval_from_word)]
 
 
 class Requirement(BaseModel):
@@ -205,22 +205,22 @@ def combine(policies: Iterable[ApprovalPolicy], holds: Callable[[str], bool]) ->
     for policy in policies:
         rule = next((rule for rule in policy.rules if holds(rule.when)), None)
         if rule is None or rule.required:
-            asking.append((policy, _requirement(policy, rule)))
+            asking.append((policy, _make_requirement(policy, rule)))
             proofs.append((rule and rule.proof) or policy.proof)
     if not asking:
         return None
     reminders = [policy.remind_every for policy, _ in asking if policy.remind_every is not None]
     return Needs(
-        requirements=_distinct([requirement for _, requirement in asking]),
+        requirements=_drop_repeated([requirement for _, requirement in asking]),
         expires_in=min(policy.expires_in for policy, _ in asking),
-        on_expiry=_strictest([policy.on_expiry for policy, _ in asking]),
+        on_expiry=_strictest_expiry([policy.on_expiry for policy, _ in asking]),
         remind_every=min(reminders, default=None),
         standing=all(policy.standing for policy, _ in asking),
         proof=max(proofs, key=ASKED_PROOFS.index),
     )
 
 
-def _distinct(requirements: list[Requirement]) -> tuple[Requirement, ...]:
+def _drop_repeated(requirements: list[Requirement]) -> tuple[Requirement, ...]:
     # Once each: the plan, the recorded and the loaded tool mostly say the same. One that everybody
     # satisfies would let everybody reject and edit what another keeps for some.
     once = tuple(dict.fromkeys(requirements))
@@ -231,7 +231,7 @@ def _distinct(requirements: list[Requirement]) -> tuple[Requirement, ...]:
     )
 
 
-def _requirement(policy: ApprovalPolicy, rule: ApprovalRule | None) -> Requirement:
+def _make_requirement(policy: ApprovalPolicy, rule: ApprovalRule | None) -> Requirement:
     changed = rule.model_dump(include={"quorum", "roles", "four_eyes"}) if rule else {}
     base = {"quorum": policy.quorum, "roles": policy.roles, "four_eyes": policy.four_eyes}
     said = {name: value for name, value in changed.items() if value is not None}
@@ -239,7 +239,7 @@ def _requirement(policy: ApprovalPolicy, rule: ApprovalRule | None) -> Requireme
     return Requirement(may_edit=policy.may_edit, escalate=escalate, **{**base, **said})
 
 
-def _strictest(said: list[OnExpiry | None]) -> OnExpiry:
+def _strictest_expiry(said: list[OnExpiry | None]) -> OnExpiry:
     if "deny" not in said:
         escalations = [item for item in said if isinstance(item, Escalate)]
         if escalations:

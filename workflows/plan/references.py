@@ -107,27 +107,27 @@ def _is_place(part: str) -> bool:
 
 def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield ``(path, reference)`` for each reference inside a JSON value."""
-    for where, text in _texts(value, path):
+    for where, text in _walk_texts(value, path):
         for part in text.split(_LITERAL):
             yield from ((where, match[1]) for match in REFERENCE.finditer(part))
 
 
 def unclosed(value: Any, path: str = "") -> Iterator[str]:
     """Yield the path of each text in which a ``${`` begins no reference."""
-    for where, text in _texts(value, path):
+    for where, text in _walk_texts(value, path):
         if any("${" in REFERENCE.sub("", part) for part in text.split(_LITERAL)):
             yield where
 
 
-def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _walk_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _texts(item, f"{path}.{key}")
+            yield from _walk_texts(item, f"{path}.{key}")
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _texts(item, f"{path}.{index}")
+            yield from _walk_texts(item, f"{path}.{index}")
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,12 @@ def incoherences(steps: Sequence[Outline]) -> list[PlanProblem]:
         if step.id in first:
             problems.append(PlanProblem(where, f"the id {step.id!r} is used by an earlier step"))
         first.setdefault(step.id, step)
-        problems += _nowhere(step, where, ids)
+        problems += _find_dangling(step, where, ids)
     # Of two steps with one id the first one counts: what else there is shall not be hidden.
     return problems + _out_of_order(list(first.values()), steps)
 
 
-def _nowhere(step: Outline, where: str, ids: set[str]) -> Iterator[PlanProblem]:
+def _find_dangling(step: Outline, where: str, ids: set[str]) -> Iterator[PlanProblem]:
     for other in step.after or ():
         if other not in ids:
             yield PlanProblem(f"{where}.after", f"there is no step {other!r}")
@@ -214,7 +214,7 @@ def _nowhere(step: Outline, where: str, ids: set[str]) -> Iterator[PlanProblem]:
 
 def _out_of_order(distinct: Sequence[Outline], steps: Sequence[Outline]) -> list[PlanProblem]:
     dependencies = waits_for(distinct)
-    cycles = list(_cycles(dependencies))
+    cycles = list(_find_cycles(dependencies))
     if cycles:
         # What comes after what, for a goto, can only be told without them.
         return [_cycle_problem(cycle, distinct) for cycle in cycles]
@@ -270,7 +270,7 @@ def descendants(dependencies: Mapping[str, frozenset[str]], *steps: str) -> froz
     return ancestors({one: frozenset(found) for one, found in followers.items()}, *steps)
 
 
-def _cycles(dependencies: Mapping[str, frozenset[str]]) -> Iterator[list[str]]:
+def _find_cycles(dependencies: Mapping[str, frozenset[str]]) -> Iterator[list[str]]:
     """Yield cycles that share no step, as ``[a, b, a]``, from the step that is listed first on."""
     places = {step_id: place for place, step_id in enumerate(dependencies)}
     left = {step_id: sorted(needed) for step_id, needed in dependencies.items()}

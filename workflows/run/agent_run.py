@@ -73,7 +73,7 @@ class BaseRun:
         self._scheduler = Scheduler(core, runner, compensation, questions, continuing)
         self._completion = Completion(core, approvals, compensation)
         handlers = {
-            Verb.CANCEL: VerbHandler(self._cancel),
+            Verb.CANCEL: VerbHandler(self._take_cancel),
             Verb.PAUSE: VerbHandler(pausing.pause),
             Verb.RESUME: VerbHandler(pausing.resume, pausing.find_token),
             Verb.TOKEN: VerbHandler(pausing.reissue_token),
@@ -102,13 +102,13 @@ class BaseRun:
                 with the result in its details.
         """
         request = self._request
-        await self._finish(self._open(request))
+        await self._finish_despite_cancel(self._open_run(request))
         inbox = asyncio.create_task(self._inbox.work())
         # What was sent while the run was being opened is judged before anything is called.
-        await self._finish(workflow.wait_condition(lambda: self._data.inbox.idle))
+        await self._finish_despite_cancel(workflow.wait_condition(lambda: self._data.inbox.idle))
         failure = await self._forward_within_history(lambda: self._take_steps(forward))
         self._data.closing = True
-        result = await self._finish(self._completion.close_run(failure))
+        result = await self._finish_despite_cancel(self._completion.close_run(failure))
         inbox.cancel()
         if result.state is RunState.FAILED:
             raise ApplicationError(
@@ -156,7 +156,7 @@ class BaseRun:
             return failure or self._continuing.what_fills_history()
         return failure
 
-    async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _finish_despite_cancel(self, work: Coroutine[Any, Any, T]) -> T:
         """Bring work to its end although Temporal cancels the run meanwhile."""
         task = asyncio.create_task(work)
         while True:
@@ -173,7 +173,7 @@ class BaseRun:
         if not self._data.ending:
             self._data.cancel = CancelRun(actor=TEMPORAL)
 
-    async def _open(self, request: StartRun) -> None:
+    async def _open_run(self, request: StartRun) -> None:
         info = workflow.info()
         run_id, problem = info.workflow_id, request.problem()
         if problem is None and request.run_id != run_id:
@@ -213,7 +213,7 @@ class BaseRun:
         self._continuing.note_opened()
         self._core.show_change()
 
-    async def _complete(self) -> bool:
+    async def _try_to_complete(self) -> bool:
         """Return whether the run may complete; mostly that is recorded then.
 
         If what other runs have made for it does not stand any more, a human takes note of it first,
@@ -225,12 +225,14 @@ class BaseRun:
         if not relies and not data.revoked_batches:
             # Before anything else can happen: what is recorded as the end is not to be cancelled.
             data.closing = True
-            if await self._finish(self._completion.complete_if_nothing_else_stands()):
+            if await self._finish_despite_cancel(
+                self._completion.complete_if_nothing_else_stands()
+            ):
                 return True
             data.closing = False
             if self._cancelled_by_temporal:
                 self._note_cancellation()
-        lost = await self._finish(self._compensation.undo_orphaned())
+        lost = await self._finish_despite_cancel(self._compensation.undo_orphaned())
         if lost:
             raise StepFailed(f"what {', '.join(lost)} did has been undone, before a reset")
         if not relies:
@@ -238,7 +240,7 @@ class BaseRun:
         asked = FindInterventions(
             **data.ids,
         )
-        found = await self._finish(
+        found = await self._finish_despite_cancel(
             self._core.call(ports.FIND_INTERVENTIONS, asked, "look for what was undone")
         )
         for item in found.interventions:
@@ -264,7 +266,7 @@ class BaseRun:
         """Take what this run's parent hands on; the ledger knows whether the parent has it."""
         self._inbox.receive_forwarded(forwarded)
 
-    async def _cancel(self, cancel: CancelRun, _: Delivery) -> Answer:
+    async def _take_cancel(self, cancel: CancelRun, _: Delivery) -> Answer:
         if self._data.closing:
             return accept("the run is ending already; nothing changed")
         if self._data.cancel is not None:
@@ -337,7 +339,7 @@ class AgentRun(BaseRun):
         try:
             while self._data.cancel is None:
                 if self._may_amend(running):
-                    await self._finish(self._amendment.apply_plan(running))
+                    await self._finish_despite_cancel(self._amendment.apply_plan(running))
                 self._freshness.begin_reads()
                 knows = self._runner.tool_calls.has_report
                 ready = self._find_ready(running)
@@ -361,15 +363,15 @@ class AgentRun(BaseRun):
                         await workflow.wait_condition(
                             partial(self._need_not_wait_for_plan, running)
                         )
-                    elif await self._complete() and not data.amending:
+                    elif await self._try_to_complete() and not data.amending:
                         return None
                     continue
                 await workflow.wait_condition(partial(self._has_something_to_do, running, held))
                 for step_id in [s for s, task in running.items() if task.done()]:
                     step = data.request.plan.step(step_id)
                     task = running.pop(step_id)
-                    await self._finish(self._freshness.note_end(step, running))
-                    failure = failure or self._settle(step, task)
+                    await self._finish_despite_cancel(self._freshness.note_end(step, running))
+                    failure = failure or self._settle_step(step, task)
                 if failure is not None:
                     break
         except StepFailed as lost:
@@ -385,7 +387,7 @@ class AgentRun(BaseRun):
                 data.stopping = True
                 for task in running.values():
                     task.cancel()
-                await self._finish(wait_until_ended(list(running.values())))
+                await self._finish_despite_cancel(wait_until_ended(list(running.values())))
         return failure
 
     def _take_over_facts(self) -> set[str]:
@@ -432,7 +434,7 @@ class AgentRun(BaseRun):
             or self._continuing.is_due() is not held
         )
 
-    def _settle(self, step: Step, task: asyncio.Task[Goto | None]) -> str | None:
+    def _settle_step(self, step: Step, task: asyncio.Task[Goto | None]) -> str | None:
         """Take note of a finished step; returns why the run cannot go on, or ``None``."""
         plan, settled = self._data.request.plan, self._data.settled
         settled.add(step.id)

@@ -62,7 +62,7 @@ class ChildRunner(RunPart):
             except WorkflowAlreadyStartedError:
                 # This run was reset: an earlier life of it has started that one.
                 self._hand_on_waiting(step_id, start.run_id)
-                result = await self._join(step_id, start)
+                result = await self._join_child(step_id, start)
                 if result is not None:
                     return result
             finally:
@@ -113,14 +113,14 @@ class ChildRunner(RunPart):
         try:
             await workflow.wait_condition(end.done)
         except asyncio.CancelledError:
-            await self._cancel(step_id, child_id)
+            await self._cancel_child(step_id, child_id)
             # It undoes what it has done before anything else of this run is undone.
             await workflow.wait_condition(end.done)
             self._note_end(step_id, _result_of(end)[0])
             raise
         return await self._take_end(step_id, *_result_of(end))
 
-    async def _join(self, step_id: str, start: runs.StartRun) -> runs.RunResult | None:
+    async def _join_child(self, step_id: str, start: runs.StartRun) -> runs.RunResult | None:
         """Wait for a child run that there is already, and return its result.
 
         It is no child of this execution at the server, so it is looked at, at growing intervals and
@@ -146,7 +146,7 @@ class ChildRunner(RunPart):
                 waited = True
                 if (not found.same or cancelled is not None) and not ends:
                     ends = True
-                    await self._cancel(step_id, child_id)
+                    await self._cancel_child(step_id, child_id)
                 children.reported.discard(step_id)
                 has_reported = partial(children.reported.__contains__, step_id)
                 pause = (
@@ -170,7 +170,7 @@ class ChildRunner(RunPart):
             return None
         return await self._take_end(step_id, found.result, found.why)
 
-    async def _cancel(self, step_id: str, child_id: str) -> None:
+    async def _cancel_child(self, step_id: str, child_id: str) -> None:
         """Have a child run end that was not told to yet; it may have ended meanwhile."""
         if step_id not in self._data.children.told_to_end:
             with suppress(ApplicationError):
@@ -234,19 +234,19 @@ class ChildRunner(RunPart):
             if step_id in children.starting:
                 children.starting[step_id].append(delivery)
             else:
-                self._hand_on(step_id, child_id, delivery)
+                self._hand_on_one(step_id, child_id, delivery)
 
     def _hand_on_waiting(self, step_id: str, child_id: str) -> None:
         for delivery in self._data.children.starting.pop(step_id):
-            self._hand_on(step_id, child_id, delivery)
+            self._hand_on_one(step_id, child_id, delivery)
 
-    def _hand_on(self, step_id: str, child_id: str, delivery: deliveries.Delivery) -> None:
+    def _hand_on_one(self, step_id: str, child_id: str, delivery: deliveries.Delivery) -> None:
         if delivery.verb is Verb.CANCEL:
             self._data.children.told_to_end.add(step_id)
         handed = runs.Forwarded(
             steering_id=delivery.id, verb=delivery.verb, content=delivery.content
         )
-        self._core.send_signal(self._send(child_id, names.FORWARDED, handed))
+        self._core.send_signal(self._send_to_child(child_id, names.FORWARDED, handed))
 
     def hand_on_decision(self, decision: Any) -> deliveries.Answer | None:
         """Hand on a decision on a child's request, and say so; ``None``: it is on none."""
@@ -258,7 +258,7 @@ class ChildRunner(RunPart):
             if step_id in self._data.children.starting:
                 continue
             if found[0] == child_id or found[0].startswith(f"{child_id}~"):
-                self._core.send_signal(self._send(child_id, Verb.DECIDE, decision))
+                self._core.send_signal(self._send_to_child(child_id, Verb.DECIDE, decision))
                 verdict = Verdict(
                     decision_id="",
                     approval_id=str(named),
@@ -268,7 +268,7 @@ class ChildRunner(RunPart):
                 return deliveries.answer_of(verdict)
         return None
 
-    async def _send(self, child_id: str, name: str, message: Any) -> None:
+    async def _send_to_child(self, child_id: str, name: str, message: Any) -> None:
         try:
             await workflow.get_external_workflow_handle(child_id).signal(name, message)
         except ApplicationError:

@@ -130,7 +130,9 @@ class CodeRun(BaseRun):
         data.stopping = True
         body.cancel()
         maker.cancel()
-        await self._finish(workflow.wait_condition(lambda: body.done() and maker.idle))
+        await self._finish_despite_cancel(
+            workflow.wait_condition(lambda: body.done() and maker.idle)
+        )
         return failure or maker.over
 
     async def _to_its_end(self, body: asyncio.Future[JsonValue], maker: StepMaker) -> str | None:
@@ -143,12 +145,12 @@ class CodeRun(BaseRun):
         if maker.over is not None or self._is_cancelled():
             return maker.over
         try:
-            output = _plain(body.result(), "what the code returns")
+            output = _to_json(body.result(), "what the code returns")
         except ApplicationError as error:
             return error.message  # what was done for it is undone
         try:
             # It is asked again once a human has taken note of what was undone.
-            while not await self._complete():
+            while not await self._try_to_complete():
                 if self._is_cancelled():
                     return None
             self._data.output = output
@@ -246,11 +248,13 @@ class StepMaker:
         there is too much to carry (32 MiB): the code goes on then, and may try again later.
         """
         if not self.idle:
-            raise _mistake("continue_as_new: a step is under way; await it first")
-        handed_on = _plain(state, "what continue_as_new hands on")
+            raise _mistake_in_code("continue_as_new: a step is under way; await it first")
+        handed_on = _to_json(state, "what continue_as_new hands on")
         await workflow.wait_condition(lambda: not self.idle or self._run._continuing.is_quiet())
         if not self.idle:
-            raise _mistake("continue_as_new: a step was begun meanwhile; await all steps first")
+            raise _mistake_in_code(
+                "continue_as_new: a step was begun meanwhile; await all steps first"
+            )
         before, self._state.handed_on = self._state.handed_on, handed_on
         self._run._continuing.continue_as_new()
         self._state.handed_on = before
@@ -284,12 +288,12 @@ class StepMaker:
             StepFailed: It failed for good, or was rejected. Caught, the run goes on, unless the
                 call is in doubt: then the run fails in any case.
         """
-        given = _plain(params or {}, f"params of {tool}")
+        given = _to_json(params or {}, f"params of {tool}")
         if not isinstance(given, dict):
-            raise _mistake(f"params of {tool}: no mapping of names to values")
+            raise _mistake_in_code(f"params of {tool}: no mapping of names to values")
         # By a name of its own each: what a param is called must not be read as a path.
         facts = {f"p{number}": value for number, value in enumerate(given.values())}
-        step = self._step(
+        step = self._new_step(
             *(id, tool.rpartition(".")[2]),
             tool=tool,
             params=dict(zip(given, (f"${{{name}}}" for name in facts), strict=True)),
@@ -300,7 +304,7 @@ class StepMaker:
             interrupt=() if interrupt is None else (interrupt,),
             time_limit=time_limit,
         )
-        return await self._make(step, facts)
+        return await self._make_step(step, facts)
 
     async def turn(
         self,
@@ -335,14 +339,14 @@ class StepMaker:
         turn = self._conversations.make_turn(framework, model, setup, messages, known_by)
         given = turn.model_dump(mode="json")
         self._state.turns += 1
-        step = self._step(
+        step = self._new_step(
             *(f"turn-{self._state.turns}", ""),
             tool=MODEL,
             params={name: f"${{{name}}}" for name in given},
             on_failure="pause",
         )
         spec = _model_spec(timeout, foreign=foreign)
-        output = await self.content(await self._make(step, given, spec))
+        output = await self.content(await self._make_step(step, given, spec))
         try:
             said = ModelSaid.model_validate(output)
         except ValidationError as error:  # skipped, or replaced, by a human
@@ -366,7 +370,9 @@ class StepMaker:
                 asked = DescribeTools(plan=self._data.request.plan, defined=names)
                 told = await self._run._core.call(ports.DESCRIBE_TOOLS, asked, "define tools")
                 if told.problems:
-                    raise _mistake("; ".join(f"{one.where}: {one.reason}" for one in told.problems))
+                    raise _mistake_in_code(
+                        "; ".join(f"{one.where}: {one.reason}" for one in told.problems)
+                    )
                 # None that was loaded since: whoever has started the run did not think of it.
                 first = self._state.offered.setdefault(" ".join(names), set(told.tools))
                 if self._data.request.plan.tools:
@@ -383,7 +389,7 @@ class StepMaker:
 
     async def refuse(self, tool: str, reason: str, *, id: str | None = None) -> None:
         """Tell, as a step and as an event, that a call is not made, and why."""
-        step_id = self._id(id, tool.rpartition(".")[2])
+        step_id = self._new_id(id, tool.rpartition(".")[2])
         self._data.steps[step_id] = StepView(id=step_id, tool=tool, state=StepState.PENDING)
         await self._run._runner.refuse_step(step_id, tool, reason)
 
@@ -415,8 +421,8 @@ class StepMaker:
             "expires_in": expires_in,
             "otherwise": otherwise,
         }
-        step = self._step(id, "ask", ask=asked)
-        return await self._make(step, {"question": question})
+        step = self._new_step(id, "ask", ask=asked)
+        return await self._make_step(step, {"question": question})
 
     async def wait(
         self,
@@ -433,8 +439,8 @@ class StepMaker:
             StepFailed: It has not come in time.
         """
         waited = {"event": event, "about": "${about}", "expires_in": expires_in}
-        step = self._step(id, "wait", wait={**waited, "otherwise": otherwise})
-        return await self._make(step, {"about": about})
+        step = self._new_step(id, "wait", wait={**waited, "otherwise": otherwise})
+        return await self._make_step(step, {"about": about})
 
     async def record(
         self,
@@ -450,9 +456,9 @@ class StepMaker:
         Raises:
             StepFailed: It has raised, or what it returns is no JSON.
         """
-        step_id = self._id(id, RECORDING)
+        step_id = self._new_id(id, RECORDING)
         self._data.steps[step_id] = StepView(id=step_id, tool=RECORDING, state=StepState.RUNNING)
-        return await self._begin(step_id, lambda: self._record(step_id, value))
+        return await self._begin_step(step_id, lambda: self._record_value(step_id, value))
 
     def artifacts(self) -> set[str]:
         """Return the digests of the artifacts that steps of this execution have returned."""
@@ -471,36 +477,38 @@ class StepMaker:
         read = await self._run._core.call(ports.READ_ARTIFACT, asked, "read an artifact")
         return read.value
 
-    def _id(self, given: str | None, made_from: str) -> str:
+    def _new_id(self, given: str | None, made_from: str) -> str:
         base = given or _NO_ID.sub("_", made_from)[:50]
         known = self._state.ids
         number = self._state.numbers.get(base, 0) + 1
         if given is not None and (base in known or not re.fullmatch(STEP_FORM, base)):
             reason = "a step of this run has it" if base in known else f"not {STEP_FORM}"
-            raise _mistake(f"step id {base!r}: {reason}")
+            raise _mistake_in_code(f"step id {base!r}: {reason}")
         while (made := base if number == 1 else f"{base}-{number}") in known:
             number += 1
         self._state.numbers[base] = number
         known.add(made)
         return made
 
-    def _step(self, id_: str | None, made_from: str, **fields: Any) -> Step:
-        step_id = self._id(id_, made_from)
+    def _new_step(self, id_: str | None, made_from: str, **fields: Any) -> Step:
+        step_id = self._new_id(id_, made_from)
         try:
             return Step.model_validate({"id": step_id, "after": (), **fields})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise _mistake(f"step {step_id}: {where}: {first['msg']}") from error
+            raise _mistake_in_code(f"step {step_id}: {where}: {first['msg']}") from error
 
-    async def _make(
+    async def _make_step(
         self, step: Step, facts: dict[str, Any], spec: ToolSpec | None = None
     ) -> JsonValue:
         view = StepView(id=step.id, tool=step.does, state=StepState.PENDING)
         self._data.steps[step.id] = view
-        return await self._begin(step.id, lambda: self._through(step, facts, spec))
+        return await self._begin_step(step.id, lambda: self._run_step(step, facts, spec))
 
-    async def _begin(self, step_id: str, work: Callable[[], Awaitable[JsonValue]]) -> JsonValue:
+    async def _begin_step(
+        self, step_id: str, work: Callable[[], Awaitable[JsonValue]]
+    ) -> JsonValue:
         task = self.running[step_id] = asyncio.ensure_future(self._to_its_end(step_id, work))
         # First of those that hear of its end: the code may ask at once whether all is idle.
         task.add_done_callback(lambda _: self.running.pop(step_id))
@@ -519,8 +527,10 @@ class StepMaker:
                 self.over = self.over or f"step {step_id}: {failed.reason}"
             raise
 
-    async def _through(self, step: Step, facts: dict[str, Any], spec: ToolSpec | None) -> JsonValue:
-        await self._describe(step, facts)
+    async def _run_step(
+        self, step: Step, facts: dict[str, Any], spec: ToolSpec | None
+    ) -> JsonValue:
+        await self._describe_tool(step, facts)
         known = self._data.of_step(step.id)
         known.spec = spec
         try:
@@ -530,14 +540,14 @@ class StepMaker:
         output: JsonValue = self._data.facts.get(step.id)
         return output
 
-    async def _describe(self, step: Step, params: dict[str, Any]) -> None:
+    async def _describe_tool(self, step: Step, params: dict[str, Any]) -> None:
         """Get the spec of a tool that this run has not called before, and check the step once."""
         if step.tool and step.tool != MODEL:
             async with self._describing[step.tool]:
                 if step.tool not in self._data.tools:
-                    await self._ask_about(step, params)
+                    await self._ask_about_tool(step, params)
 
-    async def _ask_about(self, step: Step, params: dict[str, Any]) -> None:
+    async def _ask_about_tool(self, step: Step, params: dict[str, Any]) -> None:
         references = {
             name: str(value).replace("${", "${input.", 1) for name, value in step.params.items()
         }
@@ -552,7 +562,7 @@ class StepMaker:
             raise await self._run._runner.refuse_step(step.id, step.does, why)
         self._data.tools.update(described.tools)
 
-    async def _record(self, step_id: str, value: Callable[[], Any]) -> JsonValue:
+    async def _record_value(self, step_id: str, value: Callable[[], Any]) -> JsonValue:
         data = self._data
         with offer_function(workflow.info().run_id, step_id, value) as key:
             asked = RecordValue(**self._data.ids, step_id=step_id, key=key)
@@ -590,16 +600,16 @@ def _model_spec(timeout: timedelta, *, foreign: bool) -> ToolSpec:
     )
 
 
-def _plain(value: Any, what: str) -> Any:
+def _to_json(value: Any, what: str) -> Any:
     try:
         plain = _ANYTHING.dump_python(value, mode="json")
         canonical_json(plain)
     except ValueError as error:
-        raise _mistake(f"{what}: no JSON: {error}") from error
+        raise _mistake_in_code(f"{what}: no JSON: {error}") from error
     return plain
 
 
-def _mistake(reason: str) -> ApplicationError:
+def _mistake_in_code(reason: str) -> ApplicationError:
     """Return a mistake in the code that no retry mends."""
     return ApplicationError(reason, type=ErrorType.PLAN_INVALID, non_retryable=True)
 
@@ -626,8 +636,10 @@ class Conversations:
         self, framework: str, model: str, setup: str, messages: Sequence[str], known_by: str
     ) -> ModelTurn:
         """Return a turn that brings what the worker does not have; as for ``StepMaker.turn``."""
-        known = max(self._kept, key=lambda kept: _shared(kept.messages, messages), default=None)
-        keep = 0 if known is None else _shared(known.messages, messages)
+        known = max(
+            self._kept, key=lambda kept: _count_shared(kept.messages, messages), default=None
+        )
+        keep = 0 if known is None else _count_shared(known.messages, messages)
         before = known.sha256 if known is not None and keep else None
         sha256 = text_digest(setup)
         return ModelTurn(
@@ -655,7 +667,7 @@ class Conversations:
         self._kept = [*others, kept][-_MOST_CONVERSATIONS:]
 
 
-def _shared(known: Sequence[str], messages: Sequence[str]) -> int:
+def _count_shared(known: Sequence[str], messages: Sequence[str]) -> int:
     pairs = zip(known, messages, strict=False)
     return next(
         (n for n, (one, other) in enumerate(pairs) if one != other), min(len(known), len(messages))

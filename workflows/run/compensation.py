@@ -94,7 +94,7 @@ class Compensation(RunPart):
 
     async def keep_effects(self) -> None:
         """Leave everything as it is, and begin nothing more."""
-        await self._visit(self._question(bar=True, leave=_KEPT), self._show_effect)
+        await self._visit_pages(self._ask_what_remains(bar=True, leave=_KEPT), self._show_effect)
 
     async def undo_all(self, *, cleanup: bool) -> None:
         """Undo all, last first; what needs a human is asked while the rest goes on.
@@ -103,7 +103,7 @@ class Compensation(RunPart):
         """
         self._data.compensating = True
         self._core.show_change()
-        await self._undo_remaining(self._question(bar=True), cleanup=cleanup, spares=_KEPT)
+        await self._undo_remaining(self._ask_what_remains(bar=True), cleanup=cleanup, spares=_KEPT)
         self._data.compensating = False
 
     async def undo_step(self, step_id: str) -> None:
@@ -112,7 +112,7 @@ class Compensation(RunPart):
         saga.barred.add(step_id)
         saga.undoing.add(step_id)
         try:
-            await self._undo_remaining(self._question(step_id=step_id, bar=True))
+            await self._undo_remaining(self._ask_what_remains(step_id=step_id, bar=True))
         finally:
             saga.undoing.discard(step_id)
         saga.withdraw(step_id)
@@ -120,7 +120,7 @@ class Compensation(RunPart):
     async def undo_child_run(self, step_id: str, run_id: str) -> None:
         """Undo a step's child run to the end: it has ended without having done so."""
         own = {"run_id": run_id, "within": self._data.request.run_id, "revoked_batches": []}
-        asked = self._question(bar=True).model_copy(update=own)
+        asked = self._ask_what_remains(bar=True).model_copy(update=own)
         await self._undo_remaining(asked, child_of=step_id)
 
     async def undo_orphaned(self) -> list[str]:
@@ -140,7 +140,7 @@ class Compensation(RunPart):
                 unwound.add(remaining.child)
             return not known
 
-        asked = self._question().model_copy(update={"completing": True})
+        asked = self._ask_what_remains().model_copy(update={"completing": True})
         unwound.update(await self._undo_remaining(asked, only=is_orphaned))
         return saga.lost_steps(remains, unwound)
 
@@ -156,10 +156,10 @@ class Compensation(RunPart):
                 saga.add_found(effect.step_id, effect.entry_id)
                 found.append(effect.step_id)
 
-        await self._visit(self._question(), look)
+        await self._visit_pages(self._ask_what_remains(), look)
         return found
 
-    def _question(
+    def _ask_what_remains(
         self, *, step_id: str | None = None, bar: bool = False, leave: str | None = None
     ) -> effects.FindRemaining:
         return effects.FindRemaining(
@@ -170,7 +170,7 @@ class Compensation(RunPart):
             revoked_batches=self._data.revoked_batches,
         )
 
-    async def _visit(
+    async def _visit_pages(
         self,
         asked: effects.FindRemaining,
         visit: Callable[[effects.RemainingEffect], Awaitable[None]],
@@ -216,9 +216,11 @@ class Compensation(RunPart):
             seen.add(remaining.effect.entry_id)
             await self._show_effect(remaining)
             if only is not None:
-                text = f"{_name(remaining)} was made before a reset or a crash, and is not wanted"
+                text = (
+                    f"{_tool_name(remaining)} was made before a reset or a crash, and is not wanted"
+                )
                 self._core.add_line(f"orphaned: {text} since", _step_of(remaining))
-            question = await self._compensate(remaining, cleanup=cleanup)
+            question = await self._undo_effect(remaining, cleanup=cleanup)
             if question is not None:
                 self.show_intervention(question)
                 questions.append((remaining, question))
@@ -226,18 +228,18 @@ class Compensation(RunPart):
 
         while True:
             before = len(seen)
-            unwound = await self._visit(asked, undo, child_of)
+            unwound = await self._visit_pages(asked, undo, child_of)
             while questions:
                 remaining, question = questions.pop(0)
                 unsettled: effects.OpenIntervention | None = question
                 while unsettled is not None:
                     self.show_intervention(unsettled)
                     await self.wait_until_settled(unsettled)
-                    unsettled = await self._compensate(remaining, cleanup=cleanup)
+                    unsettled = await self._undo_effect(remaining, cleanup=cleanup)
             if len(seen) == before:
                 return unwound
 
-    async def _compensate(
+    async def _undo_effect(
         self, remaining: effects.RemainingEffect, *, cleanup: bool
     ) -> effects.OpenIntervention | None:
         request, effect, step_id = self._data.request, remaining.effect, _step_of(remaining)
@@ -246,7 +248,7 @@ class Compensation(RunPart):
             ports.COMPENSATE,
             asked.model_copy(update={"cleanup": cleanup}),
             step_id,
-            options=compensation_call(f"{step_id}: undo {_name(remaining)}"),
+            options=compensation_call(f"{step_id}: undo {_tool_name(remaining)}"),
         )
         self._data.add_story(report.story)
         if report.outcome is effects.CompensationOutcome.HUMAN_NEEDED:
@@ -292,6 +294,6 @@ def _as_parent_sees(
     return effects.RemainingEffect(effect=effect.model_copy(update=seen), child=child)
 
 
-def _name(remaining: effects.RemainingEffect) -> str:
+def _tool_name(remaining: effects.RemainingEffect) -> str:
     effect = remaining.effect
     return effect.tool if effect.run_id is None else f"{effect.tool} of {effect.run_id}"

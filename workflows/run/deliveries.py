@@ -62,7 +62,7 @@ def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
     try:
         return model.model_validate(payload)
     except ValidationError as error:
-        raise Malformed(_explain(model, payload, error)) from error
+        raise Malformed(_explain_error(model, payload, error)) from error
 
 
 def _size_of(payload: Any) -> int:
@@ -70,7 +70,7 @@ def _size_of(payload: Any) -> int:
     return len(json.dumps(value, allow_nan=False, default=str, skipkeys=True))
 
 
-def _explain(model: type[Message], payload: Any, error: ValidationError) -> str:
+def _explain_error(model: type[Message], payload: Any, error: ValidationError) -> str:
     name = model.__name__.lower()
     if not isinstance(payload, dict):
         needed = [name for name, field in model.model_fields.items() if field.is_required()]
@@ -228,12 +228,12 @@ class Inbox(Record):
         except Malformed as error:
             if verb is not Verb.DECIDE:
                 raise
-            return self._add(verb, None, refused=str(error), update=update)
-        content = _digest(verb, message)
+            return self._add_delivery(verb, None, refused=str(error), update=update)
+        content = _content_digest(verb, message)
         if content is None:
-            return self._add(verb, message, update=update)
+            return self._add_delivery(verb, message, update=update)
         if content not in self.by_content:
-            self.by_content[content] = self._add(verb, message, update=update)
+            self.by_content[content] = self._add_delivery(verb, message, update=update)
         return self.by_content[content]
 
     def receive_forwarded(self, payload: Any, step_id: str | None) -> None:
@@ -250,7 +250,7 @@ class Inbox(Record):
             if not message.answers:
                 # Without a name it would answer whatever happens to be asked here.
                 raise Malformed("it answers nothing of this run")
-        self._add(forwarded.verb, message, forwarded=forwarded)
+        self._add_delivery(forwarded.verb, message, forwarded=forwarded)
 
     def put_back(self, deliveries: Iterable[Delivery]) -> None:
         """Have deliveries judged that were held, in the place that they had come to."""
@@ -266,26 +266,26 @@ class Inbox(Record):
         if self.judging is not None and self.judging.id == delivery.id:
             self.judging = None
         if not answer.accepted:
-            self._forget(delivery.id)
+            self._forget_content(delivery.id)
         self.answers[delivery.id] = answer
         while len(self.answers) > MOST_ANSWERS:
             forgotten = next(iter(self.answers))
             del self.answers[forgotten]
             # Nobody may wait for an answer that is not remembered.
-            self._forget(forgotten)
+            self._forget_content(forgotten)
 
-    def _add(self, verb: Verb, message: Message | None, **more: Any) -> str:
+    def _add_delivery(self, verb: Verb, message: Message | None, **more: Any) -> str:
         self.received += 1
         id_ = f"{self.prefix}{self.received}"
         one = Delivery(id=id_, number=self.received, verb=verb, message=message, **more)
         self.queue.append(one)
         return id_
 
-    def _forget(self, id_: str) -> None:
+    def _forget_content(self, id_: str) -> None:
         self.by_content = {content: i for content, i in self.by_content.items() if i != id_}
 
 
-def _digest(verb: Verb, message: Message) -> str | None:
+def _content_digest(verb: Verb, message: Message) -> str | None:
     """Return what makes a message the same as another one; ``None``: it is like no other one."""
     own = isinstance(message, Steering) and (message.id, message.signature) == (None, None)
     if own and verb not in _SAID_ONCE:

@@ -88,7 +88,7 @@ class InboxWorker(RunPart):
         while True:
             await workflow.wait_condition(lambda: bool(inbox.queue))
             delivery = inbox.take_next()
-            answer = await self._judge(delivery)
+            answer = await self._judge_delivery(delivery)
             inbox.answer(delivery, answer)
             self._add_line(delivery, answer)
             self._core.show_change()
@@ -96,18 +96,18 @@ class InboxWorker(RunPart):
     def _hand_on(self, verb: Verb, sent: Any) -> Answer | None:
         return self._children.hand_on_decision(sent) if verb is Verb.DECIDE else None
 
-    async def _judge(self, delivery: Delivery) -> Answer:
+    async def _judge_delivery(self, delivery: Delivery) -> Answer:
         try:
             if delivery.verb is Verb.DECIDE:
                 return await self._approvals.judge_decision(delivery)
-            return await self._steer(self._handlers[delivery.verb], delivery)
+            return await self._judge_steering(self._handlers[delivery.verb], delivery)
         except Exception as error:
             # Nothing that is sent may stop the loop: everything else waits behind it.
             if not isinstance(error, ActivityError):
                 workflow.logger.exception("a message could not be judged or followed")
             return delivery.refuse(reason_of(error))
 
-    async def _steer(self, handler: VerbHandler, delivery: Delivery) -> Answer:
+    async def _judge_steering(self, handler: VerbHandler, delivery: Delivery) -> Answer:
         await workflow.wait_condition(handler.ready)
         data, sent = self._data, delivery.steering
         parent, forwarded = data.request.parent, delivery.forwarded

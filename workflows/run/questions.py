@@ -88,7 +88,7 @@ class Approvals(RunPart):
         while True:
             if request is None:
                 data.set_progress(step.id, call=call, asks=True, escalated_to=escalated_to)
-                request = await self._request(step, call, escalated_to)
+                request = await self._request_approval(step, call, escalated_to)
             if request is None:
                 return call
             data.set_progress(step.id, request=request)
@@ -100,21 +100,21 @@ class Approvals(RunPart):
                         update={"approval_id": approval_id, "params_hash": request.params_hash}
                     )
                 case approvals.ApprovalState.SUPERSEDED:
-                    call = await self._edit(step, call, approval_id)
+                    call = await self._take_edit(step, call, approval_id)
                 case approvals.ApprovalState.EXPIRED:
                     known.unanswered += 1
                     if request.on_expiry == "deny" or known.unanswered >= MOST_UNANSWERED:
-                        raise self._failure(approval_id, state)
+                        raise self._approval_failure(approval_id, state)
                     if isinstance(request.on_expiry, Escalate):
                         escalated_to = request.on_expiry.escalate
                     whom = f" {escalated_to}" if escalated_to else ""
                     self._core.add_line(f"{approval_id} has expired: asking{whom} again", step.id)
                 case _:
-                    raise self._failure(approval_id, state)
+                    raise self._approval_failure(approval_id, state)
             request = None
             data.set_progress(step.id, request=None)
 
-    async def _request(
+    async def _request_approval(
         self, step: Step, call: ToolCall, escalated_to: str | None
     ) -> approvals.ApprovalRequest | None:
         data = self._data
@@ -181,7 +181,7 @@ class Approvals(RunPart):
                 left, look = look, min(2 * look, LONGEST_LOOK_AT_DECISIONS)
         return states[id_]
 
-    async def _edit(self, step: Step, call: ToolCall, approval_id: str) -> ToolCall:
+    async def _take_edit(self, step: Step, call: ToolCall, approval_id: str) -> ToolCall:
         # The row may tell of an edit before the run has heard of it.
         gate = self._data.gate
         await workflow.wait_condition(lambda: approval_id in gate.accepted)
@@ -193,7 +193,7 @@ class Approvals(RunPart):
         known.edited = edit.params or {}
         return call.model_copy(update={"params": known.edited, "late": []})
 
-    def _failure(self, approval_id: str, state: approvals.ApprovalState) -> StepFailed:
+    def _approval_failure(self, approval_id: str, state: approvals.ApprovalState) -> StepFailed:
         gate = self._data.gate
         decision = gate.accepted.get(approval_id)
         if decision is None or state is not approvals.ApprovalState.REJECTED:
@@ -231,7 +231,7 @@ class Questions(RunPart):
 
         ``StepFailed``: nobody has answered in time, and nothing is taken instead.
         """
-        interrupt = await self._open(
+        interrupt = await self._open_interrupt(
             *(step_id, kind, question, f"asks: {question}"),
             expires_in=expires_in,
             answer_schema=schema,
@@ -246,7 +246,7 @@ class Questions(RunPart):
                 return answers.pop(id_)
         finally:
             self._data.interrupts.pop(id_, None)
-        await self._record(interrupt, "expired", otherwise)
+        await self._record_interrupt(interrupt, "expired", otherwise)
         if otherwise is None:
             reason = f"nobody has answered {id_} in time"
             raise StepFailed(reason, rejected=True, called=kind is steering.InterruptKind.AFTER)
@@ -279,9 +279,9 @@ class Questions(RunPart):
         self, step_id: str, kind: steering.InterruptKind, text: str
     ) -> AsyncIterator[None]:
         """Have people told for as long as a step is paused."""
-        interrupt = await self._open(step_id, kind, text)
+        interrupt = await self._open_interrupt(step_id, kind, text)
         yield
-        await self._record(interrupt, "void")
+        await self._record_interrupt(interrupt, "void")
 
     async def wait_for_event(self, step_id: str, wait: Wait, key: str) -> JsonValue:
         """Wait for a step's event, which is about a key, and return its payload.
@@ -290,7 +290,7 @@ class Questions(RunPart):
         """
         events, question = self._data.events, steering.event_question(wait.event, key)
         line = None if events.has(wait.event, key) else f"waits for {question}"
-        interrupt = await self._open(
+        interrupt = await self._open_interrupt(
             *(step_id, steering.InterruptKind.EVENT, question, line), expires_in=wait.expires_in
         )
         if not events.has(wait.event, key):
@@ -306,14 +306,14 @@ class Questions(RunPart):
             # What waits can be given up for another plan; the event would be lost with it.
             self._core.set_step(step_id, StepState.RUNNING)
             payload = events.take(wait.event, key)
-            await self._record(interrupt, "delivered", payload)
+            await self._record_interrupt(interrupt, "delivered", payload)
             return payload
-        await self._record(interrupt, "expired", wait.otherwise)
+        await self._record_interrupt(interrupt, "expired", wait.otherwise)
         if wait.otherwise is None:
             raise StepFailed(f"event {wait.event} {key} has not come in time", called=False)
         return wait.otherwise
 
-    async def _open(
+    async def _open_interrupt(
         self,
         step_id: str,
         kind: steering.InterruptKind,
@@ -342,7 +342,7 @@ class Questions(RunPart):
         if is_question:
             data.opening.add(id_)
         try:
-            await self._record(interrupt, "opened")
+            await self._record_interrupt(interrupt, "opened")
             leave_if_cancelled()
             if is_question:
                 data.interrupts[id_] = interrupt
@@ -353,7 +353,7 @@ class Questions(RunPart):
         data.set_progress(step_id, interrupt=interrupt)
         return interrupt
 
-    async def _record(
+    async def _record_interrupt(
         self, interrupt: steering.Interrupt, what: Any, output: JsonValue = None
     ) -> None:
         """Record that an interrupt is open, or how it has ended and what its step goes on with."""

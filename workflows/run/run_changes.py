@@ -126,7 +126,7 @@ class Freshness(RunPart):
         stale = [one for one in ancestors(plan.uses, *ahead) if self._is_stale(one)]
         for step_id in stale:
             data.stale[step_id] = self._data.facts.get(step_id)
-        self._hold(ahead)
+        self._hold_back(ahead)
         return sorted(stale)
 
     def has_reads_to_begin(self) -> bool:
@@ -152,7 +152,7 @@ class Freshness(RunPart):
         else:
             self._core.add_line("read again: changed; what rests on it begins anew", step.id)
             await self._begin_again(step.id, running)
-        self._hold(data.held)
+        self._hold_back(data.held)
 
     async def _begin_again(self, changed: str, running: dict[str, asyncio.Task[Any]]) -> None:
         data, plan = self._data, self._data.request.plan
@@ -180,7 +180,7 @@ class Freshness(RunPart):
                         await self._approvals.close_request(approval_id)
                     data.set_step(step.id, StepState.PENDING)
 
-    def _hold(self, steps: Set[str]) -> None:
+    def _hold_back(self, steps: Set[str]) -> None:
         """Hold back those of these steps that rest on what is still to be read again."""
         data = self._data
         data.held = set(steps & descendants(data.request.plan.uses, *data.stale))

@@ -358,9 +358,9 @@ class RunData(Record):
             return RunState.NEEDS_INTERVENTION
         if self.compensating:
             return RunState.COMPENSATING
-        return self._waits(steps) if waits else RunState.RUNNING
+        return self._state_while_waiting(steps) if waits else RunState.RUNNING
 
-    def _waits(self, steps: set[StepState]) -> RunState:
+    def _state_while_waiting(self, steps: set[StepState]) -> RunState:
         """Return what a run shows none of whose steps is running."""
         if self.paused is not None:
             return RunState.PAUSED_USER

@@ -78,9 +78,9 @@ def snapshot(data: RunData) -> dict[str, Any]:
             "more_steps": data.more_steps + len(dropped),
             "replays": data.replays or any(view.made_by for view in dropped),
             "facts": facts,
-            "records": _records(data),
+            "records": _records_to_carry(data),
             "effects": dict(list(data.effects.items())[-MOST_EFFECTS:]),
-            "gate": _gate(data),
+            "gate": _gate_to_carry(data),
             # Child runs that nothing has come to yet are looked at when it does.
             "children": data.children.model_copy(update={"early": {}}),
             "timeline": [
@@ -99,7 +99,7 @@ def _is_small(value: Any) -> bool:
     return len(json.dumps(value)) <= LONGEST_LINE
 
 
-def _gate(data: RunData) -> Gate:
+def _gate_to_carry(data: RunData) -> Gate:
     """Return the gate; of steps that ask for nothing any more it keeps the newest requests only."""
     done = {view.id for view in data.in_state(StepState.SUCCEEDED, StepState.FAILED)}
     gate = data.gate
@@ -117,7 +117,7 @@ def _gate(data: RunData) -> Gate:
     )
 
 
-def _records(data: RunData) -> dict[str, StepRecord]:
+def _records_to_carry(data: RunData) -> dict[str, StepRecord]:
     """Return what is known of the steps: of those that have ended what a new beginning needs."""
     nothing, records = StepRecord(), dict[str, StepRecord]()
     for step_id, record in data.records.items():
@@ -142,7 +142,7 @@ def current_details(data: RunData) -> str:
     lines = [f"**{data.state}** · {data.request.plan.name} · for {markdown(data.request.user)}"]
     if data.last_error:
         lines.append(f"> {markdown(data.last_error)}")
-    lines += _refused(data)
+    lines += _refusal_lines(data)
     for view in data.in_state(StepState.RUNNING):
         lines.append(f"- running `{view.id}`: {view.tool}")
     for view in data.in_state(StepState.WAITING_RATE_LIMIT, StepState.WAITING_QUOTA):
@@ -157,13 +157,13 @@ def current_details(data: RunData) -> str:
     if data.foreign:
         lines.append(f"- has read content from outside: {markdown(foreign_text(data.foreign))}")
     for request in data.gate.pending.values():
-        lines += _approval(data.request.run_id, request)
+        lines += _approval_lines(data.request.run_id, request)
     for held in data.held_approvals():
         by, waits = markdown(held.approver), markdown(held.waits_for)
         what = f"{held.outcome} by {by}, waits for {waits}"
         lines.append(f"- decided early `{held.approval_id}`: {what}")
     for interrupt in data.interrupts.values():
-        lines += _question(interrupt)
+        lines += _question_lines(interrupt)
     for question in data.interventions.values():
         lines += [
             "",
@@ -174,7 +174,7 @@ def current_details(data: RunData) -> str:
     return "\n".join([*lines, "", "&nbsp;"])
 
 
-def _refused(data: RunData) -> list[str]:
+def _refusal_lines(data: RunData) -> list[str]:
     lines = []
     verdict = next(reversed(data.inbox.verdicts.values()), None)
     if verdict is not None and verdict.code not in (VerdictCode.ACCEPTED, VerdictCode.HELD):
@@ -186,8 +186,8 @@ def _refused(data: RunData) -> list[str]:
     return [*lines, ""]
 
 
-def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
-    params = _indented(request.params)
+def _approval_lines(run_id: str, request: ApprovalRequest) -> list[str]:
+    params = _indent_json(request.params)
     cut = len(params) > _LONGEST_PARAMS
     return [
         "",
@@ -196,7 +196,7 @@ def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
         "",
         f"- tool: `{request.tool}` version {request.version}; {request.undo}",
         f"- asked by {markdown(request.askers)}, until {request.expires_at.isoformat()}",
-        *_requirements(request),
+        *_requirement_lines(request),
         "",
         "```json",
         params[:_LONGEST_PARAMS],
@@ -211,7 +211,7 @@ def _approval(run_id: str, request: ApprovalRequest) -> list[str]:
     ]
 
 
-def _indented(value: Any) -> str:
+def _indent_json(value: Any) -> str:
     """Return a JSON value in lines for people, with more characters than are shown at most.
 
     A run's details are made whenever it has moved, so the rest of a large value is not looked at.
@@ -224,18 +224,18 @@ def _indented(value: Any) -> str:
     return "\n".join(map(plain, text.split("\n")))
 
 
-def _question(interrupt: Interrupt) -> list[str]:
+def _question_lines(interrupt: Interrupt) -> list[str]:
     answer = {"actor": YOUR_NAME, "answers": {interrupt.interrupt_id: "..."}}
     fence = ["```json", json.dumps(answer, indent=2, ensure_ascii=False), "```"]
     lines = ["", f"### Asks: `{interrupt.interrupt_id}`", markdown(interrupt.question), ""]
     if interrupt.answer_schema:
-        schema = _indented(interrupt.answer_schema)[:_LONGEST_PARAMS]
+        schema = _indent_json(interrupt.answer_schema)[:_LONGEST_PARAMS]
         lines += ["The answer has to fit:", "", "```json", schema, "```", ""]
     how = f"To answer, choose *More Actions*, *Send a Signal*, `{Verb.ANSWER}`, and paste:"
     return [*lines, how, "", *fence]
 
 
-def _requirements(request: ApprovalRequest) -> list[str]:
+def _requirement_lines(request: ApprovalRequest) -> list[str]:
     lines = [f"- needs {requirement.as_text()}" for requirement in request.requirements]
     if request.excluded:
         lines.append(f"- not by: {markdown(', '.join(request.excluded))}")
@@ -369,7 +369,7 @@ def report_of(data: RunData, parent: runs.Parent) -> runs.ChildReport:
     )
 
 
-def _budget(data: RunData) -> dict[str, JsonValue]:
+def _spent_and_allowed(data: RunData) -> dict[str, JsonValue]:
     limits, more, spent = data.request.plan.budget, data.more_budget, data.spent
     money = None if limits.money is None else str(Decimal(limits.money) + Decimal(more.money))
     return {
@@ -422,7 +422,7 @@ def checkpoint_of(data: RunData, now: datetime) -> runs.Checkpoint:
         artifact_refs=_artifact_refs(data),
         foreign=data.foreign,
         permissions_snapshot={"user": data.request.user, "tenant": data.request.tenant},
-        budget=_budget(data),
+        budget=_spent_and_allowed(data),
         last_error=data.last_error,
         resume_policy=_resume_policy(data),
     )

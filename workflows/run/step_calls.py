@@ -382,7 +382,7 @@ class ToolCalls(RunPart):
     async def _call_remotely(self, batch: tools.Batch) -> tools.ToolReport:
         uncertain = self._uncertain
         if batch.number is None:
-            report = await self._execute(batch)
+            report = await self._execute_batch(batch)
         else:
             report = await self._execute_stoppable(batch, batch.number)
         self._written = max(self._written, uncertain)
@@ -410,11 +410,11 @@ class ToolCalls(RunPart):
                 raise cut_short(self._data.saga, batch.first.step_id)
             self._data.batches += 1
             more = {"number": self._data.batches, "again": True, "follows": number}
-            report = await self._execute(batch.model_copy(update=more))
+            report = await self._execute_batch(batch.model_copy(update=more))
             self._data.revoked_batches.remove(name)
         return report
 
-    async def _execute(self, batch: tools.Batch) -> tools.BatchReport:
+    async def _execute_batch(self, batch: tools.Batch) -> tools.BatchReport:
         first, following = batch.first, batch.following
         times = (self._data.tools[step.tool].longest_attempt for step in following)
         summary = f"{first.step_id}: {first.tool.name}"
@@ -432,7 +432,7 @@ class ToolCalls(RunPart):
         It is stopped after the outcome of the step that is under way. What it has done is in the
         ledger in any case: run again it tells of it, and a run that ends looks there.
         """
-        running = asyncio.create_task(self._execute(batch))
+        running = asyncio.create_task(self._execute_batch(batch))
         try:
             await workflow.wait_condition(lambda: running.done() or self._run_wants_a_look())
         except asyncio.CancelledError:

@@ -126,11 +126,11 @@ class StepRunner(RunPart):
                 expires_in=step.ask.expires_in,
                 otherwise=step.ask.otherwise,
             )
-            self._succeed(step, answer)
+            self._succeed_step(step, answer)
             return None
         if step.wait is not None:
             key = step_rules.about_of(step.wait, facts)
-            self._succeed(step, await self._questions.wait_for_event(step.id, step.wait, key))
+            self._succeed_step(step, await self._questions.wait_for_event(step.id, step.wait, key))
             return None
         params, late = step_rules.params_of(step, facts)
         if request.plan.interrupted(step, "before") and not at.accepted:
@@ -144,7 +144,7 @@ class StepRunner(RunPart):
         if step.plan is not None:
             await self._wait_while_held(step)
             self._core.set_step(step.id, StepState.RUNNING)
-            self._succeed(step, await self._run_child(step, step.plan, params))
+            self._succeed_step(step, await self._run_child(step, step.plan, params))
             return None
         spec = data.spec_of(step)
         call = tools.ToolCall(
@@ -155,13 +155,13 @@ class StepRunner(RunPart):
             tool=spec,
             params=params,
             late=late,
-            policies=self._policies(step, spec),
+            policies=self._policies_of(step, spec),
             attempts_before=data.steps[step.id].attempts if step.id in data.stale else 0,
         )
         asks = bool(call.policies) or spec.approval is not None
         return await self._call_through(step, call, asks=asks)
 
-    def _policies(self, step: Step, spec: tools.ToolSpec) -> tuple[ApprovalPolicy, ...]:
+    def _policies_of(self, step: Step, spec: tools.ToolSpec) -> tuple[ApprovalPolicy, ...]:
         if step.tool == tools.MODEL:  # it is asked for nothing but its word
             return ()
         policies = self._data.request.plan.approvals(step)
@@ -402,7 +402,7 @@ class StepRunner(RunPart):
         list_ = request.plan.step(base)
         return len(step_rules.items_of(request.plan, list_, self._data.facts, known, request.room))
 
-    def _succeed(self, step: Step, output: JsonValue, **known: Any) -> None:
+    def _succeed_step(self, step: Step, output: JsonValue, **known: Any) -> None:
         self._data.facts[step.id] = output
         self._core.set_step(step.id, StepState.SUCCEEDED, output=output, **known)
 
@@ -427,14 +427,14 @@ class StepRunner(RunPart):
             original = None if output == outcome.output else outcome.output
         if data.spec_of(step).fresh_for is not None:
             data.of_step(step.id).read_at = read_at(outcome)
-        self._succeed(step, output, original=original, **known)
+        self._succeed_step(step, output, original=original, **known)
 
     def _take_no(self, step: Step, outcome: tools.AnsweredNo) -> Goto | None:
         self._data.saga.drop(step.id)
         said: JsonValue = {"no": {"reason": outcome.reason, "code": outcome.code}}
         self._core.set_step(step.id, StepState.RUNNING, output=said, attempts=outcome.attempts)
         follows = step_rules.after_no(self._data.request.plan, step, outcome.reason)
-        self._succeed(step, said)
+        self._succeed_step(step, said)
         self._core.add_line(f"answered no: {outcome.reason}", step.id)
         return follows
 
