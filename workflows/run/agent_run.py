@@ -237,9 +237,7 @@ class BaseRun:
             raise StepFailed(f"what {', '.join(lost)} did has been undone, before a reset")
         if not relies:
             return True
-        asked = FindInterventions(
-            **data.ids,
-        )
+        asked = FindInterventions(**data.ids)
         found = await self._finish_despite_cancel(
             self._core.call(ports.FIND_INTERVENTIONS, asked, "look for what was undone")
         )

@@ -77,9 +77,7 @@ class Compensation(RunPart):
         """Follow what a human says of an intervention, as far as the ledger takes it."""
         data, id_ = self._data, resolution.intervention_id
         asked = effects.SettleIntervention(
-            **data.ids,
-            resolution_id=delivery.id,
-            resolution=resolution,
+            **data.ids, resolution_id=delivery.id, resolution=resolution
         )
         settled = await self._core.call(ports.SETTLE_INTERVENTION, asked, "settle an intervention")
         if settled.accepted or settled.settled:

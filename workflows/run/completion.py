@@ -45,9 +45,7 @@ class Admission(RunPart):
             pause = max(data.queued.pause, next_look(min(data.queue_looks // 3, 5)))
             data.queue_looks += 1
             if not await wait_at_most(lambda: self._data.cancel is not None, pause):
-                asked = AdmitRun(
-                    **self._data.ids,
-                )
+                asked = AdmitRun(**self._data.ids)
                 answer = await self._core.call(ports.ADMIT_RUN, asked, "ask for a place")
                 data.queued = answer.queued
                 if answer.queued is None:

@@ -70,9 +70,7 @@ class Approvals(RunPart):
     async def close_request(self, approval_id: str, *, expired: bool = False) -> None:
         """Void a request, or expire it: a decision may have been quicker, and counts then."""
         asked = approvals.CloseApproval(
-            **self._data.ids,
-            approval_id=approval_id,
-            to="expired" if expired else "void",
+            **self._data.ids, approval_id=approval_id, to="expired" if expired else "void"
         )
         closed = await self._core.call(ports.CLOSE_APPROVAL, asked, f"close {approval_id}")
         self._data.gate.follow_state(approval_id, closed.state)
@@ -358,10 +356,7 @@ class Questions(RunPart):
     ) -> None:
         """Record that an interrupt is open, or how it has ended and what its step goes on with."""
         recorded = steering.RecordInterrupt(
-            **self._data.ids,
-            interrupt=interrupt,
-            what=what,
-            output=output,
+            **self._data.ids, interrupt=interrupt, what=what, output=output
         )
         summary = f"{interrupt.step_id}: {what} {interrupt.interrupt_id}"
         await self._core.call(ports.RECORD_INTERRUPT, recorded, summary)
