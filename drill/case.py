@@ -291,7 +291,7 @@ class Case:
                     await disturber.force_wait(how)
                 case Operation() as how:
                     modules = self._variables.get("SUREHAND_TOOL_MODULES", "")
-                    await disturber.operate(how, self._folder, modules)
+                    await disturber.operate_run(how, self._folder, modules)
                     if how is Operation.TERMINATE:
                         return
                 case Halt() as how:

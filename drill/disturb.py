@@ -71,37 +71,37 @@ class Disturber:
         with contextlib.suppress(Refused, WrongUse):
             match how:
                 case ForcedWait.PAUSE:
-                    await self._pause()
+                    await self._pause_run()
                 case ForcedWait.APPROVAL:
                     await self._wait_for_approval()
                 case ForcedWait.ASK:
-                    await self._ask()
+                    await self._ask_human()
                 case ForcedWait.PERMISSION_LOSS:
                     await self._lose_permission()
                 case ForcedWait.EXPIRY:
-                    await self._expire()
+                    await self._let_expire()
                 case _:
                     assert_never(how)
         self._people.held = ""
 
-    async def _pause(self) -> None:
+    async def _pause_run(self) -> None:
         people, step = self._people, self._target.step
         asked = await people.wait_until(self._find_question)
         await people.steer_run(Verb.PAUSE, PauseRun(actor=people.user, reason=REASON))
         await people.answer_question(asked)
         # Approvals may be given while a run is paused: they make no call.
         people.held = ""
-        if not await self._stands("pause"):
+        if not await self._wait_until_still("pause"):
             return
         before = await self._count_calls()
         await self._workers.replace_all()
-        if await self._stands("pause") and await self._count_calls() == before:
+        if await self._wait_until_still("pause") and await self._count_calls() == before:
             self._played.reached = True
         else:
             self._played.violations.append(
                 f"a call was made while the run was paused before {step}"
             )
-        await self._resume()
+        await self._resume_run()
 
     async def _wait_for_approval(self) -> None:
         request = await self._people.wait_until(self._find_request)
@@ -115,7 +115,7 @@ class Disturber:
         await self._people.approve_request(again)
         self._played.reached = True
 
-    async def _ask(self) -> None:
+    async def _ask_human(self) -> None:
         await self._people.wait_until(self._find_question)
         await self._workers.replace_all()
         asked = await self._people.wait_until(self._find_question)
@@ -130,18 +130,18 @@ class Disturber:
         request = await people.wait_until(self._find_request)
         await people.steer_run(Verb.PAUSE, PauseRun(actor=people.user, reason=REASON))
         await people.approve_request(request)
-        if not await self._stands("pause"):
+        if not await self._wait_until_still("pause"):
             return
         await self._principals.revoke(people.user, permission)
-        await self._resume()
-        if not await self._stands("loss of the permission", StepState.PAUSED_PERMISSION):
+        await self._resume_run()
+        if not await self._wait_until_still("loss of the permission", StepState.PAUSED_PERMISSION):
             return
         await self._require_no_call(f"{people.user} had no permission {permission}")
         self._played.reached = True
         await self._principals.grant(people.user, "permission", {permission})
-        await self._resume()
+        await self._resume_run()
 
-    async def _expire(self) -> None:
+    async def _let_expire(self) -> None:
         people = self._people
         first = await people.wait_until(self._find_request)
         people.ignored.add(first.approval_id)
@@ -155,7 +155,7 @@ class Disturber:
         await people.approve_request(again)
         self._played.reached = True
 
-    async def _stands(self, why: str, state: StepState = StepState.PAUSED_USER) -> bool:
+    async def _wait_until_still(self, why: str, state: StepState = StepState.PAUSED_USER) -> bool:
         """Wait until the step stands still, and nothing else moves; say if it does not."""
 
         def find_rest(view: RunView) -> StepState | None:
@@ -168,7 +168,7 @@ class Disturber:
             self._played.violations.append(f"{self._target.step} is {found} in spite of the {why}")
         return found is state
 
-    async def _resume(self) -> None:
+    async def _resume_run(self) -> None:
         await self._people.steer_run(Verb.RESUME, ResumeRun(actor=self._people.user, reason=REASON))
 
     async def _count_calls(self, step_id: str | None = None) -> int:
@@ -188,7 +188,7 @@ class Disturber:
         waiting = (one for one in view.interrupts if one.step_id == self._target.step)
         return next((one for one in waiting if one.kind in AT_ITS_START), None)
 
-    async def operate(self, how: Operation, folder: Path, tool_modules: str) -> None:
+    async def operate_run(self, how: Operation, folder: Path, tool_modules: str) -> None:
         """Do what an operator does; never returns if the run does not come to the place."""
         # What is refused is not there any more, such as a run that is ending: it was not reached.
         with contextlib.suppress(Refused, WrongUse):
@@ -198,15 +198,15 @@ class Disturber:
                 await self._people.attend_until_done(self._workers.wait_for_death())
             match how:
                 case Operation.RESET | Operation.RESET_STEP:
-                    await self._reset(how)
+                    await self._reset_here(how)
                 case Operation.RESET_KILLED:
-                    await self._reset(how)
+                    await self._reset_here(how)
                     await self._workers.start()
                 case Operation.FREEZE:
                     await self._workers.start()
                 case Operation.TERMINATE:
                     await self._connection.handle(self._run_id).terminate(REASON)
-                    await self._unwind()
+                    await self._unwind_run()
                 case Operation.DEPLOY:
                     release = await asyncio.to_thread(write_release, folder, tool_modules)
                     await self._workers.start(changes=release)
@@ -226,12 +226,12 @@ class Disturber:
             )
         )
 
-    async def _reset(self, how: Operation) -> None:
+    async def _reset_here(self, how: Operation) -> None:
         with self._connection.translated(self._run_id):
             await reset_run(self._connection.client, self._run_id, how, self._target.step)
         self._people.forget_answers()
 
-    async def _unwind(self) -> None:
+    async def _unwind_run(self) -> None:
         settings = self._connection.settings
         asked = UnwindRun(tenant=settings.tenant, run_id=self._run_id, actor=self._people.user)
         try:

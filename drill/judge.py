@@ -289,20 +289,20 @@ def list_differences(expected: Any, found: Any, where: str = "") -> Iterator[str
         for key in [*expected, *(key for key in found if key not in expected)]:
             place = f"{where}.{key}" if where else str(key)
             if key not in found:
-                yield f"{place}: missing, expected {_short(expected[key])}"
+                yield f"{place}: missing, expected {_shorten(expected[key])}"
             elif key not in expected:
-                yield f"{place}: {_short(found[key])}, not expected"
+                yield f"{place}: {_shorten(found[key])}, not expected"
             else:
                 yield from list_differences(expected[key], found[key], place)
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for index, (one, other) in enumerate(zip(expected, found, strict=True)):
             yield from list_differences(one, other, f"{where}[{index}]")
     elif isinstance(expected, list) and isinstance(found, list):
-        yield f"{where}: {len(found)} items, expected {len(expected)}: {_short(found)}"
+        yield f"{where}: {len(found)} items, expected {len(expected)}: {_shorten(found)}"
     elif type(expected) is not type(found) or expected != found:
-        yield f"{where}: {_short(found)}, expected {_short(expected)}"
+        yield f"{where}: {_shorten(found)}, expected {_shorten(expected)}"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 160 else f"{text[:159]}…"

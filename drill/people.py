@@ -117,7 +117,7 @@ class People:
             if not self.held and any(
                 one.kind is WaitKind.PERMISSION for one in view.result.waiting_for
             ):
-                await self._permit()
+                await self._grant_tools()
             return view
         return None
 
@@ -228,7 +228,7 @@ class People:
                 await self._connection.update(self._run_id, verb, once, Acknowledged)
                 return
 
-    async def _permit(self) -> None:
+    async def _grant_tools(self) -> None:
         """Give the user what the plan's tools ask for: nobody else could in the drill's ledger."""
         tools = (await self._principals.read_evidence(self._run_id)).tools.values()
         wanted = {tool.permission for tool in tools if tool.permission is not None}

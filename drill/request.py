@@ -8,7 +8,6 @@ new order. ``already(context)`` leaves the world as a step's call would. All may
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import json
 import sys
@@ -30,6 +29,7 @@ from surehand.drill.report import (
     Point,
 )
 from surehand.process.exits import WrongUse
+from surehand.process.settings import NotLoaded, load_named
 from surehand.workflows.contracts.steering import InterruptKind
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery
 from surehand.workflows.plan.plan import ITERATION, Ask, Durability, Plan, Step
@@ -76,15 +76,12 @@ class Function:
             return None
         if callable(given):
             return cls(f"{given.__module__}:{getattr(given, '__qualname__', given)}", given)
-        module_name, _, name = given.partition(":")
-        if not module_name or not name:
-            raise WrongUse(f"{option} {given!r}: write it as module:function")
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.insert(0, here)
         try:
-            body = getattr(importlib.import_module(module_name), name)
-        except Exception as error:  # user code may raise anything while it is imported
-            raise WrongUse(f"{option} {given}: {type(error).__name__}: {error}") from error
+            body = load_named(given)
+        except NotLoaded as error:
+            raise WrongUse(f"{option}: {error}") from error
         if not callable(body):
             raise WrongUse(f"{option} {given}: it is not a function")
         return cls(given, body)

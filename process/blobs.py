@@ -32,7 +32,7 @@ _STORE_ID: Final = "_/store-id"
 
 
 @contextlib.contextmanager
-def _asking(absent: type[StoreUnavailable] = StoreUnavailable) -> Iterator[None]:
+def _translate_errors(absent: type[StoreUnavailable] = StoreUnavailable) -> Iterator[None]:
     """Raise what the payload codec knows for whatever a store fails with."""
     try:
         yield
@@ -57,27 +57,27 @@ class Blobs:
         if self._folder is not None and not make and not self._folder.is_dir():
             raise StoreUnavailable(f"there is no folder {url!r} here")
         try:
-            self._store = _open(url, self._folder)
+            self._store = _open_store(url, self._folder)
         except (BaseError, OSError, ValueError) as error:
             raise StoreUnavailable(str(error)) from error
 
     async def has(self, path: str, size: int) -> bool:
         """Return whether that many bytes are kept under a path, and outlive a power cut there."""
         try:
-            with _asking(NotKept):
+            with _translate_errors(NotKept):
                 found = await obstore.head_async(self._store, path)
-                await self._settle(path)
+                await self._flush_to_disk(path)
         except NotKept:
             return False
         return found["size"] == size
 
     async def put(self, path: str, data: bytes) -> None:
         """Keep something under a path that names it by its digest."""
-        with _asking():
+        with _translate_errors():
             if not await self._create(path, data) and await self.get(path) != data:
                 # A power cut has left its name without its content.
                 await obstore.put_async(self._store, path, data, mode="overwrite")
-            await self._settle(path)
+            await self._flush_to_disk(path)
 
     async def _create(self, path: str, data: bytes) -> bool:
         try:
@@ -88,13 +88,13 @@ class Blobs:
 
     async def get(self, path: str) -> bytes:
         """Return what is kept under a path."""
-        with _asking(NotKept):
+        with _translate_errors(NotKept):
             answer = await obstore.get_async(self._store, path)
             return bytes(await answer.bytes_async())
 
     async def remove(self, folder: str) -> None:
         """Remove all that is kept in a folder; what was kept by its content alone is in none."""
-        with _asking():
+        with _translate_errors():
             async for page in obstore.list(self._store, f"{folder}/"):
                 with contextlib.suppress(NotFoundError, FileNotFoundError):
                     await obstore.delete_async(self._store, [one["path"] for one in page])
@@ -104,7 +104,7 @@ class Blobs:
 
     async def kept_in(self, folder: str) -> AsyncIterator[str]:
         """Yield the paths of all that is kept in a folder, and in those below it."""
-        with _asking():
+        with _translate_errors():
             async for page in obstore.list(self._store, f"{folder}/"):
                 for one in page:
                     yield one["path"]
@@ -112,23 +112,23 @@ class Blobs:
     async def move(self, path: str, to: str) -> bool:
         """Move what is kept under a path; ``False``: nothing is there any more."""
         try:
-            with _asking(NotKept):
+            with _translate_errors(NotKept):
                 await obstore.rename_async(self._store, path, to)
-                await self._settle(to)
+                await self._flush_to_disk(to)
         except NotKept:
             return False
         return True
 
     async def drop(self, path: str) -> None:
-        with contextlib.suppress(NotKept), _asking(NotKept):
+        with contextlib.suppress(NotKept), _translate_errors(NotKept):
             await obstore.delete_async(self._store, path)
 
     async def store_id(self, *, make: bool = False) -> str | None:
         """Return what tells this store from others, made if asked for; ``None``: nothing does."""
         if make:
-            with _asking():
+            with _translate_errors():
                 await self._create(_STORE_ID, uuid.uuid4().hex.encode())
-                await self._settle(_STORE_ID)
+                await self._flush_to_disk(_STORE_ID)
         try:
             return (await self.get(_STORE_ID)).decode()
         except NotKept:
@@ -141,7 +141,7 @@ class Blobs:
             return None
         return f"{self.url} is not the artifact store of run {run_id}, or is not mounted"
 
-    async def _settle(self, path: str) -> None:
+    async def _flush_to_disk(self, path: str) -> None:
         if self._folder is not None:
             file = self._folder / path
             # The store makes the folders in between as they are needed.
@@ -149,7 +149,7 @@ class Blobs:
             await asyncio.to_thread(to_disk, file, *folders)
 
 
-def _open(url: str, folder: Path | None) -> ObjectStore:
+def _open_store(url: str, folder: Path | None) -> ObjectStore:
     if folder is not None:
         return LocalStore(prefix=folder, mkdir=True)
     # Temporal and the ledger are our retries; an outcome does not wait for a store's own.
@@ -176,7 +176,7 @@ async def read_kept(blobs: Blobs, path: str) -> bytes:
         return await blobs.get(path)
     except NotKept:
         tenant, sha256 = path.partition("/")[0], path.rpartition("/")[2]
-        async for found in blobs.kept_in(_aside(tenant)):
+        async for found in blobs.kept_in(_aside_folder(tenant)):
             if found.rpartition("/")[2].startswith(f"{sha256}-"):
                 return await blobs.get(found)
         # Or it has come back meanwhile.
@@ -189,7 +189,7 @@ async def collect_unreferred(
     """Set aside what nothing refers to, and remove what was set aside long ago."""
     aside = back = removed = 0
     oldest_ms = now_ms - safe_age // timedelta(milliseconds=1)
-    async for path in blobs.kept_in(_aside(tenant)):
+    async for path in blobs.kept_in(_aside_folder(tenant)):
         sha256, _, ms = path.rpartition("/")[2].partition("-")
         if sha256 in referred:
             back += await blobs.move(path, path_of(tenant, sha256))
@@ -199,9 +199,9 @@ async def collect_unreferred(
     async for path in blobs.kept_in(f"{tenant}/sha256"):
         sha256 = path.rpartition("/")[2]
         if sha256 not in referred:
-            aside += await blobs.move(path, f"{_aside(tenant)}/{sha256}-{now_ms}")
+            aside += await blobs.move(path, f"{_aside_folder(tenant)}/{sha256}-{now_ms}")
     return Collected(aside, back, removed)
 
 
-def _aside(tenant: str) -> str:
+def _aside_folder(tenant: str) -> str:
     return f"{tenant}/aside"

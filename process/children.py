@@ -77,7 +77,7 @@ class Forked:
         self._code: int | None = None
         self._ended = threading.Event()
 
-    def ended(self, code: int) -> None:
+    def note_end(self, code: int) -> None:
         """Take down how it ended; the first word counts."""
         if not self._ended.is_set():
             self._code = code
@@ -166,12 +166,12 @@ class ForkServer:
                     self._answers.append(started)
                     self._told.notify_all()
                 else:
-                    self._started.pop(pid).ended(code)
+                    self._started.pop(pid).note_end(code)
         self._server.wait()
         self._server.stdout.close()
         with self._told:
             for one in self._started.values():
-                one.ended(_UNKNOWN)
+                one.note_end(_UNKNOWN)
             self._told.notify_all()
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ def fork_server(module: str) -> ForkServer:
     return _server_of(module, next(_TURNS[module]) % _IN_TURNS)
 
 
-def serve(module: str) -> NoReturn:
+def serve_forks(module: str) -> NoReturn:
     """Load a module and fork until nobody can ask any more."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what is printed while it loads is no answer
@@ -274,7 +274,7 @@ def _become_process(asked: Mapping[str, Any], main: Any) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve_forks(sys.argv[1])
 
 
 _GUARD: Final = 'read -r word || kill -s "$1" "$2"'

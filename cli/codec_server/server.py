@@ -94,15 +94,15 @@ class CodecServer:
             allow_credentials=True,
         )
         routes = [
-            Route("/encode", self._answering(self._encode), methods=["POST"]),
-            Route("/decode", self._answering(self._decode), methods=["POST"]),
-            Route("/", self._page, methods=["GET"]),
+            Route("/encode", self._make_endpoint(self._encode), methods=["POST"]),
+            Route("/decode", self._make_endpoint(self._decode), methods=["POST"]),
+            Route("/", self._show_page, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["POST"]),
-            Route("/health", _health, methods=["GET"]),
+            Route("/health", _answer_health, methods=["GET"]),
         ]
         return Starlette(routes=routes, middleware=[cors])
 
-    def _answering(
+    def _make_endpoint(
         self, work: Callable[[Holder, list[Payload]], Awaitable[list[Payload]]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
@@ -111,12 +111,12 @@ class CodecServer:
                 payloads = await _payloads_in(request)
                 done = await work(holder, payloads)
             except BadRequest as refused:
-                return _error(refused.status, str(refused))
+                return _make_error(refused.status, str(refused))
             except NotDecrypted as error:
-                return _error(400, str(error))
+                return _make_error(400, str(error))
             except KeyUnavailable as error:
-                return _error(503, str(error))
-            return await asyncio.to_thread(_answer, done)
+                return _make_error(503, str(error))
+            return await asyncio.to_thread(_make_response, done)
 
         return endpoint
 
@@ -137,14 +137,14 @@ class CodecServer:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
             token = request.cookies.get(_COOKIE, "")
-        holder = self._holder(token.strip())
+        holder = self._find_holder(token.strip())
         if holder is None:
             raise BadRequest(
                 401, "a bearer token is needed, or sign in at this server's first page"
             )
         return holder
 
-    def _holder(self, token: str) -> Holder | None:
+    def _find_holder(self, token: str) -> Holder | None:
         try:
             return self._tokens.find_holder(token)
         except WrongUse as error:
@@ -167,24 +167,24 @@ class CodecServer:
         decoded = iter(await codec.decode(ours))
         return [next(decoded) if _is_ours(one, holder) else one for one in payloads]
 
-    async def _page(self, request: Request) -> Response:
-        return _page("", 200)
+    async def _show_page(self, request: Request) -> Response:
+        return _make_page("", 200)
 
     async def _sign_in(self, request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return _page("Sign in on this page.", 403)
+            return _make_page("Sign in on this page.", 403)
         if request.headers.get("content-length", "").isdecimal() is False or (
             int(request.headers["content-length"]) > _LARGEST_FORM
         ):
-            return _page("That is no token.", 413)
+            return _make_page("That is no token.", 413)
         body = (await request.body()).decode(errors="replace")
         token = body.partition("token=")[2].strip()
         try:
-            holder = self._holder(token)
+            holder = self._find_holder(token)
         except BadRequest as refused:
-            return _page(str(refused), refused.status)
+            return _make_page(str(refused), refused.status)
         if holder is None:
-            return _page("That is no token.", 401)
+            return _make_page("That is no token.", 401)
         answer = RedirectResponse("/", status_code=303)
         for path in ("/decode", "/encode"):
             # Cookies know no ports: nothing else on this host gets it.
@@ -263,20 +263,20 @@ async def _payloads_in(request: Request) -> list[Payload]:
     return payloads
 
 
-def _answer(payloads: Sequence[Payload]) -> Response:
+def _make_response(payloads: Sequence[Payload]) -> Response:
     return JSONResponse(json_format.MessageToDict(Payloads(payloads=payloads)))
 
 
-def _error(status: int, reason: str) -> Response:
+def _make_error(status: int, reason: str) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": reason}, status_code=status, headers=headers)
 
 
-async def _health(request: Request) -> Response:
+async def _answer_health(request: Request) -> Response:
     return JSONResponse({"ok": True})
 
 
-def _page(said: str, status: int) -> Response:
+def _make_page(said: str, status: int) -> Response:
     headers = {
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline';"
         " form-action 'self'; frame-ancestors 'none'",

@@ -103,9 +103,9 @@ class ServedPlans:
         if not self.inline:
             there = ", ".join(sorted(self.drafts)) or "none (the server is started with --plans)"
             raise WrongUse(f"there is no plan {wanted!r} to start; there are: {there}")
-        return self._sent(wanted, given)
+        return self._parse_sent(wanted, given)
 
-    def _sent(self, text: str, given: Mapping[str, JsonValue]) -> Plan:
+    def _parse_sent(self, text: str, given: Mapping[str, JsonValue]) -> Plan:
         try:
             document = parse_yaml(text)
         except BadDocument as error:
@@ -118,12 +118,12 @@ class ServedPlans:
             there = ", ".join(sorted(self.drafts)) or "none"
             raise WrongUse(f"it is neither a plan nor the name of one; there are: {there}")
         plan = plan_from(document, given)
-        for code in _codes(plan):
+        for code in _list_codes(plan):
             # By it any workflow on the server could be started.
             raise WrongUse(f"a plan that is sent lists its steps: `code: {code}` is not taken")
         return plan
 
-    def listed(self) -> list[dict[str, Any]]:
+    def list_plans(self) -> list[dict[str, Any]]:
         """Return what there is to start: name, goal, and the input that each takes."""
         found = []
         for name, draft in sorted(self.drafts.items()):
@@ -144,12 +144,12 @@ class ServedPlans:
         return found
 
 
-def _codes(plan: Plan) -> Iterator[str]:
+def _list_codes(plan: Plan) -> Iterator[str]:
     if plan.code not in (None, MODEL_RUN):
         yield str(plan.code)
     for step in plan.steps:
         if step.plan is not None:
-            yield from _codes(step.plan)
+            yield from _list_codes(step.plan)
 
 
 @dataclass
@@ -176,7 +176,7 @@ class ServedRuns:
 
     def tools(self) -> dict[str, Any]:
         """Return the plans that can be started, and the tools that this environment names."""
-        listed: dict[str, Any] = {"plans": self.plans.listed()}
+        listed: dict[str, Any] = {"plans": self.plans.list_plans()}
         if self.plans.left_out:
             listed["left_out"] = dict(self.plans.left_out)
         if self.plans.inline:
@@ -211,7 +211,7 @@ class ServedRuns:
     ) -> dict[str, Any]:
         if run_id == "":
             raise WrongUse("run_id: it is empty; name the run, or leave it out")
-        parsed = self.plans.plan(plan, _portable(dict(input)))
+        parsed = self.plans.plan(plan, _require_portable(dict(input)))
         client = await self.client()
         run = await client.start(parsed, run_id=run_id)
         begun = {"run_id": run.run_id, "started": run.is_new}
@@ -219,11 +219,11 @@ class ServedRuns:
             found = await run.connection.describe(run.run_id)
             silent = await why_waiting(run.connection, found)
             return {**begun, "state": state_of(found), "note": f"it is with the server{silent}"}
-        note = await self._wait(run, told) if wait else None
-        shown = await self._shown(run, await self._own(run))
+        note = await self._wait_for_run(run, told) if wait else None
+        shown = await self._describe_run(run, await self._view_visible(run))
         return {**begun, **({} if note is None else {"note": note}), **shown}
 
-    async def _wait(self, run: Run, told: Told) -> str | None:
+    async def _wait_for_run(self, run: Run, told: Told) -> str | None:
         """Wait until the run ends or needs a person; return what to do if it takes longer."""
         try:
             await run.wait(timeout=LONGEST_WAIT, or_human=True, watch=_Watch(told))
@@ -233,7 +233,7 @@ class ServedRuns:
 
     async def show(self, run_id: str) -> dict[str, Any]:
         run = (await self.client()).run(run_id)
-        return await self._shown(run, await self._own(run))
+        return await self._describe_run(run, await self._view_visible(run))
 
     async def pending(self) -> dict[str, Any]:
         client = await self.client()
@@ -258,8 +258,8 @@ class ServedRuns:
 
     async def answer(self, run_id: str, question_id: str, value: JsonValue) -> dict[str, Any]:
         """Answer what a step of a plan asks the user whom its run acts for."""
-        given = _portable(value)
-        run, view = await self._mine(run_id)
+        given = _require_portable(value)
+        run, view = await self._find_own(run_id)
         why = why_not_answerable(view, question_id)
         if why is not None:
             raise WrongUse(f"{question_id}: {why}")
@@ -267,28 +267,28 @@ class ServedRuns:
         return {"run_id": run.run_id, "message": said.message}
 
     async def cancel(self, run_id: str, mode: CancelMode, reason: str) -> dict[str, Any]:
-        run, _ = await self._mine(run_id)
+        run, _ = await self._find_own(run_id)
         said = await run.cancel(mode, reason=reason)
         return {"run_id": run.run_id, "message": said.message}
 
     def _may_see(self, view: RunView) -> bool:
         return self.all_runs or self.user in (view.user, view.started_by)
 
-    async def _own(self, run: Run) -> RunView:
+    async def _view_visible(self, run: Run) -> RunView:
         view = await run.view()
         if not self._may_see(view):
             raise NoSuchRun(f"run not found: {run.run_id}")
         return view
 
-    async def _mine(self, run_id: str) -> tuple[Run, RunView]:
+    async def _find_own(self, run_id: str) -> tuple[Run, RunView]:
         """Return a run that acts for the server's principal."""
         run = (await self.client()).run(run_id)
-        view = await self._own(run)
+        view = await self._view_visible(run)
         if view.user != self.user:
             raise WrongUse(f"run {run.run_id} acts for {view.user}, not for {self.user}")
         return run, view
 
-    async def _shown(self, run: Run, view: RunView) -> dict[str, Any]:
+    async def _describe_run(self, run: Run, view: RunView) -> dict[str, Any]:
         state = await run.state()
         if state not in CUT_OFF_BY_SERVER:
             return run_document(run.connection, view, view.result.state)
@@ -298,7 +298,7 @@ class ServedRuns:
         return {**document, "note": run.connection.what_to_do(run.run_id)}
 
 
-def _portable(value: Any) -> Any:
+def _require_portable(value: Any) -> Any:
     """Return a value if it is what it looks like wherever it goes: as plans have it."""
     try:
         return parse_json(json.dumps(value))

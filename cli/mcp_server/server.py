@@ -68,7 +68,7 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
     @server.tool(annotations=_READS, structured_output=False)
     async def list_tools() -> CallToolResult:
         """List the plans that start_run can start, and the tools that runs call."""
-        return await _answered(_at_once(runs.tools))
+        return await _make_result(_at_once(runs.tools))
 
     @server.tool(
         annotations=_ACTS.model_copy(update={"idempotent_hint": False}), structured_output=False
@@ -91,19 +91,19 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
         ] = False,
     ) -> CallToolResult:
         """Start a run of a plan. It has side effects; those that need an approval wait for it."""
-        async with _telling(ctx) as told:
+        async with _report_progress(ctx) as told:
             work = runs.start(plan, input or {}, run_id, wait=wait, told=told)
-            return await _answered(work)
+            return await _make_result(work)
 
     @server.tool(annotations=_READS, structured_output=False)
     async def show_run(run_id: _RunId) -> CallToolResult:
         """Show where a run stands: steps, effects, and what it waits for a person for."""
-        return await _answered(runs.show(run_id))
+        return await _make_result(runs.show(run_id))
 
     @server.tool(annotations=_READS, structured_output=False)
     async def pending() -> CallToolResult:
         """List what waits for a person: approvals, which people decide, and questions."""
-        return await _answered(runs.pending())
+        return await _make_result(runs.pending())
 
     @server.tool(annotations=_ACTS, structured_output=False)
     async def answer_question(
@@ -116,7 +116,7 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
         # As it was sent: the SDK takes text that looks like JSON for JSON.
         arguments = (ctx.request_context.params or {}).get("arguments", {})
         value = arguments.get("answer", answer)
-        return await _answered(runs.answer(run_id, question_id, value))
+        return await _make_result(runs.answer(run_id, question_id, value))
 
     @server.tool(annotations=_ACTS, structured_output=False)
     async def cancel_run(
@@ -128,14 +128,14 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
         reason: Annotated[str, Field(description="Recorded with it.")] = "",
     ) -> CallToolResult:
         """End a run of yours before its plan does; by default its effects are undone."""
-        return await _answered(runs.cancel(run_id, mode, reason))
+        return await _make_result(runs.cancel(run_id, mode, reason))
 
 
 async def _at_once(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return look()
 
 
-async def _answered(work: Awaitable[dict[str, Any]]) -> CallToolResult:
+async def _make_result(work: Awaitable[dict[str, Any]]) -> CallToolResult:
     """Return a tool's answer, or in one line why there is none."""
     try:
         document, text = bound_document(await work)
@@ -147,7 +147,7 @@ async def _answered(work: Awaitable[dict[str, Any]]) -> CallToolResult:
 
 
 @asynccontextmanager
-async def _telling(ctx: Context[Any, Any]) -> AsyncIterator[Callable[[str], None]]:
+async def _report_progress(ctx: Context[Any, Any]) -> AsyncIterator[Callable[[str], None]]:
     """Give what tells the host how far a call has come; it hears the newest word in time."""
     words = asyncio.Queue[str]()
 

@@ -175,22 +175,22 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Have the turn recorded, and offer the run's tools."""
-        steps, graph = _here()
+        steps, graph = _require_graph()
         asked, own = request.model, self._own
         if isinstance(asked, RecordedModel):
             own |= asked.own or frozenset()
         elif self._model is not None:
-            asked = _recorded(self._model, self._turn_timeout)
+            asked = _make_recorded_model(self._model, self._turn_timeout)
         else:
-            raise LangChainException(unrecorded("the agent's model"))
+            raise LangChainException(explain_unrecorded("the agent's model"))
         for tool in request.tools:
-            _check(tool, own)
+            _refuse_tool(tool, own)
         graph.own |= own
         if graph.continues and steps.history_is_long and steps.idle:
             await _continue_as_new(steps, request.state)
         # Its tools were looked at. Those that its output is given by are none that anybody calls.
         checked = asked.model_copy(update={"own": None, "profile": request.model.profile})
-        human = [_function(*tool) for tool in self._human.values()]
+        human = [_describe_function(*tool) for tool in self._human.values()]
         offered = [*await tools(*self._names), *human, *request.tools]
         return await handler(request.override(model=checked, tools=offered))
 
@@ -200,7 +200,7 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
         """Put a tool in place that makes the call as a step, inside all that wraps the call."""
-        steps, graph = _here()
+        steps, graph = _require_graph()
         graph.own |= self._own
         call = request.tool_call
         if request.tool is None or steps.places.get(call["id"] or "") in graph.told:
@@ -210,11 +210,11 @@ class SurehandMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def _make_call(self, call: ToolCall) -> ToolMessage:
         """Make a call as a step, and return what the model is told of it."""
-        steps, graph = _here()
+        steps, graph = _require_graph()
         called, call_id = call["name"], call["id"] or ""
         step_id = steps.places.get(call_id)
         # A call that no model has asked for is known by the node that makes it.
-        known_as = step_id or f"{_task()} {call_id}"
+        known_as = step_id or f"{_find_task()} {call_id}"
         if step_id is None:
             said = (called, call["args"])
             if graph.unasked.setdefault(known_as, said) != said:
@@ -268,13 +268,16 @@ async def tools(*names: str) -> list[dict[str, Any]]:
     Raises:
         LangChainException: This code is of no run.
     """
-    steps, graph = _here()
+    steps, graph = _require_graph()
     offered = await offer_tools(steps, names)
     graph.ours |= offered.keys()
-    return [_function(name, one.description, one.params_schema) for name, one in offered.items()]
+    return [
+        _describe_function(name, one.description, one.params_schema)
+        for name, one in offered.items()
+    ]
 
 
-def _function(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _describe_function(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
     function = {"name": name, "description": description, "parameters": schema}
     return {"type": "function", "function": function}
 
@@ -292,10 +295,12 @@ def model(
             provider runs, by their type.
         turn_timeout: How long one attempt at a turn may take.
     """
-    return _recorded(name, turn_timeout, frozenset(own))
+    return _make_recorded_model(name, turn_timeout, frozenset(own))
 
 
-def _recorded(name: str, timeout: timedelta, own: frozenset[str] = frozenset()) -> RecordedModel:
+def _make_recorded_model(
+    name: str, timeout: timedelta, own: frozenset[str] = frozenset()
+) -> RecordedModel:
     return RecordedModel(model=name, own=own, turn_timeout=timeout, cache=False)
 
 
@@ -347,7 +352,7 @@ class RecordedModel(BaseChatModel):
         """Return the model with tools that it may call. Raises ``LangChainException``."""
         if self.own is not None and current_steps() is not None:
             for tool in tools:
-                _check(tool, self.own)
+                _refuse_tool(tool, self.own)
         offered = [tool if _is_hosted(tool) else convert_to_openai_tool(tool) for tool in tools]
         if tool_choice is not None:
             kwargs["tool_choice"] = tool_choice
@@ -374,7 +379,7 @@ class RecordedModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=said)])
 
     async def _turn(self, messages: Sequence[BaseMessage], setup: Setup) -> AIMessage:
-        steps, graph = _here()
+        steps, graph = _require_graph()
         graph.own |= self.own or set()
         try:
             written = setup.model_dump_json()
@@ -383,15 +388,15 @@ class RecordedModel(BaseChatModel):
         hosted = [one for one in setup.tools if one.get("type") != "function"]
         if problem := find_secret_problem({"settings": setup.settings, "tools": hosted}):
             raise LangChainException(problem)
-        known_by = to_json([*_said(messages, graph.ours)], fallback=repr).decode()
-        task = _task()
+        known_by = to_json([*_list_said(messages, graph.ours)], fallback=repr).decode()
+        task = _find_task()
         if (turn := graph.said_before(task, known_by)) is not None:
             return turn.message.model_copy()
         said, turn_id = await steps.turn(
             FRAMEWORK,
             self.model,
             written,
-            [_written(one) for one in messages],
+            [_write_message(one) for one in messages],
             known_by=known_by,
             timeout=self.turn_timeout,
             foreign=bool(hosted),
@@ -427,7 +432,7 @@ def _why_broken(call: InvalidToolCall) -> str:
     return f"its arguments are no JSON object: {plain(call['args'], 200)}"
 
 
-def _written(message: BaseMessage) -> str:
+def _write_message(message: BaseMessage) -> str:
     """Return a message as JSON, without an id that is made by chance."""
     written = MESSAGE.dump_python(message, mode="json", fallback=repr)
     if not isinstance(message, AIMessage):  # theirs come from the turn
@@ -435,7 +440,7 @@ def _written(message: BaseMessage) -> str:
     return to_json(written).decode()
 
 
-def _said(messages: Sequence[BaseMessage], ours: Set[str]) -> Iterator[Any]:
+def _list_said(messages: Sequence[BaseMessage], ours: Set[str]) -> Iterator[Any]:
     """Yield what a person or the model has said: not what the run's tools have returned.
 
     What people have answered, rejected or changed comes back as a tool's message, too.
@@ -451,7 +456,7 @@ def _is_hosted(tool: Any) -> bool:
     return isinstance(tool, dict) and tool.keys().isdisjoint(_FUNCTION)
 
 
-def _check(tool: Any, own: Collection[str]) -> None:
+def _refuse_tool(tool: Any, own: Collection[str]) -> None:
     """Refuse a tool that nobody would keep from acting twice. Raises ``LangChainException``."""
     if _is_hosted(tool):
         name = str(tool.get("type") or tool.get("name") or next(iter(tool), ""))
@@ -463,7 +468,7 @@ def _check(tool: Any, own: Collection[str]) -> None:
             raise LangChainException(own_tool(name, "own=[...]"))
 
 
-def unrecorded(what: str) -> str:
+def explain_unrecorded(what: str) -> str:
     """Return why a model is refused that is none of ours."""
     return (
         f"{what} records no turns: name it by model(...) of surehand.agents.langchain, such as"
@@ -471,7 +476,7 @@ def unrecorded(what: str) -> str:
     )
 
 
-def _task() -> str:
+def _find_task() -> str:
     """Return the task of the outermost graph: what is inside of it runs again with it."""
     return str(ensure_config().get("configurable", {}).get("checkpoint_ns", "")).split("|")[0]
 
@@ -493,7 +498,7 @@ async def _on_the_runs_thread(
 langsmith.set_runtime_overrides(aio_to_thread=_on_the_runs_thread)
 
 
-def _here() -> tuple[StepMaker, Graph]:
+def _require_graph() -> tuple[StepMaker, Graph]:
     steps = current_steps()
     if steps is None:
         raise LangChainException(OUTSIDE)
@@ -524,20 +529,20 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
         if tell is None:
             response = await model.ainvoke(messages)
         else:
-            response = await _streamed(model, messages, tell)
+            response = await _stream_response(model, messages, tell)
     except Exception as error:  # each provider's package raises its own
-        raise _fault(error) from error
+        raise _classify_error(error) from error
     return Said(
         response=MESSAGE.dump_json(response, fallback=repr).decode(),
-        line=_line(response),
+        line=_summarize(response),
         tokens=usage["total_tokens"] if (usage := response.usage_metadata) else 0,
-        money=_cost(asked.model, response),
+        money=_price_response(asked.model, response),
         input_tokens=usage["input_tokens"] if usage else None,
         output_tokens=usage["output_tokens"] if usage else None,
     )
 
 
-async def _streamed(
+async def _stream_response(
     model: Runnable[Any, AIMessage], messages: list[BaseMessage], tell: Tell
 ) -> AIMessage:
     """Return what a model has said, telling it meanwhile: at once, where it cannot stream."""
@@ -550,7 +555,7 @@ async def _streamed(
     return said
 
 
-def _cost(name: str, response: AIMessage) -> Decimal:
+def _price_response(name: str, response: AIMessage) -> Decimal:
     used = response.usage_metadata
     if used is None:
         return Decimal(0)
@@ -569,7 +574,7 @@ def _cost(name: str, response: AIMessage) -> Decimal:
     return price_turn(said.get("model_provider") or provider, asked, usage)
 
 
-def _fault(error: Exception) -> Exception:
+def _classify_error(error: Exception) -> Exception:
     text = f"{type(error).__name__}: {error}"
     response = getattr(error, "response", None)
     headers = getattr(response, "headers", None) or {}
@@ -589,6 +594,6 @@ def _fault(error: Exception) -> Exception:
     return Permanent(text)
 
 
-def _line(response: AIMessage) -> str:
+def _summarize(response: AIMessage) -> str:
     said = [response.text, *(f"calls {call['name']}" for call in response.tool_calls)]
     return "; ".join(filter(None, said))

@@ -30,7 +30,7 @@ from surehand.agents.calls import (
     question_of,
     stay_on_one_thread,
 )
-from surehand.agents.langchain import FRAMEWORK, GRAPH, MESSAGE, Graph, unrecorded
+from surehand.agents.langchain import FRAMEWORK, GRAPH, MESSAGE, Graph, explain_unrecorded
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import StepFailed, StepMaker, current_steps
 
@@ -55,7 +55,7 @@ async def invoke(
     steps = current_steps()
     if steps is None:
         return await graph.ainvoke(input, config, **settings)
-    return await _run(steps, graph, input, config or {}, settings, Graph(continues=False))
+    return await _run_graph(steps, graph, input, config or {}, settings, Graph(continues=False))
 
 
 async def run_agent(steps: StepMaker, plan: Plan) -> Any:
@@ -71,14 +71,14 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     elif "messages" in graph.channels:
         of_state = {name: value for name, value in given.items() if name in graph.channels}
         given = {"messages": [{"role": "user", "content": prompt_of(plan)}]} | of_state
-    state = await _run(steps, graph, given, {}, {}, Graph(continues=True))
+    state = await _run_graph(steps, graph, given, {}, {}, Graph(continues=True))
     try:
-        return _output(state)
+        return _read_output(state)
     except PydanticSerializationError as error:
         raise StepFailed(f"what the graph comes to is no JSON: {error}", called=False) from error
 
 
-def _output(state: Any) -> Any:
+def _read_output(state: Any) -> Any:
     """Return what a graph comes to, as JSON: the output it was asked for, or the last words."""
     found = state
     if isinstance(state, Mapping):
@@ -90,7 +90,7 @@ def _output(state: Any) -> Any:
     return to_jsonable_python(found)
 
 
-async def _run(
+async def _run_graph(
     steps: StepMaker,
     graph: Any,
     asked: Any,
@@ -116,8 +116,10 @@ async def _run(
                 if not interrupts:
                     return state
                 # Their ids are made by chance, and so is their order.
-                waiting = sorted(interrupts, key=lambda one: _question(one.value))
-                asked = Command(resume={one.id: await _answer(steps, one) for one in waiting})
+                waiting = sorted(interrupts, key=lambda one: _write_question(one.value))
+                asked = Command(
+                    resume={one.id: await _ask_interrupt(steps, one) for one in waiting}
+                )
                 of_run.begin_again()
 
 
@@ -138,14 +140,14 @@ def _require_recorded(graph: Any) -> None:
             )
 
 
-async def _answer(steps: StepMaker, interrupt: Interrupt) -> Any:
+async def _ask_interrupt(steps: StepMaker, interrupt: Interrupt) -> Any:
     wanted: Any = interrupt.response_schema
     if wanted is not None and not isinstance(wanted, dict):
         wanted = TypeAdapter(wanted).json_schema()
-    return await steps.ask(_question(interrupt.value), wanted)
+    return await steps.ask(_write_question(interrupt.value), wanted)
 
 
-def _question(value: Any) -> str:
+def _write_question(value: Any) -> str:
     text = value if isinstance(value, str) else to_json(value, fallback=repr).decode()
     return question_of(text)
 
@@ -161,10 +163,10 @@ class _Guard(BaseCallbackHandler):
 
     def on_chat_model_start(self, serialized: Any, messages: Any, **given: Any) -> None:
         if (given.get("invocation_params") or {}).get("_type") != FRAMEWORK:
-            raise LangChainException(unrecorded("a chat model"))
+            raise LangChainException(explain_unrecorded("a chat model"))
 
     def on_llm_start(self, serialized: Any, prompts: Any, **given: Any) -> None:
-        raise LangChainException(unrecorded("a model"))
+        raise LangChainException(explain_unrecorded("a model"))
 
     def on_tool_start(self, serialized: Any, input_str: str, **given: Any) -> None:
         name = (serialized or {}).get("name", "")

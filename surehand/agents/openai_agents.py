@@ -141,7 +141,7 @@ async def tools(*names: str) -> list[agents.FunctionTool]:
     Raises:
         agents.UserError: This code is of no run.
     """
-    offered = await offer_tools(_steps(), names)
+    offered = await offer_tools(_require_steps(), names)
     return [
         _make_tool(RunTool, name, one.description, one.params_schema, call_for_model, one.name)
         for name, one in offered.items()
@@ -157,7 +157,7 @@ def _make_tool(
     called: str,
 ) -> agents.FunctionTool:
     async def call(context: ToolContext[Any], arguments: str) -> str:
-        steps = _steps()
+        steps = _require_steps()
         step_id = steps.places.get(context.tool_call_id)
         try:
             params = json.loads(arguments or "{}")
@@ -203,16 +203,16 @@ def run_config(
         settings: What else a ``RunConfig`` has.
     """
     if current_steps() is not None:
-        _steps()
+        _require_steps()
         stay_on_one_thread()
         # Spans have times, and are sent by a thread.
         settings = {"tool_not_found_behavior": "return_error_to_model"} | settings
-        checked = _checked(settings.get("call_model_input_filter"))
+        checked = _check_models(settings.get("call_model_input_filter"))
         settings |= {"tracing_disabled": True, "call_model_input_filter": checked}
     return agents.RunConfig(model_provider=_RecordedModels(tuple(own), turn_timeout), **settings)
 
 
-def _checked(other: Any) -> Any:
+def _check_models(other: Any) -> Any:
     """Return a filter of what models are told that refuses models which record nothing."""
 
     async def check(data: CallModelData[Any]) -> ModelInputData:
@@ -235,7 +235,7 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     agent = named(plan.agent)
     if not isinstance(agent, agents.Agent):
         raise StepFailed(f"{plan.agent} is no agent of {FRAMEWORK}", called=False)
-    reached = list(_reached(agent))
+    reached = list(_list_reached_agents(agent))
     by_name = {one.name: one for one in reached}
     if len(by_name) < len(reached):
         raise StepFailed(f"of what {plan.agent} hands over to, two have one name", called=False)
@@ -293,7 +293,7 @@ class _Continuing(agents.RunHooks[Any]):
             await steps.continue_as_new({"agent": agent.name, "messages": told})
 
 
-def _reached(first: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
+def _list_reached_agents(first: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
     """Yield an agent, and those that it hands over to, directly or not."""
     waiting, seen = [first], set[int]()
     while waiting:
@@ -360,7 +360,7 @@ class _RecordedModel(agents.Model):
                 conversation_id=conversation_id,
                 prompt=prompt,
             )
-        steps = _steps()
+        steps = _require_steps()
         if previous_response_id is not None or conversation_id is not None:
             raise agents.UserError(
                 "inside a run the run has the conversation, and not the provider"
@@ -368,9 +368,9 @@ class _RecordedModel(agents.Model):
         setup = Setup(
             instructions=system_instructions,
             settings={n: v for n, v in model_settings.to_json_dict().items() if v is not None},
-            tools=[self._offered(tool) for tool in tools],
-            handoffs=[_handoff(one) for one in handoffs],
-            output=_wanted(output_schema),
+            tools=[self._describe_tool(tool) for tool in tools],
+            handoffs=[_describe_handoff(one) for one in handoffs],
+            output=_describe_output(output_schema),
             prompt=prompt,
         )
         hosted = [one.fields for one in setup.tools if one.kind in HOSTED]
@@ -383,7 +383,7 @@ class _RecordedModel(agents.Model):
             self._name,
             setup.model_dump_json(),
             [to_json(message).decode() for message in messages],
-            known_by=to_json(list(_said(messages, ours))).decode(),
+            known_by=to_json(list(_list_said(messages, ours))).decode(),
             timeout=self._timeout,
             foreign=any(offered.kind in HOSTED for offered in setup.tools),
         )
@@ -401,7 +401,7 @@ class _RecordedModel(agents.Model):
             raise agents.UserError("inside a run use agents.Runner.run(); a turn is not streamed")
         return model_named(self._name).stream_response(*args, **kwargs)
 
-    def _offered(self, tool: agents.Tool) -> OfferedTool:
+    def _describe_tool(self, tool: agents.Tool) -> OfferedTool:
         if not isinstance(tool, RunTool | _HumanTool) and tool.name not in self._own:
             if isinstance(tool, agents.FunctionTool):
                 raise agents.UserError(own_tool(tool.name, "model(own=[...])"))
@@ -422,11 +422,11 @@ class _RecordedModel(agents.Model):
         return OfferedTool(kind=kind, fields=to_jsonable_python(given))
 
 
-def _handoff(handoff: agents.Handoff[Any, Any]) -> OfferedHandoff:
+def _describe_handoff(handoff: agents.Handoff[Any, Any]) -> OfferedHandoff:
     return OfferedHandoff.model_validate(handoff, from_attributes=True)
 
 
-def _wanted(schema: agents.AgentOutputSchemaBase | None) -> Wanted | None:
+def _describe_output(schema: agents.AgentOutputSchemaBase | None) -> Wanted | None:
     if schema is None or schema.is_plain_text():
         return None
     return Wanted(
@@ -434,7 +434,7 @@ def _wanted(schema: agents.AgentOutputSchemaBase | None) -> Wanted | None:
     )
 
 
-def _said(messages: Sequence[Any], ours: Set[str]) -> Iterator[Any]:
+def _list_said(messages: Sequence[Any], ours: Set[str]) -> Iterator[Any]:
     """Yield what a person or the model has said: not what the run's tools have returned.
 
     What people have rejected or changed comes back as a tool's output, too.
@@ -448,7 +448,7 @@ def _said(messages: Sequence[Any], ours: Set[str]) -> Iterator[Any]:
             yield one
 
 
-def _steps() -> StepMaker:
+def _require_steps() -> StepMaker:
     steps = current_steps()
     if steps is None:
         raise agents.UserError(OUTSIDE)
@@ -476,22 +476,22 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     )
     more = {"previous_response_id": None, "conversation_id": None, "prompt": prompt}
     try:
-        response = None if tell is None else await _streamed(model, request, more, tell)
+        response = None if tell is None else await _stream_response(model, request, more, tell)
         if response is None:
             response = await model.get_response(*request, **more)
     except (agents.AgentsException, openai.OpenAIError) as error:
-        raise _fault(error) from error
+        raise _classify_error(error) from error
     return Said(
         response=RESPONSE.dump_json(response, by_alias=True, exclude_unset=True).decode(),
-        line=_line(response),
+        line=_summarize(response),
         tokens=response.usage.total_tokens,
-        money=_cost(str(getattr(model, "model", asked.model)), response.usage),
+        money=_price_response(str(getattr(model, "model", asked.model)), response.usage),
         input_tokens=response.usage.input_tokens,
         output_tokens=response.usage.output_tokens,
     )
 
 
-async def _streamed(
+async def _stream_response(
     model: agents.Model, request: tuple[Any, ...], more: dict[str, Any], tell: Tell
 ) -> agents.ModelResponse | None:
     """Return what a model has said, telling it meanwhile; ``None``: it cannot stream."""
@@ -517,7 +517,7 @@ async def _streamed(
     raise agents.ModelBehaviorError("the stream has ended without an answer")
 
 
-def _cost(model: str, used: agents.Usage) -> Decimal:
+def _price_response(model: str, used: agents.Usage) -> Decimal:
     details = used.input_tokens_details
     usage = {
         "input_tokens": used.input_tokens,
@@ -531,16 +531,16 @@ def _cost(model: str, used: agents.Usage) -> Decimal:
 
 def _tool_of(offered: OfferedTool) -> agents.Tool:
     if offered.kind == agents.FunctionTool.__name__:
-        return agents.FunctionTool(on_invoke_tool=_uncalled, **offered.fields)
+        return agents.FunctionTool(on_invoke_tool=_refuse_call, **offered.fields)
     tool: agents.Tool = HOSTED[offered.kind](**offered.fields)
     return tool
 
 
 def _handoff_of(offered: OfferedHandoff) -> agents.Handoff[Any, Any]:
-    return agents.Handoff(on_invoke_handoff=_uncalled, **offered.model_dump())
+    return agents.Handoff(on_invoke_handoff=_refuse_call, **offered.model_dump())
 
 
-async def _uncalled(*_: Any) -> NoReturn:
+async def _refuse_call(*_: Any) -> NoReturn:
     raise AssertionError("a model calls no tool: the run does")
 
 
@@ -566,7 +566,7 @@ class _Output(agents.AgentOutputSchemaBase):
         return from_json(json_str)
 
 
-def _fault(error: Exception) -> Exception:
+def _classify_error(error: Exception) -> Exception:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, openai.APITimeoutError | agents.ModelTimeoutError):
         return Transient(text)
@@ -579,7 +579,7 @@ def _fault(error: Exception) -> Exception:
     return Permanent(text)
 
 
-def _line(response: agents.ModelResponse) -> str:
+def _summarize(response: agents.ModelResponse) -> str:
     said = list[str]()
     for item in response.output:
         if isinstance(item, ResponseFunctionToolCall):

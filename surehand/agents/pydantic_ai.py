@@ -288,8 +288,8 @@ class _RecordedModel(WrapperModel):
             FRAMEWORK,
             self._name,
             setup.model_dump_json(),
-            [_written(message) for message in messages],
-            known_by=to_json([_said(one, ours) for one in messages], fallback=repr).decode(),
+            [_write_message(message) for message in messages],
+            known_by=to_json([_list_said(one, ours) for one in messages], fallback=repr).decode(),
             timeout=self._timeout,
             foreign=bool(model_request_parameters.native_tools),
         )
@@ -310,7 +310,7 @@ class _RecordedModel(WrapperModel):
             yield streamed
 
 
-def _written(message: ModelMessage) -> str:
+def _write_message(message: ModelMessage) -> str:
     """Return a message as JSON, without the times that a run which was reset would not have."""
     plain = _MESSAGE.dump_python(message, mode="json")
     if plain["kind"] == "request":
@@ -322,7 +322,7 @@ def _written(message: ModelMessage) -> str:
     return to_json(plain).decode()
 
 
-def _said(message: ModelMessage, ours: Set[str]) -> list[Any]:
+def _list_said(message: ModelMessage, ours: Set[str]) -> list[Any]:
     """Return what a person or the model has said in a message: not what tools have returned.
 
     What people have answered, rejected or changed comes back as a tool's return, too.
@@ -334,10 +334,12 @@ def _said(message: ModelMessage, ours: Set[str]) -> list[Any]:
         or part.tool_name not in ours
         or is_said_by_people(part.content)
     ]
-    return [(part.part_kind, getattr(part, "content", None), _call(part)) for part in parts]
+    return [
+        (part.part_kind, getattr(part, "content", None), _describe_call(part)) for part in parts
+    ]
 
 
-def _call(part: Any) -> Any:
+def _describe_call(part: Any) -> Any:
     return [part.tool_name, part.args] if isinstance(part, ToolCallPart) else None
 
 
@@ -355,7 +357,7 @@ class _RunTools(AbstractToolset[Any]):
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tools, as the run's start has recorded them."""
-        offered = await offer_tools(_steps(), self.patterns)
+        offered = await offer_tools(_require_steps(), self.patterns)
         if both := sorted(self.human.keys() & offered.keys()):
             raise exceptions.UserError(f"two tools are called {both[0]!r}")
         return {
@@ -374,7 +376,7 @@ class _RunTools(AbstractToolset[Any]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
         """Make a call as a step, and return what the model is told of it."""
-        steps = _steps()
+        steps = _require_steps()
         step_id = steps.places.get(ctx.tool_call_id or "")
         if name in self.human:
             return await call_human(steps, name, tool_args, step_id)
@@ -382,7 +384,7 @@ class _RunTools(AbstractToolset[Any]):
         return await call_for_model(steps, called, tool_args, step_id)
 
 
-def _steps() -> StepMaker:
+def _require_steps() -> StepMaker:
     steps = current_steps()
     if steps is None:
         raise exceptions.UserError(OUTSIDE)
@@ -398,7 +400,7 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     try:
         async with model:
             request = (messages, settings, setup.parameters)
-            response = None if tell is None else await _streamed(model, request, tell)
+            response = None if tell is None else await _stream_response(model, request, tell)
             if response is None:
                 response = await model.request(*request)
     except (
@@ -406,18 +408,18 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
         exceptions.UserError,
         exceptions.FallbackExceptionGroup,
     ) as error:
-        raise _fault(error) from error
+        raise _classify_error(error) from error
     return Said(
         response=RESPONSE.dump_json(response).decode(),
-        line=_line(response),
+        line=_summarize(response),
         tokens=response.usage.total_tokens,
         input_tokens=response.usage.input_tokens,
         output_tokens=response.usage.output_tokens,
-        money=_cost(response),
+        money=_price_response(response),
     )
 
 
-async def _streamed(
+async def _stream_response(
     model: Model, request: tuple[list[ModelMessage], Any, ModelRequestParameters], tell: Tell
 ) -> ModelResponse | None:
     """Return what a model has said, telling it meanwhile; ``None``: it cannot stream."""
@@ -435,7 +437,7 @@ async def _streamed(
         return stream.get()
 
 
-def _cost(response: ModelResponse) -> Decimal:
+def _price_response(response: ModelResponse) -> Decimal:
     try:
         return response.cost().total_price
     except (AssertionError, LookupError, ValueError):
@@ -453,12 +455,12 @@ def _model_named(name: str) -> Model:
         raise Permanent(f"model {name!r}: {type(error).__name__}: {error}") from error
 
 
-def _fault(error: Exception) -> ToolFault:
+def _classify_error(error: Exception) -> ToolFault:
     text = f"{type(error).__name__}: {error}"
     match error:
         case exceptions.FallbackExceptionGroup():
             # The next attempt asks each of them again: not before the time that one has named.
-            return max((_fault(one) for one in error.exceptions), key=_patience)
+            return max((_classify_error(one) for one in error.exceptions), key=_rank_patience)
         case exceptions.ModelRateLimitError():
             return RateLimited(text, _pause(error.retry_after))
         case exceptions.ModelUnavailableError():
@@ -484,14 +486,14 @@ def _pause(seconds: float | None) -> timedelta:
     return timedelta(seconds=min(seconds, BEYOND_MEASURE.total_seconds()))
 
 
-def _patience(fault: ToolFault) -> tuple[int, timedelta]:
+def _rank_patience(fault: ToolFault) -> tuple[int, timedelta]:
     """Return how long to wait after a fault, to be compared with others."""
     longer = (Permanent, Transient, DependencyDown, RateLimited)
     pause = fault.retry_after if isinstance(fault, RateLimited) else None
     return longer.index(type(fault)), pause or timedelta(0)
 
 
-def _line(response: ModelResponse) -> str:
+def _summarize(response: ModelResponse) -> str:
     said = [
         f"calls {part.tool_name}" if isinstance(part, ToolCallPart) else part.content
         for part in response.parts

@@ -33,8 +33,8 @@ def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--steps", ","], "--steps ',' names nothing"),
         (["--points", ""], "--points '' names nothing"),
         (["--modes", "sink"], "--modes 'sink': there are sync, async, exit"),
-        (["--world", "nothing"], "write it as module:function"),
-        (["--world", "no.such:world"], "--world no.such:world: ModuleNotFoundError"),
+        (["--world", "nothing"], "--world: 'nothing' is not module:name"),
+        (["--world", "no.such:world"], "--world: no.such:world cannot be loaded: ModuleNotFoundError"),
         (
             ["--fresh", "surehand.examples.shop.drill:order"],
             "--fresh surehand.examples.shop.drill:order: Attribute",

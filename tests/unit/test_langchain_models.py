@@ -159,7 +159,7 @@ async def test_an_agent_gets_its_output(steps: Steps, heard: Heard) -> None:
     ours = langchain.SurehandMiddleware(["orders.read"])
     agent = create_agent(langchain.model("any"), response_format=Answer, middleware=[ours])
     state = await langgraph.invoke(agent, {"messages": [HumanMessage("hi")]})
-    assert langgraph._output(state) == {"text": "hello"}
+    assert langgraph._read_output(state) == {"text": "hello"}
     assert heard.heard["tool_choice"] == "any"
 
 
@@ -310,7 +310,7 @@ class Provider(Exception):
     ],
 )
 def test_a_providers_error_is_its_failure(error: Exception, fault: type[ToolFault]) -> None:
-    assert type(langchain._fault(error)) is fault
+    assert type(langchain._classify_error(error)) is fault
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_providers_error_is_its_failure(error: Exception, fault: type[ToolFaul
     ],
 )
 def test_a_busy_provider_says_when_to_come_back(error: Exception, pause: int) -> None:
-    fault = langchain._fault(error)
+    fault = langchain._classify_error(error)
     assert isinstance(fault, RateLimited)
     assert fault.retry_after == timedelta(seconds=pause)
 

@@ -254,8 +254,8 @@ async def test_an_unpriced_turn_is_charged_nothing(monkeypatch: pytest.MonkeyPat
 def test_a_langchain_model_is_priced_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     used: Any = {"input_tokens": 1000, "output_tokens": 100, "total_tokens": 1100}
     said = AIMessage("hi", usage_metadata=used)
-    assert langchain._cost("openai:gpt-5", said) > 0
-    assert langchain._cost("module:name", said) == 0
+    assert langchain._price_response("openai:gpt-5", said) > 0
+    assert langchain._price_response("module:name", said) == 0
 
 
 def test_what_a_call_uses_is_added_up_exactly() -> None:

@@ -120,11 +120,11 @@ def status(code: int, headers: dict[str, str] | None = None) -> openai.APIStatus
     ],
 )
 def test_a_providers_error_is_its_failure(error: Exception, fault: type[Exception]) -> None:
-    assert type(openai_agents._fault(error)) is fault
+    assert type(openai_agents._classify_error(error)) is fault
 
 
 def test_a_provider_that_is_asked_too_often_says_when_to_come_back() -> None:
-    fault = openai_agents._fault(status(429, {"retry-after": "7"}))
+    fault = openai_agents._classify_error(status(429, {"retry-after": "7"}))
     assert isinstance(fault, RateLimited)
     assert fault.retry_after == timedelta(seconds=7)
 

@@ -63,7 +63,7 @@ def limited(**headers: str) -> ModelHTTPError:
     ],
 )
 def test_a_providers_error_is_its_failure(error: Exception, fault: type[ToolFault]) -> None:
-    assert type(asking._fault(error)) is fault
+    assert type(asking._classify_error(error)) is fault
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_providers_error_is_its_failure(error: Exception, fault: type[ToolFaul
     ],
 )
 def test_a_busy_provider_says_when_to_come_back(error: Exception, pause: timedelta) -> None:
-    fault = asking._fault(error)
+    fault = asking._classify_error(error)
     assert isinstance(fault, RateLimited)
     assert fault.retry_after == pause
 
