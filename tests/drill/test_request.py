@@ -34,10 +34,10 @@ def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--points", ""], "--points '' names nothing"),
         (["--modes", "sink"], "--modes 'sink': there are sync, async, exit"),
         (["--world", "nothing"], "--world: 'nothing' is not module:name"),
-        (["--world", "no.such:world"], "--world: no.such:world cannot be loaded: ModuleNotFoundError"),
+        (["--world", "no.such:world"], "no.such:world cannot be loaded: ModuleNotFoundError"),
         (
             ["--fresh", "surehand.examples.shop.drill:order"],
-            "--fresh surehand.examples.shop.drill:order: Attribute",
+            "surehand.examples.shop.drill:order cannot be loaded: Attribute",
         ),
         ([*WORLD, "--parallel", "2"], "name --fresh"),
         (["--report", "drill.pdf"], "--report drill.pdf: its name must end in .html or .json"),
