@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
@@ -27,12 +27,10 @@ from surehand.client.outcome import CUT_OFF_BY_SERVER, state_of
 from surehand.client.plan_file import PlanDraft, plan_from
 from surehand.client.run import Run
 from surehand.process.exits import NoSuchRun, PlanRefused, SurehandError, WrongUse
-from surehand.process.files import BadDocument, parse_json, parse_yaml
+from surehand.process.files import BadDocument, parse_json
 from surehand.workflows.contracts.base import ENDED_STEPS, Waiting
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.steering import CancelMode, InterruptKind
-from surehand.workflows.contracts.tools import PlanError
-from surehand.workflows.names import MODEL_RUN
 from surehand.workflows.plain_text import plain, plain_line
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.references import INPUT, references
@@ -50,8 +48,6 @@ _MORE: Final = "... (more is not shown)"
 #: What is told of an effect.
 _EFFECT: Final = {"tool", "key", "state", "step_id"}
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
-#: What an inline plan is called where it is refused.
-_INLINE: Final = "plan"
 #: How long a call of a tool waits for a run: hosts give up after a minute.
 LONGEST_WAIT: Final = timedelta(seconds=45)
 #: Recorded with an answer.
@@ -73,11 +69,9 @@ class ServedPlans:
     drafts: Mapping[str, PlanDraft] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Files that are no plans, and why."""
-    inline: bool = False
-    """Whether a plan may be sent in the place of a name."""
 
     @classmethod
-    def read(cls, folder: Path | None, *, inline: bool) -> Self:
+    def read(cls, folder: Path | None) -> Self:
         """Read the plans of a folder; each is called by its file's name, without the ending."""
         drafts, left_out = dict[str, PlanDraft](), dict[str, str]()
         try:
@@ -93,35 +87,14 @@ class ServedPlans:
                 drafts[file.stem] = PlanDraft.of(file)
             except PlanRefused as error:
                 left_out[file.name] = error.lines[0]
-        return cls(drafts, left_out, inline)
+        return cls(drafts, left_out)
 
     def plan(self, wanted: str, given: Mapping[str, JsonValue]) -> Plan:
         """Return a plan with its input."""
-        if wanted in self.drafts:
-            document = copy.deepcopy(self.drafts[wanted].document)
-            return plan_from(document, given)
-        if not self.inline:
+        if wanted not in self.drafts:
             there = ", ".join(sorted(self.drafts)) or "none (the server is started with --plans)"
             raise WrongUse(f"there is no plan {wanted!r} to start; there are: {there}")
-        return self._parse_sent(wanted, given)
-
-    def _parse_sent(self, text: str, given: Mapping[str, JsonValue]) -> Plan:
-        try:
-            document = parse_yaml(text)
-        except BadDocument as error:
-            raise PlanRefused(
-                _INLINE, [PlanError(where=error.where, reason=error.reason)]
-            ) from error
-        if isinstance(document, list):
-            document = {"steps": document}
-        if not isinstance(document, dict):
-            there = ", ".join(sorted(self.drafts)) or "none"
-            raise WrongUse(f"it is neither a plan nor the name of one; there are: {there}")
-        plan = plan_from(document, given)
-        for code in _list_codes(plan):
-            # By it any workflow on the server could be started.
-            raise WrongUse(f"a plan that is sent lists its steps: `code: {code}` is not taken")
-        return plan
+        return plan_from(copy.deepcopy(self.drafts[wanted].document), given)
 
     def list_plans(self) -> list[dict[str, Any]]:
         """Return what there is to start: name, goal, and the input that each takes."""
@@ -142,14 +115,6 @@ class ServedPlans:
                 }
             )
         return found
-
-
-def _list_codes(plan: Plan) -> Iterator[str]:
-    if plan.code not in (None, MODEL_RUN):
-        yield str(plan.code)
-    for step in plan.steps:
-        if step.plan is not None:
-            yield from _list_codes(step.plan)
 
 
 @dataclass
@@ -179,8 +144,6 @@ class ServedRuns:
         listed: dict[str, Any] = {"plans": self.plans.list_plans()}
         if self.plans.left_out:
             listed["left_out"] = dict(self.plans.left_out)
-        if self.plans.inline:
-            listed["inline_plans"] = "start_run takes a plan as YAML or JSON, too"
         try:
             toolbox = named_tools(self.caller)
         except SurehandError as error:

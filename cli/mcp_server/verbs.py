@@ -35,9 +35,6 @@ async def serve(
     plans: Annotated[
         Path | None, typer.Option("--plans", metavar="DIR", help="Plans that may be started.")
     ] = None,
-    any_plan: Annotated[
-        bool, typer.Option("--any-plan", help="Also take plans that the assistant has written.")
-    ] = False,
     all_runs: Annotated[
         bool,
         typer.Option("--all-runs", help="Show all runs of the tenant; without it only your own."),
@@ -67,7 +64,7 @@ async def serve(
         )
     if caller.settings.key is not None:
         read_key(caller.settings.key)  # what is wrong with it is said now
-    served = ServedPlans.read(plans, inline=any_plan)
+    served = ServedPlans.read(plans)
     for file, why in served.left_out.items():
         caller.printer.warn(f"{file} is left out: {why}")
     need = "`mcp serve` needs the MCP SDK"
