@@ -110,7 +110,7 @@ def run(
                 code = ExitCode.INTERRUPTED
                 print(f"benchmarks.{name}: ended early", file=sys.stderr)
             except BaseException:
-                environment.keep_folder()
+                environment.kept = True
                 console.print(f"Ledgers and logs are kept in {environment.folder}")
                 raise
     except (SurehandError, PostgresMissing) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -93,11 +94,16 @@ def _needs_approval(evidence: Evidence, call: _Call) -> bool:
     """Say whether a human had to be asked, by the plan and its tools as they were recorded."""
     if _list_requests(evidence, call):
         return True
-    own = _find_tool(evidence, call).approval
+    tool = _find_tool(evidence, call)
+    own = tool.approval
     policies = [*evidence.plan.approvals(call.step), *([own] if own is not None else [])]
     if not policies:
         return False
-    waived = _list_waived(evidence, call).get(_hash_params(evidence, call))
+    made = ""
+    with suppress(NotCanonical):
+        made = params_hash(tool.name, tool.version, call.row["input"])
+    of_step = (one for one in reversed(evidence.waived) if one["step_id"] == call.id)
+    waived = next((one for one in of_step if one["params_hash"] == made), None)
     if waived is None:
         return True
     # What the worker has waived is evaluated anew: only the rules of every policy can waive it.
@@ -139,20 +145,6 @@ def _with_decimals(value: Any) -> Any:
         return value
 
 
-def _list_waived(evidence: Evidence, call: _Call) -> dict[str, Row]:
-    """Return what was waived of a call's step, newest last, by the hash of its params."""
-    return {one["params_hash"]: one for one in evidence.waived if one["step_id"] == call.id}
-
-
-def _hash_params(evidence: Evidence, call: _Call) -> str:
-    """Return the hash of what an attempt was made with, made anew."""
-    tool = _find_tool(evidence, call)
-    try:
-        return params_hash(tool.name, tool.version, call.row["input"])
-    except NotCanonical:
-        return ""
-
-
 def _list_requests(evidence: Evidence, call: _Call) -> list[Row]:
     return [row for row in evidence.approvals if row["step_id"] == call.id]
 
@@ -164,34 +156,30 @@ def _explain_difference(evidence: Evidence, call: _Call) -> str | None:
         return "nobody has approved it"
     if _find_tool(evidence, call).effect is Effect.READ:
         fits = any(_same_params(evidence, call, row) for row in approved)
-        return None if fits else f"its params are not those of {_name_approvals(approved)}"
-    if call.claim is None:
+        ids = ", ".join(row["approval_id"] for row in approved)
+        return None if fits else f"its params are not those of {ids}"
+    claim = call.claim
+    if claim is None:
         return "it was made without a claim"
-    return _compare_claim(evidence, call, call.claim, approved)
-
-
-def _compare_claim(evidence: Evidence, call: _Call, claim: Row, approved: list[Row]) -> str | None:
     row = next((row for row in approved if row["approval_id"] == claim.get("approval_id")), None)
     if row is None:
         return f"its claim names {claim.get('approval_id') or 'no approval'}, not a given one"
     consumer = (row["consumed_entry"], row["consumed_generation"])
     if consumer != (claim["entry_id"], claim["generation"]):
         return f"{row['approval_id']} was used by {consumer[0] or 'nothing'}, not by it"
-    recorded = {claim["params_hash"], *_hash_in_entry(evidence, claim)}
+    # Also what stands in the claim's entry, unless a later claim has changed it.
+    claimed = (claim["entry_id"], claim["fencing_token"])
+    recorded = {claim["params_hash"]} | {
+        entry["params_hash"]
+        for entry in evidence.effects
+        if (entry["entry_id"], entry["fencing_token"]) == claimed
+    }
     if recorded != {row["params_hash"]}:
         others = ", ".join(sorted(recorded - {row["params_hash"]}))
         return f"approved are params {row['params_hash']}, its claim has {others}"
     if not _same_params(evidence, call, row):
         return f"its params are not those of {row['approval_id']}"
     return None
-
-
-def _hash_in_entry(evidence: Evidence, claim: Row) -> Iterator[str]:
-    """Yield the hash that stands in the claim's entry, unless a later claim has changed it."""
-    for entry in evidence.effects:
-        named = (entry["entry_id"], entry["fencing_token"])
-        if named == (claim["entry_id"], claim["fencing_token"]):
-            yield entry["params_hash"]
 
 
 def _same_params(evidence: Evidence, call: _Call, approval: Row) -> bool:
@@ -208,14 +196,10 @@ def _same_params(evidence: Evidence, call: _Call, approval: Row) -> bool:
 def _list_drifted_calls(evidence: Evidence) -> Iterator[tuple[_Call, str]]:
     """Yield the calls that began while the acting user did not have a permission any more."""
     for call in _list_calls(evidence):
-        permission = _find_tool(evidence, call).permission
-        if permission is not None and _was_lost(evidence, permission, call.row["started_ms"]):
+        permission, at_ms = _find_tool(evidence, call).permission, call.row["started_ms"]
+        before = [c for c in evidence.changes if c["what"] == permission and c["at_ms"] <= at_ms]
+        if permission is not None and before and before[-1]["change"] == "permission_revoked":
             yield call, permission
-
-
-def _was_lost(evidence: Evidence, permission: str, at_ms: int) -> bool:
-    before = [c for c in evidence.changes if c["what"] == permission and c["at_ms"] <= at_ms]
-    return bool(before) and before[-1]["change"] == "permission_revoked"
 
 
 def _find_tool(evidence: Evidence, call: _Call) -> ToolSpec:
@@ -225,10 +209,6 @@ def _find_tool(evidence: Evidence, call: _Call) -> ToolSpec:
 
 def _name_call(call: _Call) -> str:
     return f"{call.id} attempt {call.row['attempt']} of {call.row['tool']}"
-
-
-def _name_approvals(rows: list[Row]) -> str:
-    return ", ".join(row["approval_id"] for row in rows)
 
 
 RowOfRun = dict[str, Any]

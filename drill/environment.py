@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import Signals
@@ -46,18 +46,23 @@ READY: Final = "worker.ready"
 _NAMES_A_SERVER: Final = ("TEMPORAL_ADDRESS", "TEMPORAL_PROFILE")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Environment:
     """A running server, and a migrated ledger to copy."""
 
     folder: Path
-    temporal: Mapping[str, str]
-    """The settings that lead to the server."""
-    embedded: bool
-    web_ui: str
-    template: Path
     database: str | None
     """A ledger that all cases share; ``None``: each has a file of its own."""
+    temporal: Mapping[str, str] = field(default_factory=dict)
+    """The settings that lead to the server."""
+    embedded: bool = False
+    web_ui: str = ""
+    kept: bool = False
+    """Whether the folder stays: its ledgers and logs say why."""
+
+    @property
+    def template(self) -> Path:
+        return self.folder / "template.db"
 
     def make_variables(self, user: Mapping[str, str]) -> dict[str, str]:
         """Return the workers' variables: the user's own, with those of this environment."""
@@ -76,9 +81,9 @@ class Environment:
             "PYTHONPATH": os.pathsep.join(path),
         }
 
-    def keep_folder(self) -> None:
-        """Let the folder stay: its ledgers and logs say why."""
-        _keep_mark(self.folder).touch()
+    def remove_folder(self) -> None:
+        if not self.kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     async def require_ledger(self) -> None:
         """See that the shared ledger can be used."""
@@ -114,62 +119,38 @@ def start_worker(variables: Mapping[str, str], folder: Path, name: str, **settin
     return Child(python(module), environment=environment, log=log, server=fork_server(module))
 
 
-def _keep_mark(folder: Path) -> Path:
-    return folder / "keep"
-
-
-def _remove_folder(folder: Path) -> None:
-    if not _keep_mark(folder).exists():
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @contextmanager
 def prepare_drill(
     variables: Mapping[str, str], *, database: str | None, say: Callable[[str], None]
 ) -> Iterator[Environment]:
     """Start what a drill needs; stop it all and remove the folder on every way out."""
-    folder = Path(tempfile.mkdtemp(prefix="surehand-drill-"))
+    environment = Environment(Path(tempfile.mkdtemp(prefix="surehand-drill-")), database)
     with ExitStack() as running:
-        running.callback(_remove_folder, folder)
-        template = folder / "template.db"
+        running.callback(environment.remove_folder)
         if database is None:
-            settings = {"SUREHAND_DATABASE_URL": f"sqlite:///{template}"}
+            settings = {"SUREHAND_DATABASE_URL": f"sqlite:///{environment.template}"}
             clean = {k: v for k, v in variables.items() if not k.startswith("SUREHAND_")}
-            migrating = running.enter_context(
-                Child(
-                    python("surehand.cli.migrate"),
-                    environment={**clean, **settings, "PYTHONPATH": str(ROOT)},
-                    log=folder / "migrate.log",
-                )
+            migrating = Child(
+                python("surehand.cli.migrate"),
+                environment={**clean, **settings, "PYTHONPATH": str(ROOT)},
+                log=environment.folder / "migrate.log",
             )
-            migrating.wait_done()
-        temporal, web_ui, embedded = _find_server(variables, folder, running, say)
-        yield Environment(
-            folder=folder,
-            temporal=temporal,
-            embedded=embedded,
-            web_ui=web_ui,
-            template=template,
-            database=database,
-        )
-
-
-def _find_server(
-    variables: Mapping[str, str], folder: Path, running: ExitStack, say: Callable[[str], None]
-) -> tuple[dict[str, str], str, bool]:
-    """Return the settings that lead to a server, its Web UI, and whether it is our own."""
-    if any(variables.get(name) for name in _NAMES_A_SERVER):
-        own = {k: v for k, v in variables.items() if k.startswith("TEMPORAL_")}
-        return own, variables.get("TEMPORAL_UI_URL", ""), False
-    # In memory it takes half the processor's time, and nobody needs its state later.
-    server = DevServer.start(cli=find_cli(log=say), log_file=folder / "temporal.log")
-    running.callback(server.kill)
-    named = {
-        "TEMPORAL_ADDRESS": server.address,
-        "TEMPORAL_NAMESPACE": "default",
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-    }
-    return named, server.ui_url or "", True
+            running.enter_context(migrating).wait_done()
+        if any(variables.get(name) for name in _NAMES_A_SERVER):
+            named = {k: v for k, v in variables.items() if k.startswith("TEMPORAL_")}
+            environment.temporal, environment.web_ui = named, named.get("TEMPORAL_UI_URL", "")
+        else:
+            # In memory it takes half the processor's time, and nobody needs its state later.
+            log = environment.folder / "temporal.log"
+            server = DevServer.start(cli=find_cli(log=say), log_file=log)
+            running.callback(server.kill)
+            environment.embedded, environment.web_ui = True, server.ui_url or ""
+            environment.temporal = {
+                "TEMPORAL_ADDRESS": server.address,
+                "TEMPORAL_NAMESPACE": "default",
+                "TEMPORAL_CONFIG_FILE": os.devnull,
+            }
+        yield environment
 
 
 #: The longest that a call may take after the deploy.

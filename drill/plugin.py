@@ -87,7 +87,7 @@ class Drill:
         with translated():
             report = asyncio.run(suite.run())
         if not report.ok:
-            self._environment.keep_folder()
+            self._environment.kept = True
             print(f"Ledgers and logs of all cases are kept in {self._environment.folder}")
         return report
 

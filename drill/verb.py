@@ -123,7 +123,7 @@ def drill(
         suite = Suite(request, environment, caller.settings, variables, say)
         found = asyncio.run(suite.run())
         if not found.ok:
-            environment.keep_folder()
+            environment.kept = True
             say(f"Ledgers and logs of all cases are kept in {environment.folder}")
     for file in report or []:
         html = file.suffix == ".html"

@@ -212,7 +212,10 @@ def serve_forks(module: str) -> NoReturn:
         ready, _, _ = select.select([0, ended], [], [])
         if ended in ready:
             os.read(ended, 65536)
-            _tell_ended(answers)
+            with suppress(ChildProcessError):
+                while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                    code = os.waitstatus_to_exitcode(found[1])
+                    answers.write(json.dumps([found[0], code]).encode() + b"\n")
         if 0 not in ready:
             continue
         read = os.read(0, 1 << 20)
@@ -226,18 +229,6 @@ def serve_forks(module: str) -> NoReturn:
                     os.close(fd)
                 _become_process(json.loads(line), main)
             answers.write(json.dumps([pid, None]).encode() + b"\n")
-
-
-def _tell_ended(answers: Any) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not pid:
-            return
-        code = os.waitstatus_to_exitcode(status)
-        answers.write(json.dumps([pid, code]).encode() + b"\n")
 
 
 def _become_process(asked: Mapping[str, Any], main: Any) -> NoReturn:

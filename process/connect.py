@@ -51,28 +51,28 @@ PLUGINS: Final = f"{PREFIX}WORKER_PLUGINS"
 
 def load_plugins(names: Sequence[str]) -> list[Plugin]:
     """Return the plugins that are named as ``module:object``; of a class, an object of it."""
-    return [_load_plugin(name) for name in names]
-
-
-def _load_plugin(name: str) -> Plugin:
+    if not names:
+        return []
     import temporalio.worker
 
-    kinds = (temporalio.client.Plugin, temporalio.worker.Plugin)
-    try:
-        found = load_named(name)
-        if isinstance(found, type) and issubclass(found, kinds):
-            found = found()
-    except NotLoaded as error:
-        raise WrongUse(f"setting {PLUGINS}: {error}") from error
-    except Exception as error:  # the user's own
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise WrongUse(f"setting {PLUGINS}: {name}() has failed: {reason}") from error
-    if not isinstance(found, kinds):
-        raise WrongUse(
-            f"setting {PLUGINS}: {name} is no plugin of Temporal's, such as an object of"
-            " temporalio.plugin.SimplePlugin"
-        )
-    return found
+    kinds, loaded = (temporalio.client.Plugin, temporalio.worker.Plugin), list[Plugin]()
+    for name in names:
+        try:
+            found = load_named(name)
+            if isinstance(found, type) and issubclass(found, kinds):
+                found = found()
+        except NotLoaded as error:
+            raise WrongUse(f"setting {PLUGINS}: {error}") from error
+        except Exception as error:  # the user's own
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise WrongUse(f"setting {PLUGINS}: {name}() has failed: {reason}") from error
+        if not isinstance(found, kinds):
+            raise WrongUse(
+                f"setting {PLUGINS}: {name} is no plugin of Temporal's, such as an object of"
+                " temporalio.plugin.SimplePlugin"
+            )
+        loaded.append(found)
+    return loaded
 
 
 def of_client(plugins: Sequence[Plugin], ours: DataConverter) -> list[temporalio.client.Plugin]:

@@ -24,8 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -257,8 +256,8 @@ class DevServer(Child):
             chosen_ui = None if ui_port is None else _choose_port(ui_port, "--ui-port")
             command = _server_command(cli, db_file, chosen, chosen_ui)
             # One that nobody reads is gone once the server serves.
-            with nullcontext(log_file) if log_file else _unread_log() as log:
-                server = cls(command, log, chosen, chosen_ui)
+            with tempfile.NamedTemporaryFile() as unread:
+                server = cls(command, log_file or Path(unread.name), chosen, chosen_ui)
                 try:
                     wait_until_serving(cli, server.address, meanwhile=server.require_running)
                     return server
@@ -275,12 +274,6 @@ class DevServer(Child):
     def require_running(self) -> None:
         if not self.running:
             raise DevServerFailed(f"The Temporal server on {self.address} ended at once")
-
-
-@contextmanager
-def _unread_log() -> Iterator[Path]:
-    with tempfile.NamedTemporaryFile() as file:
-        yield Path(file.name)
 
 
 def wait_until_serving(
@@ -320,15 +313,6 @@ def _wait_for_server(cli: Path, port: int | None) -> None:
             patience = math.inf
 
     wait_until_serving(cli, address, meanwhile=tell)
-
-
-def _usual_port() -> int:
-    """Return the port of TEMPORAL_ADDRESS if it names this machine: clients look there."""
-    # Late, because tests and the demo name their ports.
-    from surehand.process.settings import read_sources
-
-    named = read_sources().environment.get("TEMPORAL_ADDRESS", "")
-    return local_port(named) or DEFAULT_PORT
 
 
 def _parse_port(text: str) -> int:
@@ -384,10 +368,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.wait:
             _wait_for_server(cli, options.port)
             return 0
+        if options.port is None:
+            # Clients look at TEMPORAL_ADDRESS, if it names this machine.
+            from surehand.process.settings import read_sources
+
+            named = read_sources().environment.get("TEMPORAL_ADDRESS", "")
+            options.port = local_port(named) or DEFAULT_PORT
         log_file = options.db.with_suffix(".log")
         server = DevServer.start(
             db_file=options.db,
-            port=_usual_port() if options.port is None else options.port,
+            port=options.port,
             ui_port=options.ui_port,
             log_file=log_file,
             cli=cli,

@@ -176,22 +176,8 @@ def read_document(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    return _require_portable(_load_yaml(text))
-
-
-def parse_closed(text: str) -> Any:
-    """Return a value that is written in quotes or brackets, with nothing behind them."""
-    value = parse_yaml(text)
-    node = yaml.compose(text, Loader=_Loader)
-    block = isinstance(node, yaml.CollectionNode) and not node.flow_style
-    if node is None or block or text[node.end_mark.index :].strip():
-        raise BadDocument("file", "more follows its closing quote or bracket")
-    return value
-
-
-def _load_yaml(text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)
+        return _require_portable(yaml.load(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "file"
@@ -202,6 +188,16 @@ def _load_yaml(text: str) -> Any:
         raise BadDocument("file", "is nested too deeply") from error
     except ValueError as error:  # a number of thousands of digits
         raise BadDocument("file", str(error)) from error
+
+
+def parse_closed(text: str) -> Any:
+    """Return a value that is written in quotes or brackets, with nothing behind them."""
+    value = parse_yaml(text)
+    node = yaml.compose(text, Loader=_Loader)
+    block = isinstance(node, yaml.CollectionNode) and not node.flow_style
+    if node is None or block or text[node.end_mark.index :].strip():
+        raise BadDocument("file", "more follows its closing quote or bracket")
+    return value
 
 
 def parse_json(text: str) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from pydantic import BaseModel
@@ -75,28 +75,24 @@ def is_large(*values: object) -> bool:
 
     So it may with what cannot be gone through: an odd object of somebody's tool.
     """
-    try:
-        return _is_large(values)
-    except Exception:
-        return True
-
-
-def _is_large(values: Iterable[object]) -> bool:
     most, longest = MOST_VALUES, LONGEST_TEXT
     waiting = list(values)
-    while waiting and most >= 0 and longest >= 0:
-        value = waiting.pop()
-        if isinstance(value, str | bytes | bytearray):
-            longest -= len(value)
-        elif isinstance(value, Mapping | list | tuple | set | frozenset):
-            most -= len(value)
-            if most >= 0:
-                waiting += value
-                waiting += value.values() if isinstance(value, Mapping) else ()
-        elif isinstance(value, BaseModel):
-            waiting += (value.__dict__, value.__pydantic_extra__)
-        elif dataclasses.is_dataclass(value):
-            waiting.append(getattr(value, "__dict__", None))
+    try:
+        while waiting and most >= 0 and longest >= 0:
+            value = waiting.pop()
+            if isinstance(value, str | bytes | bytearray):
+                longest -= len(value)
+            elif isinstance(value, Mapping | list | tuple | set | frozenset):
+                most -= len(value)
+                if most >= 0:
+                    waiting += value
+                    waiting += value.values() if isinstance(value, Mapping) else ()
+            elif isinstance(value, BaseModel):
+                waiting += (value.__dict__, value.__pydantic_extra__)
+            elif dataclasses.is_dataclass(value):
+                waiting.append(getattr(value, "__dict__", None))
+    except Exception:
+        return True
     return most < 0 or longest < 0
 
 

@@ -172,8 +172,16 @@ def _check_cells(file: Path, document: Any) -> Cells:
                 raise wrong(f"cell {name}: {setting} is no setting that a cell can have")
             if not isinstance(value, str):
                 raise wrong(f"cell {name}: {setting} is no text: write it in quotes")
-    for ours, of in _find_shared_places(cells):
-        raise wrong(f"cells {ours} and {of} have one ledger, or one queue: each has its own")
+    places = dict[tuple[str | None, ...], str]()
+    for name, settings in cells.items():
+        ledger = settings.get(_LEDGER)  # if it names none, each one's environment says it
+        queue = tuple(settings.get(one) for one in _APART)
+        for place in (queue, *([("ledger", ledger)] if ledger is not None else [])):
+            other = places.setdefault(place, name)
+            if other != name:
+                raise wrong(
+                    f"cells {other} and {name} have one ledger, or one queue: each has its own"
+                )
     if not isinstance(tenants, dict):
         raise wrong("tenants: needs the name of a cell by the tenant's name")
     for tenant, cell in tenants.items():
@@ -186,18 +194,6 @@ def _check_cells(file: Path, document: Any) -> Cells:
     if default is not None and default not in cells:
         raise wrong(f"default: there is no cell {default!r}")
     return Cells(file, cells, tenants, default)
-
-
-def _find_shared_places(cells: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    places = dict[tuple[str | None, ...], str]()
-    for name, settings in cells.items():
-        queue = tuple(settings.get(one) for one in _APART)
-        for place in (queue, ("ledger", settings.get(_LEDGER))):
-            if place[-1] is None and place[0] == "ledger":
-                continue  # each one's environment says it
-            if place in places:
-                yield places[place], name
-            places[place] = name
 
 
 class OwnCell:
@@ -395,8 +391,11 @@ def read_environment(tenant: str | None = None) -> dict[str, str]:
             return read_environment()
     sources = read_sources()
     ours = {
-        f"{PREFIX}{name.upper()}": _as_variable(given.value)
-        for name, given in sources.settings.items()
+        # As the environment would have it.
+        f"{PREFIX}{name.upper()}": ",".join(map(str, one.value))
+        if isinstance(one.value, list)
+        else str(one.value)
+        for name, one in sources.settings.items()
     }
     return {**ours, **sources.environment}
 
@@ -404,11 +403,6 @@ def read_environment(tenant: str | None = None) -> dict[str, str]:
 def find_tenant() -> str:
     """Return the tenant that the settings name, whatever cell it is of; empty: none."""
     return _text_of(read_sources(cells=False), "tenant")
-
-
-def _as_variable(value: Any) -> str:
-    """Return a value of the settings file as the environment would have it."""
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def client_settings(
