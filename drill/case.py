@@ -15,13 +15,8 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.service import RPCError
 
-from surehand.activities.ledger.core.store import Ledger, RunNotFound, open_ledger
-from surehand.activities.ledger.history.audit import (
-    Break,
-    verify_chain,
-    verify_entries,
-    verify_story,
-)
+from surehand.activities.ledger.core.store import RunNotFound, open_ledger
+from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.history.reads import (
     Evidence,
     chain_of,
@@ -168,49 +163,58 @@ class Case:
 
     async def play(self) -> Played:
         """Run the case to its end, or to where only a human can move it."""
-        began = time.monotonic()
+        began, told, request = time.monotonic(), self._disturbance, self._request
+        played, settings = self._played, self._connection.settings
         database_url = await asyncio.to_thread(self._environment.make_ledger, self._folder)
         self._fresh = fresh = await self._make_fresh(database_url)
-        plan = change_plan(self._request.plan, self._disturbance)
+        plan = change_plan(request.plan, told)
         plan = Plan.model_validate(
             {**plan.model_dump(mode="json"), "input": {**plan.input, **fresh}}
         )
-        settings = self._connection.settings
+        waits = told is not None and isinstance(told.point, ForcedWait)
         start = StartRun(
             run_id=self.run_id,
             tenant=settings.tenant,
             user=settings.user,
             plan=plan,
-            durability=self._mode,
+            durability=told.mode if told and not waits else Durability.SYNC,
         )
         own = self._environment.database is None
         principals = Principals(database_url, settings.tenant, self._observer.add_tools, own=own)
         await principals.grant(settings.user, "permission", self._permissions)
         people = People(self._connection, self.run_id, principals)
-        self._context = Context(self.run_id, plan.input, database_url)
-        await self._prepare_world(self._context)
-        with self._make_workers(database_url) as workers:
+        self._context = context = Context(self.run_id, plan.input, database_url)
+        if told and told.already_true and request.already:
+            await request.already(replace(context, step=told.target.step))
+        kill, operation, once = self._kill, self._operation, self._folder / "crashed"
+        # Open: the drill's people have no keys, and its ledger is nobody else's.
+        of_workers = {"database_url": database_url, "decisions": "open"}
+        of_workers["task_queue"] = settings.task_queue
+        if kill:
+            of_workers |= {"crash_at": kill.crash_at, "crash_once": str(once)}
+        if operation is Operation.FREEZE:
+            of_workers["crash_by"] = "SIGSTOP"
+        with Workers(self._variables, self._folder, of_workers, once) as workers:
             # With a kill two, so that another one stands by; an operator sees to the next one.
-            await workers.start(2 if self._kill and not self._operation else 1)
+            await workers.start(2 if kill and not operation else 1)
             await launch(self._connection, start)
             try:
                 await self._wait_until_settled(people, workers, principals)
                 await workers.thaw_frozen()
             finally:
-                if self._played.result is None or self._played.question:
+                if played.result is None or played.question:
                     with contextlib.suppress(RPCError):
                         await self._connection.handle(self.run_id).terminate("the drill is over")
-        self._played.approvals = people.approvals
-        self._note_recovery(workers)
+        played.approvals = people.approvals
+        if kill and not operation:
+            played.reached = workers.killed
+            if (died_at := workers.died_at) is not None:
+                place = (kill.target.step, kill.target.undo)
+                recovered = self._observer.find_recovery(place, died_at)
+                played.recovery_s = None if recovered is None else recovered - died_at
         await self._read_ledger()
-        self._played.seconds = time.monotonic() - began
-        return self._played
-
-    @property
-    def _mode(self) -> Durability:
-        told = self._disturbance
-        waits = told is not None and isinstance(told.point, ForcedWait)
-        return told.mode if told and not waits else Durability.SYNC
+        played.seconds = time.monotonic() - began
+        return played
 
     async def _make_fresh(self, database_url: str) -> dict[str, Any]:
         function, given = self._request.fresh, self._request.plan.input
@@ -223,26 +227,6 @@ class Case:
                 f" which has {', '.join(given) or 'none'}"
             )
         return fresh
-
-    async def _prepare_world(self, context: Context) -> None:
-        """Leave the world as the step's call would, where that is what the case does."""
-        told = self._disturbance
-        if told and told.already_true and self._request.already:
-            await self._request.already(replace(context, step=told.target.step))
-
-    def _make_workers(self, database_url: str) -> Workers:
-        once = self._folder / "crashed"
-        # Open: the drill's people have no keys, and its ledger is nobody else's.
-        settings = {
-            "database_url": database_url,
-            "task_queue": self._connection.settings.task_queue,
-            "decisions": "open",
-        }
-        if self._kill:
-            settings |= {"crash_at": self._kill.crash_at, "crash_once": str(once)}
-        if self._operation is Operation.FREEZE:
-            settings["crash_by"] = "SIGSTOP"
-        return Workers(self._variables, self._folder, settings, once)
 
     async def _wait_until_settled(
         self, people: People, workers: Workers, principals: Principals
@@ -264,23 +248,18 @@ class Case:
                 one.result()
             if observing in done:
                 self._played.question = ""
-                await self._note_end()
+                try:
+                    self._played.result = await run_result(self._connection, self.run_id)
+                except SurehandError as error:
+                    if self._operation is None or isinstance(error, PlanRefused):
+                        raise
+                    self._played.no_end = "ended without a result"
+                    self._played.violations.append(f"it ended without a result: {error}")
         finally:
             tasks = (observing, attending, watching)
             for one in tasks:
                 one.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _note_end(self) -> None:
-        try:
-            self._played.result = await run_result(self._connection, self.run_id)
-        except PlanRefused:
-            raise
-        except SurehandError as error:
-            if self._operation is None:
-                raise
-            self._played.no_end = "ended without a result"
-            self._played.violations.append(f"it ended without a result: {error}")
 
     async def _attend_run(self, people: People, workers: Workers, principals: Principals) -> None:
         """Interrupt the run, if that is what the case does, and deal with all that waits."""
@@ -300,16 +279,6 @@ class Case:
                         people.held_at = frozenset({InterruptKind.AFTER})
         view, question = await people.attend_until_stuck()
         self._played.result, self._played.question = view.result, question
-
-    def _note_recovery(self, workers: Workers) -> None:
-        played, kill = self._played, self._kill
-        if kill is None or self._operation:
-            return
-        played.reached = workers.killed
-        if workers.died_at is not None:
-            place = (kill.target.step, kill.target.undo)
-            recovered = self._observer.find_recovery(place, workers.died_at)
-            played.recovery_s = None if recovered is None else recovered - workers.died_at
 
     async def look_at_world(self) -> None:
         """Take down what the world shows now; no-op without a function that looks at it."""
@@ -352,7 +321,9 @@ class Case:
                     found, stories = tally_calls(evidence, ACTOR)
                     played.tally = add_counts(played.tally, found)
                     played.violations += stories
-                    if broken := await _audit_run(ledger, tenant, run_id):
+                    events, rows, head = await ledger.transact(tenant, chain_of, run_id)
+                    story = verify_story(events) or verify_entries(events, rows)
+                    if broken := verify_chain(events, [head]) or story:
                         audit = "broken"
                         played.violations.append(f"audit of {run_id}: {broken}")
                     await tree.read_run(ledger, tenant, run_id)
@@ -381,9 +352,3 @@ class Case:
             played.violations += tree.list_not_unwound(played.unwound)
         elif played.result is not None and not played.question:
             played.violations += tree.list_unreported(played.result)
-
-
-async def _audit_run(ledger: Ledger, tenant: str, run_id: str) -> Break | None:
-    """Return what is broken in the story that the ledger tells of a run."""
-    events, rows, head = await ledger.transact(tenant, chain_of, run_id)
-    return verify_chain(events, [head]) or verify_story(events) or verify_entries(events, rows)
