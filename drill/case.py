@@ -322,8 +322,8 @@ class Case:
                     played.tally = add_counts(played.tally, found)
                     played.violations += stories
                     events, rows, head = await ledger.transact(tenant, chain_of, run_id)
-                    story = verify_story(events) or verify_entries(events, rows)
-                    if broken := verify_chain(events, [head]) or story:
+                    broken = verify_chain(events, [head]) or verify_story(events)
+                    if broken := broken or verify_entries(events, rows):
                         audit = "broken"
                         played.violations.append(f"audit of {run_id}: {broken}")
                     await tree.read_run(ledger, tenant, run_id)
