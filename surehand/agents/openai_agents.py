@@ -369,7 +369,7 @@ class _RecordedModel(agents.Model):
             instructions=system_instructions,
             settings={n: v for n, v in model_settings.to_json_dict().items() if v is not None},
             tools=[self._describe_tool(tool) for tool in tools],
-            handoffs=[_describe_handoff(one) for one in handoffs],
+            handoffs=[OfferedHandoff.model_validate(one, from_attributes=True) for one in handoffs],
             output=_describe_output(output_schema),
             prompt=prompt,
         )
@@ -422,10 +422,6 @@ class _RecordedModel(agents.Model):
         return OfferedTool(kind=kind, fields=to_jsonable_python(given))
 
 
-def _describe_handoff(handoff: agents.Handoff[Any, Any]) -> OfferedHandoff:
-    return OfferedHandoff.model_validate(handoff, from_attributes=True)
-
-
 def _describe_output(schema: agents.AgentOutputSchemaBase | None) -> Wanted | None:
     if schema is None or schema.is_plain_text():
         return None
@@ -471,7 +467,10 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
         _SETTINGS.validate_python(setup.settings),
         [_tool_of(one) for one in setup.tools],
         None if setup.output is None else _Output(setup.output),
-        [_handoff_of(one) for one in setup.handoffs],
+        [
+            agents.Handoff(on_invoke_handoff=_refuse_call, **one.model_dump())
+            for one in setup.handoffs
+        ],
         agents.ModelTracing.DISABLED,
     )
     more = {"previous_response_id": None, "conversation_id": None, "prompt": prompt}
@@ -534,10 +533,6 @@ def _tool_of(offered: OfferedTool) -> agents.Tool:
         return agents.FunctionTool(on_invoke_tool=_refuse_call, **offered.fields)
     tool: agents.Tool = HOSTED[offered.kind](**offered.fields)
     return tool
-
-
-def _handoff_of(offered: OfferedHandoff) -> agents.Handoff[Any, Any]:
-    return agents.Handoff(on_invoke_handoff=_refuse_call, **offered.model_dump())
 
 
 async def _refuse_call(*_: Any) -> NoReturn:
