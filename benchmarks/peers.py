@@ -61,6 +61,7 @@ from tests.postgres_server import SUPERUSER
 
 #: Fastest first.
 _MODES: Final = ("exit", "async", "sync")
+_OURS: Final = {mode: f"Surehand `{mode}`" for mode in _MODES}
 _TEMPORAL: Final = "temporal"
 _PLAIN: Final = "plain Temporal"
 ROUNDS: Final = 5
@@ -210,10 +211,6 @@ async def _kill_in(
         await ended
 
 
-def ours_in(mode: str) -> str:
-    return f"Surehand `{mode}`"
-
-
 def _times(here: Sequence[Turn], there: Sequence[Turn], runs: int) -> float:
     """Return how many times as long as here a step takes there: the median of the rounds'."""
     both = zip(here, there, strict=True)
@@ -232,7 +229,7 @@ def _cost(system: str, store: str, runs: int, turns: dict[str, list[Turn]]) -> R
         "runs": runs,
         "ms_per_step": round(ms, 2),
         "steps_per_s": round(speed, 1),
-        **{mode: round(_times(own, turns[ours_in(mode)], runs), 3) for mode in _MODES},
+        **{mode: round(_times(own, turns[_OURS[mode]], runs), 3) for mode in _MODES},
     }
 
 
@@ -250,7 +247,7 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
         systems: dict[str, Play] = {name: peer.turn for name, peer in peers.items()}
         if _TEMPORAL in wanted:
             systems[_PLAIN] = lambda steps, runs: play_plain(place.server, steps, 0, runs)
-        systems |= {ours_in(mode): partial(_play_ours, place, mode) for mode in _MODES}
+        systems |= {_OURS[mode]: partial(_play_ours, place, mode) for mode in _MODES}
         for one in systems.values():
             await one(3, 1)
         for runs, steps in ((1, options.steps), (options.runs, CONCURRENT_STEPS)):
@@ -354,7 +351,7 @@ async def _kill_all(
             add(_PLAIN, call, await kill_plain(environment, place, keyed=keyed))
     for mode in _MODES:
         for call, tool in TOOLS.items():
-            add(ours_in(mode), call, await kill_ours(environment, place, tool, mode))
+            add(_OURS[mode], call, await kill_ours(environment, place, tool, mode))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -57,7 +57,12 @@ class Blobs:
         if self._folder is not None and not make and not self._folder.is_dir():
             raise StoreUnavailable(f"there is no folder {url!r} here")
         try:
-            self._store = _open_store(url, self._folder)
+            self._store: ObjectStore = (
+                LocalStore(prefix=self._folder, mkdir=True)
+                if self._folder is not None
+                # Temporal and the ledger are our retries: no outcome waits for a store's own.
+                else from_url(url, retry_config={"max_retries": 1})
+            )
         except (BaseError, OSError, ValueError) as error:
             raise StoreUnavailable(str(error)) from error
 
@@ -147,13 +152,6 @@ class Blobs:
             # The store makes the folders in between as they are needed.
             folders = (one for one in file.parents if one.is_relative_to(self._folder))
             await asyncio.to_thread(to_disk, file, *folders)
-
-
-def _open_store(url: str, folder: Path | None) -> ObjectStore:
-    if folder is not None:
-        return LocalStore(prefix=folder, mkdir=True)
-    # Temporal and the ledger are our retries; an outcome does not wait for a store's own.
-    return from_url(url, retry_config={"max_retries": 1})
 
 
 #: Between a file and the row that refers to it lie seconds, or as long as the database is away.

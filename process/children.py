@@ -25,7 +25,6 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import cache
 from itertools import count
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
@@ -66,6 +65,9 @@ def can_fork(environment: Mapping[str, str]) -> bool:
         and _read_before_us(environment) == _read_before_us(os.environ)
         and not any(Path(entry, "sitecustomize.py").exists() for entry in path)
     )
+
+
+_SERVERS: Final[dict[tuple[str, int], ForkServer]] = {}
 
 
 class Forked:
@@ -183,14 +185,12 @@ class ForkServer:
         self._listener.join()
 
 
-@cache
-def _server_of(module: str, turn: int) -> ForkServer:
-    return ForkServer(module)
-
-
 def fork_server(module: str) -> ForkServer:
     """Return one of this process's fork servers of a module; they take turns."""
-    return _server_of(module, next(_TURNS[module]) % _IN_TURNS)
+    place = (module, next(_TURNS[module]) % _IN_TURNS)
+    if place not in _SERVERS:
+        _SERVERS[place] = ForkServer(module)
+    return _SERVERS[place]
 
 
 def serve_forks(module: str) -> NoReturn:

@@ -254,7 +254,16 @@ class DevServer(Child):
         for left in reversed(range(START_TRIES)):
             chosen = _choose_port(port)
             chosen_ui = None if ui_port is None else _choose_port(ui_port, "--ui-port")
-            command = _server_command(cli, db_file, chosen, chosen_ui)
+            command = [str(cli), "server", "start-dev", "--ip", "127.0.0.1", "--port", str(chosen)]
+            command += ["--ui-port", str(chosen_ui)] if chosen_ui else ["--headless"]
+            command += ["--log-level", "warn"]
+            if db_file is not None:
+                command += ["--db-filename", str(db_file)]
+            for key in SEARCH_ATTRIBUTES:
+                kind = key.indexed_value_type.name.title()
+                command += ["--search-attribute", f"{key.name}={kind}"]
+            for setting, value in DYNAMIC_CONFIG.items():
+                command += ["--dynamic-config-value", f"{setting}={value}"]
             # One that nobody reads is gone once the server serves.
             with tempfile.NamedTemporaryFile() as unread:
                 server = cls(command, log_file or Path(unread.name), chosen, chosen_ui)
@@ -320,19 +329,6 @@ def _parse_port(text: str) -> int:
     if text != "0" and not (text.isdecimal() and int(text) in _PORTS):
         raise argparse.ArgumentTypeError(f"{text} is no port: 0 to {_PORTS[-1]}")
     return int(text)
-
-
-def _server_command(cli: Path, db_file: Path | None, port: int, ui_port: int | None) -> list[str]:
-    command = [str(cli), "server", "start-dev", "--ip", "127.0.0.1", "--port", str(port)]
-    command += ["--ui-port", str(ui_port)] if ui_port else ["--headless"]
-    command += ["--log-level", "warn"]
-    if db_file is not None:
-        command += ["--db-filename", str(db_file)]
-    for key in SEARCH_ATTRIBUTES:
-        command += ["--search-attribute", f"{key.name}={key.indexed_value_type.name.title()}"]
-    for setting, value in DYNAMIC_CONFIG.items():
-        command += ["--dynamic-config-value", f"{setting}={value}"]
-    return command
 
 
 def main(argv: Sequence[str] | None = None) -> int:

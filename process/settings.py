@@ -419,7 +419,10 @@ def client_settings(
     if problem is not None:
         raise WrongUse(f"tenant {chosen!r}: {problem} (`--tenant`, `tenant=` or SUREHAND_TENANT)")
     # An empty --as is no wish to act as somebody else: it is a variable that was never set.
-    named = environment.get("SUREHAND_USER") or _login_name() if user is None else user
+    try:
+        named = environment.get("SUREHAND_USER") or getpass.getuser() if user is None else user
+    except (OSError, KeyError) as error:  # a container's user without a passwd entry
+        raise WrongUse("nobody is named: say who you are, or set SUREHAND_USER") from error
     if not named.strip() or len(named) > LONGEST_NAME:
         raise WrongUse(f"user {named[:20]!r}: name yourself in 1 to {LONGEST_NAME} characters")
     return ClientSettings(
@@ -430,10 +433,3 @@ def client_settings(
         key=key or (Path(environment["SUREHAND_KEY"]) if environment.get("SUREHAND_KEY") else None),
         ui_url=(ui_url or environment.get("TEMPORAL_UI_URL") or DEFAULT_UI_URL).rstrip("/"),
     )
-
-
-def _login_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError) as error:  # a container's user without a passwd entry
-        raise WrongUse("nobody is named: say who you are, or set SUREHAND_USER") from error

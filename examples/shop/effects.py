@@ -10,18 +10,17 @@ from decimal import Decimal
 from sqlite3 import Connection, Row
 from typing import Any, Final
 
-from surehand.examples.shop.params import to_cents
-from surehand.examples.shop.store import (
-    Body,
-    CancelRefundBody,
-    CloseTicketBody,
-    MailBody,
-    RefundBody,
-    RestockBody,
-    Store,
-    UndoRestockBody,
-    new_id,
+from pydantic import BaseModel
+
+from surehand.examples.shop.params import (
+    CloseTicketParams,
+    MailParams,
+    RefundParams,
+    RestockParams,
+    UndoRestockParams,
+    to_cents,
 )
+from surehand.examples.shop.store import CancelRefundBody, Store, new_id
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,14 @@ class Write:
     """Also the path at which its effects are asked for by key: ``GET /{name}?key=``."""
     path: str
     """What is posted to."""
-    body: type[Body]
+    body: type[BaseModel]
     apply: Callable[[Connection, Any, bool], Applied | Refused]
     """``(connection, body, half)``: ``half`` leaves the work half done."""
     undoes: tuple[str, str] | None = None
     """Which endpoint's effect it takes back, and the field that both receipts name it by."""
 
 
-def _refund(connection: Connection, body: RefundBody, half: bool) -> Applied | Refused:
+def _refund(connection: Connection, body: RefundParams, half: bool) -> Applied | Refused:
     order = _one(connection, "SELECT status FROM orders WHERE order_id = ?", body.order_id)
     if order is None:
         return Refused(404, "order_not_found", f"there is no order {body.order_id}")
@@ -84,11 +83,11 @@ def _cancel_refund(connection: Connection, body: CancelRefundBody, half: bool) -
     return Applied(receipt, refund["order_id"])
 
 
-def _send_mail(connection: Connection, body: MailBody, half: bool) -> Applied | Refused:
+def _send_mail(connection: Connection, body: MailParams, half: bool) -> Applied | Refused:
     return Applied({"mail_id": new_id("mail"), "to": body.to}, body.order_id)
 
 
-def _restock(connection: Connection, body: RestockBody, half: bool) -> Applied | Refused:
+def _restock(connection: Connection, body: RestockParams, half: bool) -> Applied | Refused:
     if _one(connection, "SELECT 1 FROM orders WHERE order_id = ?", body.order_id) is None:
         return Refused(404, "order_not_found", f"there is no order {body.order_id}")
     lines = _lines([line.model_dump() for line in body.lines], half)
@@ -96,7 +95,7 @@ def _restock(connection: Connection, body: RestockBody, half: bool) -> Applied |
     return Applied(receipt, body.order_id)
 
 
-def _undo_restock(connection: Connection, body: UndoRestockBody, half: bool) -> Applied | Refused:
+def _undo_restock(connection: Connection, body: UndoRestockParams, half: bool) -> Applied | Refused:
     restock = _find_receipt(connection, "restock_id", body.restock_id)
     if restock is None:
         return Refused(404, "restock_not_found", f"there is no restock {body.restock_id}")
@@ -105,7 +104,7 @@ def _undo_restock(connection: Connection, body: UndoRestockBody, half: bool) -> 
     return Applied(receipt, restock["order_id"])
 
 
-def _close_ticket(connection: Connection, body: CloseTicketBody, half: bool) -> Applied | Refused:
+def _close_ticket(connection: Connection, body: CloseTicketParams, half: bool) -> Applied | Refused:
     ticket = _one(connection, "SELECT status FROM tickets WHERE ticket_id = ?", body.ticket_id)
     if ticket is None:
         return Refused(404, "ticket_not_found", f"there is no ticket {body.ticket_id}")
@@ -120,7 +119,7 @@ def _close_ticket(connection: Connection, body: CloseTicketBody, half: bool) -> 
 
 
 WRITES: Final = (
-    Write("refunds", "/refunds", RefundBody, _refund),
+    Write("refunds", "/refunds", RefundParams, _refund),
     Write(
         "refund_cancellations",
         "/refunds/{refund_id}/cancel",
@@ -128,16 +127,16 @@ WRITES: Final = (
         _cancel_refund,
         undoes=("refunds", "refund_id"),
     ),
-    Write("mails", "/mails", MailBody, _send_mail),
-    Write("restocks", "/restocks", RestockBody, _restock),
+    Write("mails", "/mails", MailParams, _send_mail),
+    Write("restocks", "/restocks", RestockParams, _restock),
     Write(
         "restock_undos",
         "/restocks/{restock_id}/undo",
-        UndoRestockBody,
+        UndoRestockParams,
         _undo_restock,
         undoes=("restocks", "restock_id"),
     ),
-    Write("ticket_closures", "/tickets/{ticket_id}/close", CloseTicketBody, _close_ticket),
+    Write("ticket_closures", "/tickets/{ticket_id}/close", CloseTicketParams, _close_ticket),
 )
 
 
@@ -176,7 +175,7 @@ def refusal(refused: Refused) -> Answer:
 
 
 def apply(
-    store: Store, write: Write, body: Body, *, key: str | None, honour_key: bool, half: bool
+    store: Store, write: Write, body: BaseModel, *, key: str | None, honour_key: bool, half: bool
 ) -> Answer:
     """Apply a request in one transaction, unless its key is honoured and was seen before."""
     text = body.model_dump_json()

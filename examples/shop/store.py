@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -43,48 +43,10 @@ class NewOrder(Body):
     lines: tuple[Line, ...] | None = None
 
 
-class RefundBody(Body):
-    """Pays money back to the customer of an order."""
-
-    order_id: str
-    amount: Annotated[Money, Field(gt=0)]
-    currency: str
-    reason: str = ""
-
-
 class CancelRefundBody(Body):
     """Takes a refund back."""
 
     refund_id: str
-
-
-class MailBody(Body):
-    """Sends a mail about an order."""
-
-    order_id: str
-    kind: str
-    to: str
-    subject: str
-    body: str
-
-
-class RestockBody(Body):
-    """Puts the articles of a returned order back on the shelf."""
-
-    order_id: str
-    lines: tuple[Line, ...] = Field(min_length=1)
-
-
-class UndoRestockBody(Body):
-    """Takes the articles of a restock off the shelf again."""
-
-    restock_id: str
-
-
-class CloseTicketBody(Body):
-    """Closes a customer's ticket."""
-
-    ticket_id: str
 
 
 #: All else that the shop has is what its effects come to.
