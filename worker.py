@@ -57,7 +57,7 @@ from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers
 from surehand.activities.outbox import Outbox
 from surehand.activities.run_keys import LedgerKeys
 from surehand.activities.runs import RunActivities
-from surehand.activities.tools.toolbox import Toolbox, ToolboxError, load_toolbox
+from surehand.activities.tools.toolbox import ToolboxError, load_toolbox
 from surehand.activities.tools.workflow_modules import (
     WorkflowModulesError,
     load_workflows,
@@ -187,15 +187,6 @@ def traces_of(settings: Settings, receiver: Receiver) -> Traces | None:
         )
         return None
     return open_traces(os.environ, settings.build_id)
-
-
-def by_passkey(toolbox: Toolbox) -> list[str]:
-    policies = {name: tool.approval for name in toolbox.names() if (tool := toolbox.get(name))}
-    return [
-        name
-        for name, policy in policies.items()
-        if policy is not None and any(Assurance(proof).by_passkey for proof in policy.proofs)
-    ]
 
 
 def make_worker(
@@ -338,7 +329,13 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                 meaning="decisions are not signed: whoever can reach the Temporal server can"
                 " approve in any name; every approval is marked unverified",
             )
-        undecidable = by_passkey(toolbox)
+        undecidable = [
+            name
+            for name in toolbox.names()
+            if (tool := toolbox.get(name)) is not None
+            and tool.approval is not None
+            and any(Assurance(proof).by_passkey for proof in tool.approval.proofs)
+        ]
         if undecidable and not settings.passkey_origins:
             log.warning(
                 "worker.no_passkeys",

@@ -46,7 +46,7 @@ from surehand.process.children import Child
 from surehand.process.exits import SurehandError, leave
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome
 from surehand.workflows.contracts.base import RunState
-from surehand.workflows.contracts.runs import RunView, StartRun
+from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.identity import run_id_for
 from surehand.workflows.plan.plan import Plan
@@ -234,13 +234,15 @@ class Pair:
                     died_at = time.monotonic()
                     if one.returncode != -signal.SIGKILL:
                         raise SurehandError(f"{self.kill.label}: {one.last_line()}")
-                    self._gone(one)
+                    self._workers.remove(one)
                     return died_at
             await asyncio.sleep(_DEATH_PAUSE)
 
     async def _killed_while_waiting(self, run_id: str) -> float:
         """Kill the worker that keeps the waiting run, decide at once; return when it was dead."""
-        [request] = (await self._waiting(run_id)).pending
+        while not (view := await self._connection.view(run_id)).pending:
+            await asyncio.sleep(_VIEW_PAUSE)
+        [request] = view.pending
         keeper = await self._keeper(run_id)
         keeper.kill()
         died_at = time.monotonic()
@@ -251,7 +253,7 @@ class Pair:
             approver="benchmark",
         )
         await self._connection.handle(run_id).signal(Verb.DECIDE, decision)
-        self._gone(keeper)
+        self._workers.remove(keeper)
         return died_at
 
     async def _killed_at_any_moment(self, run_id: str) -> float:
@@ -262,13 +264,8 @@ class Pair:
         [caller] = [one for one in self._workers if one.pid == self._arrived(run_id)[-1]["pid"]]
         caller.kill()
         died_at = time.monotonic()
-        self._gone(caller)
+        self._workers.remove(caller)
         return died_at
-
-    async def _waiting(self, run_id: str) -> RunView:
-        while not (view := await self._connection.view(run_id)).pending:
-            await asyncio.sleep(_VIEW_PAUSE)
-        return view
 
     async def _keeper(self, run_id: str) -> Child:
         """Return the worker with the run in its memory: the one that last moved it."""
@@ -278,9 +275,6 @@ class Pair:
                 identity = event.workflow_task_completed_event_attributes.identity
         [keeper] = [one for one in self._workers if identity.startswith(f"{one.pid}@")]
         return keeper
-
-    def _gone(self, one: Child) -> None:
-        self._workers.remove(one)
 
     def _arrived(self, run_id: str) -> list[dict[str, Any]]:
         return [call for call in calls(self._world) if call["run"] == run_id]
