@@ -23,7 +23,7 @@ from surehand.activities.ledger.people.principals import (
     all_principals,
     changes,
 )
-from surehand.activities.ledger.people.public_keys import BadKey, PublicKey, registered
+from surehand.activities.ledger.people.signatures import BadKey, PublicKey, registered
 from surehand.cli import options
 from surehand.cli.ledger_door import administration, ledger_of, read_settings
 from surehand.cli.printer import Reply, shown_time, table_or

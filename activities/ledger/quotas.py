@@ -76,7 +76,7 @@ class OverQuota:
         quota = wait.quota.value
         until = None if wait.until is None else wait.until.isoformat()
         told = tx.all(
-            rows_of(events, events.c.body, run_id=run_id, step_id=step_id, type="quota.exceeded")
+            rows_of(events, "body", run_id=run_id, step_id=step_id, type="quota.exceeded")
         )
         earlier = [(e["body"]["quota"], e["body"]["over"], e["body"].get("until")) for e in told]
         if (quota, over, until) in earlier:
@@ -206,7 +206,7 @@ def admit_run(tx: Transaction, run_id: str) -> QuotaWait | None:
     limits = read_limits(tx)
     if limits.open_runs is not None:
         take_turn(tx, Quota.OPEN_RUNS)
-    row = tx.one(rows_of(runs, runs.c.opened_ms, runs.c.admitted_ms, run_id=run_id))
+    row = tx.one(rows_of(runs, "opened_ms", "admitted_ms", run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     if row["admitted_ms"] is not None:
@@ -222,7 +222,7 @@ def admit_run(tx: Transaction, run_id: str) -> QuotaWait | None:
 
 def find_queue_wait(tx: Transaction, run_id: str) -> QuotaWait | None:
     """Return what a run waits for; ``None``: it is admitted."""
-    row = tx.one(rows_of(runs, runs.c.opened_ms, runs.c.admitted_ms, run_id=run_id))
+    row = tx.one(rows_of(runs, "opened_ms", "admitted_ms", run_id=run_id))
     if row is None or row["admitted_ms"] is not None:
         return None
     limit = read_limits(tx).open_runs or 0
@@ -262,9 +262,7 @@ _DAY: Final[BindParameter[int]] = bindparam("of_day")
 
 
 def _select_used(kind: Kind, window: BindParameter[int]) -> ScalarSelect[int]:
-    return rows_of(
-        quota_usage, quota_usage.c.used, kind=kind, window_start_ms=window
-    ).scalar_subquery()
+    return rows_of(quota_usage, "used", kind=kind, window_start_ms=window).scalar_subquery()
 
 
 _STANDS: Final = PreparedStatement(

@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from playwright.async_api import Browser, Page, Route, expect
 
-from surehand.activities.ledger.people.public_keys import public_key
-from surehand.activities.ledger.people.signatures import matches, verify
+from surehand.activities.ledger.people.signatures import matches, public_key, verify
 from surehand.cli.approvals_server import pages
 from surehand.cli.approvals_server.pages import POLICY
 from surehand.client.messages import SeenRequest, decided

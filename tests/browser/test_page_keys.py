@@ -12,8 +12,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from playwright.async_api import Browser, CDPSession
 
 from surehand.activities.ledger.people.passkeys import authentic, is_gesture, read
-from surehand.activities.ledger.people.public_keys import PublicKey, kid_of, public_key, registered
-from surehand.activities.ledger.people.signatures import BadSignature, verify
+from surehand.activities.ledger.people.signatures import (
+    BadSignature,
+    PublicKey,
+    kid_of,
+    public_key,
+    registered,
+    verify,
+)
 from surehand.client.messages import sign
 from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims, SteeringClaims
 from tests.browser.static_files import ELSEWHERE, Modules, StaticFiles

@@ -24,7 +24,7 @@ from surehand.activities.ledger.core.tables import (
     principals,
     quotas,
 )
-from surehand.activities.ledger.people.public_keys import kid_of, public_key
+from surehand.activities.ledger.people.signatures import kid_of, public_key
 from surehand.cli.principals import PrincipalChanged, PrincipalHistory, PrincipalList
 from surehand.cli.tenants import QuotaShown
 from surehand.client.messages import new_key

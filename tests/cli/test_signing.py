@@ -20,8 +20,14 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from surehand.activities.ledger.people.public_keys import kid_of, public_key
-from surehand.activities.ledger.people.signatures import BadSignature, header_kid, matches, verify
+from surehand.activities.ledger.people.signatures import (
+    BadSignature,
+    header_kid,
+    kid_of,
+    matches,
+    public_key,
+    verify,
+)
 from surehand.client.messages import claims_for, new_key, read_key, sign
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome

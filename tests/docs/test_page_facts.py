@@ -11,7 +11,7 @@ from docs.pictures import FOLDER, LARGEST, LARGEST_TOGETHER, NAMES, PAGE, file_o
 from surehand.activities.ledger.core.sealed import Sealed, SealedText
 from surehand.activities.ledger.core.tables import metadata
 from surehand.activities.ledger.people.passkeys import challenge_of, read
-from surehand.activities.ledger.people.public_keys import kid_of
+from surehand.activities.ledger.people.signatures import kid_of
 from surehand.cli.approvals_server import pages
 from surehand.workflows.contracts.approvals import MOST_DECISIONS, PASSKEY_LIST, PASSKEY_TYP
 from tests.docs.pages import DOCS, ROOT

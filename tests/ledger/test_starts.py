@@ -16,7 +16,7 @@ from surehand.activities.ledger.core.tables import effects, runs
 from surehand.activities.ledger.history.audit import first_unproven
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.public_keys import decoded
+from surehand.activities.ledger.people.signatures import decoded
 from surehand.activities.ledger.people.starts import StartRefused, marked_starter
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Forbidden
 from surehand.client.messages import claims_for, sign, signed_start

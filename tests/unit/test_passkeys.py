@@ -30,8 +30,13 @@ from surehand.activities.ledger.people.passkeys import (
     is_gesture,
     read,
 )
-from surehand.activities.ledger.people.public_keys import PublicKey, decoded, registered
-from surehand.activities.ledger.people.signatures import BadSignature, header_kid
+from surehand.activities.ledger.people.signatures import (
+    BadSignature,
+    PublicKey,
+    decoded,
+    header_kid,
+    registered,
+)
 from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims
 from tests.passkeys import (
     AT,

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from surehand.activities.ledger.approvals.votes import Vote, helps, may_edit, missing, refusal
-from surehand.activities.ledger.people.public_keys import BadKey, Passkey, registered
+from surehand.activities.ledger.people.signatures import BadKey, Passkey, registered
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.plan.policy import (
     ASKED_PROOFS,

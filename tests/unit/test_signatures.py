@@ -27,12 +27,15 @@ from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey
 
-from surehand.activities.ledger.people.public_keys import BadKey, checked, kid_of, public_key
 from surehand.activities.ledger.people.signatures import (
     LONGEST_TOKEN,
+    BadKey,
     BadSignature,
+    checked,
     header_kid,
+    kid_of,
     matches,
+    public_key,
     verify,
 )
 from surehand.process.ciphers import signature_registry

@@ -138,7 +138,7 @@ def unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> s
         *(standing.signature, standing.granter, standing.kid, standing.nonce, standing.granted_ms)
     )
     try:
-        claims = still_signed(tx, kept, StandingClaims, in_force=in_force)
+        _, claims = still_signed(tx, kept, StandingClaims, in_force=in_force)
     except BadSignature as error:
         return str(error)
     return None if claims.scope == standing.scope else "its signature is for something else"

@@ -392,24 +392,27 @@ def require_fit(engine: Engine, *, fsync_off: bool = False) -> None:
     """
     if engine.dialect.name == "sqlite":
         return
-    where = without_passwords(engine.url)
     try:
-        with engine.connect() as one, engine.connect() as other:
-            wrong = _wrong(one, other, fsync_off=fsync_off)
-    except (DBAPIError, OSError) as error:
-        raise LedgerUnavailable(
-            f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL):"
-            f" {first_line(error)}"
-        ) from error
+        with explain_unreachable(engine.url), engine.connect() as one, engine.connect() as other:
+            wrong = _find_unfit(one, other, fsync_off=fsync_off)
     except AssertionError as error:
         # The driver has not found PostgreSQL's version in what the server says of itself.
-        raise LedgerUnfit(_unfit(where, f"it says: {error}")) from error
+        wrong = f"it says: {error}"
     if wrong is not None:
-        raise LedgerUnfit(_unfit(where, wrong))
+        where = without_passwords(engine.url)
+        raise LedgerUnfit(f"the ledger cannot lie at {where} (SUREHAND_DATABASE_URL): {wrong}")
 
 
-def _unfit(where: str, wrong: str) -> str:
-    return f"the ledger cannot lie at {where} (SUREHAND_DATABASE_URL): {wrong}"
+@contextmanager
+def explain_unreachable(url: URL) -> Iterator[None]:
+    """Say of a database that cannot be reached where it should be."""
+    try:
+        yield
+    except (DBAPIError, OSError, sqlite3.Error) as error:
+        raise LedgerUnavailable(
+            f"the ledger database cannot be reached at {without_passwords(url)}"
+            f" (SUREHAND_DATABASE_URL): {first_line(error)}"
+        ) from error
 
 
 #: Standbys that no commit waits for. A potential one takes the place of a synchronous one that has
@@ -430,13 +433,8 @@ def find_asynchronous_standbys(engine: Engine) -> str | None:
     """
     if engine.dialect.name == "sqlite":
         return None
-    try:
-        with engine.connect() as connection:
-            found = list(connection.execute(_ASYNCHRONOUS).scalars())
-    except (DBAPIError, OSError) as error:
-        raise LedgerUnavailable(
-            f"{without_passwords(engine.url)} (SUREHAND_DATABASE_URL): {first_line(error)}"
-        ) from error
+    with explain_unreachable(engine.url), engine.connect() as connection:
+        found = list(connection.execute(_ASYNCHRONOUS).scalars())
     if not found:
         return None
     names = ", ".join(sorted({*found} - {""}))
@@ -448,7 +446,7 @@ def find_asynchronous_standbys(engine: Engine) -> str | None:
     )
 
 
-def _wrong(one: Connection, other: Connection, *, fsync_off: bool) -> str | None:
+def _find_unfit(one: Connection, other: Connection, *, fsync_off: bool) -> str | None:
     version = str((one.execute(text("SELECT version()"))).scalar_one())
     lowered = version.lower()
     if not lowered.startswith("postgresql") or any(name in lowered for name in _OTHERS):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,15 +10,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Engine, create_engine, make_url, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from surehand.activities.ledger.core.engine import (
     SCHEMA,
-    LedgerUnavailable,
     as_url,
-    first_line,
+    explain_unreachable,
     require_fit,
     without_passwords,
 )
@@ -54,11 +51,8 @@ def newest_revision() -> str:
 
 def current_revision(engine: Engine) -> str | None:
     """Return the migration that a database is at; ``None`` for an empty one."""
-    try:
-        with engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
-    except (DBAPIError, OSError) as error:
-        raise _unreachable(engine.url, error) from error
+    with explain_unreachable(engine.url), engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
 
 
 def shown(database_url: str) -> str:
@@ -67,14 +61,6 @@ def shown(database_url: str) -> str:
     if url.drivername.startswith("sqlite") and url.database:
         return f"sqlite file {Path(url.database).absolute()}"
     return f"ledger database {without_passwords(url)}"
-
-
-def _unreachable(url: URL, error: Exception) -> LedgerUnavailable:
-    where = without_passwords(url)
-    return LedgerUnavailable(
-        f"the ledger database cannot be reached at {where} (SUREHAND_DATABASE_URL):"
-        f" {first_line(error)}"
-    )
 
 
 def require_head(engine: Engine) -> None:
@@ -106,11 +92,9 @@ def migrate(database_url: str) -> tuple[str | None, str]:
     """
     url = make_url(database_url)
     if url.drivername.startswith("sqlite") and url.database:
-        try:
+        with explain_unreachable(url):
             _make_own_folder(Path(url.database).parent)
             sqlite3.connect(url.database).close()
-        except (OSError, sqlite3.Error) as error:
-            raise _unreachable(url, error) from error
     engine = create_engine(as_url(database_url), poolclass=NullPool)
     try:
         require_fit(engine, fsync_off=True)
@@ -158,24 +142,17 @@ def weak_guards(engine: Engine) -> list[str]:
     """Return, a line each, what lets other tables pass for the ledger's; nothing does on SQLite."""
     if engine.dialect.name == "sqlite":
         return []
-    try:
-        with engine.connect() as connection:
-            found = connection.execute(_LOOK).mappings().one()
-    except (DBAPIError, OSError) as error:
-        raise LedgerUnavailable(
-            f"{without_passwords(engine.url)} (SUREHAND_DATABASE_URL): {first_line(error)}"
-        ) from error
-    return list(_told(found["role"], found["temporary"], found["lasting"], found["unguarded"]))
-
-
-def _told(role: str, temporary: bool, lasting: bool, unguarded: list[str]) -> Iterator[str]:
-    grants = "run deploy/postgres/grants.sql as the ledger's owner"
-    if temporary:
-        yield f"role {role} may make temporary tables, which can hide the ledger's: {grants}"
-    if lasting:
-        yield f"role {role} may make tables and functions beside the ledger's: {grants}"
-    if unguarded:
-        yield (
-            f"functions of the ledger without a search_path: {', '.join(unguarded)}: say ALTER"
-            f" FUNCTION ... SET search_path = {SCHEMA}, pg_temp as its owner"
+    with explain_unreachable(engine.url), engine.connect() as connection:
+        found = connection.execute(_LOOK).mappings().one()
+    role, grants = found["role"], "run deploy/postgres/grants.sql as the ledger's owner"
+    weak = list[str]()
+    if found["temporary"]:
+        weak.append(f"role {role} may make temporary tables, which can hide the ledger's: {grants}")
+    if found["lasting"]:
+        weak.append(f"role {role} may make tables and functions beside the ledger's: {grants}")
+    if found["unguarded"]:
+        weak.append(
+            f"functions of the ledger without a search_path: {', '.join(found['unguarded'])}: say"
+            f" ALTER FUNCTION ... SET search_path = {SCHEMA}, pg_temp as its owner"
         )
+    return weak

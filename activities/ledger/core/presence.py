@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import psycopg
@@ -51,46 +51,6 @@ class Pooled(Exception):
     """A pooler stands before the server: no session is a worker's own."""
 
 
-class Presence(Protocol):
-    """The workers of one ledger and one Temporal namespace, as one of them sees the others.
-
-    Methods block, and are called from threads: ``enter``, ``write`` and ``leave`` one at a time,
-    and the others one at a time.
-    """
-
-    certain: bool
-    """Whether a free lock proves that its worker is dead."""
-
-    def enter(self, runs: Collection[str]) -> int | None:
-        """Hold the own lock, and note what is in hand.
-
-        It returns what becomes readable when the lock is lost; ``None``: it cannot be. It raises
-        ``LedgerUnavailable``, or ``Pooled`` where it can never be had.
-        """
-
-    def write(self, added: Collection[str], dropped: Collection[str]) -> None:
-        """Note what has changed of what is in hand; nothing: see whether the lock is still held.
-
-        It raises ``LedgerUnavailable`` if the lock may be lost.
-        """
-
-    def leave(self) -> None:
-        """Forget what is in hand, and free the own lock."""
-
-    def others(self) -> list[str]:
-        """Return the other workers that have something in hand."""
-
-    def wait_free(self, worker: str, limit: timedelta) -> bool:
-        """Wait for a worker's lock to be free, and return whether it was in time."""
-
-    @contextmanager
-    def taken(self, worker: str) -> Iterator[list[str] | None]:
-        """Hold a worker's lock if it is free: its runs, which are forgotten after the block.
-
-        ``None``: its lock is not free.
-        """
-
-
 def presence_of(engine: Engine, namespace: str, worker: str) -> Presence | None:
     """Return the presence of a worker at its ledger; ``None``: the ledger is no file.
 
@@ -105,7 +65,14 @@ def presence_of(engine: Engine, namespace: str, worker: str) -> Presence | None:
 
 
 class _OnPostgres:
-    certain = False
+    """The workers of one ledger and one Temporal namespace, as one of them sees the others.
+
+    Methods block, and are called from threads: ``enter``, ``write`` and ``leave`` one at a time,
+    and the others one at a time.
+    """
+
+    certain: Final = False
+    """Whether a free lock proves that its worker is dead."""
 
     def __init__(self, engine: Engine, namespace: str, worker: str) -> None:
         # Its connections are none of those that transactions wait for.
@@ -115,6 +82,11 @@ class _OnPostgres:
         self._watching: psycopg.Connection[Any] | None = None
 
     def enter(self, runs: Collection[str]) -> int | None:
+        """Hold the own lock, and note what is in hand.
+
+        It returns what becomes readable when the lock is lost; ``None``: it cannot be. It raises
+        ``LedgerUnavailable``, or ``Pooled`` where it can never be had.
+        """
         with _unavailable():
             if self._own is not None:
                 self._own.close()
@@ -124,6 +96,7 @@ class _OnPostgres:
             return self._own.fileno()
 
     def write(self, added: Collection[str], dropped: Collection[str]) -> None:
+        """Note what has changed of what is in hand; nothing: see whether the lock is still held."""
         with _unavailable():
             assert self._own is not None
             if added:
@@ -141,12 +114,14 @@ class _OnPostgres:
                 self._own.execute("SELECT")
 
     def leave(self) -> None:
+        """Forget what is in hand, and free the own lock."""
         with suppress(LedgerUnavailable), _unavailable():
             if self._own is not None and not self._own.closed:
                 self._forget(self._own, self._worker)
                 self._own.close()
 
     def others(self) -> list[str]:
+        """Return the other workers that have something in hand."""
         with _unavailable():
             if self._watching is None or self._watching.closed:
                 self._watching = self._connected()
@@ -157,6 +132,7 @@ class _OnPostgres:
             return [worker for (worker,) in rows]
 
     def wait_free(self, worker: str, limit: timedelta) -> bool:
+        """Wait for a worker's lock to be free, and return whether it was in time."""
         with _unavailable():
             watching = self._watched()
             milliseconds = str(limit // timedelta(milliseconds=1))
@@ -170,6 +146,10 @@ class _OnPostgres:
 
     @contextmanager
     def taken(self, worker: str) -> Iterator[list[str] | None]:
+        """Hold a worker's lock if it is free: its runs, which are forgotten after the block.
+
+        ``None``: its lock is not free.
+        """
         with _unavailable():
             tried = self._watched().execute(f"SELECT pg_try_advisory_lock({_KEY})", (worker,))
             free = bool((tried.fetchone() or (False,))[0])
@@ -222,7 +202,9 @@ def _unavailable() -> Iterator[None]:
 
 
 class _InFolder:
-    certain = True
+    """The same beside a SQLite file."""
+
+    certain: Final = True
 
     def __init__(self, folder: Path, namespace: str, worker: str) -> None:
         self._folder = folder
@@ -311,6 +293,9 @@ class _InFolder:
             yield file if os.fstat(file).st_nlink else None
         finally:
             os.close(file)
+
+
+Presence = _OnPostgres | _InFolder
 
 
 def _in_hand(lines: Iterable[str], before: Iterable[str] = ()) -> dict[str, None]:

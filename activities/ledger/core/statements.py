@@ -187,9 +187,10 @@ OF_TENANT: Final[BindParameter[str]] = bindparam("of_tenant", type_=String(80))
 def rows_of(table: FromClause, /, *columns: Any, **equal: Any) -> Select[Any]:
     """Return the SELECT of the tenant's rows.
 
-    Without ``columns`` it has all; ``None`` in ``equal`` is NULL.
+    Without ``columns`` it has all; those of the table may be named. ``None`` in ``equal`` is NULL.
     """
-    return cast("Select[Any]", _Rows(table, columns, equal))
+    chosen = tuple(table.c[one] if isinstance(one, str) else one for one in columns)
+    return cast("Select[Any]", _Rows(table, chosen, equal))
 
 
 def update_rows(table: Table, /, **equal: Any) -> Update:

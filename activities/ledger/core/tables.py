@@ -67,6 +67,11 @@ def _table_of_runs(name: str, *items: SchemaItem) -> Table:
     return _table(name, run_id, *items, _run_reference())
 
 
+def _of_run() -> tuple[SchemaItem, ...]:
+    """Return a column that names the run of a row, which is not in its key."""
+    return Column("run_id", String(255), nullable=False), _run_reference()
+
+
 def _run_reference() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(["tenant_id", "run_id"], ["runs.tenant_id", "runs.run_id"])
 
@@ -76,6 +81,10 @@ def _index(name: str, *columns: str, unique: bool = False, where: str | None = N
     only = None if where is None else text(where)
     columns = ("tenant_id", *columns)
     return Index(name, *columns, unique=unique, sqlite_where=only, postgresql_where=only)
+
+
+def _check(name: str, condition: str) -> CheckConstraint:
+    return CheckConstraint(condition, name=name)
 
 
 def _one_of(column: str, values: tuple[str, ...]) -> str:
@@ -101,22 +110,21 @@ checkpoints = _table_of_runs(
     # When its time was over, or it made room for a newer one; and the end of its grace.
     Column("hidden_ms", BigInteger),
     Column("delete_after_ms", BigInteger),
-    CheckConstraint("number >= 1 AND seq >= 0", name="counts"),
-    CheckConstraint("expires_ms > saved_ms", name="lives"),
-    CheckConstraint("(hidden_ms IS NULL) = (delete_after_ms IS NULL)", name="hidden_for_a_grace"),
-    CheckConstraint("delete_after_ms >= hidden_ms", name="grace"),
-    CheckConstraint("document IS NOT NULL OR hidden_ms IS NOT NULL", name="erased_is_hidden"),
+    _check("counts", "number >= 1 AND seq >= 0"),
+    _check("lives", "expires_ms > saved_ms"),
+    _check("hidden_for_a_grace", "(hidden_ms IS NULL) = (delete_after_ms IS NULL)"),
+    _check("grace", "delete_after_ms >= hidden_ms"),
+    _check("erased_is_hidden", "document IS NOT NULL OR hidden_ms IS NOT NULL"),
     # A name is free again once its checkpoint is hidden.
     _index("uq_checkpoints_name", "run_id", "name", unique=True, where=_SHOWN),
     _index("ix_checkpoints_expires", "expires_ms", where=_SHOWN),
 )
 
-
 notifications = _table(
     "notifications",
     # Made of what makes the row unique: the receiver drops a second delivery by it.
     Column("notification_id", String(80), primary_key=True),
-    Column("run_id", String(255), nullable=False),
+    *_of_run(),
     Column("step_id", String(80)),
     Column("kind", String(32), nullable=False),
     # The approval, the intervention, the entry, the step or the run that it is about.
@@ -133,17 +141,15 @@ notifications = _table(
     Column("error", Text),
     Column("written_ms", BigInteger, nullable=False),
     Column("sent_ms", BigInteger),
-    CheckConstraint(_one_of("state", ("pending", "sent", "failed", "void")), name="state"),
-    CheckConstraint("(state = 'sent') = (sent_ms IS NOT NULL)", name="sent_at_a_time"),
-    CheckConstraint("number >= 0 AND attempts >= 0", name="counts"),
+    _check("state", _one_of("state", ("pending", "sent", "failed", "void"))),
+    _check("sent_at_a_time", "(state = 'sent') = (sent_ms IS NOT NULL)"),
+    _check("counts", "number >= 0 AND attempts >= 0"),
     # An activity that is tried again tells nobody twice.
     UniqueConstraint("tenant_id", "kind", "subject", "number", "channel"),
     _index("ix_notifications_due", "channel", "due_ms", where="state = 'pending'"),
     _index("ix_notifications_written", "written_ms"),
     _index("ix_notifications_run", "run_id"),
-    _run_reference(),
 )
-
 
 ENTRY_STATES: Final = (
     "claimed",
@@ -191,14 +197,14 @@ runs = _table(
     Column("closed_ms", BigInteger),
     # The attempt of its newest batch that began last: no other claims or reads in a batch.
     Column("batch", String(400)),
-    CheckConstraint(
+    _check(
+        "closed_when_ended",
         "(closed_ms IS NOT NULL) = (state IN ('completed', 'failed', 'cancelled'))",
-        name="closed_when_ended",
     ),
-    CheckConstraint(
+    _check(
+        "start_signed_whole",
         "(start_signature IS NULL) = (start_kid IS NULL)"
         " AND (start_nonce IS NULL OR start_kid IS NOT NULL)",
-        name="start_signed_whole",
     ),
     # G3: a signature starts one run.
     _index(
@@ -208,9 +214,7 @@ runs = _table(
         unique=True,
         where="start_nonce IS NOT NULL",
     ),
-    CheckConstraint(
-        "(parent_run_id IS NULL) = (parent_step_id IS NULL)", name="parent_run_and_step"
-    ),
+    _check("parent_run_and_step", "(parent_run_id IS NULL) = (parent_step_id IS NULL)"),
     # Which count against a quota, and which wait for it.
     _index("ix_runs_open", "opened_ms", where=_OPEN_ROOT),
     _index("ix_runs_parent", "parent_run_id", "parent_step_id", where="parent_run_id IS NOT NULL"),
@@ -231,8 +235,8 @@ run_keys = _table(
     Column("created_ms", BigInteger, nullable=False),
     Column("erased_ms", BigInteger),
     Column("erased_by", String(200)),
-    CheckConstraint("(wrapped IS NULL) = (erased_ms IS NOT NULL)", name="erased_at_a_time"),
-    CheckConstraint("(erased_ms IS NULL) = (erased_by IS NULL)", name="erased_by_somebody"),
+    _check("erased_at_a_time", "(wrapped IS NULL) = (erased_ms IS NOT NULL)"),
+    _check("erased_by_somebody", "(erased_ms IS NULL) = (erased_by IS NULL)"),
 )
 
 plans = _table_of_runs(
@@ -256,10 +260,8 @@ steps = _table_of_runs(
     Column("started_ms", BigInteger),
     Column("ended_ms", BigInteger),
     Column("holder", String(400)),
-    CheckConstraint(
-        _one_of("state", ("pending", "running", "succeeded", "failed", "skipped")), name="state"
-    ),
-    CheckConstraint("attempt >= 0", name="attempt"),
+    _check("state", _one_of("state", ("pending", "running", "succeeded", "failed", "skipped"))),
+    _check("attempt", "attempt >= 0"),
 )
 
 effects = _table(
@@ -272,7 +274,7 @@ effects = _table(
     Column("identity_hash", String(80), nullable=False),
     Column("params_hash", String(80), nullable=False),
     Column("params", Sealed("effects.params"), nullable=False),
-    Column("run_id", String(255), nullable=False),
+    *_of_run(),
     Column("step_id", String(80), nullable=False),
     # How it would be undone, as loaded at its newest claim, or as a human has agreed to since; what
     # undoes another has none.
@@ -320,21 +322,17 @@ effects = _table(
     Column("settled_ms", BigInteger),
     # When params, receipt and all else that it carries were deleted: the rest protects its key.
     Column("content_deleted_ms", BigInteger),
-    CheckConstraint(_one_of("state", ENTRY_STATES), name="state"),
-    CheckConstraint(
-        "(state = 'claimed') = (lease_until_ms IS NOT NULL)", name="leased_while_claimed"
-    ),
-    CheckConstraint(
+    _check("state", _one_of("state", ENTRY_STATES)),
+    _check("leased_while_claimed", "(state = 'claimed') = (lease_until_ms IS NOT NULL)"),
+    _check(
+        "recovering_until_settled",
         "recovering_ms IS NULL OR state IN ('claimed', 'in_doubt', 'partial')",
-        name="recovering_until_settled",
     ),
-    CheckConstraint(
-        "(undoes IS NOT NULL) = (substr(key, 1, 5) = 'undo:')", name="undos_have_their_own_keys"
-    ),
-    CheckConstraint("generation >= 1 AND fencing_token >= 1 AND calls >= 1", name="counts"),
-    CheckConstraint(
+    _check("undos_have_their_own_keys", "(undoes IS NOT NULL) = (substr(key, 1, 5) = 'undo:')"),
+    _check("counts", "generation >= 1 AND fencing_token >= 1 AND calls >= 1"),
+    _check(
+        "committed_has_number",
         "(commit_no IS NOT NULL) OR state NOT IN ('committed', 'compensating', 'compensated')",
-        name="committed_has_number",
     ),
     # G1: one entry for each generation of a business key, whoever asks.
     UniqueConstraint("tenant_id", "tool", "key", "generation"),
@@ -361,7 +359,6 @@ effects = _table(
         where="state IN ('claimed', 'in_doubt', 'partial')",
     ),
     _index("uq_effects_commit_no", "commit_no", unique=True),
-    _run_reference(),
 )
 
 #: That an entry waits for its outcome; written out, so that the index of those alone serves.
@@ -382,14 +379,14 @@ replays = _table_of_runs(
     Column("replayed_ms", BigInteger, nullable=False),
     # How a run that has completed is told when the effect is undone: as the tool said then.
     Column("told_by", String(16), nullable=False),
-    CheckConstraint(_one_of("told_by", ("intervention", "notification")), name="told_by"),
+    _check("told_by", _one_of("told_by", ("intervention", "notification"))),
     _index("ix_replays_entry", "entry_id"),
 )
 
 artifacts = _table(
     "artifacts",
     Column("artifact_id", String(80), primary_key=True),
-    Column("run_id", String(255), nullable=False),
+    *_of_run(),
     Column("step_id", String(80), nullable=False),
     Column("type", String(80), nullable=False),
     Column("uri", String(400), nullable=False),
@@ -402,7 +399,6 @@ artifacts = _table(
     Column("created_ms", BigInteger, nullable=False),
     UniqueConstraint("tenant_id", "run_id", "step_id", "sha256"),
     _index("ix_artifacts_sha256", "sha256"),
-    _run_reference(),
 )
 
 drafts = _table_of_runs(
@@ -421,9 +417,9 @@ drafts = _table_of_runs(
     # When nothing more may be written.
     Column("ended_ms", BigInteger),
     Column("removed_ms", BigInteger),
-    CheckConstraint("number >= 1 AND bytes >= 0", name="counts"),
-    CheckConstraint("(tail IS NULL) = (removed_ms IS NOT NULL)", name="removed_at_a_time"),
-    CheckConstraint("removed_ms IS NULL OR ended_ms IS NOT NULL", name="ended_when_removed"),
+    _check("counts", "number >= 1 AND bytes >= 0"),
+    _check("removed_at_a_time", "(tail IS NULL) = (removed_ms IS NOT NULL)"),
+    _check("ended_when_removed", "removed_ms IS NULL OR ended_ms IS NOT NULL"),
     _index("uq_drafts_under_way", "run_id", "step_id", unique=True, where="ended_ms IS NULL"),
     _index("ix_drafts_kept", where="removed_ms IS NULL"),
 )
@@ -434,7 +430,7 @@ leases = _table(
     # Grows with each lease; the row stays when the resource is free, so that no number comes twice.
     Column("fencing_token", BigInteger, nullable=False),
     # The newest lease's step: its later attempts may take the lease over.
-    Column("run_id", String(255), nullable=False),
+    *_of_run(),
     Column("step_id", String(80), nullable=False),
     Column("tool", String(120), nullable=False),
     # The attempt that holds it; NULL when the resource is free.
@@ -446,10 +442,9 @@ leases = _table(
     # Until then an attempt that was taken over from may still be calling: others are kept out.
     Column("others_after_ms", BigInteger, nullable=False),
     Column("acquired_ms", BigInteger, nullable=False),
-    CheckConstraint("(holder IS NULL) = (lease_until_ms IS NULL)", name="held_until"),
-    CheckConstraint("fencing_token >= 1", name="fencing_token"),
+    _check("held_until", "(holder IS NULL) = (lease_until_ms IS NULL)"),
+    _check("fencing_token", "fencing_token >= 1"),
     _index("ix_leases_held", "lease_until_ms", where="holder IS NOT NULL"),
-    _run_reference(),
 )
 
 events = _table_of_runs(
@@ -461,7 +456,7 @@ events = _table_of_runs(
     Column("at_ms", BigInteger, nullable=False),
     Column("previous", String(80), nullable=False),
     Column("hash", String(80), nullable=False),
-    CheckConstraint("seq >= 1", name="seq"),
+    _check("seq", "seq >= 1"),
     # What has happened since: for statistics, which must not read the whole ledger.
     _index("ix_events_at", "at_ms"),
     # Each claim asks whether its run has read content from outside.
@@ -483,7 +478,7 @@ in_hand = Table(
 approvals = _table(
     "approvals",
     Column("approval_id", String(400), primary_key=True),
-    Column("run_id", String(255), nullable=False),
+    *_of_run(),
     Column("step_id", String(80), nullable=False),
     Column("tool", String(120), nullable=False),
     Column("tool_version", String(40), nullable=False),
@@ -515,24 +510,18 @@ approvals = _table(
     Column("consumed_generation", Integer),
     # When people are reminded of it next; NULL: no policy asks for that.
     Column("remind_ms", BigInteger),
-    CheckConstraint(
+    _check(
+        "state",
         _one_of("state", ("pending", "approved", "rejected", "expired", "superseded", "void")),
-        name="state",
     ),
-    CheckConstraint(
-        _one_of("assurance", ("open", "signed", "passkey", "device_passkey")), name="assurance"
-    ),
-    CheckConstraint(
+    _check("assurance", _one_of("assurance", ("open", "signed", "passkey", "device_passkey"))),
+    _check(
+        "decided_by_someone",
         "(state IN ('approved', 'rejected', 'superseded')) = (decided_by IS NOT NULL)",
-        name="decided_by_someone",
     ),
     # G3: only an approved request authorises an entry.
-    CheckConstraint(
-        "consumed_entry IS NULL OR state = 'approved'", name="only_approved_is_consumed"
-    ),
-    CheckConstraint(
-        "(consumed_entry IS NULL) = (consumed_generation IS NULL)", name="consumed_whole"
-    ),
+    _check("only_approved_is_consumed", "consumed_entry IS NULL OR state = 'approved'"),
+    _check("consumed_whole", "(consumed_entry IS NULL) = (consumed_generation IS NULL)"),
     # How many wait: a tenant may have a quota of them. And which of them are over first.
     _index("ix_approvals_pending", "expires_ms", "approval_id", where="state = 'pending'"),
     # The same for whoever has some of the roles, and by tool.
@@ -547,7 +536,6 @@ approvals = _table(
     _index("ix_approvals_remind", "remind_ms", where="state = 'pending' AND remind_ms IS NOT NULL"),
     # Which a run that ends has asked for.
     _index("ix_approvals_run", "run_id"),
-    _run_reference(),
 )
 
 
@@ -567,7 +555,7 @@ _IN_PERSON: Final = "verdict = 'accepted' AND outcome = 'approve' AND standing_i
 decisions = _table(
     "decisions",
     Column("decision_id", String(400), primary_key=True),
-    Column("run_id", String(255), nullable=False),
+    *_of_run(),
     Column("approval_id", String(400), nullable=False),
     Column("approver", String(200), nullable=False),
     Column("outcome", String(16), nullable=False),
@@ -585,9 +573,7 @@ decisions = _table(
     Column("at_ms", BigInteger, nullable=False),
     # The standing approval that has voted in its granter's place.
     Column("standing_id", String(40)),
-    CheckConstraint(
-        "verified = (kid IS NOT NULL AND nonce IS NOT NULL)", name="verified_by_a_signature"
-    ),
+    _check("verified_by_a_signature", "verified = (kid IS NOT NULL AND nonce IS NOT NULL)"),
     # G3: nobody counts twice for one request. Votes given in advance are counted by name with the
     # others; their own key is that of their use.
     _index("uq_decisions_vote", "approval_id", "approver", unique=True, where=_IN_PERSON),
@@ -600,13 +586,12 @@ decisions = _table(
     _index("ix_decisions_run", "run_id"),
     # G3: a signature is judged once.
     _index("uq_decisions_nonce", "approver", "nonce", unique=True, where="nonce IS NOT NULL"),
-    _run_reference(),
 )
 
 steerings = _table(
     "steerings",
     Column("steering_id", String(400), primary_key=True),
-    Column("run_id", String(255), nullable=False),
+    *_of_run(),
     # Temporal's Run Id: a run that was reset is sent what it was sent before once more.
     Column("workflow_run_id", String(80), nullable=False),
     Column("verb", String(16), nullable=False),
@@ -620,8 +605,8 @@ steerings = _table(
     Column("kid", String(80)),
     Column("nonce", String(100)),
     Column("at_ms", BigInteger, nullable=False),
-    CheckConstraint("(kid IS NULL) = (nonce IS NULL)", name="signed_whole"),
-    CheckConstraint("NOT verified OR nonce IS NOT NULL", name="verified_by_a_signature"),
+    _check("signed_whole", "(kid IS NULL) = (nonce IS NULL)"),
+    _check("verified_by_a_signature", "NOT verified OR nonce IS NOT NULL"),
     # A signature is judged once in one life of a run.
     _index(
         "uq_steerings_nonce",
@@ -631,13 +616,12 @@ steerings = _table(
         unique=True,
         where="nonce IS NOT NULL",
     ),
-    _run_reference(),
 )
 
 interventions = _table(
     "interventions",
     Column("intervention_id", String(80), primary_key=True),
-    Column("run_id", String(255), nullable=False),
+    *_of_run(),
     Column("step_id", String(80), nullable=False),
     Column("entry_id", String(80), nullable=False),
     # Counts the entry's, from 1: which is the newest no clock can say, because they are set back.
@@ -653,15 +637,12 @@ interventions = _table(
     Column("resolution_id", String(400)),
     Column("opened_ms", BigInteger, nullable=False),
     Column("settled_ms", BigInteger),
-    CheckConstraint(_one_of("state", ("open", "settled")), name="state"),
-    CheckConstraint(
-        "(state = 'settled') = (outcome IS NOT NULL AND actor IS NOT NULL)", name="settled_whole"
-    ),
+    _check("state", _one_of("state", ("open", "settled"))),
+    _check("settled_whole", "(state = 'settled') = (outcome IS NOT NULL AND actor IS NOT NULL)"),
     # G2: one open question for each entry, in each run that waits for the answer.
     _index("uq_interventions_open", "entry_id", "run_id", unique=True, where="state = 'open'"),
     _index("ix_interventions_entry", "entry_id", "number"),
     _index("ix_interventions_run", "run_id", "step_id"),
-    _run_reference(),
 )
 
 
@@ -684,7 +665,7 @@ grants = _table(
     Column("name", String(80), primary_key=True),
     Column("granted_ms", BigInteger, nullable=False),
     Column("revoked_ms", BigInteger),
-    CheckConstraint(_one_of("kind", ("role", "permission")), name="kind"),
+    _check("kind", _one_of("kind", ("role", "permission"))),
     _principal_reference(),
 )
 
@@ -712,7 +693,6 @@ principal_changes = _table(
     _principal_reference(),
 )
 
-
 standing_approvals = _table(
     "standing_approvals",
     # Made of the nonce, which is signed: a copy of a row under another id is worth nothing.
@@ -737,10 +717,10 @@ standing_approvals = _table(
     Column("granted_ms", BigInteger, nullable=False),
     Column("revoked_ms", BigInteger),
     Column("revoked_by", String(200)),
-    CheckConstraint("(signature IS NULL) = (kid IS NULL)", name="signed_whole"),
-    CheckConstraint("(total_of IS NULL) = (most_total IS NULL)", name="total_whole"),
-    CheckConstraint("(revoked_ms IS NULL) = (revoked_by IS NULL)", name="revoked_whole"),
-    CheckConstraint("most_uses >= 1", name="most_uses"),
+    _check("signed_whole", "(signature IS NULL) = (kid IS NULL)"),
+    _check("total_whole", "(total_of IS NULL) = (most_total IS NULL)"),
+    _check("revoked_whole", "(revoked_ms IS NULL) = (revoked_by IS NULL)"),
+    _check("most_uses", "most_uses >= 1"),
     _index("ix_standing_approvals_tool", "tool"),
 )
 
@@ -749,7 +729,7 @@ standing_uses = _table(
     # One use for each request: asking for the same approval again uses nothing twice.
     Column("approval_id", String(400), primary_key=True),
     Column("standing_id", String(40), primary_key=True),
-    Column("run_id", String(255), nullable=False),
+    *_of_run(),
     Column("step_id", String(80), nullable=False),
     # What it adds to the sum: a decimal as text.
     Column("amount", String(80)),
@@ -765,7 +745,6 @@ standing_uses = _table(
     ForeignKeyConstraint(
         ["tenant_id", "approval_id"], ["approvals.tenant_id", "approvals.approval_id"]
     ),
-    _run_reference(),
 )
 
 #: What is counted by the hour or the day.
@@ -786,14 +765,14 @@ quotas = _table(
     Column("weight", Double, nullable=False),
     Column("set_by", String(200), nullable=False),
     Column("set_ms", BigInteger, nullable=False),
-    CheckConstraint(_one_of("over", ("queue", "reject")), name="over"),
-    CheckConstraint("weight >= 0.001 AND weight <= 1000", name="weight"),
-    CheckConstraint(
+    _check("over", _one_of("over", ("queue", "reject"))),
+    _check("weight", "weight >= 0.001 AND weight <= 1000"),
+    _check(
+        "at_least_nothing",
         "(open_runs IS NULL OR open_runs >= 0)"
         " AND (effects_per_hour IS NULL OR effects_per_hour >= 0)"
         " AND (pending_approvals IS NULL OR pending_approvals >= 0)"
         " AND (tokens_per_day IS NULL OR tokens_per_day >= 0)",
-        name="at_least_nothing",
     ),
 )
 
@@ -804,10 +783,9 @@ quota_usage = _table(
     Column("window_start_ms", BigInteger, primary_key=True),
     # Of money in billionths.
     Column("used", BigInteger, nullable=False),
-    CheckConstraint(_one_of("kind", USAGES), name="kind"),
-    CheckConstraint("used >= 0", name="used"),
+    _check("kind", _one_of("kind", USAGES)),
+    _check("used", "used >= 0"),
 )
-
 
 tenants = _table(
     "tenants",
@@ -816,7 +794,6 @@ tenants = _table(
     Column("set_by", String(200), nullable=False),
     Column("set_ms", BigInteger, nullable=False),
 )
-
 
 epochs = Table(
     "epochs",
@@ -829,11 +806,10 @@ epochs = Table(
     Column("opened_by", String(200), nullable=False),
     Column("closed_ms", BigInteger),
     Column("closed_by", String(200)),
-    CheckConstraint("number >= 1", name="number"),
-    CheckConstraint("restored_to_ms <= opened_ms", name="opened_later"),
-    CheckConstraint("(closed_ms IS NULL) = (closed_by IS NULL)", name="closed_whole"),
+    _check("number", "number >= 1"),
+    _check("opened_later", "restored_to_ms <= opened_ms"),
+    _check("closed_whole", "(closed_ms IS NULL) = (closed_by IS NULL)"),
 )
-
 
 #: What has a time of its own; ``runs`` is all of a run, but for its tombstone.
 KINDS: Final = ("runs", "steps", "outputs", "artifacts", "messages")
@@ -851,10 +827,10 @@ retentions = _table_of_runs(
     Column("deleted_by", String(200)),
     # Where the run's events were exported to before they were deleted; NULL: nowhere.
     Column("export", Text),
-    CheckConstraint(_one_of("kind", KINDS), name="kind"),
-    CheckConstraint("delete_after_ms >= hidden_ms", name="grace"),
-    CheckConstraint("deleted_ms IS NULL OR going_ms IS NOT NULL", name="going_before_deleted"),
-    CheckConstraint("(deleted_ms IS NULL) = (deleted_by IS NULL)", name="deleted_by_somebody"),
+    _check("kind", _one_of("kind", KINDS)),
+    _check("grace", "delete_after_ms >= hidden_ms"),
+    _check("going_before_deleted", "deleted_ms IS NULL OR going_ms IS NOT NULL"),
+    _check("deleted_by_somebody", "(deleted_ms IS NULL) = (deleted_by IS NULL)"),
     _index("ix_retentions_hidden", "delete_after_ms", where="deleted_ms IS NULL"),
 )
 
@@ -872,7 +848,7 @@ retention_rounds = _table(
     # When a round has last done all that was to be done, and when one has last failed in part.
     Column("whole_ms", BigInteger),
     Column("failed_ms", BigInteger),
-    CheckConstraint("whole_ms IS NOT NULL OR failed_ms IS NOT NULL", name="ended"),
+    _check("ended", "whole_ms IS NOT NULL OR failed_ms IS NOT NULL"),
 )
 
 #: The state of an intervention that waits; written out, so that the index of those alone serves.

@@ -389,14 +389,7 @@ def _vote_name(told: Mapping[str, Any]) -> tuple[str, str | None]:
 def _find_unproven_start(tx: Transaction, run_id: str, events: Sequence[Event]) -> Break | None:
     opened = next((event for event in events if event["type"] == "run.opened"), None)
     row = tx.one(
-        rows_of(
-            runs,
-            runs.c.user_id,
-            runs.c.started_by,
-            runs.c.start_kid,
-            runs.c.start_signature,
-            run_id=run_id,
-        )
+        rows_of(runs, "user_id", "started_by", "start_kid", "start_signature", run_id=run_id)
     )
     if opened is None or row is None:
         return None  # the chain says so

@@ -129,7 +129,7 @@ def notifications_of(
 
 def run_of_intervention(tx: Transaction, intervention_id: str) -> str | None:
     """Return the run whose effect an intervention is about; ``None`` if there is none."""
-    row = tx.one(rows_of(interventions, interventions.c.run_id, intervention_id=intervention_id))
+    row = tx.one(rows_of(interventions, "run_id", intervention_id=intervention_id))
     return None if row is None else str(row["run_id"])
 
 
@@ -141,7 +141,7 @@ def open_interventions(tx: Transaction) -> int:
 def knows_run(tx: Transaction, run_id: str) -> bool:
     """Return whether the run is recorded, hidden or not; without its tables a ledger knows none."""
     try:
-        return tx.one(rows_of(runs, runs.c.run_id, run_id=run_id)) is not None
+        return tx.one(rows_of(runs, "run_id", run_id=run_id)) is not None
     except DBAPIError as error:
         if unreachable(error):
             raise
@@ -150,7 +150,7 @@ def knows_run(tx: Transaction, run_id: str) -> bool:
 
 def require_run(tx: Transaction, run_id: str, kind: str = "runs") -> None:
     """See that the tenant has a run, and that this kind of its data is not hidden."""
-    row = tx.one(rows_of(runs, runs.c.run_id, run_id=run_id))
+    row = tx.one(rows_of(runs, "run_id", run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     require_shown(tx, run_id, kind)
@@ -239,9 +239,7 @@ def runs_of(tx: Transaction, run_id: str) -> list[str]:
     """Return the ids of a run and of its child runs, and of theirs, as far as they are recorded."""
     child = runs.c.run_id.startswith(child_run_id(run_id, ""), autoescape=True)
     rows = tx.all(
-        rows_of(runs, runs.c.run_id)
-        .where((runs.c.run_id == run_id) | child)
-        .order_by(runs.c.run_id)
+        rows_of(runs, "run_id").where((runs.c.run_id == run_id) | child).order_by(runs.c.run_id)
     )
     return [row["run_id"] for row in rows]
 
@@ -249,17 +247,13 @@ def runs_of(tx: Transaction, run_id: str) -> list[str]:
 def read_evidence(tx: Transaction, run_id: str) -> Evidence:
     """Return what the ledger holds about a run."""
     run = tx.one(
-        rows_of(runs, runs.c.user_id, plans.c.plan, plans.c.tools, run_id=run_id)
+        rows_of(runs, "user_id", plans.c.plan, plans.c.tools, run_id=run_id)
         .join(plans, ours(plans, run_id=runs.c.run_id))
         .order_by(plans.c.plan_version.desc())
     )
     if run is None:
         raise RunNotFound(run_id)
-    told = tx.all(
-        rows_of(events, events.c.type, events.c.step_id, events.c.body, run_id=run_id).order_by(
-            events.c.seq
-        )
-    )
+    told = tx.all(rows_of(events, "type", "step_id", "body", run_id=run_id).order_by(events.c.seq))
     of_run = [tx.all(rows_of(table, run_id=run_id)) for table in (approvals, effects, steps)]
     changes = tx.all(
         rows_of(principal_changes, principal=run["user_id"])

@@ -503,9 +503,9 @@ def _find_children(tx: Transaction, run_id: str, at_ms: int) -> dict[str, Record
     query = (
         rows_of(
             runs,
-            runs.c.run_id,
-            runs.c.parent_step_id,
-            runs.c.closed_ms,
+            "run_id",
+            "parent_step_id",
+            "closed_ms",
             plans.c.plan,
             parent_run_id=run_id,
             state="completed",

@@ -92,32 +92,20 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
         return None
     run_id, needs = row["run_id"], needs_of(row)
     require_shown(tx, run_id, "runs")
-    run = tx.one(rows_of(runs, runs.c.state, runs.c.closed_ms, run_id=run_id))
+    run = tx.one(rows_of(runs, "state", "closed_ms", run_id=run_id))
     assert run is not None, "its row refers to it"
     number = int(approval_id.rpartition("/")[2])
     before = _read_request(tx, approval_id_of(run_id, row["step_id"], number - 1))
     said = rows_of(
         decisions,
-        decisions.c.run_id,
-        decisions.c.approver,
-        decisions.c.outcome,
-        decisions.c.verdict,
-        decisions.c.message,
-        decisions.c.reason,
-        decisions.c.verified,
-        decisions.c.at_ms,
+        *("run_id", "approver", "outcome", "verdict", "message", "reason", "verified", "at_ms"),
         run_id=run_id,
         approval_id=approval_id,
         standing_id=None,
     )
     same_key = rows_of(
         effects,
-        effects.c.entry_id,
-        effects.c.run_id,
-        effects.c.step_id,
-        effects.c.generation,
-        effects.c.state,
-        effects.c.claimed_ms,
+        *("entry_id", "run_id", "step_id", "generation", "state", "claimed_ms"),
         tool=row["tool"],
         key=row["key"],
     )
@@ -144,7 +132,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
 def read_progress(tx: Transaction, run_id: str) -> tuple[int, str]:
     """Return how far a run has come: the number of its newest event, and its state."""
     require_shown(tx, run_id, "runs")
-    row = tx.one(rows_of(runs, runs.c.seq, runs.c.state, run_id=run_id))
+    row = tx.one(rows_of(runs, "seq", "state", run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     return row["seq"], row["state"]
@@ -216,14 +204,9 @@ def read_doubts(tx: Transaction, run_id: str, ids: Collection[str]) -> dict[str,
     if not ids:
         return {}
     asked = tx.all(
-        rows_of(
-            interventions,
-            interventions.c.intervention_id,
-            interventions.c.run_id,
-            interventions.c.entry_id,
-            interventions.c.rule,
-            interventions.c.state,
-        ).where(interventions.c.intervention_id.in_(ids))
+        rows_of(interventions, "intervention_id", "run_id", "entry_id", "rule", "state").where(
+            interventions.c.intervention_id.in_(ids)
+        )
     )
     wanted = [row["entry_id"] for row in asked]
     found = tx.all(readable(tx, rows_of(effects).where(effects.c.entry_id.in_(wanted))))
@@ -278,7 +261,7 @@ def _read_told(
     tx: Transaction, entries: Collection[Mapping[str, Any]]
 ) -> dict[str, list[EntryEvent]]:
     """Return what the events of their runs tell of entries."""
-    query = rows_of(events, events.c.run_id, events.c.type, events.c.body, events.c.at_ms)
+    query = rows_of(events, "run_id", "type", "body", "at_ms")
     of_these = query.where(
         events.c.run_id.in_({one["run_id"] for one in entries}),
         events.c.step_id.in_({one["step_id"] for one in entries}),
@@ -299,7 +282,7 @@ def _read_told(
 
 def _read_tools(tx: Transaction, run_ids: Collection[str]) -> dict[str, Mapping[str, Any]]:
     """Return the tools of runs as they have recorded them, by name."""
-    query = rows_of(plans, plans.c.run_id, plans.c.tools).where(plans.c.run_id.in_(run_ids))
+    query = rows_of(plans, "run_id", "tools").where(plans.c.run_id.in_(run_ids))
     tools: dict[str, Mapping[str, Any]] = {run_id: {} for run_id in run_ids}
     for row in tx.all(query.order_by(plans.c.plan_version)):
         tools[row["run_id"]] = row["tools"]
@@ -326,9 +309,7 @@ def read_run_view(tx: Transaction, run_id: str) -> RunView:
     entries = sorted(_read_rows(tx, effects, run_id), key=lambda row: int(row["claimed_ms"]))
     asked = [
         one
-        for row in tx.all(
-            rows_of(approvals, approvals.c.approval_id, run_id=run_id, state="pending")
-        )
+        for row in tx.all(rows_of(approvals, "approval_id", run_id=run_id, state="pending"))
         if (one := read_approval(tx, row["approval_id"])) is not None
     ]
     doubts = tx.all(readable(tx, rows_of(interventions, run_id=run_id, state=OPEN)))

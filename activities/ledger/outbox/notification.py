@@ -76,6 +76,17 @@ class Kind(StrEnum):
     WITHDRAWN = "effect.withdrawn"
 
 
+_TITLES: Final[dict[str, str]] = {
+    Kind.APPROVAL: "Approval needed",
+    Kind.INTERVENTION: "A human is needed",
+    Kind.PERMISSION: "Paused",
+    Kind.QUESTION: "An answer is needed",
+    Kind.UNCOMPENSATED: "Not undone",
+    Kind.STOPPED: "Stopped from outside",
+    Kind.WITHDRAWN: "Undone since",
+}
+
+
 class Facts(BaseModel):
     """What a person is told beside the ids; every text of it is one plain line."""
 
@@ -144,26 +155,10 @@ class Notification(Facts):
     @property
     def title(self) -> str:
         """One line that says what this is about; nothing in it breaks a line or a header."""
-        what = plain_line(self.what, _LONGEST_TITLE)
-        match self.kind:
-            case Kind.APPROVAL:
-                return f"Approval needed: {what}"
-            case Kind.REMINDER:
-                return f"Reminder {self.number}, approval needed: {what}"
-            case Kind.INTERVENTION:
-                return f"A human is needed: {what}"
-            case Kind.PERMISSION:
-                return f"Paused: {what}"
-            case Kind.QUESTION:
-                return f"An answer is needed: {what}"
-            case Kind.UNCOMPENSATED:
-                return f"Not undone: {what}"
-            case Kind.STOPPED:
-                return f"Stopped from outside: {what}"
-            case Kind.WITHDRAWN:
-                return f"Undone since: {what}"
-            case _:
-                return f"{plain_line(self.kind)}: {what}"
+        title = _TITLES.get(self.kind, plain_line(self.kind))
+        if self.kind == Kind.REMINDER:
+            title = f"Reminder {self.number}, approval needed"
+        return f"{title}: {plain_line(self.what, _LONGEST_TITLE)}"
 
     @property
     def commands(self) -> tuple[str, ...]:

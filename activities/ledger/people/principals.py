@@ -24,7 +24,7 @@ from surehand.activities.ledger.core.tables import (
     principal_keys,
     principals,
 )
-from surehand.activities.ledger.people.public_keys import Passkey
+from surehand.activities.ledger.people.signatures import Passkey
 
 Kind = Literal["role", "permission"]
 
@@ -155,7 +155,7 @@ def key(tx: Transaction, kid: str) -> Key | None:
 
 def all_principals(tx: Transaction) -> list[Principal]:
     """Return everybody, by name."""
-    rows = tx.all(rows_of(principals, principals.c.principal).order_by(principals.c.principal))
+    rows = tx.all(rows_of(principals, "principal").order_by(principals.c.principal))
     names = [row["principal"] for row in rows]
     found = find(tx, names)
     return [found[name] for name in names]
@@ -167,7 +167,7 @@ def find(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
 
 
 def _find(tx: Transaction, name: str) -> Principal:
-    held = tx.all(rows_of(grants, grants.c.kind, grants.c.name, principal=name, revoked_ms=None))
+    held = tx.all(rows_of(grants, "kind", "name", principal=name, revoked_ms=None))
     columns = (principal_keys.c.kid, principal_keys.c.passkey, principal_keys.c.added_ms)
     keys = tx.all(rows_of(principal_keys, *columns, principal=name, revoked_ms=None))
     keys.sort(key=lambda row: (row["added_ms"], row["kid"]))
@@ -196,7 +196,7 @@ def _take_turn(tx: Transaction) -> None:
 
 def exists(tx: Transaction, name: str) -> bool:
     """Return whether somebody was registered by a name."""
-    row = tx.one(rows_of(principals, principals.c.principal, principal=name))
+    row = tx.one(rows_of(principals, "principal", principal=name))
     return row is not None
 
 

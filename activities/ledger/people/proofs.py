@@ -1,6 +1,6 @@
 """What proves who has decided, granted or started: a signature, by a key that is theirs (G3).
 
-What arrives is judged by :func:`signed_by`. What is on record is judged by :func:`still_signed`,
+What arrives is judged by :func:`verify_proof`. What is on record is judged by :func:`still_signed`,
 wherever it counts: a row that somebody has written without the key, or changed, counts for nothing.
 """
 
@@ -58,10 +58,9 @@ def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
     if decision.signature is None:
         return Proof()
     try:
-        proof = decided_by(tx, decision.signature, decision.approver)
+        key, claims = verify_proof(tx, decision.signature, decision.approver, DecisionClaims)
     except BadSignature as error:
         return VerdictCode.BAD_SIGNATURE, str(error)
-    claims = _claims_of(proof)
     differs = matches(claims, decision, run_id, tx.tenant)
     if differs is None and not _signs_edit(claims, decision):
         differs = "it is for other edited params"
@@ -69,70 +68,15 @@ def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
         differs = "it is for another reason"
     if differs is not None:
         return VerdictCode.BAD_SIGNATURE, differs
-    used = tx.one(
-        rows_of(
-            decisions,
-            decisions.c.decision_id,
-            approver=decision.approver,
-            nonce=claims.jti,
-        )
-    )
+    its = {"approver": decision.approver, "nonce": claims.jti}
+    used = tx.one(rows_of(decisions, "decision_id", **its))
     if used is not None:
         # Also one that was refused: a role that is given later makes it no decision.
         return VerdictCode.USED_SIGNATURE, "this signature was judged before: sign again"
-    return proof
+    return _decision_proof(key, claims)
 
 
-def decided_by(
-    tx: Transaction,
-    token: str,
-    signer: str,
-    *,
-    arrived_ms: int | None = None,
-    in_force: bool = True,
-) -> Proof:
-    """Return what a signature or a passkey's proof on a decision proves.
-
-    For one on record ``arrived_ms`` is when it was taken. Unless ``in_force``, its key had to count
-    then, and the page that asked for the gesture is not looked at.
-    """
-    if not passkeys.is_gesture(token):
-        how: dict[str, Any] = {"arrived_ms": arrived_ms, "in_force": in_force}
-        return Proof(*signed_by(tx, token, signer, DecisionClaims, **how), Assurance.SIGNED)
-    arrived = tx.now_ms if arrived_ms is None else arrived_ms
-    key, claims = _gesture_by(tx, token, signer, DecisionClaims, arrived, in_force=in_force)
-    bound = key.passkey is not None and key.passkey.device_bound
-    return Proof(key.kid, claims, Assurance.DEVICE_PASSKEY if bound else Assurance.PASSKEY)
-
-
-def sent_by(tx: Transaction, token: str, signer: str, claims_of: type[C]) -> tuple[str, C]:
-    """Return the key id and the claims of what has just arrived, signed by a key or by a passkey.
-
-    What the claims are bound to, and whether their nonce is fresh, is the caller's to look at.
-    """
-    typ = claims_of.passkey_typ
-    if typ is None or not passkeys.is_gesture(token, typ):
-        return signed_by(tx, token, signer, claims_of)
-    key, claims = _gesture_by(tx, token, signer, claims_of, tx.now_ms, in_force=True)
-    return key.kid, claims
-
-
-def _gesture_by(
-    tx: Transaction, token: str, signer: str, claims_of: type[C], arrived_ms: int, *, in_force: bool
-) -> tuple[Key, C]:
-    typ = claims_of.passkey_typ
-    assert typ is not None, "what a passkey signs has a type of its own"
-    gesture = passkeys.read(token, typ)
-    key = _key(tx, gesture.kid, signer, arrived_ms, in_force=in_force)
-    if key.passkey is None:
-        raise BadSignature(f"key {key.kid} is no passkey's")
-    origins = tx.passkey_origins if in_force else None
-    claims = passkeys.authentic(gesture, key.public_key, key.passkey, claims_of, origins=origins)
-    require_in_time(claims, arrived_ms // 1000)
-    return key, claims
-
-
-def signed_by(
+def verify_proof(
     tx: Transaction,
     token: str,
     signer: str,
@@ -140,19 +84,38 @@ def signed_by(
     *,
     arrived_ms: int | None = None,
     in_force: bool = True,
-) -> tuple[str, C]:
-    """Return the key id and the claims of a signature by a key that is registered for its signer.
+) -> tuple[Key, C]:
+    """Return the key and the claims of a compact JWS, or of a passkey's proof if these have one.
 
-    What the claims are bound to, and whether their nonce is fresh, is the caller's to look at. For
-    one on record ``arrived_ms`` is when it was taken: its expiry is judged by that. Unless
-    ``in_force``, its key had to count then.
+    The key is one that is registered for its signer. What the claims are bound to, and whether
+    their nonce is fresh, is the caller's to look at. For one on record ``arrived_ms`` is when it
+    was taken: its expiry is judged by that. Unless ``in_force``, its key had to count then, and the
+    page that asked for a gesture is not looked at.
     """
-    kid = header_kid(token, claims_of.typ)
     arrived = tx.now_ms if arrived_ms is None else arrived_ms
-    key = _key(tx, kid, signer, arrived, in_force=in_force)
-    if key.passkey is not None:
-        raise BadSignature(f"key {kid} is a passkey's, which makes no compact JWS")
-    return kid, verify(token, key.public_key, claims_of, now_s=arrived // 1000)
+    typ = claims_of.passkey_typ
+    if typ is None or not passkeys.is_gesture(token, typ):
+        kid = header_kid(token, claims_of.typ)
+        key = _key(tx, kid, signer, arrived, in_force=in_force)
+        if key.passkey is not None:
+            raise BadSignature(f"key {kid} is a passkey's, which makes no compact JWS")
+        return key, verify(token, key.public_key, claims_of, now_s=arrived // 1000)
+    gesture = passkeys.read(token, typ)
+    key = _key(tx, gesture.kid, signer, arrived, in_force=in_force)
+    if key.passkey is None:
+        raise BadSignature(f"key {key.kid} is no passkey's")
+    origins = tx.passkey_origins if in_force else None
+    claims = passkeys.authentic(gesture, key.public_key, key.passkey, claims_of, origins=origins)
+    require_in_time(claims, arrived // 1000)
+    return key, claims
+
+
+def _decision_proof(key: Key, claims: DecisionClaims) -> Proof:
+    """Return what a verified decision proves, by the kind of its key."""
+    if key.passkey is None:
+        return Proof(key.kid, claims, Assurance.SIGNED)
+    bound = key.passkey.device_bound
+    return Proof(key.kid, claims, Assurance.DEVICE_PASSKEY if bound else Assurance.PASSKEY)
 
 
 def _key(tx: Transaction, kid: str, signer: str, arrived_ms: int, *, in_force: bool) -> Key:
@@ -178,23 +141,19 @@ class StoredSignature:
 
 def still_signed(
     tx: Transaction, kept: StoredSignature, claims_of: type[C], *, in_force: bool = True
-) -> C:
-    """Return the claims of a signature on record, verified with its key, all of it again."""
+) -> tuple[Key, C]:
+    """Return the key and the claims of a signature on record, all of it verified again."""
     if kept.signature is None:
         raise BadSignature("it is not signed")
-    kid, claims = signed_by(
+    key, claims = verify_proof(
         tx, kept.signature, kept.signer, claims_of, arrived_ms=kept.taken_ms, in_force=in_force
     )
-    _require_kept(tx, kept, kid, claims)
-    return claims
-
-
-def _require_kept(tx: Transaction, kept: StoredSignature, kid: str | None, claims: Claims) -> None:
     nonce = claims.jti if kept.nonce is None else kept.nonce
-    if (claims.aud, claims.sub, claims.jti, kid) != (
+    if (claims.aud, claims.sub, claims.jti, key.kid) != (
         audience(tx.tenant), kept.signer, nonce, kept.kid
     ):  # fmt: skip
         raise BadSignature("its signature is for something else")
+    return key, claims
 
 
 def unproven(
@@ -210,11 +169,7 @@ def unproven(
     if kept.signature is None or kept.nonce is None:  # The nonce is what is on record once.
         return "it is not signed"
     try:
-        proof = decided_by(
-            tx, kept.signature, kept.signer, arrived_ms=kept.taken_ms, in_force=in_force
-        )
-        claims = _claims_of(proof)
-        _require_kept(tx, kept, proof.kid, claims)
+        key, claims = still_signed(tx, kept, DecisionClaims, in_force=in_force)
         decision = Decision(
             approval_id=row["approval_id"],
             params_hash=row["params_hash"],
@@ -223,14 +178,9 @@ def unproven(
         )
     except (BadSignature, ValueError) as error:
         return str(error)
-    if not proof.assurance.satisfies(asked):
+    if not _decision_proof(key, claims).assurance.satisfies(asked):
         return f"decisions {asked.as_text()}"
     return matches(claims, decision, row["run_id"], tx.tenant)
-
-
-def _claims_of(proof: Proof) -> DecisionClaims:
-    assert proof.claims is not None, "what proves a decision has claims"
-    return proof.claims
 
 
 def _signs_edit(claims: DecisionClaims, decision: Decision) -> bool:

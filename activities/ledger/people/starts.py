@@ -16,7 +16,7 @@ from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.proofs import StoredSignature, signed_by, still_signed
+from surehand.activities.ledger.people.proofs import StoredSignature, still_signed, verify_proof
 from surehand.activities.ledger.people.signatures import BadSignature
 from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts.approvals import Assurance, StartClaims, audience
@@ -51,16 +51,16 @@ def start_of(
             raise StartRefused("only signed starts count here: start it with --key")
         return _columns(starter, taken_ms)
     try:
-        kid, claims = signed_by(tx, request.signature, starter, StartClaims, arrived_ms=taken_ms)
+        key, claims = verify_proof(tx, request.signature, starter, StartClaims, arrived_ms=taken_ms)
     except BadSignature as error:
         raise StartRefused(str(error)) from error
     differs = _differs(claims, request, tx.tenant, starter)
     if differs is not None:
         raise StartRefused(f"the signature is for {differs}")
-    used = tx.one(rows_of(runs, runs.c.run_id, started_by=starter, start_nonce=claims.jti))
+    used = tx.one(rows_of(runs, "run_id", started_by=starter, start_nonce=claims.jti))
     if used is not None:
         raise StartRefused(f"this signature has started run {used['run_id']} already")
-    return _columns(starter, taken_ms, request.signature, kid, claims.jti)
+    return _columns(starter, taken_ms, request.signature, key.kid, claims.jti)
 
 
 def marked_starter(tx: Transaction, run_id: str) -> str:
@@ -82,7 +82,7 @@ def unproven(tx: Transaction, run_id: str) -> str | None:
         taken_ms=row["start_ms"],
     )
     try:
-        claims = still_signed(tx, kept, StartClaims, in_force=False)
+        _, claims = still_signed(tx, kept, StartClaims, in_force=False)
     except BadSignature as error:
         return str(error)
     mine = run_id == claims.run_id or is_child_of(run_id, claims.run_id)
@@ -112,7 +112,7 @@ def _inherited(
     tx: Transaction, request: StartRun, parent: str, assurance: Assurance, above: str | None
 ) -> dict[str, Any]:
     """Return the start of a child run: its parent's, whose user it acts for."""
-    row = tx.one(rows_of(runs, runs.c.user_id, runs.c.first_execution, *_START, run_id=parent))
+    row = tx.one(rows_of(runs, "user_id", "first_execution", *_START, run_id=parent))
     # Of the parent's id there may be another workflow by now, of anybody's.
     foreign = assurance is Assurance.SIGNED and row is not None and row["first_execution"] != above
     if row is None or row["user_id"] != request.user or foreign:
@@ -138,7 +138,7 @@ def _columns(
 
 
 def _row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
-    row = tx.one(rows_of(runs, runs.c.user_id, runs.c.start_nonce, *_START, run_id=run_id))
+    row = tx.one(rows_of(runs, "user_id", "start_nonce", *_START, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     return row

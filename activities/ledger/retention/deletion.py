@@ -196,7 +196,7 @@ class Going:
 def find_over(tx: Transaction) -> list[tuple[str, str]]:
     """Return the runs, by the one at the top, of which a kind goes now: its grace is over."""
     rows = tx.all(
-        rows_of(retentions, retentions.c.run_id, retentions.c.kind, deleted_ms=None)
+        rows_of(retentions, "run_id", "kind", deleted_ms=None)
         .join(runs, ours(runs, run_id=retentions.c.run_id))
         .where(retentions.c.delete_after_ms <= tx.now_ms, runs.c.parent_run_id.is_(None))
         .order_by(retentions.c.delete_after_ms, retentions.c.run_id, retentions.c.kind)
@@ -320,7 +320,7 @@ def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
 def find_checkpoints_over(tx: Transaction, grace: timedelta) -> list[str]:
     """Return the runs that have checkpoints whose grace is over, and that nobody holds."""
     rows = tx.all(
-        rows_of(checkpoints, checkpoints.c.run_id)
+        rows_of(checkpoints, "run_id")
         .where(goes_alone(tx, checkpoints, grace), checkpoint_is_free())
         .distinct()
         .order_by(checkpoints.c.run_id)
@@ -342,5 +342,5 @@ def delete_checkpoints(
 
 def read_references(tx: Transaction) -> tuple[set[str], int]:
     """Return the digests of all artifacts that a row of the tenant refers to, and the time."""
-    rows = tx.all(rows_of(artifacts, artifacts.c.sha256).distinct())
+    rows = tx.all(rows_of(artifacts, "sha256").distinct())
     return {row["sha256"] for row in rows}, tx.now_ms

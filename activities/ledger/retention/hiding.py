@@ -210,7 +210,7 @@ def list_tree(tx: Transaction, root: str) -> list[str]:
 
 def lock_effects(tx: Transaction, found: Collection[str]) -> None:
     """Wait for whoever is about to rest on an effect of these runs: it is seen afterwards."""
-    theirs = rows_of(effects, effects.c.entry_id).where(effects.c.run_id.in_(found))
+    theirs = rows_of(effects, "entry_id").where(effects.c.run_id.in_(found))
     tx.all(theirs.order_by(effects.c.entry_id).with_for_update())
 
 
@@ -237,7 +237,7 @@ def find_due(
     if not policy.kept:
         return []
     oldest = tx.now_ms - min(policy.kept.values()) // _MILLISECOND
-    query = rows_of(runs, runs.c.run_id, runs.c.closed_ms, parent_run_id=None).where(
+    query = rows_of(runs, "run_id", "closed_ms", parent_run_id=None).where(
         # Of what is deleted there are ever more.
         runs.c.closed_ms <= oldest,
         ~is_deleted(),
@@ -248,11 +248,7 @@ def find_due(
     rows = tx.all(query.order_by(runs.c.closed_ms, runs.c.run_id).limit(limit))
     ids = [row["run_id"] for row in rows]
     done: dict[str, set[str]] = {run_id: set() for run_id in ids}
-    for row in tx.all(
-        rows_of(retentions, retentions.c.run_id, retentions.c.kind).where(
-            retentions.c.run_id.in_(ids)
-        )
-    ):
+    for row in tx.all(rows_of(retentions, "run_id", "kind").where(retentions.c.run_id.in_(ids))):
         done[row["run_id"]].add(row["kind"])
     return [
         Candidate(
@@ -287,9 +283,9 @@ def why_kept(tx: Transaction, root: str) -> str | None:
 
 
 def _why_asked(tx: Transaction, found: Collection[str]) -> str | None:
-    of_ours = rows_of(effects, effects.c.entry_id).where(effects.c.run_id.in_(found))
+    of_ours = rows_of(effects, "entry_id").where(effects.c.run_id.in_(found))
     asked = tx.one(
-        rows_of(interventions, interventions.c.intervention_id, state=OPEN)
+        rows_of(interventions, "intervention_id", state=OPEN)
         .where(or_(interventions.c.run_id.in_(found), interventions.c.entry_id.in_(of_ours)))
         .limit(1)
     )
@@ -304,12 +300,12 @@ def why_needed(tx: Transaction, found: Collection[str]) -> str | None:
     if held is not None:
         return f"held by {held['kept_by']}: {held['reason'] or 'no reason given'}"
     opened = tx.one(
-        rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(found)).limit(1)
+        rows_of(runs, "run_id", closed_ms=None).where(runs.c.run_id.in_(found)).limit(1)
     )
     if opened is not None:
         return f"run {opened['run_id']} is open"
     unsettled = tx.one(
-        rows_of(effects, effects.c.entry_id, effects.c.state)
+        rows_of(effects, "entry_id", "state")
         .where(effects.c.run_id.in_(found), effects.c.state.in_(UNSETTLED))
         .limit(1)
     )
@@ -317,7 +313,7 @@ def why_needed(tx: Transaction, found: Collection[str]) -> str | None:
         return f"entry {unsettled['entry_id']} is {unsettled['state']}"
     its_run = and_(ours(runs, run_id=effects.c.run_id), runs.c.state.in_(_UNDOES))
     stands = tx.one(
-        rows_of(effects, effects.c.entry_id, undoes=None, state="committed", left_because=None)
+        rows_of(effects, "entry_id", undoes=None, state="committed", left_because=None)
         .where(effects.c.run_id.in_(found))
         .join(runs, its_run)
         .limit(1)
@@ -329,18 +325,18 @@ def why_needed(tx: Transaction, found: Collection[str]) -> str | None:
 
 def who_rests_on(tx: Transaction, found: Collection[str], those: ColumnElement[bool]) -> str | None:
     """Return which other run goes by what these have made, if one does."""
-    stands = rows_of(effects, effects.c.entry_id).where(
+    stands = rows_of(effects, "entry_id").where(
         effects.c.run_id.in_(found), effects.c.state == "committed"
     )
     linked = tx.one(
-        rows_of(runs, runs.c.run_id)
+        rows_of(runs, "run_id")
         .where(runs.c.linked_run_id.in_(found), those, runs.c.run_id.not_in(found))
         .limit(1)
     )
     if linked is not None:
         return f"run {linked['run_id']} has taken over its outputs, and is kept"
     rests = tx.one(
-        rows_of(replays, replays.c.run_id, replays.c.entry_id)
+        rows_of(replays, "run_id", "entry_id")
         .join(runs, ours(runs, run_id=replays.c.run_id))
         .where(replays.c.entry_id.in_(stands), replays.c.run_id.not_in(found), those)
         .limit(1)
@@ -383,7 +379,7 @@ def checkpoint_is_free() -> ColumnElement[bool]:
 
 def find_due_checkpoints(tx: Transaction) -> list[str]:
     """Return the runs that have saved checkpoints whose time is over, and that nobody holds."""
-    found = rows_of(checkpoints, checkpoints.c.run_id, hidden_ms=None)
+    found = rows_of(checkpoints, "run_id", hidden_ms=None)
     over = checkpoints.c.expires_ms <= tx.now_ms
     rows = tx.all(found.where(over, checkpoint_is_free()).distinct().order_by(checkpoints.c.run_id))
     return [row["run_id"] for row in rows]

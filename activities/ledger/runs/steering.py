@@ -10,9 +10,14 @@ from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, grants, runs, steerings
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.proofs import sent_by
-from surehand.activities.ledger.people.public_keys import BadKey, checked, kid_of
-from surehand.activities.ledger.people.signatures import BadSignature, verify
+from surehand.activities.ledger.people.proofs import verify_proof
+from surehand.activities.ledger.people.signatures import (
+    BadKey,
+    BadSignature,
+    checked,
+    kid_of,
+    verify,
+)
 from surehand.activities.ledger.runs import interrupts
 from surehand.process.json_schemas import problems
 from surehand.workflows.canonical_json import NotCanonical, digest
@@ -137,7 +142,7 @@ def _prove(tx: Transaction, asked: Steer) -> _Proof:
     if asked.signature is None:
         return _Proof()
     try:
-        kid, claims = sent_by(tx, asked.signature, asked.actor, SteeringClaims)
+        key, claims = verify_proof(tx, asked.signature, asked.actor, SteeringClaims)
     except BadSignature as error:
         raise _Refused(SteeringCode.BAD_SIGNATURE, str(error)) from error
     bound = {
@@ -151,7 +156,7 @@ def _prove(tx: Transaction, asked: Steer) -> _Proof:
         if signed != sent:
             raise _Refused(SteeringCode.BAD_SIGNATURE, f"the signature is for {what}")
     _refuse_used(tx, asked, claims.jti)
-    return _Proof(kid, claims.jti, verified=True)
+    return _Proof(key.kid, claims.jti, verified=True)
 
 
 def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:

@@ -7,8 +7,8 @@ from typing import Final
 from alembic import op
 
 from surehand.activities.ledger.core.tables import ALL, metadata
-from surehand.activities.ledger.migrations import deletion
 from surehand.activities.ledger.migrations.protection import (
+    guard_deletions,
     keep_tenants_apart,
     make_append_only,
     make_function,
@@ -67,7 +67,7 @@ def upgrade() -> None:
         *("approvals", "moves", "UPDATE OF state, decided_by, verified", APPROVAL_MOVES),
         "a request that was answered or closed is not answered again",
     )
-    deletion.guard()
+    guard_deletions()
 
 
 def downgrade() -> None:
