@@ -140,7 +140,7 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
         facts = Facts(what=plain_line(f"{run_id}: {remain} of its effects may stand"))
         # It may have been reset since it was stopped before: that is told again.
         where = {"run_id": run_id, "subject": run_id}
-        notification_rows.write(tx, Kind.STOPPED, facts, **where, number=before)
+        notification_rows.write_notification(tx, Kind.STOPPED, facts, **where, number=before)
         return StoppedRun(
             run_id=run_id,
             remaining=[one.view() for one in page.effects],

@@ -28,7 +28,7 @@ from surehand.activities.ledger.outbox.notification import (
     Notifier,
     ReceiverGone,
 )
-from surehand.activities.ledger.outbox.notification_rows import Taken, remind
+from surehand.activities.ledger.outbox.notification_rows import Taken, write_reminders
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.worker.metrics import Metrics
 from surehand.activities.worker.settings import Secrets
@@ -195,12 +195,12 @@ class Outbox:
 
         def take(tx: Transaction) -> tuple[int, list[Taken], list[Taken], int]:
             now_ms = self._clock(tx)
-            reminded = remind(tx, now_ms)
-            found = rows.unserved(tx, served, now_ms, older_than=GIVE_UP_AFTER)
+            reminded = write_reminders(tx, now_ms)
+            found = rows.find_unserved(tx, served, now_ms, older_than=GIVE_UP_AFTER)
             orphans = [one for one in found if rows.give_up(tx, one, _NOBODY)]
             if channel not in served:
                 return reminded, orphans, [], 0
-            return reminded, orphans, *rows.take(tx, channel, now_ms, limit=BATCH, lease=LEASE)
+            return reminded, orphans, *rows.take_due(tx, channel, now_ms, limit=BATCH, lease=LEASE)
 
         reminded, orphans, taken, dropped = await self._ledger.transact(tenant, take)
         counts["reminded"] += reminded
@@ -227,7 +227,7 @@ class Outbox:
                 return await self._failed(tenant, channel, taken, error)
 
             def sent(tx: Transaction) -> None:
-                rows.sent(tx, taken.notification.delivery_id, self._clock(tx))
+                rows.record_sent(tx, taken.notification.delivery_id, self._clock(tx))
 
             await self._ledger.transact(tenant, sent)
             return "sent"

@@ -29,7 +29,7 @@ from surehand.activities.ledger.history.audit import (
     verify_signature,
     write_lines,
 )
-from surehand.activities.ledger.people.signatures import BadSignature, authentic
+from surehand.activities.ledger.people.signatures import BadSignature, verify_token
 from surehand.activities.ledger.retention.deletion import Content, Exported
 from surehand.activities.retention import Files
 from surehand.cli.printer import shown_time
@@ -311,7 +311,7 @@ def why_unproven(
     try:
         claims = claims_to_be(found.token, ContentClaims)[1]
         if jwk is not None:
-            claims = authentic(found.token, jwk, ContentClaims)
+            claims = verify_token(found.token, jwk, ContentClaims)
     except BadSignature as error:
         return str(error)
     if claims.content != found.digest:

@@ -149,7 +149,7 @@ async def administration(tenant: str, *, forgets: bool = False) -> AsyncIterator
 
     async with ledger_of(read_settings()) as ledger:
         try:
-            with transactions.administration(ledger, tenant) as tx:
+            with transactions.open_administration(ledger, tenant) as tx:
                 yield tx
         except PrincipalError as error:
             raise WrongUse(str(error)) from error

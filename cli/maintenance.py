@@ -28,7 +28,7 @@ from surehand.activities.ledger.effects.epochs import Epoch, EpochError, close, 
 from surehand.activities.ledger.history.audit import without_forgotten
 from surehand.activities.ledger.history.reads import chain_of, knows_run, open_interventions
 from surehand.activities.ledger.history.stats import Spread, Stats, StatsScope
-from surehand.activities.ledger.history.stats import stats as figures
+from surehand.activities.ledger.history.stats import read_stats as figures
 from surehand.activities.maintenance import reconcile_round
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash

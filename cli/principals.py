@@ -20,10 +20,10 @@ from surehand.activities.ledger.people.principals import (
     Change,
     Kind,
     Principal,
-    all_principals,
-    changes,
+    read_changes,
+    read_principals,
 )
-from surehand.activities.ledger.people.signatures import BadKey, PublicKey, registered
+from surehand.activities.ledger.people.signatures import BadKey, PublicKey, read_key_file
 from surehand.cli import options
 from surehand.cli.ledger_door import administration, ledger_of, read_settings
 from surehand.cli.printer import Reply, shown_time, table_or
@@ -141,7 +141,7 @@ def read_public_key(file: Path) -> PublicKey:
     """Return the public key in a file, or on stdin."""
     content = read_small(file, "public key")
     try:
-        return registered(content.decode())
+        return read_key_file(content.decode())
     except UnicodeDecodeError as error:
         raise WrongUse(f"public key {file}: it is neither PEM nor a JWK") from error
     except BadKey as error:
@@ -205,7 +205,7 @@ async def add(
     registered = None if key is None else read_public_key(key)
     actor = caller.settings.user
     async with administration(caller.tenant) as tx:
-        principals.add(tx, name, actor)
+        principals.add_principal(tx, name, actor)
         parts = [PrincipalPart(kind="principal", what=name, changed=True)]
         parts += _granted(tx, name, wanted, actor)
         if registered is not None:
@@ -255,7 +255,7 @@ async def revoke(
     actor, parts = caller.settings.user, []
     async with administration(caller.tenant) as tx:
         for kind, what in wanted:
-            changed = principals.revoke(tx, name, kind, what, actor)
+            changed = principals.revoke_grant(tx, name, kind, what, actor)
             parts.append(PrincipalPart(kind=kind, what=what, changed=changed))
         for kid in kids:
             changed = principals.revoke_key(tx, name, kid, actor)
@@ -303,8 +303,8 @@ async def list_principals(
         checked_name(name)
     async with ledger_of(read_settings()) as ledger:
         with ledger.transaction(caller.tenant) as tx:
-            everybody = all_principals(tx)
-            past = changes(tx, name) if history else []
+            everybody = read_principals(tx)
+            past = read_changes(tx, name) if history else []
     found = [shown(one) for one in everybody if name in (None, one.name)]
     if name is not None and not found:
         raise NotFound(f"there is no principal {name!r}")
@@ -356,7 +356,9 @@ def _granted(
 ) -> list[PrincipalPart]:
 
     return [
-        PrincipalPart(kind=kind, what=what, changed=principals.grant(tx, name, kind, what, actor))
+        PrincipalPart(
+            kind=kind, what=what, changed=principals.give_grant(tx, name, kind, what, actor)
+        )
         for kind, what in wanted
     ]
 
@@ -370,4 +372,4 @@ def _registered(tx: Transaction, name: str, registered: PublicKey, actor: str) -
 
 def _now(tx: Transaction, name: str) -> PrincipalShown:
 
-    return shown(principals.find(tx, [name])[name])
+    return shown(principals.find_principals(tx, [name])[name])

@@ -394,7 +394,7 @@ async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int
                     lost.append(error)
                     if len(lost) == MOST_LOST:
                         raise
-            with principals.administration(ledger, tenant) as tx:
+            with principals.open_administration(ledger, tenant) as tx:
                 changed = rows.wrap_all_anew(tx, fresh)
             rotated, left = rotated + changed, left + len(fresh) - changed
             after = page[-1].run_id

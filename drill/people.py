@@ -78,16 +78,16 @@ class Principals:
         async with open_ledger(self._url) as ledger:
             with ledger.transaction(self._tenant) as tx:
                 if given is None:
-                    principals.add(tx, name, ACTOR)
+                    principals.add_principal(tx, name, ACTOR)
                 for _, one in sorted(new):
-                    principals.grant(tx, name, kind, one, ACTOR)
+                    principals.give_grant(tx, name, kind, one, ACTOR)
         self._given.setdefault(name, set()).update(new)
         return True
 
     async def revoke(self, name: str, permission: str) -> None:
         async with open_ledger(self._url) as ledger:
             with ledger.transaction(self._tenant) as tx:
-                principals.revoke(tx, name, "permission", permission, ACTOR)
+                principals.revoke_grant(tx, name, "permission", permission, ACTOR)
         self._given[name].discard(("permission", permission))
 
 

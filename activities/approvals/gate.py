@@ -32,7 +32,7 @@ from surehand.activities.ledger.approvals.decisions import DecisionVerdict, Edit
 from surehand.activities.ledger.approvals.standing_grants import Voters, voters
 from surehand.activities.ledger.approvals.votes import needs_of, requesters
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.people.starts import marked_starter
+from surehand.activities.ledger.people.starts import name_starter
 from surehand.activities.ledger.quotas import OverQuota, QuotaUsedUp
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import foreign as foreign_rows
@@ -114,7 +114,7 @@ class ApprovalActivities:
                 secret=prepared.tool.secret_params,
                 judge_early=partial(self._judge_early, asked),
             )
-            started_by = marked_starter(tx, call.run_id)
+            started_by = name_starter(tx, call.run_id)
             votes = voters(tx, row["approval_id"])
             excluded = requesters(tx, row, needs_of(row).requirements)
             decided = decision_rows.decided(tx, row)

@@ -354,7 +354,7 @@ class CompensationActivities:
                 reason=reason,
                 action="list",
             )
-            notification_rows.write(
+            notification_rows.write_notification(
                 tx,
                 Kind.UNCOMPENSATED,
                 Facts(what=plain_line(f"{entry.tool} {entry.key}: {reason}"), tool=entry.tool),

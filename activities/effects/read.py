@@ -26,7 +26,7 @@ from surehand.activities.ledger.core.store import Transaction, Turn
 from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.effects.claims import note as note_claim
 from surehand.activities.ledger.outbox.notification_rows import write_pause
-from surehand.activities.ledger.people.starts import forbidden
+from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import OverQuota, QuotaUsedUp, require_unspent
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import attempts as step_rows
@@ -174,7 +174,9 @@ class ReadCall:
         if known is not None:
             self._mark_foreign(tx)
             return _as_stored(known)
-        lacking = forbidden(*(tx, call.run_id, call.user, request.permissions, request.assurance))
+        lacking = why_forbidden(
+            *(tx, call.run_id, call.user, request.permissions, request.assurance)
+        )
         down = self._number > 1 and step_rows.failures(tx, row, _DOWN)
         if lacking is None and refused is not None:
             note_claim(tx, request, refused)

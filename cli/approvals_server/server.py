@@ -255,7 +255,7 @@ class ApprovalsServer:
         tool = part.tool
 
         def look(tx: Transaction) -> tuple[WaitingPage, Principal, list[str], int]:
-            person = principals.find(tx, [me])[me]
+            person = principals.find_principals(tx, [me])[me]
             tools = sorted({group.tool for group in groups(tx)})
             return part.look(tx, person), person, tools, tx.now_ms
 
@@ -287,7 +287,7 @@ class ApprovalsServer:
         part = PagePart.of(request).unsearched()
 
         def look(tx: Transaction) -> list[Any]:
-            rows = part.look(tx, principals.find(tx, [me])[me]).rows
+            rows = part.look(tx, principals.find_principals(tx, [me])[me]).rows
             return [[row["approval_id"], *row["voters"]] for row in rows]
 
         return self._follow(request, me, lambda: self._ledger.transact(self._tenant, look))
@@ -369,7 +369,7 @@ class ApprovalsServer:
 
     async def _keys(self, request: Request, me: str) -> Response:
         def look(tx: Transaction) -> tuple[Principal, list[Key], bool]:
-            return *_person(tx, me), principals.exists(tx, me)
+            return *_person(tx, me), principals.has_principal(tx, me)
 
         person, keys, known = await self._ledger.transact(self._tenant, look)
         words = ["key", me, "-"] if known else ["add", me, "--key", "-"]
@@ -505,8 +505,8 @@ def _not_delivered(error: SurehandError) -> Response:
 
 def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
     """Return who somebody is now, and their keys."""
-    person = principals.find(tx, [name])[name]
-    keys = [principals.key(tx, kid) for kid in person.keys]
+    person = principals.find_principals(tx, [name])[name]
+    keys = [principals.find_key(tx, kid) for kid in person.keys]
     return person, [key for key in keys if key is not None]
 
 

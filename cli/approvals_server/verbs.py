@@ -92,7 +92,7 @@ async def serve(
     async with ledger_of(settings) as ledger:
 
         async def registered(name: str) -> bool:
-            return await ledger.transact(caller.tenant, principals.exists, name)
+            return await ledger.transact(caller.tenant, principals.has_principal, name)
 
         oidc = _oidc(settings, caller.tenant, registered)
         takes_links = oidc is None or only_here(address[0], named)

@@ -18,7 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from playwright.async_api import Browser, Page, Route, expect
 
-from surehand.activities.ledger.people.signatures import matches, public_key, verify
+from surehand.activities.ledger.people.signatures import (
+    find_mismatch,
+    read_public_key,
+    verify_in_time,
+)
 from surehand.cli.approvals_server import pages
 from surehand.cli.approvals_server.pages import POLICY
 from surehand.client.messages import SeenRequest, decided
@@ -55,7 +59,7 @@ def request(**other: Any) -> dict[str, Any]:
 async def signed(modules: Modules, **given: Any) -> tuple[dict[str, Any], Decision]:
     """Return the public key, and the decision as it would arrive."""
     made = await modules.run("signing", "signed", SIGNED, given)
-    return public_key(json.dumps(made[0])), Decision.model_validate(made[1])
+    return read_public_key(json.dumps(made[0])), Decision.model_validate(made[1])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,7 @@ async def test_a_decision_of_the_page_is_the_command_line_s_and_its_signature_co
         del given["params"]
     jwk, decision = await signed(modules, request=asked, **given)
     assert decision.signature is not None
-    claims = verify(decision.signature, jwk, DecisionClaims, now_s=int(time.time()))
+    claims = verify_in_time(decision.signature, jwk, DecisionClaims, now_s=int(time.time()))
 
     key_file = tmp_path / "ann.pem"
     key_file.touch(mode=0o600)
@@ -86,14 +90,14 @@ async def test_a_decision_of_the_page_is_the_command_line_s_and_its_signature_co
     )
     assert typed.signature is not None
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    registered, now_s = public_key(public.decode()), int(time.time())
-    theirs = verify(typed.signature, registered, DecisionClaims, now_s=now_s)
+    registered, now_s = read_public_key(public.decode()), int(time.time())
+    theirs = verify_in_time(typed.signature, registered, DecisionClaims, now_s=now_s)
     assert decision.model_copy(update={"signature": typed.signature}) == typed
     now = {"iat": claims.iat, "exp": claims.exp, "jti": claims.jti}
     assert claims == theirs.model_copy(update=now)
     assert claims.exp - claims.iat == theirs.exp - theirs.iat
     assert len(claims.jti) == len(theirs.jti) and claims.jti != theirs.jti
-    assert matches(claims, decision, run_id, "acme") is None
+    assert find_mismatch(claims, decision, run_id, "acme") is None
     assert claims.edited == (digest(params) if params else None)
 
 

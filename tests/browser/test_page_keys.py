@@ -11,14 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from playwright.async_api import Browser, CDPSession
 
-from surehand.activities.ledger.people.passkeys import authentic, is_gesture, read
+from surehand.activities.ledger.people.passkeys import is_gesture, read_gesture, verify_gesture
 from surehand.activities.ledger.people.signatures import (
     BadSignature,
     PublicKey,
     kid_of,
-    public_key,
-    registered,
-    verify,
+    read_key_file,
+    read_public_key,
+    verify_in_time,
 )
 from surehand.client.messages import sign
 from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims, SteeringClaims
@@ -50,12 +50,12 @@ async def test_a_signature_made_in_the_browser_counts_with_each_claim(modules: M
         f"{MADE} return {{jwk, kid, token: await key.sign(given, 'surehand-decision+jws')}}",
         edit,
     )
-    jwk = public_key(json.dumps(made["jwk"]))
+    jwk = read_public_key(json.dumps(made["jwk"]))
     assert kid_of(jwk) == made["kid"] == made["jwk"]["kid"]
-    claims = verify(made["token"], jwk, DecisionClaims, now_s=NOW)
+    claims = verify_in_time(made["token"], jwk, DecisionClaims, now_s=NOW)
     assert claims == DecisionClaims.model_validate(edit)
     with pytest.raises(BadSignature, match="type is not"):
-        verify(made["token"], jwk, SteeringClaims, now_s=NOW)
+        verify_in_time(made["token"], jwk, SteeringClaims, now_s=NOW)
 
 
 async def test_the_browser_and_the_command_line_make_the_same_token(modules: Modules) -> None:
@@ -90,7 +90,7 @@ async def test_a_key_survives_a_reload_and_is_there_in_another_tab(modules: Modu
         "return (await ownKey('acme', 'ann')).sign(given, 'surehand-decision+jws')",
         CLAIMS,
     )
-    assert verify(token, jwk, DecisionClaims, now_s=NOW).sub == CLAIMS["sub"]
+    assert verify_in_time(token, jwk, DecisionClaims, now_s=NOW).sub == CLAIMS["sub"]
 
 
 async def test_no_script_can_take_the_private_key_out_of_the_browser(modules: Modules) -> None:
@@ -245,13 +245,15 @@ class Device:
 async def passkey(modules: Modules, **given: Any) -> tuple[dict[str, Any], PublicKey]:
     """Return what the page offers for download, and what an administrator makes of it."""
     text = await modules.run("keys", "register", REGISTERED, given)
-    return json.loads(text), registered(text)
+    return json.loads(text), read_key_file(text)
 
 
 def believed(proof: str, key: PublicKey, modules: Modules) -> DecisionClaims:
     assert key.passkey is not None and is_gesture(proof)
     origin = modules.page.url.rstrip("/")
-    return authentic(read(proof), key.jwk, key.passkey, DecisionClaims, origins={origin})
+    return verify_gesture(
+        read_gesture(proof), key.jwk, key.passkey, DecisionClaims, origins={origin}
+    )
 
 
 @pytest.mark.parametrize(("algorithm", "kty"), [(-7, "EC"), (-8, "OKP")])
@@ -264,7 +266,7 @@ async def test_each_passkey_claim_counts(modules: Modules, algorithm: int, kty: 
         "keys", "signByPasskey", SIGNED, {"claimsList": [edit], "keys": [file]}
     )
     assert believed(proof, key, modules).model_dump(mode="json", exclude_none=True) == edit
-    assert read(proof).digests is None
+    assert read_gesture(proof).digests is None
 
 
 @pytest.mark.parametrize("count", [2, MOST_DECISIONS])
@@ -277,7 +279,7 @@ async def test_one_gesture_signs_a_list_decision_by_decision(modules: Modules, c
     )
     found = [believed(proof, key, modules) for proof in proofs]
     assert [one.model_dump(mode="json", exclude_none=True) for one in found] == asked
-    assert len({read(proof).signature for proof in proofs}) == 1
+    assert len({read_gesture(proof).signature for proof in proofs}) == 1
 
     header, _, signature = proofs[0].split(".")
     [other] = await modules.run(
@@ -321,7 +323,7 @@ async def test_of_several_passkeys_the_one_that_signs_is_named(modules: Modules)
     [proof] = await modules.run(
         "keys", "signByPasskey", SIGNED, {"claimsList": [claims()], "keys": [elsewhere, mine]}
     )
-    assert read(proof).kid == key.kid
+    assert read_gesture(proof).kid == key.kid
     assert believed(proof, key, modules).sub == "ann"
 
 

@@ -24,7 +24,7 @@ from surehand.activities.ledger.core.tables import (
     principals,
     quotas,
 )
-from surehand.activities.ledger.people.signatures import kid_of, public_key
+from surehand.activities.ledger.people.signatures import kid_of, read_public_key
 from surehand.cli.principals import PrincipalChanged, PrincipalHistory, PrincipalList
 from surehand.cli.tenants import QuotaShown
 from surehand.client.messages import new_key
@@ -101,7 +101,7 @@ def test_a_principal_is_added_with_roles_permissions_and_a_key(office: Office) -
     ]
     assert office.shown() == office.shown("ana") == [ana]
     [key] = office.rows()["principal_keys"]
-    assert key["public_key"] == public_key(Path(file).read_text())
+    assert key["public_key"] == read_public_key(Path(file).read_text())
     listed = office.done("list").out.splitlines()
     assert listed[1].split() == ["ana", "finance,", "ops", "refunds.make", kid]
 
@@ -280,7 +280,7 @@ def test_a_pem_key_is_taken_and_revoked_by_a_dashed_id(office: Office) -> None:
     while not kid.startswith("-"):  # one of 64 does
         made = Ed25519PrivateKey.generate().public_key()
         pem = made.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        kid = kid_of(public_key(pem.decode()))
+        kid = kid_of(read_public_key(pem.decode()))
     file = office.folder / "ana.pub"
     file.write_bytes(pem)
     office.done("add", "ana", "--key", str(file))
@@ -409,7 +409,7 @@ def test_a_new_key_prints_its_registration(approver: Starter, office: Office) ->
     made = approver("principal", "keygen", "ana.pem", "--tenant", "acme")
 
     file = approver.folder / "ana.pem"
-    kid = kid_of(public_key((approver.folder / "ana.pem.pub").read_text()))
+    kid = kid_of(read_public_key((approver.folder / "ana.pem.pub").read_text()))
     assert made.code == 0, made
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert made.out.startswith(f"Key {kid}: ")

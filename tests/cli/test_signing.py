@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 from surehand.activities.ledger.people.signatures import (
     BadSignature,
+    find_mismatch,
     header_kid,
     kid_of,
-    matches,
-    public_key,
-    verify,
+    read_public_key,
+    verify_in_time,
 )
 from surehand.client.messages import claims_for, new_key, read_key, sign
 from surehand.process.exits import ExitCode, WrongUse
@@ -79,7 +79,7 @@ def test_a_new_key_is_for_its_owner_alone_and_its_public_half_for_all(tmp_path: 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_bytes() == private_pem(read_key(file))
     public = (tmp_path / "ada.pem.pub").read_text()
-    assert json.loads(public)["kid"] == kid == kid_of(public_key(public))
+    assert json.loads(public)["kid"] == kid == kid_of(read_public_key(public))
     assert "d" not in json.loads(public)
 
 
@@ -209,24 +209,27 @@ def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_what_is_signed_is_taken_for_this_decision_alone(key_file: Path) -> None:
     claims = claims_for(DECISION, "acme", "acme/refund-1", NOW)
     token = sign(read_key(key_file), claims)
-    public = public_key(key_file.with_name("ada.pem.pub").read_text())
+    public = read_public_key(key_file.with_name("ada.pem.pub").read_text())
 
     assert header_kid(token, DecisionClaims.typ) == kid_of(public)
-    assert verify(token, public, DecisionClaims, now_s=NOW) == claims
-    assert matches(claims, DECISION, "acme/refund-1", "acme") is None
+    assert verify_in_time(token, public, DecisionClaims, now_s=NOW) == claims
+    assert find_mismatch(claims, DECISION, "acme/refund-1", "acme") is None
     other = DECISION.model_copy(update={"outcome": DecisionOutcome.APPROVE})
-    assert matches(claims, other, "acme/refund-1", "acme") == "the signature is for another outcome"
+    assert (
+        find_mismatch(claims, other, "acme/refund-1", "acme")
+        == "the signature is for another outcome"
+    )
 
 
 def test_a_signature_lasts_five_minutes_or_as_long_as_is_said(key_file: Path) -> None:
     assert claims_for(DECISION, "acme", "acme/refund-1", NOW).exp == NOW + 300
     longest = claims_for(DECISION, "acme", "acme/refund-1", NOW, lasts=timedelta(minutes=10))
     token = sign(read_key(key_file), longest)
-    public = public_key(key_file.with_name("ada.pem.pub").read_text())
+    public = read_public_key(key_file.with_name("ada.pem.pub").read_text())
 
-    assert verify(token, public, DecisionClaims, now_s=NOW + 599) == longest
+    assert verify_in_time(token, public, DecisionClaims, now_s=NOW + 599) == longest
     with pytest.raises(BadSignature, match="expired"):
-        verify(token, public, DecisionClaims, now_s=NOW + 600)
+        verify_in_time(token, public, DecisionClaims, now_s=NOW + 600)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.5, 601, 86_400])
@@ -243,8 +246,8 @@ def test_each_signature_has_a_nonce_of_its_own() -> None:
 def test_the_digest_of_new_params_is_signed_with_the_decision(key_file: Path) -> None:
     claims = claims_for(DECISION, "acme", "acme/refund-1", NOW, edited="sha256:1")
     token = sign(read_key(key_file), claims)
-    public = public_key(key_file.with_name("ada.pem.pub").read_text())
-    assert verify(token, public, DecisionClaims, now_s=NOW).edited == "sha256:1"
+    public = read_public_key(key_file.with_name("ada.pem.pub").read_text())
+    assert verify_in_time(token, public, DecisionClaims, now_s=NOW).edited == "sha256:1"
 
 
 def test_the_longest_ids_fit_into_a_signature(key_file: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from docs.pictures import FOLDER, LARGEST, LARGEST_TOGETHER, NAMES, PAGE, file_of
 from surehand.activities.ledger.core.sealed import Sealed, SealedText
 from surehand.activities.ledger.core.tables import metadata
-from surehand.activities.ledger.people.passkeys import challenge_of, read
+from surehand.activities.ledger.people.passkeys import challenge_of, read_gesture
 from surehand.activities.ledger.people.signatures import kid_of
 from surehand.cli.approvals_server import pages
 from surehand.workflows.contracts.approvals import MOST_DECISIONS, PASSKEY_LIST, PASSKEY_TYP
@@ -63,7 +63,7 @@ def test_the_example_s_challenges_are_those_that_the_worker_computes() -> None:
     other = one.replace('"approve"', '"reject"').replace("a-nonce", "b-nonce")
     made = Authenticator()
 
-    first, last = (read(made.proof(claims.encode())) for claims in (one, other))
+    first, last = (read_gesture(made.proof(claims.encode())) for claims in (one, other))
 
     assert b64(challenge_of(first)) == alone and b64(challenge_of(last)) == second
     for gesture in (first, last):

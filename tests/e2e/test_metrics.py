@@ -18,7 +18,7 @@ import pytest
 from temporalio.api.common.v1 import Header, Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 
-from surehand.activities.ledger.history.stats import StatsScope, stats
+from surehand.activities.ledger.history.stats import StatsScope, read_stats
 from surehand.activities.ledger.retention import hiding
 from surehand.process.children import clean_environment
 from surehand.workflows.contracts.base import RunState
@@ -95,7 +95,7 @@ async def test_a_recovery_shows_at_endpoint_and_ledger(stage: Stage, order_id: s
     for detail in (run.run_id, order_id, "ef-"):
         assert detail not in text
     scope = StatsScope(DEFAULT_TENANT, datetime.now(UTC) - timedelta(hours=1))
-    found = stats(stage.ledger, scope)
+    found = read_stats(stage.ledger, scope)
     assert (found.recoveries.ended, found.recoveries.success_rate) == (1, 1.0)
     assert found.leases.lost == 1
     assert (found.duplicates.keys, found.invariants.ok, found.invariants.runs) == (0, 1, 1)

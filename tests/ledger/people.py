@@ -14,7 +14,7 @@ from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Kind
-from surehand.activities.ledger.people.signatures import kid_of, public_key, registered
+from surehand.activities.ledger.people.signatures import kid_of, read_key_file, read_public_key
 from tests.ledger_databases import OWNER
 from tests.passkeys import Authenticator
 
@@ -54,26 +54,26 @@ def person(scene: Place, name: str, *roles: str, permissions: tuple[str, ...] = 
     granted: list[tuple[Kind, str]] = [("role", role) for role in roles]
     granted += [("permission", permission) for permission in permissions]
     with administration(scene) as tx:
-        principals.add(tx, name, ADMINISTRATOR)
+        principals.add_principal(tx, name, ADMINISTRATOR)
         for kind, what in granted:
-            assert principals.grant(tx, name, kind, what, ADMINISTRATOR)
+            assert principals.give_grant(tx, name, kind, what, ADMINISTRATOR)
     return name
 
 
 def revoked(scene: Place, name: str, kind: Kind, what: str) -> None:
     with administration(scene) as tx:
-        assert principals.revoke(tx, name, kind, what, ADMINISTRATOR)
+        assert principals.revoke_grant(tx, name, kind, what, ADMINISTRATOR)
 
 
 def granted(scene: Place, name: str, permission: str) -> None:
     with administration(scene) as tx:
-        assert principals.grant(tx, name, "permission", permission, ADMINISTRATOR)
+        assert principals.give_grant(tx, name, "permission", permission, ADMINISTRATOR)
 
 
 def key_of(scene: Place, name: str) -> Ed25519PrivateKey:
     """Register a new key of somebody who is registered, and return its private half."""
     private = Ed25519PrivateKey.generate()
-    public = public_key(json.dumps(OKPKey.import_key(private.public_key()).as_dict()))
+    public = read_public_key(json.dumps(OKPKey.import_key(private.public_key()).as_dict()))
     with administration(scene) as tx:
         assert principals.add_key(tx, name, kid_of(public), public, ADMINISTRATOR)
     return private
@@ -82,7 +82,7 @@ def key_of(scene: Place, name: str) -> Ed25519PrivateKey:
 def passkey_of(scene: Place, name: str, passkey: Authenticator | None = None) -> Authenticator:
     """Register a passkey of somebody who is registered, by the file that a page offers."""
     made = passkey or Authenticator()
-    known = registered(json.dumps(made.file))
+    known = read_key_file(json.dumps(made.file))
     how = (name, known.kid, known.jwk, ADMINISTRATOR)
     with administration(scene) as tx:
         assert principals.add_key(tx, *how, passkey=known.passkey)

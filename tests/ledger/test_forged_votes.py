@@ -91,7 +91,7 @@ def forgery(scene: Scene, key: Ed25519PrivateKey, gated: ClaimRequest, kind: str
 def forge(scene: Scene, gated: ClaimRequest, *, state: str = "approved", **columns: Any) -> None:
     """Write a decision and what it makes of its request, as whoever has the workers' rights can."""
     with scene.tx() as tx:
-        kids = (principals.find(tx, ["ann"]))["ann"].keys
+        kids = (principals.find_principals(tx, ["ann"]))["ann"].keys
         vote = {
             "tenant_id": tx.tenant,
             "decision_id": "forged",
@@ -279,7 +279,7 @@ def test_a_refused_yes_written_again_is_no_vote(scene: Scene, nonce: bool) -> No
     yes = signature(scene, key_of(scene, "ann"), gated)
     assert scene.decide(gated, approver="ann", signature=yes).code == "not_permitted"
     with administration(scene) as tx:
-        principals.grant(tx, "ann", "role", "finance", "olga")
+        principals.give_grant(tx, "ann", "role", "finance", "olga")
     said = scene.row(decisions)
     names = ("signature", "kid", "nonce", "verified")
     copied = {name: said[name] for name in names}
@@ -315,7 +315,7 @@ async def test_a_key_revoked_later_breaks_no_audit(scene: Scene, key: Ed25519Pri
     assert isinstance(scene.claim(gated), Claimed)
 
     with administration(scene) as tx:
-        [kid] = (principals.find(tx, ["ann"]))["ann"].keys
+        [kid] = (principals.find_principals(tx, ["ann"]))["ann"].keys
         assert principals.revoke_key(tx, "ann", kid, ADMINISTRATOR)
 
     assert await broken(scene) is None
@@ -380,7 +380,7 @@ def test_a_changed_precondition_cannot_be_hidden(scene: Scene, key: Ed25519Priva
 
 def test_a_request_in_time_is_not_escalated(scene: Scene, key: Ed25519PrivateKey) -> None:
     with administration(scene) as tx:
-        principals.grant(tx, "ann", "role", "chief", ADMINISTRATOR)
+        principals.give_grant(tx, "ann", "role", "chief", ADMINISTRATOR)
     call = scene.call(assurance=STRICT, requirements=(ESCALATES,))
     gated = scene.ask_approval(call, assurance=STRICT, requirement=ESCALATES)
 
@@ -420,7 +420,7 @@ def test_a_row_that_was_written_before_its_request_is_not_the_request(
     scene: Scene, key: Ed25519PrivateKey, lie: dict[str, Any]
 ) -> None:
     with administration(scene) as tx:
-        principals.grant(tx, "ann", "role", "chief", ADMINISTRATOR)
+        principals.give_grant(tx, "ann", "role", "chief", ADMINISTRATOR)
     asks = ESCALATES if "needs" in lie else FINANCE
     call = scene.call(assurance=STRICT, requirements=(asks,))
     forged = write_first(scene, call, asks, **lie)

@@ -245,7 +245,7 @@ async def test_a_dead_workers_row_is_sent_by_another(at_receiver: TenantOutbox) 
     here = at_receiver
     here.scene.ask_approval(here.scene.call())
     with here.scene.tx() as tx:
-        taken, _ = outbox_rows.take(tx, RECEIVER, tx.now_ms, limit=9, lease=LEASE)
+        taken, _ = outbox_rows.take_due(tx, RECEIVER, tx.now_ms, limit=9, lease=LEASE)
 
     assert await here.send() == {}
     here.receiver.refuses = NotDelivered("down")
@@ -258,7 +258,7 @@ async def test_a_dead_workers_row_is_sent_by_another(at_receiver: TenantOutbox) 
 
     assert here.receiver.got == [taken[0].notification]
     with here.scene.tx() as tx:
-        assert not outbox_rows.sent(tx, taken[0].notification.delivery_id, tx.now_ms)
+        assert not outbox_rows.record_sent(tx, taken[0].notification.delivery_id, tx.now_ms)
     assert [row["state"] for row in here.rows()] == ["sent"]
 
 

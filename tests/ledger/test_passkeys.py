@@ -287,7 +287,7 @@ def test_a_refused_gesture_stays_worthless(scene: Scene, passkey: Authenticator)
     proof = passkey.proof(claims(scene, gated))
     assert by(scene, gated, proof).code == "not_permitted"
     with administration(scene) as tx:
-        principals.grant(tx, "ann", "role", "boss", ADMINISTRATOR)
+        principals.give_grant(tx, "ann", "role", "boss", ADMINISTRATOR)
 
     assert by(scene, gated, proof).code == "used_signature"
     assert by(scene, gated, passkey.proof(claims(scene, gated))).state == "approved"
@@ -361,7 +361,7 @@ def test_a_key_is_registered_as_one_kind_only(scene: Scene, passkey: Authenticat
         principals.add_key(tx, "ann", okp.kid, okp.jwk, ADMINISTRATOR)
 
     with scene.tx() as tx:
-        found = principals.find(tx, ["ann"])["ann"]
+        found = principals.find_principals(tx, ["ann"])["ann"]
     assert set(found.passkeys) == {passkey.kid, okp.kid} == set(found.keys)
 
 

@@ -27,9 +27,14 @@ from surehand.activities.ledger.core.tables import (
     runs,
 )
 from surehand.activities.ledger.core.tables import principals as people
-from surehand.activities.ledger.history.stats import Spread, Stats, StatsScope, stats
+from surehand.activities.ledger.history.stats import Spread, Stats, StatsScope, read_stats
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.principals import Kind, Principal, PrincipalError, changes
+from surehand.activities.ledger.people.principals import (
+    Kind,
+    Principal,
+    PrincipalError,
+    read_changes,
+)
 from surehand.activities.tools.failures import Transient
 from surehand.activities.tools.tool import Dedupes
 from surehand.activities.worker.takeover import InHand, worker_before
@@ -177,12 +182,12 @@ Change = Callable[[Transaction], Any]
 
 def found(scene: Scene, name: str) -> Principal:
     with scene.tx() as tx:
-        return (principals.find(tx, [name]))[name]
+        return (principals.find_principals(tx, [name]))[name]
 
 
 def noted(scene: Scene, name: str) -> Counter[str]:
     with scene.tx() as tx:
-        return Counter(one.change for one in changes(tx, name))
+        return Counter(one.change for one in read_changes(tx, name))
 
 
 async def at_once(scene: Scene, change: Change) -> Counter[Any]:
@@ -208,12 +213,12 @@ def test_a_grant_counts_until_it_is_revoked(scene: Scene, kind: Kind) -> None:
     assert not held()
     for _ in range(2):
         with administration(scene) as tx:
-            assert principals.grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
-            assert not principals.grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
+            assert principals.give_grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
+            assert not principals.give_grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
         assert held()
         with administration(scene) as tx:
-            assert principals.revoke(tx, "ann", kind, "refunds", ADMINISTRATOR)
-            assert not principals.revoke(tx, "ann", kind, "refunds", ADMINISTRATOR)
+            assert principals.revoke_grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
+            assert not principals.revoke_grant(tx, "ann", kind, "refunds", ADMINISTRATOR)
         assert not held()
 
     assert noted(scene, "ann") == {"added": 1, f"{kind}_granted": 2, f"{kind}_revoked": 2}
@@ -224,8 +229,8 @@ def test_a_role_is_no_permission_of_the_same_name(scene: Scene) -> None:
 
     assert found(scene, "ann") == Principal("ann", roles=frozenset({"refunds"}))
     with administration(scene) as tx:
-        assert principals.lacks(tx, "ann", ["refunds"]) == "refunds"
-        assert not principals.revoke(tx, "ann", "permission", "refunds", ADMINISTRATOR)
+        assert principals.find_lacking(tx, "ann", ["refunds"]) == "refunds"
+        assert not principals.revoke_grant(tx, "ann", "permission", "refunds", ADMINISTRATOR)
     assert (found(scene, "ann")).roles == {"refunds"}
 
 
@@ -233,21 +238,21 @@ def test_a_permission_that_is_missing_is_named_and_none_when_all_are_there(scene
     person(scene, "ann", permissions=("mail", "refunds"))
 
     with scene.tx() as tx:
-        assert principals.lacks(tx, "ann", ["refunds", "mail"]) is None
-        assert principals.lacks(tx, "ann", ["refunds", "stock", "mail"]) == "stock"
-        assert principals.lacks(tx, "nobody", []) is None
-        assert principals.lacks(tx, "nobody", ["mail"]) == "mail"
+        assert principals.find_lacking(tx, "ann", ["refunds", "mail"]) is None
+        assert principals.find_lacking(tx, "ann", ["refunds", "stock", "mail"]) == "stock"
+        assert principals.find_lacking(tx, "nobody", []) is None
+        assert principals.find_lacking(tx, "nobody", ["mail"]) == "mail"
     revoked(scene, "ann", "permission", "mail")
     with scene.tx() as tx:
-        assert principals.lacks(tx, "ann", ["refunds", "mail"]) == "mail"
+        assert principals.find_lacking(tx, "ann", ["refunds", "mail"]) == "mail"
 
 
 def test_an_unknown_name_is_found_as_somebody_who_may_do_nothing(scene: Scene) -> None:
     person(scene, "ann", "finance", permissions=("mail",))
 
     with scene.tx() as tx:
-        known = principals.find(tx, ["ann", "nobody", "ann "])
-        everybody = principals.all_principals(tx)
+        known = principals.find_principals(tx, ["ann", "nobody", "ann "])
+        everybody = principals.read_principals(tx)
 
     assert known["nobody"] == Principal("nobody")
     assert known["ann "] == Principal("ann ")
@@ -256,8 +261,8 @@ def test_an_unknown_name_is_found_as_somebody_who_may_do_nothing(scene: Scene) -
 
 async def test_nothing_is_given_to_or_taken_from_an_unknown_name(scene: Scene) -> None:
     refusals: list[Change] = [
-        lambda tx: principals.grant(tx, "nobody", "role", "finance", ADMINISTRATOR),
-        lambda tx: principals.revoke(tx, "nobody", "role", "finance", ADMINISTRATOR),
+        lambda tx: principals.give_grant(tx, "nobody", "role", "finance", ADMINISTRATOR),
+        lambda tx: principals.revoke_grant(tx, "nobody", "role", "finance", ADMINISTRATOR),
         lambda tx: principals.add_key(tx, "nobody", KID, SOMEBODYS_KEY, ADMINISTRATOR),
         lambda tx: principals.revoke_key(tx, "nobody", KID, ADMINISTRATOR),
     ]
@@ -287,7 +292,7 @@ def test_a_key_has_one_owner_and_once_revoked_never_counts_again(scene: Scene) -
         assert not principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
         with pytest.raises(PrincipalError, match="was revoked"):
             principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
-        key = principals.key(tx, KID)
+        key = principals.find_key(tx, KID)
 
     assert key is not None and key.revoked
     assert (found(scene, "ann")).keys == ()
@@ -300,27 +305,27 @@ def test_another_tenants_people_count_for_nothing(scene: Scene, other: Scene) ->
         principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
 
     with other.tx() as tx:
-        assert principals.find(tx, ["ann"]) == {"ann": Principal("ann")}
-        assert principals.lacks(tx, "ann", ["mail"]) == "mail"
-        assert principals.key(tx, KID) is None
-        assert principals.all_principals(tx) == []
-        assert changes(tx) == changes(tx, "ann") == []
+        assert principals.find_principals(tx, ["ann"]) == {"ann": Principal("ann")}
+        assert principals.find_lacking(tx, "ann", ["mail"]) == "mail"
+        assert principals.find_key(tx, KID) is None
+        assert principals.read_principals(tx) == []
+        assert read_changes(tx) == read_changes(tx, "ann") == []
     with pytest.raises(PrincipalError, match="no principal"), administration(other) as tx:
-        principals.revoke(tx, "ann", "role", "finance", ADMINISTRATOR)
+        principals.revoke_grant(tx, "ann", "role", "finance", ADMINISTRATOR)
 
     # The same name, role and key over there are another person's.
     person(other, "ann", "finance")
     with administration(other) as tx:
         assert principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR)
         assert principals.revoke_key(tx, "ann", KID, ADMINISTRATOR)
-        assert principals.revoke(tx, "ann", "role", "finance", ADMINISTRATOR)
+        assert principals.revoke_grant(tx, "ann", "role", "finance", ADMINISTRATOR)
     assert found(scene, "ann") == Principal(
         "ann", frozenset({"finance"}), frozenset({"mail"}), (KID,)
     )
 
 
 async def test_of_many_who_add_one_name_one_does(scene: Scene) -> None:
-    ends = await at_once(scene, lambda tx: principals.add(tx, "ann", ADMINISTRATOR))
+    ends = await at_once(scene, lambda tx: principals.add_principal(tx, "ann", ADMINISTRATOR))
 
     assert ends == {None: 1, PrincipalError: AT_ONCE - 1}
     assert noted(scene, "ann") == {"added": 1}
@@ -329,8 +334,8 @@ async def test_of_many_who_add_one_name_one_does(scene: Scene) -> None:
 async def test_of_many_equal_changes_at_once_one_is_made_and_noted(scene: Scene) -> None:
     person(scene, "ann")
     equal: dict[str, Change] = {
-        "role_granted": lambda tx: principals.grant(tx, "ann", "role", "x", ADMINISTRATOR),
-        "role_revoked": lambda tx: principals.revoke(tx, "ann", "role", "x", ADMINISTRATOR),
+        "role_granted": lambda tx: principals.give_grant(tx, "ann", "role", "x", ADMINISTRATOR),
+        "role_revoked": lambda tx: principals.revoke_grant(tx, "ann", "role", "x", ADMINISTRATOR),
         "key_added": lambda tx: principals.add_key(tx, "ann", KID, SOMEBODYS_KEY, ADMINISTRATOR),
         "key_revoked": lambda tx: principals.revoke_key(tx, "ann", KID, ADMINISTRATOR),
     }
@@ -359,11 +364,11 @@ def test_changes_are_told_in_the_order_of_their_locks(scene: Scene) -> None:
     person(scene, "ann")
     with administration(scene) as late:
         with administration(scene) as tx:
-            principals.grant(tx, "ann", "role", "finance", ADMINISTRATOR)
-        assert principals.revoke(late, "ann", "role", "finance", ADMINISTRATOR)
+            principals.give_grant(tx, "ann", "role", "finance", ADMINISTRATOR)
+        assert principals.revoke_grant(late, "ann", "role", "finance", ADMINISTRATOR)
 
     with scene.tx() as tx:
-        told = [one.change for one in changes(tx, "ann")]
+        told = [one.change for one in read_changes(tx, "ann")]
     assert told == ["added", "role_granted", "role_revoked"]
 
 
@@ -372,7 +377,7 @@ AN_HOUR = timedelta(hours=1)
 
 def figures(scene: Scene, run_id: str | None = None, *, probes: int = 0) -> Stats:
     scope = StatsScope(scene.tenant, datetime.now(UTC) - AN_HOUR, run_id)
-    return stats(scene.ledger, scope, probes=probes)
+    return read_stats(scene.ledger, scope, probes=probes)
 
 
 async def left_by_a_dead_attempt(scene: Scene, key: str, step_id: str) -> None:
@@ -487,7 +492,7 @@ def test_what_lies_further_back_does_not_count(scene: Scene) -> None:
     scene.committed(scene.call())
     later = datetime.now(UTC) + AN_HOUR
 
-    found = stats(scene.ledger, StatsScope(scene.tenant, later))
+    found = read_stats(scene.ledger, StatsScope(scene.tenant, later))
 
     assert found.leases.claims == 0
 

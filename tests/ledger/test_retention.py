@@ -43,7 +43,7 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.history.reads import artifacts_of, effects_of
-from surehand.activities.ledger.history.stats import StatsScope, stats
+from surehand.activities.ledger.history.stats import StatsScope, read_stats
 from surehand.activities.ledger.outbox import notification_rows as outbox
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.people.starts import StartRefused
@@ -154,7 +154,7 @@ async def lived(office: Office) -> None:
     kept = await office.retention.artifacts.keep(scene.tenant, RUN, MARKER * 900)
     with scene.tx() as tx:
         artifact_rows.record(tx, RUN, STEP, kept)
-        outbox.write(tx, Kind.STOPPED, Facts(what=MARKER), run_id=RUN, subject=RUN)
+        outbox.write_notification(tx, Kind.STOPPED, Facts(what=MARKER), run_id=RUN, subject=RUN)
         steering.judge(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
     folder = payloads_of(RUN)
     await office.retention.artifacts.blobs.put(f"{folder}/{'a' * 64}", MARKER.encode())
@@ -307,7 +307,7 @@ async def test_statistics_pass_over_a_deleted_run(office: Office) -> None:
     await lived(office)
     await office.round()
 
-    found = stats(
+    found = read_stats(
         office.scene.ledger, StatsScope(office.scene.tenant, datetime.fromtimestamp(0, UTC))
     )
 

@@ -16,8 +16,8 @@ from surehand.activities.ledger.core.tables import effects, runs
 from surehand.activities.ledger.history.audit import first_unproven
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.signatures import decoded
-from surehand.activities.ledger.people.starts import StartRefused, marked_starter
+from surehand.activities.ledger.people.signatures import decode_base64url
+from surehand.activities.ledger.people.starts import StartRefused, name_starter
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Forbidden
 from surehand.client.messages import claims_for, sign, signed_start
 from surehand.workflows.contracts.approvals import (
@@ -79,7 +79,7 @@ async def broken(scene: Scene, run_id: str = NEW) -> str | None:
 
 def revoke_keys(scene: Scene, name: str) -> None:
     with administration(scene) as tx:
-        for kid in (principals.find(tx, [name]))[name].keys:
+        for kid in (principals.find_principals(tx, [name]))[name].keys:
             assert principals.revoke_key(tx, name, kid, ADMINISTRATOR)
 
 
@@ -166,7 +166,7 @@ def test_a_nonce_starts_one_run(scene: Scene, key: Ed25519PrivateKey) -> None:
     claims = signed(scene, key, "run-8")
     assert claims.signature is not None
     # Signed anew by its owner, with the nonce of before.
-    own = json.loads(decoded(claims.signature.split(".")[1]))
+    own = json.loads(decode_base64url(claims.signature.split(".")[1]))
     token = sign(key, StartClaims.model_validate({**own, "jti": row["start_nonce"]}))
 
     reason = refused(scene, again.model_copy(update={"signature": token}))
@@ -345,6 +345,6 @@ def test_people_are_shown_starter_and_user(scene: Scene, key: Ed25519PrivateKey)
     scene.open_run("run-8", start=scene.start("run-8", started_by="eve"))
 
     with scene.tx() as tx:
-        assert marked_starter(tx, NEW) == "mallory"
-        assert marked_starter(tx, "run-8") == "eve (unverified)"
-        assert marked_starter(tx, "run-1") == ""
+        assert name_starter(tx, NEW) == "mallory"
+        assert name_starter(tx, "run-8") == "eve (unverified)"
+        assert name_starter(tx, "run-1") == ""

@@ -201,7 +201,7 @@ def test_a_key_that_was_revoked_steers_nothing(scene: Scene) -> None:
     person(scene, OWNER)
     key = key_of(scene, OWNER)
     with administration(scene) as tx:
-        [kid] = (principals.find(tx, [OWNER]))[OWNER].keys
+        [kid] = (principals.find_principals(tx, [OWNER]))[OWNER].keys
         assert principals.revoke_key(tx, OWNER, kid, ADMINISTRATOR)
     message = signed(scene, key, CancelRun(actor=OWNER))
 

@@ -151,13 +151,13 @@ async def serving(
     scene, way = Scene.begin(ledger, DEFAULT_TENANT), OnTheWay()
     with ledger.transaction(scene.tenant) as tx:
         for name in ("ann", "bob"):
-            principals.add(tx, name, "root")
+            principals.add_principal(tx, name, "root")
     file = folder / "principals.json"
     file.write_text(json.dumps({scene.tenant: {provider.issuer: {"s-ann": "ann", "s-bob": "bob"}}}))
     known = {"client_id": CONFIDENTIAL, "client_secret": SECRET, **client}
 
     async def registered(name: str) -> bool:
-        return await ledger.transact(scene.tenant, principals.exists, name)
+        return await ledger.transact(scene.tenant, principals.has_principal, name)
 
     oidc = OidcSignIn(
         IdentityProvider(ClientOf(provider.issuer, **known), transport=way),

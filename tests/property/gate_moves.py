@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import strategies as st
 from joserfc.jwk import OKPKey
 
-from surehand.activities.ledger.people.signatures import kid_of, public_key
+from surehand.activities.ledger.people.signatures import kid_of, read_public_key
 from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule, Escalate
 from tests.property.model_gate import LITTLE, MUCH, REQUEST_MS, Asks
 
@@ -44,7 +44,7 @@ def key_of(name: str, number: int) -> Ed25519PrivateKey:
 
 
 def public_of(key: Ed25519PrivateKey) -> dict[str, Any]:
-    return dict(public_key(json.dumps(OKPKey.import_key(key.public_key()).as_dict())))
+    return dict(read_public_key(json.dumps(OKPKey.import_key(key.public_key()).as_dict())))
 
 
 KEYS: Final = {

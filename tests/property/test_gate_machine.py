@@ -231,12 +231,12 @@ class GateMachine(RuleBasedStateMachine):
         start = StartRun(run_id=RUN, tenant=self.tenant, user=REQUESTER, plan=plan)
         with self.administration.transaction(self.tenant) as tx:
             for name in PEOPLE:
-                principals.add(tx, name, "root")
+                principals.add_principal(tx, name, "root")
                 kid, public, _ = KEYS[name, 1]
                 principals.add_key(tx, name, kid, public, "root")
                 self.people.owners[kid] = name
             for name, role in roles:
-                principals.grant(tx, name, "role", role, "root")
+                principals.give_grant(tx, name, "role", role, "root")
                 self.people.roles[name].add(role)
         _, _, key = KEYS[REQUESTER, 1]
         signed = signed_start(start, key, self.clock.now_ms // 1000)
@@ -546,7 +546,7 @@ class GateMachine(RuleBasedStateMachine):
 
     def _change_role(self, name: str, role: str, give: bool) -> None:
         with self.administration.transaction(self.tenant) as tx:
-            change = principals.grant if give else principals.revoke
+            change = principals.give_grant if give else principals.revoke_grant
             change(tx, name, "role", role, "root")
         (self.people.roles[name].add if give else self.people.roles[name].discard)(role)
 

@@ -25,17 +25,17 @@ from webauthn.helpers.exceptions import WebAuthnException
 
 from surehand.activities.ledger.people.passkeys import (
     LONGEST_PROOF,
-    authentic,
     challenge_of,
     is_gesture,
-    read,
+    read_gesture,
+    verify_gesture,
 )
 from surehand.activities.ledger.people.signatures import (
     BadSignature,
     PublicKey,
-    decoded,
+    decode_base64url,
     header_kid,
-    registered,
+    read_key_file,
 )
 from surehand.workflows.contracts.approvals import MOST_DECISIONS, DecisionClaims
 from tests.passkeys import (
@@ -70,7 +70,7 @@ both = pytest.mark.parametrize("key", [EC, OKP], ids=["ES256", "EdDSA"])
 
 
 def public(one: Authenticator) -> PublicKey:
-    return registered(json.dumps(one.file))
+    return read_key_file(json.dumps(one.file))
 
 
 def judged(
@@ -78,7 +78,9 @@ def judged(
 ) -> DecisionClaims:
     known = public(key)
     assert known.passkey is not None
-    return authentic(read(proof), known.jwk, known.passkey, DecisionClaims, origins=origins)
+    return verify_gesture(
+        read_gesture(proof), known.jwk, known.passkey, DecisionClaims, origins=origins
+    )
 
 
 def refused(proof: str, key: Authenticator = EC, **how: Any) -> str:
@@ -101,7 +103,7 @@ def test_a_gesture_made_for_a_decision_proves_its_claims(key: Authenticator) -> 
     proof = key.proof(CLAIMS)
 
     assert is_gesture(proof)
-    assert read(proof).kid == key.kid == public(key).kid
+    assert read_gesture(proof).kid == key.kid == public(key).kid
     assert judged(proof, key).model_dump(mode="json", exclude_none=True) == CLAIMS
 
 
@@ -384,7 +386,7 @@ def test_a_name_that_stands_twice_is_refused_wherever_it_stands() -> None:
 def test_what_is_no_proof_is_refused(text: str) -> None:
     assert not is_gesture(text)
     with pytest.raises(BadSignature):
-        read(text)
+        read_gesture(text)
 
 
 def test_a_proof_longer_than_any_is_refused() -> None:
@@ -405,11 +407,13 @@ KEYS: Final = {
 
 
 def ours(key: Authenticator, found: Assertion) -> bool:
-    known = registered(json.dumps(key.file))
+    known = read_key_file(json.dumps(key.file))
     assert known.passkey is not None
     proof = put_together(key.header(found), RAW, found.signature)
     try:
-        authentic(read(proof), known.jwk, known.passkey, DecisionClaims, origins=(ORIGIN,))
+        verify_gesture(
+            read_gesture(proof), known.jwk, known.passkey, DecisionClaims, origins=(ORIGIN,)
+        )
     except BadSignature:
         return False
     return True
@@ -419,8 +423,8 @@ def cose(key: Authenticator) -> dict[int, Any]:
     """The public key as registrations have it (RFC 9052)."""
     jwk = key.jwk
     if key.algorithm == "EdDSA":
-        return {1: 1, 3: -8, -1: 6, -2: decoded(jwk["x"])}
-    return {1: 2, 3: -7, -1: 1, -2: decoded(jwk["x"]), -3: decoded(jwk["y"])}
+        return {1: 1, 3: -8, -1: 6, -2: decode_base64url(jwk["x"])}
+    return {1: 2, 3: -7, -1: 1, -2: decode_base64url(jwk["x"]), -3: decode_base64url(jwk["y"])}
 
 
 def credential(key: Authenticator, found: Assertion) -> dict[str, Any]:
@@ -529,6 +533,6 @@ def test_the_challenge_that_is_recomputed_is_the_one_that_is_written_down() -> N
     key = KEYS["ES256"]
     found = key.get(digest_of(RAW))
 
-    gesture = read(put_together(key.header(found), RAW, found.signature))
+    gesture = read_gesture(put_together(key.header(found), RAW, found.signature))
 
     assert challenge_of(gesture) == digest_of(RAW)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from surehand.activities.ledger.approvals.votes import Vote, helps, may_edit, missing, refusal
-from surehand.activities.ledger.people.signatures import BadKey, Passkey, registered
+from surehand.activities.ledger.people.signatures import BadKey, Passkey, read_key_file
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.plan.policy import (
     ASKED_PROOFS,
@@ -174,7 +174,7 @@ def test_the_web_ui_pastes_nothing_for_passkeys(assurance: Assurance) -> None:
 def test_a_page_s_file_is_a_passkey_s_key(kind: str) -> None:
     made = Authenticator(device_bound=True) if kind == "ES256" else Authenticator(KEY)
 
-    found = registered(json.dumps(made.file))
+    found = read_key_file(json.dumps(made.file))
 
     id_ = made.file["credential_id"]
     assert (found.kid, found.jwk) == (made.kid, made.jwk)
@@ -182,7 +182,7 @@ def test_a_page_s_file_is_a_passkey_s_key(kind: str) -> None:
 
 
 def test_a_key_in_any_other_file_is_no_passkey_s() -> None:
-    assert registered(json.dumps(jwk(KEY))).passkey is None
+    assert read_key_file(json.dumps(jwk(KEY))).passkey is None
 
 
 SPOILT: dict[str, Any] = {
@@ -198,7 +198,7 @@ SPOILT: dict[str, Any] = {
 @pytest.mark.parametrize(("member", "wrong"), [(m, w) for m, some in SPOILT.items() for w in some])
 def test_a_passkey_s_file_with_a_wrong_member_is_refused(member: str, wrong: Any) -> None:
     with pytest.raises(BadKey) as why:
-        registered(json.dumps({**Authenticator().file, member: wrong}))
+        read_key_file(json.dumps({**Authenticator().file, member: wrong}))
     assert "\n" not in str(why.value)
 
 
@@ -206,12 +206,12 @@ def test_a_passkey_s_file_with_a_wrong_member_is_refused(member: str, wrong: Any
 def test_a_passkey_s_file_has_exactly_its_members(member: str) -> None:
     file = Authenticator().file
     with pytest.raises(BadKey):
-        registered(json.dumps({name: value for name, value in file.items() if name != member}))
+        read_key_file(json.dumps({name: value for name, value in file.items() if name != member}))
     with pytest.raises(BadKey):
-        registered(json.dumps({**file, "user": "ana"}))
+        read_key_file(json.dumps({**file, "user": "ana"}))
     again = f'{{"{member}": {json.dumps(file[member])}, ' + json.dumps(file)[1:]
     with pytest.raises(BadKey, match="twice"):
-        registered(again)
+        read_key_file(again)
 
 
 GOOD = Authenticator().jwk
@@ -235,4 +235,4 @@ GOOD = Authenticator().jwk
 )
 def test_a_passkey_s_key_that_cannot_be_used_is_refused(public: dict[str, Any], says: str) -> None:
     with pytest.raises(BadKey, match=says):
-        registered(json.dumps({**Authenticator().file, "public_key": public}))
+        read_key_file(json.dumps({**Authenticator().file, "public_key": public}))

@@ -31,12 +31,12 @@ from surehand.activities.ledger.people.signatures import (
     LONGEST_TOKEN,
     BadKey,
     BadSignature,
-    checked,
+    check_jwk,
+    find_mismatch,
     header_kid,
     kid_of,
-    matches,
-    public_key,
-    verify,
+    read_public_key,
+    verify_in_time,
 )
 from surehand.process.ciphers import signature_registry
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
@@ -71,7 +71,7 @@ ORDER = 2**252 + 27742317777372353535851937790883648493
 
 def test_a_token_made_by_hand_is_taken_with_its_claims() -> None:
     assert header_kid(token(), DecisionClaims.typ) == kid(KEY)
-    assert verify(token(), jwk(KEY), DecisionClaims, now_s=NOW) == DecisionClaims(
+    assert verify_in_time(token(), jwk(KEY), DecisionClaims, now_s=NOW) == DecisionClaims(
         **{**CLAIMS, "outcome": DecisionOutcome.APPROVE}
     )
 
@@ -132,7 +132,7 @@ def test_a_key_on_record_that_is_no_point_of_the_curve_verifies_nothing() -> Non
 
 def test_what_else_a_key_on_record_says_of_itself_changes_nothing() -> None:
     more = {"alg": "HS256", "use": "enc", "key_ops": ["sign"], "kid": "x"}
-    assert verify(token(), {**jwk(KEY), **more}, DecisionClaims, now_s=NOW).sub == "ada"
+    assert verify_in_time(token(), {**jwk(KEY), **more}, DecisionClaims, now_s=NOW).sub == "ada"
 
 
 # The form
@@ -267,7 +267,7 @@ def test_base64_in_another_spelling_is_refused(part: int) -> None:
     head, payload = as_json(header()), as_json(CLAIMS)
     head, payload = (text + b" " * (len(text) % 3 == 0) for text in (head, payload))
     parts = raw_token(head, payload).split(".")
-    assert verify(".".join(parts), jwk(KEY), DecisionClaims, now_s=NOW)
+    assert verify_in_time(".".join(parts), jwk(KEY), DecisionClaims, now_s=NOW)
     assert 0 not in [len(each) % 4 for each in parts]
     alphabet = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
     last = alphabet.index(parts[part][-1])
@@ -361,15 +361,15 @@ def test_an_expired_token_is_refused() -> None:
 
 
 def test_a_token_is_taken_until_the_second_before_it_expires() -> None:
-    assert verify(token(), jwk(KEY), DecisionClaims, now_s=NOW + 299).exp == NOW + 300
+    assert verify_in_time(token(), jwk(KEY), DecisionClaims, now_s=NOW + 299).exp == NOW + 300
 
 
 def test_a_token_may_last_ten_minutes() -> None:
-    assert verify(with_claims(exp=NOW + 600), jwk(KEY), DecisionClaims, now_s=NOW)
+    assert verify_in_time(with_claims(exp=NOW + 600), jwk(KEY), DecisionClaims, now_s=NOW)
 
 
 def test_a_token_may_be_a_minute_ahead() -> None:
-    assert verify(with_claims(iat=NOW + 60), jwk(KEY), DecisionClaims, now_s=NOW)
+    assert verify_in_time(with_claims(iat=NOW + 60), jwk(KEY), DecisionClaims, now_s=NOW)
 
 
 # The decision that carries it
@@ -382,11 +382,11 @@ DECISION = Decision(
 
 
 def signed(**changed: Any) -> DecisionClaims:
-    return verify(with_claims(**changed), jwk(KEY), DecisionClaims, now_s=NOW)
+    return verify_in_time(with_claims(**changed), jwk(KEY), DecisionClaims, now_s=NOW)
 
 
 def test_claims_fit_the_decision_they_are_made_for() -> None:
-    assert matches(signed(), DECISION, "acme/refund-1", "acme") is None
+    assert find_mismatch(signed(), DECISION, "acme/refund-1", "acme") is None
 
 
 OTHERS: dict[str, tuple[str, list[str]]] = {
@@ -404,15 +404,15 @@ OTHERS: dict[str, tuple[str, list[str]]] = {
 def test_other_claims_do_not_fit_the_decision(claim: str) -> None:
     reason, values = OTHERS[claim]
     for value in values:
-        why = matches(signed(**{claim: value}), DECISION, "acme/refund-1", "acme")
+        why = find_mismatch(signed(**{claim: value}), DECISION, "acme/refund-1", "acme")
         assert why is not None and reason in why
 
 
 def test_a_decision_sent_on_to_another_run_or_tenant_does_not_fit() -> None:
-    assert matches(signed(), DECISION, "acme/refund-2", "acme") == (
+    assert find_mismatch(signed(), DECISION, "acme/refund-2", "acme") == (
         "the signature is for another run"
     )
-    assert matches(signed(), DECISION, "acme/refund-1", "default") == (
+    assert find_mismatch(signed(), DECISION, "acme/refund-1", "default") == (
         "the signature is for another tenant"
     )
 
@@ -446,8 +446,8 @@ def private_pem(key: Any, form: PrivateFormat = PrivateFormat.PKCS8) -> str:
     ],
 )
 def test_a_key_is_the_same_one_from_pem_and_from_jwk(text: str) -> None:
-    assert public_key(text) == jwk(KEY)
-    assert kid_of(public_key(text)) == kid(KEY)
+    assert read_public_key(text) == jwk(KEY)
+    assert kid_of(read_public_key(text)) == kid(KEY)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_a_key_is_the_same_one_from_pem_and_from_jwk(text: str) -> None:
 )
 def test_a_private_key_is_refused_as_one(text: str) -> None:
     with pytest.raises(BadKey, match="it is a private key"):
-        public_key(text)
+        read_public_key(text)
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ def test_a_private_key_is_refused_as_one(text: str) -> None:
 )
 def test_a_key_of_another_kind_is_refused(text: str) -> None:
     with pytest.raises(BadKey, match="not an Ed25519 key"):
-        public_key(text)
+        read_public_key(text)
 
 
 @pytest.mark.parametrize(
@@ -499,19 +499,19 @@ def test_a_key_of_another_kind_is_refused(text: str) -> None:
 )
 def test_what_is_not_one_public_key_is_refused(text: str) -> None:
     with pytest.raises(BadKey):
-        public_key(text)
+        read_public_key(text)
 
 
 def test_a_jwk_with_a_member_twice_is_refused() -> None:
     text = as_json(jwk(KEY)).decode()
     with pytest.raises(BadKey, match="twice"):
-        public_key(f'{{"x":"{jwk(OTHER_KEY)["x"]}",{text[1:]}')
+        read_public_key(f'{{"x":"{jwk(OTHER_KEY)["x"]}",{text[1:]}')
 
 
 @pytest.mark.parametrize("x", [None, 7, "", "=", jwk(KEY)["x"] + "=", jwk(KEY)["x"] + "A", "ü"])
 def test_a_key_has_one_spelling(x: Any) -> None:
     with pytest.raises(BadKey, match="32 bytes"):
-        checked({**jwk(KEY), "x": x})
+        check_jwk({**jwk(KEY), "x": x})
 
 
 @pytest.mark.parametrize("sign", [0, 2**255])
@@ -519,13 +519,13 @@ def test_a_key_has_one_spelling(x: Any) -> None:
 def test_a_key_that_anybody_can_sign_for_is_refused(y: int, sign: int) -> None:
     point = (y + sign).to_bytes(32, "little")
     with pytest.raises(BadKey, match="anybody can sign for"):
-        checked({**jwk(KEY), "x": b64(point)})
+        check_jwk({**jwk(KEY), "x": b64(point)})
 
 
 @pytest.mark.parametrize("y", [PRIME, PRIME + 1, PRIME + 18])
 def test_a_point_written_in_a_second_way_is_refused(y: int) -> None:
     with pytest.raises(BadKey, match="RFC 8032"):
-        checked({**jwk(KEY), "x": b64(y.to_bytes(32, "little"))})
+        check_jwk({**jwk(KEY), "x": b64(y.to_bytes(32, "little"))})
 
 
 def test_the_bare_primitive_takes_a_forged_signature_under_such_a_key() -> None:

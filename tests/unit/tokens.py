@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from surehand.activities.ledger.people.signatures import BadSignature, verify
+from surehand.activities.ledger.people.signatures import BadSignature, verify_in_time
 from surehand.workflows.contracts.approvals import DecisionClaims
 
 NOW: Final = 1_800_000_000
@@ -82,5 +82,5 @@ def unpadded(part: str) -> bytes:
 def refused(text: str, public: dict[str, Any] | None = None, now: int = NOW) -> str:
     """Return why a token is refused; it must be, and in no other way."""
     with pytest.raises(BadSignature) as why:
-        verify(text, jwk(KEY) if public is None else public, DecisionClaims, now_s=now)
+        verify_in_time(text, jwk(KEY) if public is None else public, DecisionClaims, now_s=now)
     return str(why.value)

@@ -65,5 +65,5 @@ def _lack_nothing(tx: Transaction, user: str, permissions: Collection[str]) -> N
 
 
 requests.consume = _consume_any
-principals.lacks = _lack_nothing
+principals.find_lacking = _lack_nothing
 ToolActivities._refuse_changed_params = _let_pass  # type: ignore[method-assign]

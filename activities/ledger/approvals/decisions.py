@@ -25,7 +25,7 @@ from surehand.activities.ledger.core.statements import insert_row, rows_of, upda
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, effects, has_expired
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.proofs import Proof, Refusal, prove
+from surehand.activities.ledger.people.proofs import Proof, Refusal, prove_decision
 from surehand.activities.ledger.steps.entries import Covered
 from surehand.workflows.contracts.approvals import (
     ApprovalState,
@@ -225,7 +225,7 @@ def verify(
     if decision is None:
         found, counts = Proof(), (VerdictCode.MALFORMED, asked.refused or "not a decision")
     else:
-        found = prove(tx, asked.run_id, decision)
+        found = prove_decision(tx, asked.run_id, decision)
         counts = _weigh(tx, decision, row, found, assurance, check_edit, covers)
     proof = found if isinstance(found, Proof) else Proof()
     if not isinstance(counts, _Counts):
@@ -330,7 +330,7 @@ def _weigh(
     unknown = unknown_requester(tx, row["run_id"], requirements, assurance)
     if unknown is not None:
         return VerdictCode.FOUR_EYES, unknown
-    people = principals.find(tx, [decision.approver])
+    people = principals.find_principals(tx, [decision.approver])
     vote = Vote(decision.approver, people[decision.approver].roles)
     refused = refusal(requirements, vote, requesters(tx, row, requirements))
     if refused is not None:

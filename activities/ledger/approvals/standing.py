@@ -18,7 +18,7 @@ from surehand.activities.ledger.core.tables import (
     standing_approvals,
     standing_uses,
 )
-from surehand.activities.ledger.people.proofs import StoredSignature, still_signed
+from surehand.activities.ledger.people.proofs import StoredSignature, verify_stored
 from surehand.activities.ledger.people.signatures import BadSignature
 from surehand.activities.ledger.steps.entries import Covered, Covers
 from surehand.activities.ledger.steps.foreign import content_of
@@ -138,7 +138,7 @@ def unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> s
         *(standing.signature, standing.granter, standing.kid, standing.nonce, standing.granted_ms)
     )
     try:
-        _, claims = still_signed(tx, kept, StandingClaims, in_force=in_force)
+        _, claims = verify_stored(tx, kept, StandingClaims, in_force=in_force)
     except BadSignature as error:
         return str(error)
     return None if claims.scope == standing.scope else "its signature is for something else"

@@ -77,7 +77,7 @@ def apply(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> bool:
     if unknown_requester(tx, row["run_id"], needs.requirements, assurance) is not None:
         return False
     waiting, asked_by = of_tool(tx, row["tool"]), requesters(tx, row, needs.requirements)
-    people = principals.find(tx, [one.granter for one in waiting])
+    people = principals.find_principals(tx, [one.granter for one in waiting])
     votes: list[Vote] = []
     verified, foreign = True, bool(content_of(tx, row["run_id"]))
     for standing in waiting:

@@ -12,8 +12,8 @@ from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import decisions
 from surehand.activities.ledger.people import principals, starts
-from surehand.activities.ledger.people.proofs import Refusal, unproven
-from surehand.activities.ledger.people.starts import planners
+from surehand.activities.ledger.people.proofs import Refusal, why_unproven
+from surehand.activities.ledger.people.starts import find_planners
 from surehand.activities.ledger.steps.entries import Covers
 from surehand.workflows.contracts.approvals import (
     Assurance,
@@ -131,7 +131,7 @@ def requesters(
     """
     if not any(one.four_eyes for one in requirements):
         return frozenset()
-    return planners(tx, row["run_id"]) | {row["user_id"]}
+    return find_planners(tx, row["run_id"]) | {row["user_id"]}
 
 
 def unknown_requester(
@@ -140,7 +140,7 @@ def unknown_requester(
     """Return why nobody can tell whose eyes are others', where votes have to be signed."""
     if assurance is Assurance.OPEN or not any(one.four_eyes for one in requirements):
         return None
-    why = starts.unproven(tx, run_id)
+    why = starts.why_start_unproven(tx, run_id)
     return None if why is None else f"nothing proves who has started run {run_id}: {why}"
 
 
@@ -176,7 +176,7 @@ def votes_now(
         in_advance: Says which standing approvals cover the call; ``None``: none of them counts.
     """
     rows = [row for row in accepted if row["outcome"] == DecisionOutcome.APPROVE]
-    people = principals.find(tx, [row["approver"] for row in rows])
+    people = principals.find_principals(tx, [row["approver"] for row in rows])
     given = [row["standing_id"] for row in rows if row["standing_id"] is not None]
     standing_now = {}
     if in_advance is not None:
@@ -189,7 +189,7 @@ def votes_now(
             return found is not None and is_of(row, found) and found.assurance.satisfies(assurance)
         if row["kid"] is None and row["signature"] is None:
             return assurance is Assurance.OPEN
-        return unproven(tx, row, assurance) is None
+        return why_unproven(tx, row, assurance) is None
 
     return [
         Vote(row["approver"], people[row["approver"]].roles, row["standing_id"])

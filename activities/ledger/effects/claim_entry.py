@@ -25,7 +25,7 @@ from surehand.activities.ledger.effects.undone import (
     must_be_told,
     waits_to_be_told,
 )
-from surehand.activities.ledger.people.starts import forbidden
+from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import OverQuota, find_room, select_limited
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.acting import (
@@ -479,7 +479,9 @@ def _authorise(
     refused = stopped(tx, request, seen)
     if refused is not None:
         return refused
-    reason = forbidden(*(tx, request.run_id, request.user, request.permissions, request.assurance))
+    reason = why_forbidden(
+        *(tx, request.run_id, request.user, request.permissions, request.assurance)
+    )
     if reason is not None:
         return Forbidden(reason)
     if request.drift:

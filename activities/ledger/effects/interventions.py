@@ -78,7 +78,7 @@ def open_intervention(
         rule=rule,
         action="ask_human",
     )
-    notification_rows.write(
+    notification_rows.write_notification(
         tx,
         Kind.INTERVENTION,
         Facts(what=plain_line(question), tool=entry.tool),

@@ -95,7 +95,7 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
             action="notify" if notify else "ask_human",
         )
         if notify:
-            notification_rows.write(
+            notification_rows.write_notification(
                 tx,
                 Kind.WITHDRAWN,
                 Facts(what=plain_line(f"{undone} has completed on"), tool=entry.tool),

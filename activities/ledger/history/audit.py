@@ -27,12 +27,12 @@ from surehand.activities.ledger.core.tables import approvals, decisions, has_exp
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
 from surehand.activities.ledger.effects.epochs import RESTORED, Epoch
 from surehand.activities.ledger.people import starts
-from surehand.activities.ledger.people.proofs import unproven
+from surehand.activities.ledger.people.proofs import why_unproven
 from surehand.activities.ledger.people.signatures import (
     BadSignature,
-    authentic,
-    claimed,
     header_kid,
+    read_claims,
+    verify_token,
 )
 from surehand.workflows.canonical_json import NotCanonical
 from surehand.workflows.contracts.approvals import (
@@ -399,7 +399,7 @@ def _find_unproven_start(tx: Transaction, run_id: str, events: Sequence[Event]) 
         return Break(opened["seq"], "tells of another start of the run than the ledger's row")
     if not body.get("verified") and row["start_signature"] is None:
         return None
-    why = starts.unproven(tx, run_id)
+    why = starts.why_start_unproven(tx, run_id)
     return None if why is None else Break(opened["seq"], f"nothing proves who started it: {why}")
 
 
@@ -431,7 +431,7 @@ def _find_unproven_decision(
     if asked is Assurance.OPEN and not row["verified"] and row["signature"] is None:
         return None
     given = row["standing_id"] is not None
-    why = _why_not_given(tx, row, asked) if given else unproven(tx, row, asked, in_force=False)
+    why = _why_not_given(tx, row, asked) if given else why_unproven(tx, row, asked, in_force=False)
     return None if why is None else Break(told["seq"], f"nothing proves {what}: {why}")
 
 
@@ -478,7 +478,7 @@ def read_export(text: str) -> tuple[list[dict[str, Any]], str | None]:
 
 def claims_to_be(token: str, claims_of: type[S]) -> tuple[str, S]:
     """Return the key id and the claims of a signature that nobody has verified."""
-    return header_kid(token, claims_of.typ), claimed(token, claims_of)
+    return header_kid(token, claims_of.typ), read_claims(token, claims_of)
 
 
 def verify_signature(
@@ -493,7 +493,7 @@ def verify_signature(
     try:
         claims = claims_to_be(token, ExportClaims)[1]
         if public_jwk is not None:
-            claims = authentic(token, public_jwk, ExportClaims)
+            claims = verify_token(token, public_jwk, ExportClaims)
     except BadSignature as error:
         return Break(0, str(error))
     if not 0 <= claims.iat <= _LAST_SECOND:

@@ -38,7 +38,7 @@ from surehand.activities.ledger.effects.resolve import (
     may_arrive_for,
 )
 from surehand.activities.ledger.history.reads import require_run
-from surehand.activities.ledger.people.starts import marked_starter
+from surehand.activities.ledger.people.starts import name_starter
 from surehand.activities.ledger.retention.hiding import read_hidden, require_shown
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.ledger.steps.foreign import content_of
@@ -114,7 +114,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
         needs=needs,
         run_state=run["state"],
         run_open=run["closed_ms"] is None,
-        started_by=marked_starter(tx, run_id),
+        started_by=name_starter(tx, run_id),
         excluded=tuple(sorted(requesters(tx, row, needs.requirements))),
         foreign=content_of(tx, run_id),
         decisions=[
@@ -331,7 +331,7 @@ def read_run_view(tx: Transaction, run_id: str) -> RunView:
         result=result,
         tenant=run["tenant_id"],
         user=run["user_id"],
-        started_by=marked_starter(tx, run_id),
+        started_by=name_starter(tx, run_id),
         plan=plan,
         plan_version=kept["plan_version"],
         started_at=_time_of(run["opened_ms"]),

@@ -181,7 +181,7 @@ class Stats(Figures):
     """What the ledger does not record."""
 
 
-def rate(part: int, whole: int) -> float | None:
+def share_of(part: int, whole: int) -> float | None:
     """Return a share, or ``None`` of nothing."""
     return part / whole if whole else None
 
@@ -254,7 +254,7 @@ def retries_of(tx: Transaction, scope: StatsScope) -> list[Retried]:
             mean_delay=None if row["delay_ms"] is None else float(row["delay_ms"]) / 1000,
             calls=calls[name],
             succeeded=succeeded[name],
-            success_rate=rate(succeeded[name], calls[name]),
+            success_rate=share_of(succeeded[name], calls[name]),
         )
         for row in sorted(rows, key=lambda row: str(row["failure_class"]))
         for name in [str(row["failure_class"])]
@@ -309,17 +309,17 @@ ONLY_IN_METRICS: Final = (
 _CLAIM_LOST: Final = ("lease_over", "stale")
 
 
-def stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
+def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
     """Return the figures of one tenant, or of one of its runs.
 
     ``probes`` write transactions are made and measured; they change nothing.
     """
-    invariants = _audit(ledger, scope)
+    invariants = _audit_runs(ledger, scope)
     with ledger.transaction(scope.tenant) as tx:
-        told = _told(tx, scope)
+        told = _count_events(tx, scope)
         epoch = current(tx)
-        recoveries = _recoveries(tx, scope, told)
-        duplicates = _duplicates(tx, scope, told)
+        recoveries = _read_recoveries(tx, scope, told)
+        duplicates = _find_duplicates(tx, scope, told)
         retries = retries_of(tx, scope)
         open_now = count_of(tx, scope.rows(interventions).where(interventions.c.state == OPEN))
     claims = told.of("effect.claimed")
@@ -331,7 +331,9 @@ def stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
         recoveries=recoveries,
         duplicates=duplicates,
         retries=retries,
-        leases=Leases(claims=claims, lost=lost, success_rate=rate(max(claims - lost, 0), claims)),
+        leases=Leases(
+            claims=claims, lost=lost, success_rate=share_of(max(claims - lost, 0), claims)
+        ),
         compensations=Compensations(
             compensated=told.of("effect.compensated"),
             uncompensated=told.of("effect.uncompensated"),
@@ -343,7 +345,7 @@ def stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
             open=open_now,
         ),
         epoch=None if epoch is None else epoch.number,
-        checkpoint=_probe(ledger, scope, probes) if probes else None,
+        checkpoint=_probe_writes(ledger, scope, probes) if probes else None,
         invariants=invariants,
         only_in_metrics=list(ONLY_IN_METRICS),
     )
@@ -385,7 +387,7 @@ class _Told:
         return doubted + again
 
 
-def _told(tx: Transaction, scope: StatsScope) -> _Told:
+def _count_events(tx: Transaction, scope: StatsScope) -> _Told:
     said = [text_of(name) for name in ("rule", "action", "found")]
     rows = tx.all(
         scope.events(
@@ -402,7 +404,7 @@ def _told(tx: Transaction, scope: StatsScope) -> _Told:
     return _Told(counts)
 
 
-def _recoveries(tx: Transaction, scope: StatsScope, told: _Told) -> Recoveries:
+def _read_recoveries(tx: Transaction, scope: StatsScope, told: _Told) -> Recoveries:
     ended = tx.all(
         scope.events(
             text_of("action").label("action"), number_of("took_ms").label("took_ms")
@@ -426,14 +428,14 @@ def _recoveries(tx: Transaction, scope: StatsScope, told: _Told) -> Recoveries:
         by_human=len(times[True]),
         under_way=under_way,
         waiting_for_human=waiting,
-        success_rate=rate(len(times[False]), judged),
-        human_takeover_rate=rate(len(times[True]) + waiting, judged),
+        success_rate=share_of(len(times[False]), judged),
+        human_takeover_rate=share_of(len(times[True]) + waiting, judged),
         time=Spread.of(times[False]),
         time_by_human=Spread.of(times[True]),
     )
 
 
-def _duplicates(tx: Transaction, scope: StatsScope, told: _Told) -> Duplicates:
+def _find_duplicates(tx: Transaction, scope: StatsScope, told: _Told) -> Duplicates:
     twice = (
         scope.rows(effects, effects.c.key)
         .where(effects.c.state.in_(("committed", "compensating")))
@@ -447,7 +449,7 @@ def _duplicates(tx: Transaction, scope: StatsScope, told: _Told) -> Duplicates:
     )
 
 
-def _audit(ledger: Ledger, scope: StatsScope) -> Invariants:
+def _audit_runs(ledger: Ledger, scope: StatsScope) -> Invariants:
     """Audit the runs that were open since then, one after the other."""
     # Of deleted ones there is no chain any more: `audit RUN --file` proves their exports.
     there = scope.rows(runs, runs.c.run_id).where(~is_deleted())
@@ -468,7 +470,7 @@ def _audit(ledger: Ledger, scope: StatsScope) -> Invariants:
     return Invariants(runs=len(found), ok=len(found) - len(broken), broken=broken)
 
 
-def _probe(ledger: Ledger, scope: StatsScope, count: int) -> Probe | None:
+def _probe_writes(ledger: Ledger, scope: StatsScope, count: int) -> Probe | None:
     """Measure write transactions that write one run's row as it is: no event, nothing changed.
 
     ``None`` if there is no run yet.

@@ -45,7 +45,7 @@ class Taken:
     written_ms: int
 
 
-def write(
+def write_notification(
     tx: Transaction,
     kind: Kind,
     facts: Facts,
@@ -96,10 +96,10 @@ def write_approval(tx: Transaction, row: Mapping[str, Any], kind: Kind, number: 
         foreign=plain_line(foreign_text(content_of(tx, row["run_id"]))),
         signed=Assurance(row["assurance"]) is not Assurance.OPEN,
         passkey=Assurance(row["assurance"]).by_passkey,
-        until=_moment(row["expires_ms"]),
+        until=_moment_of(row["expires_ms"]),
     )
     where = {"run_id": row["run_id"], "step_id": row["step_id"]}
-    write(tx, kind, facts, subject=row["approval_id"], number=number, **where)
+    write_notification(tx, kind, facts, subject=row["approval_id"], number=number, **where)
 
 
 def write_pause(
@@ -108,14 +108,14 @@ def write_pause(
     """Have people told that a run waits for a permission; ``number`` tells its pauses apart."""
     facts = Facts(what=plain_line(reason), tool=tool)
     where = {"run_id": run_id, "step_id": step_id, "subject": f"{run_id}/{step_id}"}
-    write(tx, Kind.PERMISSION, facts, number=number, **where)
+    write_notification(tx, Kind.PERMISSION, facts, number=number, **where)
 
 
 def write_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
     """Have people told that a run asks for a value."""
     facts = Facts(what=plain_line(interrupt.question), until=interrupt.expires_at)
-    subject, step_id = _question(run_id, interrupt), interrupt.step_id
-    write(tx, Kind.QUESTION, facts, run_id=run_id, subject=subject, step_id=step_id)
+    subject, step_id = _question_subject(run_id, interrupt), interrupt.step_id
+    write_notification(tx, Kind.QUESTION, facts, run_id=run_id, subject=subject, step_id=step_id)
 
 
 def drop_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
@@ -124,17 +124,17 @@ def drop_question(tx: Transaction, run_id: str, interrupt: Interrupt) -> None:
         update_rows(
             notifications,
             kind=Kind.QUESTION.value,
-            subject=_question(run_id, interrupt),
+            subject=_question_subject(run_id, interrupt),
             state="pending",
         ).values(state="void")
     )
 
 
-def _question(run_id: str, interrupt: Interrupt) -> str:
+def _question_subject(run_id: str, interrupt: Interrupt) -> str:
     return f"{run_id}/{interrupt.interrupt_id}"
 
 
-def take(
+def take_due(
     tx: Transaction, channel: str, now_ms: int, *, limit: int, lease: timedelta
 ) -> tuple[list[Taken], int]:
     """Return what is to be sent now, which nobody else takes for as long as ``lease``.
@@ -149,20 +149,20 @@ def take(
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    over = _over(tx, rows, now_ms)
+    over = _find_over(tx, rows, now_ms)
     taken = []
     for row in rows:
         if row["notification_id"] in over:
-            _change(tx, row["notification_id"], row["attempts"], state="void")
+            _change_row(tx, row["notification_id"], row["attempts"], state="void")
             continue
         attempt = row["attempts"] + 1
         values = {"attempts": attempt, "due_ms": now_ms + milliseconds(lease)}
-        if _change(tx, row["notification_id"], row["attempts"], **values):
-            taken.append(_taken(row, attempt))
+        if _change_row(tx, row["notification_id"], row["attempts"], **values):
+            taken.append(_taken_from(row, attempt))
     return taken, len(over)
 
 
-def _over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> set[str]:
+def _find_over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> set[str]:
     """Return the ids of rows that tell of what waits for nobody any more."""
     asked = {
         (Kind.APPROVAL, Kind.REMINDER): (
@@ -187,7 +187,7 @@ def _over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> se
     return over
 
 
-def sent(tx: Transaction, notification_id: str, now_ms: int) -> bool:
+def record_sent(tx: Transaction, notification_id: str, now_ms: int) -> bool:
     """Record that it was sent, whatever else was thought of it; ``False`` if that is known."""
     touched = tx.execute(
         update_rows(notifications, notification_id=notification_id)
@@ -200,13 +200,13 @@ def sent(tx: Transaction, notification_id: str, now_ms: int) -> bool:
 def put_off(tx: Transaction, taken: Taken, error: str, due_ms: int) -> bool:
     """Record a failed attempt and when the next one is due; ``False`` if somebody else has it."""
     name = taken.notification.delivery_id
-    return _change(tx, name, taken.attempt, error=error, due_ms=due_ms)
+    return _change_row(tx, name, taken.attempt, error=error, due_ms=due_ms)
 
 
 def give_up(tx: Transaction, taken: Taken, error: str) -> bool:
     """Record that it will not be sent any more; ``False`` if somebody else has it."""
     note = taken.notification
-    if not _change(tx, note.delivery_id, taken.attempt, state="failed", error=error):
+    if not _change_row(tx, note.delivery_id, taken.attempt, state="failed", error=error):
         return False
     tx.event(
         note.run_id,
@@ -221,7 +221,7 @@ def give_up(tx: Transaction, taken: Taken, error: str) -> bool:
     return True
 
 
-def unserved(
+def find_unserved(
     tx: Transaction, served: Collection[str], now_ms: int, *, older_than: timedelta
 ) -> list[Taken]:
     """Return what has not been sent for so long, of channels that this worker does not serve."""
@@ -236,10 +236,10 @@ def unserved(
         .limit(_BATCH)
         .with_for_update(skip_locked=True)
     )
-    return [_taken(row, row["attempts"]) for row in rows]
+    return [_taken_from(row, row["attempts"]) for row in rows]
 
 
-def _change(tx: Transaction, name: str, at_attempt: int, /, **values: Any) -> bool:
+def _change_row(tx: Transaction, name: str, at_attempt: int, /, **values: Any) -> bool:
     """Change a pending row that is still at that attempt."""
     touched = tx.execute(
         update_rows(
@@ -249,19 +249,19 @@ def _change(tx: Transaction, name: str, at_attempt: int, /, **values: Any) -> bo
     return touched == 1
 
 
-def _taken(row: Mapping[str, Any], attempt: int) -> Taken:
+def _taken_from(row: Mapping[str, Any], attempt: int) -> Taken:
     names = ("run_id", "step_id", "kind", "subject", "number")
     notification = Notification(
         **row["facts"],
         **{name: row[name] for name in names},
         delivery_id=row["notification_id"],
         tenant=row["tenant_id"],
-        at=_moment(row["written_ms"]),
+        at=_moment_of(row["written_ms"]),
     )
     return Taken(notification, attempt, row["channel"], row["written_ms"])
 
 
-def _moment(ms: int) -> datetime:
+def _moment_of(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
@@ -269,7 +269,7 @@ def _moment(ms: int) -> datetime:
 _REMINDERS: Final = 100
 
 
-def remind(tx: Transaction, now_ms: int) -> int:
+def write_reminders(tx: Transaction, now_ms: int) -> int:
     """Write the reminders that are due, one for each request, and return how many.
 
     Their number is the count of intervals since the request, so that what nobody was there to send

@@ -22,12 +22,12 @@ from surehand.activities.ledger.people.signatures import (
     BadKey,
     BadSignature,
     Passkey,
-    checked_passkey,
-    claims_in,
-    decoded,
+    check_passkey_jwk,
+    decode_base64url,
     is_kid,
     json_object,
     kid_of,
+    parse_claims,
 )
 from surehand.workflows.contracts.approvals import (
     MOST_DECISIONS,
@@ -78,20 +78,20 @@ def is_gesture(proof: str, typ: str = PASSKEY_TYP) -> bool:
     if len(proof) > LONGEST_PROOF:
         return False
     try:
-        header = json_object(decoded(proof.split(".", 1)[0]), "the header")
+        header = json_object(decode_base64url(proof.split(".", 1)[0]), "the header")
     except (ValueError, BadSignature):
         return False
     return header.get("typ") == typ
 
 
-def read(proof: str, typ: str = PASSKEY_TYP) -> Gesture:
+def read_gesture(proof: str, typ: str = PASSKEY_TYP) -> Gesture:
     """Return the parts of a proof."""
     if len(proof) > LONGEST_PROOF:
         raise BadSignature(f"the passkey's proof is longer than {LONGEST_PROOF} characters")
     parts = proof.split(".")
     if len(parts) != 3:
         raise BadSignature("the passkey's proof has not three parts")
-    raw, _, signature = (_bytes(part, "a part of the passkey's proof") for part in parts)
+    raw, _, signature = (_decode_bytes(part, "a part of the passkey's proof") for part in parts)
     header = json_object(raw, "the header of the passkey's proof")
     if header.keys() - {"digests"} != _HEADER:
         raise BadSignature("the header of the passkey's proof has not exactly the members it needs")
@@ -107,17 +107,17 @@ def read(proof: str, typ: str = PASSKEY_TYP) -> Gesture:
         algorithm=str(header["alg"]),
         kid=header["kid"],
         credential_id=str(header["credential_id"]),
-        authenticator_data=_bytes(
+        authenticator_data=_decode_bytes(
             header["authenticator_data"], "the authenticator data", _LONGEST_AUTHENTICATOR_DATA
         ),
-        client_data=_bytes(header["client_data"], "the client data", _LONGEST_CLIENT_DATA),
-        digests=_digests(header["digests"]) if "digests" in header else None,
+        client_data=_decode_bytes(header["client_data"], "the client data", _LONGEST_CLIENT_DATA),
+        digests=_read_digests(header["digests"]) if "digests" in header else None,
         claims=parts[1],
         signature=signature,
     )
 
 
-def authentic(
+def verify_gesture(
     gesture: Gesture,
     public_jwk: Mapping[str, Any],
     passkey: Passkey,
@@ -130,7 +130,7 @@ def authentic(
     Gestures are made on pages of these origins; ``None``: that was looked at before.
     """
     try:
-        jwk = checked_passkey(public_jwk)
+        jwk = check_passkey_jwk(public_jwk)
     except BadKey as error:
         raise BadSignature(f"the passkey's key on record cannot be used: {error}") from error
     if kid_of(jwk) != gesture.kid or passkey.credential_id != gesture.credential_id:
@@ -140,9 +140,9 @@ def authentic(
     _judge_client_data(gesture, passkey.rp_id, origins)
     _judge_authenticator_data(gesture.authenticator_data, passkey)
     signed = gesture.authenticator_data + hashlib.sha256(gesture.client_data).digest()
-    if not _fits(jwk, gesture.signature, signed):
+    if not _verify_bytes(jwk, gesture.signature, signed):
         raise BadSignature("the passkey's signature does not fit what it signs")
-    return claims_in(decoded(gesture.claims), claims_of)
+    return parse_claims(decode_base64url(gesture.claims), claims_of)
 
 
 def challenge_of(gesture: Gesture) -> bytes:
@@ -150,7 +150,7 @@ def challenge_of(gesture: Gesture) -> bytes:
     own = hashlib.sha256(f"{gesture.typ}\n{gesture.claims}".encode()).digest()
     if gesture.digests is None:
         return own
-    if _text(own) not in gesture.digests:
+    if _encode_bytes(own) not in gesture.digests:
         raise BadSignature("the passkey's gesture is over a list without this decision")
     listed = "\n".join((PASSKEY_LIST, *gesture.digests))
     return hashlib.sha256(listed.encode()).digest()
@@ -160,7 +160,7 @@ def _judge_client_data(gesture: Gesture, rp_id: str, origins: Collection[str] | 
     said = json_object(gesture.client_data, "the client data of the passkey's proof")
     if said.get("type") != "webauthn.get":
         raise BadSignature("the passkey's gesture is not webauthn.get")
-    if said.get("challenge") != _text(challenge_of(gesture)):
+    if said.get("challenge") != _encode_bytes(challenge_of(gesture)):
         raise BadSignature("the passkey's gesture is for something else: another challenge")
     if said.get("crossOrigin", False) is not False or "topOrigin" in said:
         raise BadSignature("the passkey's gesture was made in a page inside another one")
@@ -223,13 +223,13 @@ def _end_of_item(data: bytes, at: int, level: int) -> int:
     return at
 
 
-def _fits(jwk: Mapping[str, str], signature: bytes, signed: bytes) -> bool:
-    x = decoded(jwk["x"])
+def _verify_bytes(jwk: Mapping[str, str], signature: bytes, signed: bytes) -> bool:
+    x = decode_base64url(jwk["x"])
     try:
         if jwk["crv"] == "Ed25519":
             ed25519.Ed25519PublicKey.from_public_bytes(x).verify(signature, signed)
             return True
-        numbers = int.from_bytes(x), int.from_bytes(decoded(jwk["y"]))
+        numbers = int.from_bytes(x), int.from_bytes(decode_base64url(jwk["y"]))
         key = ec.EllipticCurvePublicNumbers(*numbers, ec.SECP256R1()).public_key()
         # OpenSSL takes the two numbers in the one spelling that DER has of them.
         key.verify(signature, signed, ec.ECDSA(SHA256()))
@@ -238,7 +238,7 @@ def _fits(jwk: Mapping[str, str], signature: bytes, signed: bytes) -> bool:
     return True
 
 
-def _digests(value: Any) -> tuple[str, ...]:
+def _read_digests(value: Any) -> tuple[str, ...]:
     listed = value if isinstance(value, list) else []
     if not 2 <= len(listed) <= MOST_DECISIONS:
         raise BadSignature(f"a passkey's gesture over a list is over 2 to {MOST_DECISIONS} digests")
@@ -248,9 +248,9 @@ def _digests(value: Any) -> tuple[str, ...]:
     return tuple(listed)
 
 
-def _bytes(text: Any, what: str, most: int = LONGEST_PROOF) -> bytes:
+def _decode_bytes(text: Any, what: str, most: int = LONGEST_PROOF) -> bytes:
     try:
-        raw = decoded(text) if isinstance(text, str) else None
+        raw = decode_base64url(text) if isinstance(text, str) else None
     except ValueError:
         raw = None
     if raw is None:
@@ -260,5 +260,5 @@ def _bytes(text: Any, what: str, most: int = LONGEST_PROOF) -> bytes:
     return raw
 
 
-def _text(raw: bytes) -> str:
+def _encode_bytes(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

@@ -62,18 +62,18 @@ class Key:
         return self.revoked_ms is not None
 
 
-def add(tx: Transaction, name: str, actor: str) -> None:
+def add_principal(tx: Transaction, name: str, actor: str) -> None:
     """Add a principal."""
     _take_turn(tx)
-    if exists(tx, name):
+    if has_principal(tx, name):
         raise PrincipalError(f"there is a principal {name!r} already")
     tx.execute(insert_row(principals, principal=name, added_ms=tx.now_ms))
-    _note(tx, name, "added", "", actor)
+    _note_change(tx, name, "added", "", actor)
 
 
-def grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
+def give_grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
     """Give a role or a permission; returns whether that changed anything."""
-    _known(tx, name)
+    _require_principal(tx, name)
     its = {"principal": name, "kind": kind, "name": what}
     row = tx.one(rows_of(grants, **its).with_for_update())
     if row is not None and row["revoked_ms"] is None:
@@ -82,20 +82,20 @@ def grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool
         tx.execute(insert_row(grants, **its, granted_ms=tx.now_ms))
     else:
         tx.execute(update_rows(grants, **its).values(granted_ms=tx.now_ms, revoked_ms=None))
-    _note(tx, name, f"{kind}_granted", what, actor)
+    _note_change(tx, name, f"{kind}_granted", what, actor)
     return True
 
 
-def revoke(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
+def revoke_grant(tx: Transaction, name: str, kind: Kind, what: str, actor: str) -> bool:
     """Take a role or a permission away; returns whether that changed anything."""
-    _known(tx, name)
+    _require_principal(tx, name)
     touched = tx.execute(
         update_rows(grants, principal=name, kind=kind, name=what, revoked_ms=None).values(
             revoked_ms=tx.now_ms
         )
     )
     if touched:
-        _note(tx, name, f"{kind}_revoked", what, actor)
+        _note_change(tx, name, f"{kind}_revoked", what, actor)
     return bool(touched)
 
 
@@ -109,8 +109,8 @@ def add_key(
     passkey: Passkey | None = None,
 ) -> bool:
     """Register a public key; returns whether that changed anything."""
-    _known(tx, name)
-    known = key(tx, kid)
+    _require_principal(tx, name)
+    known = find_key(tx, kid)
     if known is not None and known.principal != name:
         raise PrincipalError(f"key {kid} belongs to {known.principal!r}: one key, one person")
     if known is not None and known.revoked:
@@ -126,25 +126,25 @@ def add_key(
         "passkey": None if passkey is None else asdict(passkey),
     }
     tx.execute(insert_row(principal_keys, added_ms=tx.now_ms, **values))
-    _note(tx, name, "key_added", kid, actor)
+    _note_change(tx, name, "key_added", kid, actor)
     return True
 
 
 def revoke_key(tx: Transaction, name: str, kid: str, actor: str) -> bool:
     """Revoke a key for good; returns whether that changed anything."""
-    _known(tx, name)
-    known = key(tx, kid)
+    _require_principal(tx, name)
+    known = find_key(tx, kid)
     if known is None or known.principal != name:
         raise PrincipalError(f"{name!r} has no key {kid}")
     touched = tx.execute(
         update_rows(principal_keys, kid=kid, revoked_ms=None).values(revoked_ms=tx.now_ms)
     )
     if touched:
-        _note(tx, name, "key_revoked", kid, actor)
+        _note_change(tx, name, "key_revoked", kid, actor)
     return bool(touched)
 
 
-def key(tx: Transaction, kid: str) -> Key | None:
+def find_key(tx: Transaction, kid: str) -> Key | None:
     """Return the key of that thumbprint."""
     row = tx.one(rows_of(principal_keys, kid=kid))
     if row is None:
@@ -153,20 +153,20 @@ def key(tx: Transaction, kid: str) -> Key | None:
     return Key(kid, row["principal"], row["public_key"], row["revoked_ms"], passkey)
 
 
-def all_principals(tx: Transaction) -> list[Principal]:
+def read_principals(tx: Transaction) -> list[Principal]:
     """Return everybody, by name."""
     rows = tx.all(rows_of(principals, "principal").order_by(principals.c.principal))
     names = [row["principal"] for row in rows]
-    found = find(tx, names)
+    found = find_principals(tx, names)
     return [found[name] for name in names]
 
 
-def find(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
+def find_principals(tx: Transaction, names: Collection[str]) -> dict[str, Principal]:
     """Return what these may do now; a name that nobody has registered may do nothing."""
-    return {name: _find(tx, name) for name in names}
+    return {name: _find_principal(tx, name) for name in names}
 
 
-def _find(tx: Transaction, name: str) -> Principal:
+def _find_principal(tx: Transaction, name: str) -> Principal:
     held = tx.all(rows_of(grants, "kind", "name", principal=name, revoked_ms=None))
     columns = (principal_keys.c.kid, principal_keys.c.passkey, principal_keys.c.added_ms)
     keys = tx.all(rows_of(principal_keys, *columns, principal=name, revoked_ms=None))
@@ -180,11 +180,11 @@ def _find(tx: Transaction, name: str) -> Principal:
     )
 
 
-def lacks(tx: Transaction, user: str, permissions: Collection[str]) -> str | None:
+def find_lacking(tx: Transaction, user: str, permissions: Collection[str]) -> str | None:
     """Return a permission that the user does not have now, or ``None``."""
     if not permissions:
         return None
-    has = (find(tx, [user]))[user].permissions
+    has = (find_principals(tx, [user]))[user].permissions
     return next((wanted for wanted in sorted(permissions) if wanted not in has), None)
 
 
@@ -194,19 +194,19 @@ def _take_turn(tx: Transaction) -> None:
     tx.tick()
 
 
-def exists(tx: Transaction, name: str) -> bool:
+def has_principal(tx: Transaction, name: str) -> bool:
     """Return whether somebody was registered by a name."""
     row = tx.one(rows_of(principals, "principal", principal=name))
     return row is not None
 
 
-def _known(tx: Transaction, name: str) -> None:
+def _require_principal(tx: Transaction, name: str) -> None:
     _take_turn(tx)
-    if not exists(tx, name):
+    if not has_principal(tx, name):
         raise PrincipalError(f"there is no principal {name!r}")
 
 
-def _note(tx: Transaction, name: str, change: str, what: str, actor: str) -> None:
+def _note_change(tx: Transaction, name: str, change: str, what: str, actor: str) -> None:
     tx.execute(
         insert_row(
             principal_changes,
@@ -225,7 +225,7 @@ _DENIED: Final = "42501"
 
 
 @contextmanager
-def administration(ledger: Ledger, tenant: str) -> Iterator[Transaction]:
+def open_administration(ledger: Ledger, tenant: str) -> Iterator[Transaction]:
     """Open a transaction of an administrator's: all of it is written, or nothing."""
     try:
         with ledger.transaction(tenant) as tx:
@@ -254,7 +254,7 @@ class Change:
     at: datetime
 
 
-def changes(tx: Transaction, name: str | None = None) -> list[Change]:
+def read_changes(tx: Transaction, name: str | None = None) -> list[Change]:
     """Return the changes of everybody, or of one principal, oldest first."""
     columns = principal_changes.c
     query = rows_of(principal_changes)

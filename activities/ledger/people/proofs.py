@@ -1,7 +1,7 @@
 """What proves who has decided, granted or started: a signature, by a key that is theirs (G3).
 
-What arrives is judged by :func:`verify_proof`. What is on record is judged by :func:`still_signed`,
-wherever it counts: a row that somebody has written without the key, or changed, counts for nothing.
+What arrives is judged by :func:`verify_proof`, what is on record by :func:`verify_stored`, wherever
+it counts: a row that somebody has written without the key, or changed, counts for nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from surehand.activities.ledger.people import passkeys, principals
 from surehand.activities.ledger.people.principals import Key
 from surehand.activities.ledger.people.signatures import (
     BadSignature,
+    find_mismatch,
     header_kid,
-    matches,
     require_in_time,
-    verify,
+    verify_in_time,
 )
 from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts.approvals import (
@@ -53,7 +53,7 @@ class Proof:
         return self.claims is not None
 
 
-def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
+def prove_decision(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
     """Verify a decision's signature with a key that is registered for its approver now."""
     if decision.signature is None:
         return Proof()
@@ -61,7 +61,7 @@ def prove(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
         key, claims = verify_proof(tx, decision.signature, decision.approver, DecisionClaims)
     except BadSignature as error:
         return VerdictCode.BAD_SIGNATURE, str(error)
-    differs = matches(claims, decision, run_id, tx.tenant)
+    differs = find_mismatch(claims, decision, run_id, tx.tenant)
     if differs is None and not _signs_edit(claims, decision):
         differs = "it is for other edited params"
     if differs is None and claims.reason != (digest(decision.reason) if decision.reason else None):
@@ -96,16 +96,18 @@ def verify_proof(
     typ = claims_of.passkey_typ
     if typ is None or not passkeys.is_gesture(token, typ):
         kid = header_kid(token, claims_of.typ)
-        key = _key(tx, kid, signer, arrived, in_force=in_force)
+        key = _find_key_of(tx, kid, signer, arrived, in_force=in_force)
         if key.passkey is not None:
             raise BadSignature(f"key {kid} is a passkey's, which makes no compact JWS")
-        return key, verify(token, key.public_key, claims_of, now_s=arrived // 1000)
-    gesture = passkeys.read(token, typ)
-    key = _key(tx, gesture.kid, signer, arrived, in_force=in_force)
+        return key, verify_in_time(token, key.public_key, claims_of, now_s=arrived // 1000)
+    gesture = passkeys.read_gesture(token, typ)
+    key = _find_key_of(tx, gesture.kid, signer, arrived, in_force=in_force)
     if key.passkey is None:
         raise BadSignature(f"key {key.kid} is no passkey's")
     origins = tx.passkey_origins if in_force else None
-    claims = passkeys.authentic(gesture, key.public_key, key.passkey, claims_of, origins=origins)
+    claims = passkeys.verify_gesture(
+        gesture, key.public_key, key.passkey, claims_of, origins=origins
+    )
     require_in_time(claims, arrived // 1000)
     return key, claims
 
@@ -118,8 +120,8 @@ def _decision_proof(key: Key, claims: DecisionClaims) -> Proof:
     return Proof(key.kid, claims, Assurance.DEVICE_PASSKEY if bound else Assurance.PASSKEY)
 
 
-def _key(tx: Transaction, kid: str, signer: str, arrived_ms: int, *, in_force: bool) -> Key:
-    key = principals.key(tx, kid)
+def _find_key_of(tx: Transaction, kid: str, signer: str, arrived_ms: int, *, in_force: bool) -> Key:
+    key = principals.find_key(tx, kid)
     if key is None or key.principal != signer:
         raise BadSignature(f"{signer} has no key {kid}")
     if key.revoked_ms is not None and (in_force or key.revoked_ms < arrived_ms):
@@ -139,7 +141,7 @@ class StoredSignature:
     taken_ms: int
 
 
-def still_signed(
+def verify_stored(
     tx: Transaction, kept: StoredSignature, claims_of: type[C], *, in_force: bool = True
 ) -> tuple[Key, C]:
     """Return the key and the claims of a signature on record, all of it verified again."""
@@ -156,7 +158,7 @@ def still_signed(
     return key, claims
 
 
-def unproven(
+def why_unproven(
     tx: Transaction, row: Mapping[str, Any], asked: Assurance, *, in_force: bool = True
 ) -> str | None:
     """Return why nothing proves a decision on record to be its approver's; ``None``: it is proven.
@@ -169,7 +171,7 @@ def unproven(
     if kept.signature is None or kept.nonce is None:  # The nonce is what is on record once.
         return "it is not signed"
     try:
-        key, claims = still_signed(tx, kept, DecisionClaims, in_force=in_force)
+        key, claims = verify_stored(tx, kept, DecisionClaims, in_force=in_force)
         decision = Decision(
             approval_id=row["approval_id"],
             params_hash=row["params_hash"],
@@ -180,7 +182,7 @@ def unproven(
         return str(error)
     if not _decision_proof(key, claims).assurance.satisfies(asked):
         return f"decisions {asked.as_text()}"
-    return matches(claims, decision, row["run_id"], tx.tenant)
+    return find_mismatch(claims, decision, row["run_id"], tx.tenant)
 
 
 def _signs_edit(claims: DecisionClaims, decision: Decision) -> bool:

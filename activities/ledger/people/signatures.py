@@ -74,7 +74,7 @@ class Passkey:
         """Return the passkey of a file, or of a key's row."""
         id_, rp_id, bound = (members.get(name) for name in cls.__dataclass_fields__)
         try:
-            raw = decoded(id_) if isinstance(id_, str) else b""
+            raw = decode_base64url(id_) if isinstance(id_, str) else b""
         except ValueError:
             raw = b""
         if not 1 <= len(raw) <= _LONGEST_CREDENTIAL_ID:
@@ -98,26 +98,26 @@ class PublicKey:
     """``None``: it signs JWS."""
 
 
-def registered(text: str) -> PublicKey:
+def read_key_file(text: str) -> PublicKey:
     """Return the public key in a file: as PEM, as JWK, or as a page gives a passkey's."""
-    members = _json(text.strip()) if text.strip().startswith("{") else {}
+    members = _read_members(text.strip()) if text.strip().startswith("{") else {}
     if "kind" not in members:
-        jwk = public_key(text)
+        jwk = read_public_key(text)
         return PublicKey(kid_of(jwk), jwk)
     if members["kind"] != "webauthn" or members.keys() != _PASSKEY_FILE:
         raise BadKey(f"a passkey's file has kind webauthn, and {', '.join(sorted(_PASSKEY_FILE))}")
     inner = members["public_key"]
-    jwk = checked_passkey(inner if isinstance(inner, dict) else {})
+    jwk = check_passkey_jwk(inner if isinstance(inner, dict) else {})
     return PublicKey(kid_of(jwk), jwk, Passkey.of(members))
 
 
-def public_key(pem_or_jwk_text: str) -> dict[str, str]:
+def read_public_key(pem_or_jwk_text: str) -> dict[str, str]:
     """Return a public key in PEM or JWK as a JWK of ``crv``, ``kty`` and ``x``."""
     text = pem_or_jwk_text.strip()
     if "PRIVATE KEY" in text:
         raise BadKey("it is a private key: leave that with its owner, and give the public one")
     if text.startswith("{"):
-        return checked(_json(text))
+        return check_jwk(_read_members(text))
     if text.count("-----BEGIN ") != 1:
         raise BadKey("it is neither one public key in PEM nor a JWK")
     try:
@@ -126,10 +126,10 @@ def public_key(pem_or_jwk_text: str) -> dict[str, str]:
         raise BadKey("it is not a public key in PEM") from error
     if not isinstance(key, Ed25519PublicKey):
         raise BadKey("it is not an Ed25519 key")
-    return checked(OKPKey.import_key(key).as_dict())
+    return check_jwk(OKPKey.import_key(key).as_dict())
 
 
-def checked(jwk: Mapping[str, Any]) -> dict[str, str]:
+def check_jwk(jwk: Mapping[str, Any]) -> dict[str, str]:
     """Return a JWK's ``crv``, ``kty`` and ``x``; other members, such as ``kid``, are left out."""
     if "d" in jwk:
         raise BadKey("it is a private key: leave that with its owner, and give the public one")
@@ -137,7 +137,7 @@ def checked(jwk: Mapping[str, Any]) -> dict[str, str]:
         raise BadKey("it is not an Ed25519 key")
     x = jwk.get("x")
     try:
-        point = decoded(x) if isinstance(x, str) else b""
+        point = decode_base64url(x) if isinstance(x, str) else b""
     except ValueError:
         point = b""
     if len(point) != 32:
@@ -148,10 +148,10 @@ def checked(jwk: Mapping[str, Any]) -> dict[str, str]:
     return {"crv": "Ed25519", "kty": "OKP", "x": str(x)}
 
 
-def checked_passkey(jwk: Mapping[str, Any]) -> dict[str, str]:
+def check_passkey_jwk(jwk: Mapping[str, Any]) -> dict[str, str]:
     """Return what counts of the JWK of a passkey's public key."""
     if jwk.get("kty") == "OKP":
-        return checked(jwk)
+        return check_jwk(jwk)
     if "d" in jwk:
         raise BadKey("it is a private key: leave that with its owner, and give the public one")
     if jwk.get("kty") != "EC" or jwk.get("crv") != "P-256":
@@ -159,7 +159,7 @@ def checked_passkey(jwk: Mapping[str, Any]) -> dict[str, str]:
     point: dict[str, int] = {}
     for name in ("x", "y"):
         try:
-            raw = decoded(jwk[name]) if isinstance(jwk.get(name), str) else b""
+            raw = decode_base64url(jwk[name]) if isinstance(jwk.get(name), str) else b""
         except ValueError:
             raw = b""
         if len(raw) != 32:
@@ -174,7 +174,7 @@ def checked_passkey(jwk: Mapping[str, Any]) -> dict[str, str]:
 
 def kid_of(jwk: Mapping[str, Any]) -> str:
     """Return the key id of a public key: its RFC 7638 thumbprint."""
-    return thumbprint(dict(checked_passkey(jwk)))
+    return thumbprint(dict(check_passkey_jwk(jwk)))
 
 
 def is_kid(value: Any) -> bool:
@@ -182,7 +182,7 @@ def is_kid(value: Any) -> bool:
     return isinstance(value, str) and _KID.fullmatch(value) is not None
 
 
-def decoded(part: str) -> bytes:
+def decode_base64url(part: str) -> bytes:
     """Return the bytes of base64url without padding, in the one spelling that they have."""
     raw = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
     if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() != part:
@@ -190,7 +190,7 @@ def decoded(part: str) -> bytes:
     return raw
 
 
-def _json(text: str) -> dict[str, Any]:
+def _read_members(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
@@ -230,7 +230,7 @@ def header_kid(token: str, typ: str) -> str:
     if len(parts) != 3:
         raise BadSignature("the signature is not a compact JWS, which has three parts")
     try:
-        header, _, _ = (decoded(part) for part in parts)
+        header, _, _ = (decode_base64url(part) for part in parts)
     except ValueError as error:
         raise BadSignature("a part of the signature is not base64url") from error
     members = json_object(header, "the signature's header")
@@ -247,14 +247,16 @@ def header_kid(token: str, typ: str) -> str:
     return str(kid)
 
 
-def verify(token: str, public_jwk: Mapping[str, Any], claims_of: type[C], *, now_s: int) -> C:
+def verify_in_time(
+    token: str, public_jwk: Mapping[str, Any], claims_of: type[C], *, now_s: int
+) -> C:
     """Return the claims of a signature that this key has made and that is still valid.
 
-    Whether they are those of what carries the signature says the caller (:func:`matches` for
+    Whether they are those of what carries the signature says the caller (:func:`find_mismatch` for
     decisions); whose key it is, and whether the nonce is fresh, knows the ledger. Expiry is judged
     by ``now_s``, seconds since 1970.
     """
-    claims = authentic(token, public_jwk, claims_of)
+    claims = verify_token(token, public_jwk, claims_of)
     require_in_time(claims, now_s)
     return claims
 
@@ -270,11 +272,11 @@ def require_in_time(claims: Claims, now_s: int) -> None:
         raise BadSignature("the signature is made in the future: the signer's clock is ahead")
 
 
-def authentic(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> S:
+def verify_token(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> S:
     """Return the claims of a signature that this key has made, whenever that was."""
     kid = header_kid(token, claims_of.typ)
     try:
-        key = checked(public_jwk)
+        key = check_jwk(public_jwk)
     except BadKey as error:
         raise BadSignature(f"the signature's key on record cannot be used: {error}") from error
     if kid_of(key) != kid:
@@ -285,16 +287,18 @@ def authentic(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> 
         )
     except JoseError as error:
         raise BadSignature("the signature does not fit what it signs") from error
-    return claims_in(signed.payload, claims_of)
+    return parse_claims(signed.payload, claims_of)
 
 
-def claimed(token: str, claims_of: type[S]) -> S:
+def read_claims(token: str, claims_of: type[S]) -> S:
     """Return what a signature claims, whoever has made it: to be shown, and trusted for no more."""
     header_kid(token, claims_of.typ)
-    return claims_in(decoded(token.split(".")[1]), claims_of)
+    return parse_claims(decode_base64url(token.split(".")[1]), claims_of)
 
 
-def matches(claims: DecisionClaims, decision: Decision, run_id: str, tenant: str) -> str | None:
+def find_mismatch(
+    claims: DecisionClaims, decision: Decision, run_id: str, tenant: str
+) -> str | None:
     """Return why the claims are not those of this decision, as one clause; ``None``: they are.
 
     The digest of an edit's new params, ``claims.edited``, is compared by whoever has them.
@@ -315,7 +319,7 @@ def matches(claims: DecisionClaims, decision: Decision, run_id: str, tenant: str
     return None
 
 
-def claims_in(payload: bytes, claims_of: type[S]) -> S:
+def parse_claims(payload: bytes, claims_of: type[S]) -> S:
     """Return the claims that are signed."""
     members = json_object(payload, "what is signed")
     try:

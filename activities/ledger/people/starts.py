@@ -16,7 +16,7 @@ from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, runs
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.proofs import StoredSignature, still_signed, verify_proof
+from surehand.activities.ledger.people.proofs import StoredSignature, verify_proof, verify_stored
 from surehand.activities.ledger.people.signatures import BadSignature
 from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.contracts.approvals import Assurance, StartClaims, audience
@@ -41,7 +41,7 @@ def start_of(
     """
     request = asked.request
     if request.parent is not None:
-        return _inherited(tx, request, request.parent.run_id, assurance, above)
+        return _inherit_start(tx, request, request.parent.run_id, assurance, above)
     taken_ms = tx.now_ms
     if asked.started_at is not None:
         taken_ms = int(asked.started_at.timestamp() * 1000)
@@ -49,47 +49,47 @@ def start_of(
     if request.signature is None:
         if assurance is Assurance.SIGNED:
             raise StartRefused("only signed starts count here: start it with --key")
-        return _columns(starter, taken_ms)
+        return _start_columns(starter, taken_ms)
     try:
         key, claims = verify_proof(tx, request.signature, starter, StartClaims, arrived_ms=taken_ms)
     except BadSignature as error:
         raise StartRefused(str(error)) from error
-    differs = _differs(claims, request, tx.tenant, starter)
+    differs = _find_difference(claims, request, tx.tenant, starter)
     if differs is not None:
         raise StartRefused(f"the signature is for {differs}")
     used = tx.one(rows_of(runs, "run_id", started_by=starter, start_nonce=claims.jti))
     if used is not None:
         raise StartRefused(f"this signature has started run {used['run_id']} already")
-    return _columns(starter, taken_ms, request.signature, key.kid, claims.jti)
+    return _start_columns(starter, taken_ms, request.signature, key.kid, claims.jti)
 
 
-def marked_starter(tx: Transaction, run_id: str) -> str:
+def name_starter(tx: Transaction, run_id: str) -> str:
     """Return who has started a run as people are told, empty where that is whom it acts for."""
-    row = _row(tx, run_id)
+    row = _read_row(tx, run_id)
     mark = "" if row["start_signature"] is not None else " (unverified)"
     return "" if row["started_by"] == row["user_id"] else f"{row['started_by']}{mark}"
 
 
-def unproven(tx: Transaction, run_id: str) -> str | None:
+def why_start_unproven(tx: Transaction, run_id: str) -> str | None:
     """Return why nothing proves who has started a run, as one clause; ``None``: it is proven.
 
     The signature is verified again, as it is on record. That its key was revoked since changes
     nothing: the run was started.
     """
-    row = _row(tx, run_id)
+    row = _read_row(tx, run_id)
     kept = StoredSignature(
         *(row["start_signature"], row["started_by"], row["start_kid"], row["start_nonce"]),
         taken_ms=row["start_ms"],
     )
     try:
-        _, claims = still_signed(tx, kept, StartClaims, in_force=False)
+        _, claims = verify_stored(tx, kept, StartClaims, in_force=False)
     except BadSignature as error:
         return str(error)
     mine = run_id == claims.run_id or is_child_of(run_id, claims.run_id)
     return None if mine and claims.user == row["user_id"] else "its signature is for something else"
 
 
-def forbidden(
+def why_forbidden(
     tx: Transaction, run_id: str, user: str, permissions: Collection[str], assurance: Assurance
 ) -> str | None:
     """Return why a run may not make a call now, as one clause, or ``None``.
@@ -98,17 +98,17 @@ def forbidden(
     """
     if not permissions:
         return None
-    if assurance is Assurance.SIGNED and (why := unproven(tx, run_id)) is not None:
+    if assurance is Assurance.SIGNED and (why := why_start_unproven(tx, run_id)) is not None:
         return f"nothing proves who has started run {run_id}: {why}"
-    started_by = (_row(tx, run_id))["started_by"]
+    started_by = (_read_row(tx, run_id))["started_by"]
     for name in dict.fromkeys((user, started_by)):
-        lacking = principals.lacks(tx, name, permissions)
+        lacking = principals.find_lacking(tx, name, permissions)
         if lacking is not None:
             return f"{name} has no permission {lacking}"
     return None
 
 
-def _inherited(
+def _inherit_start(
     tx: Transaction, request: StartRun, parent: str, assurance: Assurance, above: str | None
 ) -> dict[str, Any]:
     """Return the start of a child run: its parent's, whose user it acts for."""
@@ -118,10 +118,10 @@ def _inherited(
     if row is None or row["user_id"] != request.user or foreign:
         raise StartRefused(f"run {parent} has not started it")
     # Its own nonce is that of the run that was signed for.
-    return _columns(*(row[name] for name in ("started_by", "start_ms", *_EVIDENCE)))
+    return _start_columns(*(row[name] for name in ("started_by", "start_ms", *_EVIDENCE)))
 
 
-def _columns(
+def _start_columns(
     started_by: str,
     start_ms: int,
     signature: str | None = None,
@@ -137,14 +137,16 @@ def _columns(
     }
 
 
-def _row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
+def _read_row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
     row = tx.one(rows_of(runs, "user_id", "start_nonce", *_START, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     return row
 
 
-def _differs(claims: StartClaims, request: StartRun, tenant: str, starter: str) -> str | None:
+def _find_difference(
+    claims: StartClaims, request: StartRun, tenant: str, starter: str
+) -> str | None:
     """Return what else a signature is for than this start; ``None``: it is for this."""
     try:
         content = digest(request.content())
@@ -187,7 +189,7 @@ _TOLD: Final = (
 )
 
 
-def planners(tx: Transaction, run_id: str) -> frozenset[str]:
+def find_planners(tx: Transaction, run_id: str) -> frozenset[str]:
     """Return who has started or amended a run, had it started, or given it a value.
 
     Or any of the runs that it is in, those that it has started or was forked from, those that have
@@ -203,11 +205,11 @@ def planners(tx: Transaction, run_id: str) -> frozenset[str]:
     while left:
         found |= left
         named = dict[str | None, bool]()
-        for row in _told(tx, left):
+        for row in _read_told(tx, left):
             people |= {row["by"], row["user"]} - {None}
             named.setdefault(row["parent"], False)
             named |= {row["linked"]: True, row["made_by"]: True}
-        named |= dict.fromkeys(_below(tx, left, opened.at_ms), True)
+        named |= dict.fromkeys(_find_below(tx, left, opened.at_ms), True)
         left = {
             id_: whole
             for id_, whole in named.items()
@@ -216,22 +218,22 @@ def planners(tx: Transaction, run_id: str) -> frozenset[str]:
     return frozenset(people)
 
 
-def _told(tx: Transaction, run_ids: Iterable[str]) -> Iterator[Mapping[str, Any]]:
-    for some in _batches(run_ids):
+def _read_told(tx: Transaction, run_ids: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    for some in _split_batches(run_ids):
         yield from tx.all(_TOLD.where(events.c.run_id.in_(some)))
 
 
-def _below(tx: Transaction, left: Mapping[str, bool], opened_ms: int) -> Iterator[str]:
+def _find_below(tx: Transaction, left: Mapping[str, bool], opened_ms: int) -> Iterator[str]:
     """Yield the runs that these have started: all of them, or those that had ended by then."""
     child = (runs.c.run_id, runs.c.parent_run_id, runs.c.closed_ms)
-    for some in _batches(left):
+    for some in _split_batches(left):
         for row in tx.all(rows_of(runs, *child).where(runs.c.parent_run_id.in_(some))):
             ended = row["closed_ms"] is not None and row["closed_ms"] <= opened_ms
             if ended or left[row["parent_run_id"]]:
                 yield row["run_id"]
 
 
-def _batches(run_ids: Iterable[str]) -> Iterator[list[str]]:
+def _split_batches(run_ids: Iterable[str]) -> Iterator[list[str]]:
     rest = iter(run_ids)
     while some := list(islice(rest, _BATCH)):
         yield some

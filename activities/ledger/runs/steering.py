@@ -14,9 +14,9 @@ from surehand.activities.ledger.people.proofs import verify_proof
 from surehand.activities.ledger.people.signatures import (
     BadKey,
     BadSignature,
-    checked,
+    check_jwk,
     kid_of,
-    verify,
+    verify_in_time,
 )
 from surehand.activities.ledger.runs import interrupts
 from surehand.process.json_schemas import problems
@@ -173,8 +173,8 @@ def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
         raise _Refused(SteeringCode.BAD_TOKEN, reason)
     proof = str(asked.content["proof"])
     try:
-        key = checked(token.public_key)
-        claims = verify(proof, key, ResumeClaims, now_s=tx.now_ms // 1000)
+        key = check_jwk(token.public_key)
+        claims = verify_in_time(proof, key, ResumeClaims, now_s=tx.now_ms // 1000)
     except (BadSignature, BadKey) as error:
         reason = f"the resume token is not this run's, or void: {error}"
         raise _Refused(SteeringCode.BAD_TOKEN, reason) from error
@@ -213,7 +213,7 @@ def _permit(tx: Transaction, asked: Steer, proof: _Proof, assurance: Assurance) 
     wanted = {STEER, f"{STEER}:{asked.verb}"}
     if assurance is Assurance.OPEN and not _anybody_has(tx, wanted):
         return  # Nobody was appointed, and no name is proven anyway.
-    people = principals.find(tx, [asked.actor])
+    people = principals.find_principals(tx, [asked.actor])
     if people[asked.actor].permissions.isdisjoint(wanted):
         reason = f"{asked.actor} may not {asked.verb} this run: permission {STEER}:{asked.verb}"
         raise _Refused(SteeringCode.NOT_PERMITTED, f"{reason} is needed")
