@@ -55,7 +55,8 @@ def load_plugins(names: Sequence[str]) -> list[Plugin]:
         return []
     import temporalio.worker
 
-    kinds, loaded = (temporalio.client.Plugin, temporalio.worker.Plugin), list[Plugin]()
+    kinds = (temporalio.client.Plugin, temporalio.worker.Plugin)
+    loaded: list[Plugin] = []
     for name in names:
         try:
             found = load_named(name)

@@ -461,16 +461,16 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     setup = Setup.model_validate_json(asked.setup)
     prompt: Any = setup.prompt
     model = model_named(asked.model)
+    handoffs: list[agents.Handoff[Any, Any]] = [
+        agents.Handoff(on_invoke_handoff=_refuse_call, **one.model_dump()) for one in setup.handoffs
+    ]
     request = (
         setup.instructions,
         [from_json(message) for message in asked.messages],
         _SETTINGS.validate_python(setup.settings),
         [_tool_of(one) for one in setup.tools],
         None if setup.output is None else _Output(setup.output),
-        [
-            agents.Handoff(on_invoke_handoff=_refuse_call, **one.model_dump())
-            for one in setup.handoffs
-        ],
+        handoffs,
         agents.ModelTracing.DISABLED,
     )
     more = {"previous_response_id": None, "conversation_id": None, "prompt": prompt}
