@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
+import yaml
 from temporalio.runtime import (
     MetricBuffer,
     OpenTelemetryMetricTemporality,
@@ -121,78 +123,54 @@ def measured() -> Measured:
     return Measured()
 
 
-@pytest.mark.parametrize(
-    ("type_", "body", "expected"),
-    [
-        ("effect.committed", {}, {"surehand_effects": (1, {"outcome": "committed"})}),
-        (
-            "effect.committed",
-            {"rule": "lookup"},
-            {
-                "surehand_effects": (1, {"outcome": "committed"}),
-                "surehand_reconciliations": (1, {"rule": "lookup", "action": "commit"}),
-            },
-        ),
-        (
-            "effect.failed",
-            {"failure_class": "transient", "retry_ms": 1100},
-            {
-                "surehand_effects": (1, {"outcome": "failed"}),
-                "surehand_failures": (1, {"failure_class": "transient", "again": "yes"}),
-                "surehand_retry_delay": (1.1, {"failure_class": "transient"}),
-            },
-        ),
-        (
-            "step.failed",
-            {"failure_class": "permanent"},
-            {"surehand_failures": (1, {"failure_class": "permanent", "again": "no"})},
-        ),
-        ("step.failed", {"failure_class": "cancelled"}, {}),
-        (
-            "effect.reconciled",
-            {"rule": "dedupes", "action": "call_again"},
-            {"surehand_reconciliations": (1, {"rule": "dedupes", "action": "call_again"})},
-        ),
-        (
-            "recovery.verified",
-            {"action": "human", "took_ms": 2500, "broken": ["runs_what_was_approved"]},
-            {
-                "surehand_recovery": (2.5, {"by": "human"}),
-                "surehand_broken_invariants": (1, {"invariant": "runs_what_was_approved"}),
-            },
-        ),
-        (
-            "intervention.opened",
-            {"rule": "compensation_failed"},
-            {
-                "surehand_interventions": (1, {"rule": "compensation_failed", "outcome": "opened"}),
-                "surehand_compensations": (1, {"outcome": "failed"}),
-            },
-        ),
-        (
-            "intervention.settled",
-            {"rule": "unknown", "outcome": "happened"},
-            {"surehand_interventions": (1, {"rule": "unknown", "outcome": "happened"})},
-        ),
-        ("effect.uncompensated", {}, {"surehand_compensations": (1, {"outcome": "uncompensated"})}),
-        (
-            "resource.acquired",
-            {"waited_ms": 1500},
-            {
-                "surehand_resources": (1, {"outcome": "acquired"}),
-                "surehand_lease_wait": (1.5, {"reason": "resource"}),
-            },
-        ),
-        ("resource.acquired", {}, {"surehand_resources": (1, {"outcome": "acquired"})}),
-        ("resource.freed", {}, {"surehand_resources": (1, {"outcome": "freed"})}),
-        ("run.opened", {}, {}),
-        ("step.succeeded", {}, {}),
-    ],
-)
-def test_an_event_counts_as(
-    measured: Measured, type_: str, body: dict[str, Any], expected: Seen
-) -> None:
-    measured.metrics.event(type_, {**DETAILS, **body})
+#: An event with its details, and below it what it adds to which metric, with which labels.
+COUNTS: Final = """
+effect.committed {}
+    effects 1 {outcome: committed}
+effect.committed {rule: lookup}
+    effects 1 {outcome: committed}
+    reconciliations 1 {rule: lookup, action: commit}
+effect.failed {failure_class: transient, retry_ms: 1100}
+    effects 1 {outcome: failed}
+    failures 1 {failure_class: transient, again: 'yes'}
+    retry_delay 1.1 {failure_class: transient}
+step.failed {failure_class: permanent}
+    failures 1 {failure_class: permanent, again: 'no'}
+step.failed {failure_class: cancelled}
+effect.reconciled {rule: dedupes, action: call_again}
+    reconciliations 1 {rule: dedupes, action: call_again}
+recovery.verified {action: human, took_ms: 2500, broken: [runs_what_was_approved]}
+    recovery 2.5 {by: human}
+    broken_invariants 1 {invariant: runs_what_was_approved}
+intervention.opened {rule: compensation_failed}
+    interventions 1 {rule: compensation_failed, outcome: opened}
+    compensations 1 {outcome: failed}
+intervention.settled {rule: unknown, outcome: happened}
+    interventions 1 {rule: unknown, outcome: happened}
+effect.uncompensated {}
+    compensations 1 {outcome: uncompensated}
+resource.acquired {waited_ms: 1500}
+    resources 1 {outcome: acquired}
+    lease_wait 1.5 {reason: resource}
+resource.acquired {}
+    resources 1 {outcome: acquired}
+resource.freed {}
+    resources 1 {outcome: freed}
+run.opened {}
+step.succeeded {}
+"""
+
+
+@pytest.mark.parametrize("story", re.findall(r"^\S.*(?:\n .*)*", COUNTS, re.MULTILINE))
+def test_an_event_counts_as(measured: Measured, story: str) -> None:
+    event, *added = story.splitlines()
+    type_, _, body = event.partition(" ")
+    expected = dict[str, tuple[float, dict[str, str]]]()
+    for line in added:
+        name, value, labels = line.split(maxsplit=2)
+        expected[f"surehand_{name}"] = (float(value), yaml.safe_load(labels))
+
+    measured.metrics.event(type_, {**DETAILS, **yaml.safe_load(body)})
 
     assert measured.seen() == {
         name: (value, {**TOOL, **labels}) for name, (value, labels) in expected.items()

@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,83 +138,55 @@ def no_annotation() -> None:
         return ""
 
 
-DECLARED: list[tuple[str, Callable[[], Any], str]] = [
-    ("write without recovery", lambda: make("bad"), "a way to settle an unknown outcome"),
-    (
-        "irreversible and undone",
-        lambda: make("bad", **HUMAN, irreversible=True, compensate=UNDO),
-        "either irreversible or has compensate",
-    ),
-    ("read with a key", lambda: make("bad", READ, key=lambda p: p.order), "a READ has no key"),
-    ("read with an undo", lambda: make("bad", READ, compensate=UNDO), "a READ has no key"),
-    ("read with a cleanup", lambda: make("bad", READ, cleanup=UNDO), "a READ has no key"),
-    ("read that dedupes", lambda: make("bad", READ, dedupes=WINDOW), "a READ has no key"),
-    ("read with a lookup", lambda: make("bad", READ, lookup=lookup), "a READ has no key"),
-    (
-        "no time for a call",
-        lambda: make("bad", **HUMAN, timeout=timedelta(0)),
-        "its timeout has to be more than nothing: 0:00:00",
-    ),
-    ("less than no time", lambda: make("bad", READ, timeout=timedelta(seconds=-1)), "its timeout"),
-    (
-        "no time to settle",
-        lambda: make("bad", lookup=lookup, settle=timedelta(0)),
-        "its settle has to be more than nothing",
-    ),
-    ("a late past", lambda: make("bad", lookup=lookup, settle=timedelta(-1)), "its settle"),
-    (
-        "a window in the past",
-        lambda: make("bad", dedupes=Dedupes(timedelta(hours=-1))),
-        "its dedupes window has to be more than nothing",
-    ),
-    ("no window", lambda: make("bad", dedupes=Dedupes(timedelta(0))), "its dedupes window"),
-    ("stale for ever", lambda: make("bad", READ, fresh_for=timedelta(-1)), "fresh_for="),
-    (
-        "no resource lease",
-        lambda: make("bad", READ, resource=lambda p: "a", resource_lease=timedelta(0)),
-        "at least 3 s",
-    ),
-    (
-        "a resource wait in the past",
-        lambda: make("bad", READ, resource=lambda p: "a", resource_wait=timedelta(-1)),
-        "at most 30 s",
-    ),
-    (
-        "a short resource lease",
-        lambda: make("bad", READ, resource=lambda p: "a", resource_lease=timedelta(seconds=1)),
-        "at least 3 s",
-    ),
-    (
-        "a long resource wait",
-        lambda: make("bad", READ, resource=lambda p: "a", resource_wait=timedelta(minutes=1)),
-        "at most 30 s",
-    ),
-    (
-        "limits of no resource",
-        lambda: make("bad", READ, resource_wait=timedelta(0)),
-        "need resource=",
-    ),
-    (
-        "a cleanup of the params alone",
-        lambda: make("bad", **HUMAN, cleanup=Undo("b", lambda params: params)),
-        "its params= takes (params, receipt)",
-    ),
-    ("not async", sync_function, "must be async"),
-    ("one parameter", one_parameter, "takes (params, ctx)"),
-    ("params without a model", no_model, "annotate 'params' with a pydantic model"),
-    ("params without a type", no_annotation, "annotate 'params' with a pydantic model"),
-]
+def in_seconds(**seconds: float) -> dict[str, Any]:
+    return {name: timedelta(seconds=one) for name, one in seconds.items()}
 
 
-@pytest.mark.parametrize(
-    ("declare", "says"), [row[1:] for row in DECLARED], ids=[row[0] for row in DECLARED]
-)
-def test_a_contradictory_declaration_is_refused(declare: Callable[[], Any], says: str) -> None:
-    with pytest.raises(ToolboxError) as refused:
-        declare()
+def a_key(params: Params) -> str:
+    return "a"
 
-    assert "'bad'" in str(refused.value)
-    assert says in str(refused.value)
+
+#: What each has to say, and the declarations that must be refused with that.
+READS: dict[str, list[dict[str, Any]]] = {
+    "a READ has no key": [
+        *({name: UNDO} for name in ("compensate", "cleanup")),
+        *({"key": a_key}, {"dedupes": WINDOW}, {"lookup": lookup}),
+    ],
+    "its timeout": [in_seconds(timeout=-1)],
+    "fresh_for=": [in_seconds(fresh_for=-1)],
+    "at least 3 s": [{"resource": a_key, **in_seconds(resource_lease=n)} for n in (0, 1)],
+    "at most 30 s": [{"resource": a_key, **in_seconds(resource_wait=n)} for n in (-1, 60)],
+    "need resource=": [in_seconds(resource_wait=0)],
+}
+WRITES: dict[str, list[dict[str, Any]]] = {
+    "a way to settle an unknown outcome": [{}],
+    "either irreversible or has compensate": [{**HUMAN, "irreversible": True, "compensate": UNDO}],
+    "its timeout has to be more than nothing: 0:00:00": [{**HUMAN, **in_seconds(timeout=0)}],
+    "its settle has to be more than nothing": [
+        {"lookup": lookup, **in_seconds(settle=n)} for n in (0, -1)
+    ],
+    "its dedupes window has to be more than nothing": [
+        {"dedupes": Dedupes(timedelta(hours=n))} for n in (0, -1)
+    ],
+    "its params= takes (params, receipt)": [{**HUMAN, "cleanup": Undo("b", lambda params: params)}],
+}
+FUNCTIONS: dict[str, list[Callable[[], Any]]] = {
+    "must be async": [sync_function],
+    "takes (params, ctx)": [one_parameter],
+    "annotate 'params' with a pydantic model": [no_model, no_annotation],
+}
+
+
+@pytest.mark.parametrize("says", [*READS, *WRITES, *FUNCTIONS])
+def test_a_contradictory_declaration_is_refused(says: str) -> None:
+    declared = [partial(make, "bad", READ, **how) for how in READS.get(says, [])]
+    declared += [partial(make, "bad", **how) for how in WRITES.get(says, [])]
+    for declare in declared + FUNCTIONS.get(says, []):
+        with pytest.raises(ToolboxError) as refused:
+            declare()
+
+        assert "'bad'" in str(refused.value)
+        assert says in str(refused.value)
 
 
 def test_how_people_are_told_of_what_is_undone_is_one_of_two_ways() -> None:
