@@ -146,6 +146,7 @@ def a_key(params: Params) -> str:
     return "a"
 
 
+OF_PARAMS: Any = lambda params: params  # noqa: E731
 #: What each has to say, and the declarations that must be refused with that.
 READS: dict[str, list[dict[str, Any]]] = {
     "a READ has no key": [
@@ -168,7 +169,7 @@ WRITES: dict[str, list[dict[str, Any]]] = {
     "its dedupes window has to be more than nothing": [
         {"dedupes": Dedupes(timedelta(hours=n))} for n in (0, -1)
     ],
-    "its params= takes (params, receipt)": [{**HUMAN, "cleanup": Undo("b", lambda params: params)}],
+    "its params= takes (params, receipt)": [{**HUMAN, "cleanup": Undo("b", OF_PARAMS)}],
 }
 FUNCTIONS: dict[str, list[Callable[[], Any]]] = {
     "must be async": [sync_function],
