@@ -24,8 +24,8 @@ from benchmarks.plain import READY as PLAIN_READY
 from benchmarks.tools import TABLE
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.client.client import launch_run
 from surehand.client.connection import Connection
-from surehand.client.launch import launch
 from surehand.client.outcome import run_result
 from surehand.drill.environment import READY, Environment, prepare_drill, start_worker
 from surehand.drill.report import nearest_rank
@@ -210,7 +210,7 @@ async def played(connection: Connection, name: str, plan: Plan, mode: str) -> Ru
         plan=plan,
         durability=Durability(mode),
     )
-    await launch(connection, request)
+    await launch_run(connection, request)
     result = await run_result(connection, run_id)
     if result.state is not RunState.COMPLETED:
         raise SurehandError(f"{run_id} is {result.state.value}: {result.error}")

@@ -38,8 +38,8 @@ from benchmarks.harness import (
 from benchmarks.tools import calls
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import DURING, CrashPoint
+from surehand.client.client import launch_run
 from surehand.client.connection import Connection
-from surehand.client.launch import launch
 from surehand.client.outcome import run_result
 from surehand.drill.environment import READY, Environment, start_worker
 from surehand.process.children import Child
@@ -158,7 +158,7 @@ class Pair:
         """Start a run, let one worker be killed, and see when the run goes on."""
         self._once.unlink(missing_ok=True)
         run_id = run_id_for(self._connection.settings.tenant, f"run-{secrets.token_hex(6)}")
-        await launch(self._connection, self._start(run_id))
+        await launch_run(self._connection, self._start(run_id))
         try:
             async with asyncio.timeout(_RUN_LIMIT.total_seconds()):
                 if self.kill.point == WAITING:

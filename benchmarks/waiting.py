@@ -35,8 +35,8 @@ from benchmarks.harness import (
 from benchmarks.tools import calls
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import approvals
+from surehand.client.client import launch_run
 from surehand.client.connection import Connection
-from surehand.client.launch import launch
 from surehand.drill.environment import READY, Environment, start_worker
 from surehand.process.children import Child
 from surehand.process.connect import connect
@@ -83,7 +83,7 @@ class WaitingRuns:
             run_id = f"{self.server.settings.task_queue}-{number}"
             request = StartRun(run_id=run_id, tenant=DEFAULT_TENANT, user="benchmark", plan=plan)
             async with places:
-                await launch(self.server, request)
+                await launch_run(self.server, request)
                 while run_id not in waiting:
                     await asyncio.sleep(_LOOK)
 

@@ -125,15 +125,11 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
         "settings": "cli.doctor:settings",
         "tools": "cli.tools:tools",
         "doctor": "cli.doctor:doctor",
-        "versions": "cli.workers:versions",
+        "versions": "cli.maintenance:versions",
         "drill": "drill.verb:drill",
         "demo": "cli.demo:demo",
     },
-    "Your own project": {
-        "init": "cli.dev:init",
-        "dev": "cli.dev:dev",
-        "worker": "cli.app:_worker",
-    },
+    "Your own project": {"init": "cli.dev:init", "dev": "cli.dev:dev", "worker": "cli.app:_worker"},
 }
 
 #: Groups of verbs, each with what it is about, and its panel. They stand behind all verbs, so
@@ -142,20 +138,12 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
     "plan": (
         "Check and draw plans, without a server.",
         "Plans",
-        {
-            "check": "cli.plans:check",
-            "graph": "cli.plans:graph",
-            "schema": "cli.plans:schema",
-        },
+        {"check": "cli.plans:check", "graph": "cli.plans:graph", "schema": "cli.plans:schema"},
     ),
     "keys": (
         "Make, list and rotate the keys that the keys of runs are wrapped with.",
         "Encryption",
-        {
-            "new": "cli.tenants:new",
-            "list": "cli.tenants:list_keys",
-            "rotate": "cli.tenants:rotate",
-        },
+        {"new": "cli.tenants:new", "list": "cli.tenants:list_keys", "rotate": "cli.tenants:rotate"},
     ),
     "codec": (
         "Encrypt and decrypt for the Web UI, and for starters without keys.",
@@ -173,7 +161,6 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         {
             "list": "cli.tools:list_mcp",
             "pin": "cli.tools:pin",
-            "diff": "cli.tools:diff",
             "serve": "cli.mcp_server.verbs:serve",
         },
     ),
@@ -186,12 +173,11 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         "Say who may decide and act, and which keys they sign with.",
         "Who may decide, and how much (in the ledger)",
         {
-            "add": "cli.principals:add",
-            "grant": "cli.principals:grant",
-            "revoke": "cli.principals:revoke",
-            "key": "cli.principals:key",
-            "list": "cli.principals:list_principals",
-            "keygen": "cli.principals:keygen",
+            "add": "cli.people:add_principal",
+            "grant": "cli.people:grant_principal",
+            "revoke": "cli.people:revoke_principal",
+            "list": "cli.people:list_principals",
+            "keygen": "cli.people:make_key_pair",
         },
     ),
     "quota": (
@@ -208,10 +194,10 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         "Approve calls within a scope in advance.",
         "Who may decide, and how much (in the ledger)",
         {
-            "grant": "cli.standing:grant",
-            "add": "cli.standing:add",
-            "list": "cli.standing:list_standing",
-            "revoke": "cli.standing:revoke",
+            "grant": "cli.people:grant_standing",
+            "add": "cli.people:add_standing",
+            "list": "cli.people:list_standing",
+            "revoke": "cli.people:revoke_standing",
         },
     ),
 }

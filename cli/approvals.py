@@ -16,8 +16,8 @@ import typer
 from temporalio.client import WorkflowExecution
 
 from surehand.cli import options
-from surehand.cli.options import Caller
-from surehand.cli.printer import Lines, Reply, compact, rough_time, shown_time
+from surehand.cli.options import Caller, ledger_of, read_settings
+from surehand.cli.printer import Lines, Reply, Shape, compact, rough_time, shown_time
 from surehand.cli.render import (
     commands_of,
     held_lines,
@@ -26,12 +26,12 @@ from surehand.cli.render import (
     verdict_text,
     waiting_lines,
 )
-from surehand.cli.shapes import Shape
 from surehand.client.client import Pending, PendingHeld, PendingQuestion, SilentRun
 from surehand.client.connection import SAID_AFTER, Connection
-from surehand.client.messages import USUAL_SIGNATURE, SeenRequest, decided, find_approval
+from surehand.client.messages import USUAL_SIGNATURE, SeenRequest, compose_decision, find_approval
 from surehand.client.outcome import CUT_OFF_BY_SERVER, last_own_state, state_of
 from surehand.client.plan_file import OverrideError, assign
+from surehand.client.run import send_decision
 from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.approvals import (
@@ -400,9 +400,9 @@ async def _decide(
     caller: Caller, seen: SeenRequest, outcome: DecisionOutcome, reason: str, leave: bool
 ) -> Reply:
     # Before a server is looked for: an id or a key that cannot be used needs none.
-    run_id, decision = decided(caller.settings, seen, outcome, reason=reason)
+    run_id, decision = compose_decision(caller.settings, seen, outcome, reason=reason)
     run = (await caller.client()).run(run_id)
-    return verdict_reply(await run.forward(decision.model_dump(), leave=leave))
+    return verdict_reply(await send_decision(run, decision, leave=leave))
 
 
 def verdict_reply(verdict: Verdict) -> Reply:
@@ -415,7 +415,7 @@ async def sign(
     approval: Approval,
     params_hash: Hash,
     outcome: Annotated[
-        DecisionOutcome, typer.Option("--outcome", metavar="OUTCOME", help="approve or reject.")
+        DecisionOutcome, typer.Option(metavar="OUTCOME", help="approve or reject.")
     ] = DecisionOutcome.APPROVE,
     reason: options.Reason = "",
     lasts: Annotated[
@@ -433,7 +433,7 @@ async def sign(
     if not _HASH.fullmatch(params_hash):
         raise WrongUse(f"--params-hash {params_hash!r}: sha256: and 64 hex digits, as shown")
     seen = SeenRequest(approval, params_hash)
-    _, decision = decided(caller.settings, seen, outcome, reason=reason, lasts=lasts)
+    _, decision = compose_decision(caller.settings, seen, outcome, reason=reason, lasts=lasts)
     print(decision.model_dump_json(exclude_defaults=True))
     return ExitCode.DONE
 
@@ -466,8 +466,6 @@ async def edit(
 
 async def recorded_view(caller: Caller, run: WorkflowExecution) -> RunView | None:
     """Return a run as the ledger has it; ``None``: no ledger is named, or it does not have it."""
-    from surehand.cli.ledger_door import ledger_of, read_settings
-
     if not caller.has_ledger:
         return None
     try:
@@ -493,7 +491,6 @@ async def _view(ledger: Ledger, tenant: str, run: WorkflowExecution) -> RunView:
 async def open_doubts(caller: Caller, seen: Sequence[str]) -> list[Waiting]:
     """Return the interventions that no run shows: mostly those of runs that have ended."""
     from surehand.activities.ledger.history import run_display
-    from surehand.cli.ledger_door import ledger_of, read_settings
 
     async with ledger_of(read_settings()) as ledger:
         found = await ledger.transact(caller.tenant, run_display.read_open_doubts)

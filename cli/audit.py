@@ -1,11 +1,15 @@
-"""``audit``: proving what happened."""
+"""``audit``: proving what happened, by the ledger or by signed exports."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 from pydantic import ValidationError
@@ -22,6 +26,7 @@ from surehand.activities.ledger.history.audit import (
     find_erasure,
     first_unproven,
     read_export,
+    signature_line,
     unverified_approvers,
     verify_chain,
     verify_entries,
@@ -31,27 +36,173 @@ from surehand.activities.ledger.history.audit import (
 )
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.history.recordings import find_open_items
+from surehand.activities.ledger.people.signatures import BadSignature, verify_token
 from surehand.activities.ledger.retention.hiding import Hidden, read_hidden
 from surehand.cli import options
-from surehand.cli.exports import (
-    ExportSignature,
-    has_content,
-    read_content,
-    shown_signature,
-    signature_text,
-    why_unproven,
-)
-from surehand.cli.ledger_door import ledger_of, read_settings
-from surehand.cli.options import Caller
-from surehand.cli.principals import read_public_key
-from surehand.cli.printer import Lines, Reply, Styled, counted
-from surehand.cli.shapes import Shape
+from surehand.cli.options import Caller, ledger_of, read_settings
+from surehand.cli.people import read_public_key
+from surehand.cli.printer import Lines, Reply, Shape, Styled, counted, shown_time
 from surehand.client.connection import Connection, every_event
-from surehand.process.exits import ExitCode, NotReachable, WrongUse
+from surehand.client.messages import read_key, sign
+from surehand.process.exits import ExitCode, NotReachable, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
-from surehand.workflows.contracts.approvals import ContentClaims, ExportClaims
+from surehand.workflows.contracts.approvals import ContentClaims, ExportClaims, Signed, audience
 from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.payload_codec import NotDecrypted
+
+
+class ExportSignature(Shape):
+    """Of an exported file."""
+
+    signer: str
+    """As the signature says; what proves it is the key."""
+    kid: str
+    tenant: str
+    signed_at: datetime
+    verified: bool
+    """False: nobody has named the signer's key (``--signer``), so all of this is only claimed."""
+
+
+def signed_head(
+    settings: ClientSettings, events: Sequence[Mapping[str, Any]], head: ChainHead
+) -> str:
+    """Return the line that ends a signed export; nothing where no key is named."""
+    if settings.key is None:
+        return ""
+    key = read_key(settings.key)
+    found = verify_chain(events, [head])
+    if found is not None:
+        run_id = str(events[0]["run_id"]) if events else ""
+        raise SurehandError(
+            f"not signed, and not written: the chain is broken at {found}"
+            f" (`{settings.command('audit', run_id)}`)",
+            code=ExitCode.BROKEN,
+        )
+    claims = ExportClaims(
+        aud=audience(settings.tenant),
+        sub=settings.user,
+        iat=int(time.time()),
+        run_id=str(events[-1]["run_id"]),
+        seq=head.seq,
+        head=head.hash,
+    )
+    return signature_line(sign(key, claims))
+
+
+def shown_signature(token: str, claims_of: type[Signed], *, verified: bool) -> ExportSignature:
+    """Return what a signature of the right form says."""
+    kid, claims = claims_to_be(token, claims_of)
+    return ExportSignature(
+        signer=claims.sub,
+        kid=kid,
+        tenant=claims.aud.removeprefix(audience("")),
+        signed_at=datetime.fromtimestamp(claims.iat, UTC),
+        verified=verified,
+    )
+
+
+def signature_text(signature: ExportSignature) -> str:
+    """Return in one line who has signed an export, or who is said to have."""
+    who = (
+        f"{signature.signer} (key {signature.kid}) at {shown_time(signature.signed_at)},"
+        f" for tenant {signature.tenant}"
+    )
+    if signature.verified:
+        return f"Signed by {who}: verified."
+    return f"Claims to be signed by {who}: NOT verified, name the public key (--signer FILE)."
+
+
+#: How a line begins that an export of content has.
+_ROW: Final = b'{"row": '
+FILE_LINE: Final = b'{"file": '
+_SIGNATURE: Final = b'{"signature": '
+
+
+@dataclass(frozen=True)
+class FoundInFile:
+    """What a file has."""
+
+    rows: int
+    files: int
+    digest: str
+    """Of all lines above the signature."""
+    digest_of_rows: str
+    token: str | None
+
+    def told(self) -> str:
+        """Return how much it is."""
+        return f"{self.rows} rows and {self.files} files"
+
+
+def has_content(file: Path) -> bool:
+    """Return whether a file is an export of content, and not of events."""
+    with file.open("rb") as read:
+        return read.read(len(FILE_LINE)).startswith((_ROW, FILE_LINE))
+
+
+def read_content(file: Path) -> FoundInFile:
+    """Return what an export of content has, whatever it is worth."""
+    rows = files = 0
+    all_, of_rows, token = hashlib.sha256(), hashlib.sha256(), None
+    with file.open("rb") as read:
+        for line in _without_signature(read):
+            if isinstance(line, str):
+                token = line
+                continue
+            all_.update(line)
+            if line.startswith(FILE_LINE):
+                files += 1
+            else:
+                rows += 1
+                of_rows.update(line)
+    digest, digest_of_rows = (f"sha256:{one.hexdigest()}" for one in (all_, of_rows))
+    return FoundInFile(rows, files, digest, digest_of_rows, token)
+
+
+def _without_signature(read: BinaryIO) -> Iterator[bytes | str]:
+    """Yield lines as they are, and the last one, if it is a signature, as its token."""
+    before: bytes | None = None
+    for line in read:
+        if before is not None:
+            yield before
+        before = line
+    if before is None:
+        return
+    try:
+        token = json.loads(before)["signature"] if before.startswith(_SIGNATURE) else None
+    except (ValueError, KeyError):
+        token = None
+    yield before if token is None else str(token)
+
+
+def why_unproven(
+    found: FoundInFile, run_id: str | None, kind: str | None, jwk: Mapping[str, Any] | None
+) -> str | None:
+    """Return why a file is not what was signed; ``None``: it is.
+
+    Args:
+        run_id: Whose content it has to be; ``None``: anybody's.
+        kind: Which content; ``None``: any.
+        jwk: Whose signature it has to be; ``None``: only what it claims is compared.
+    """
+    if found.token is None:
+        return "the export is not signed, or its end was cut off"
+    try:
+        claims = claims_to_be(found.token, ContentClaims)[1]
+        if jwk is not None:
+            claims = verify_token(found.token, jwk, ContentClaims)
+    except BadSignature as error:
+        return str(error)
+    if claims.content != found.digest:
+        return "it is not the content that was signed"
+    if run_id not in (None, claims.run_id):
+        return f"the signature is over the export of another run, {claims.run_id}"
+    if kind not in (None, claims.kind):
+        return f"the signature is over other data, {claims.kind}"
+    if claims.aud != audience(tenant_of_run(claims.run_id)):
+        return "the signature is for another tenant"
+    return None
 
 
 class AuditReport(Shape):
@@ -88,11 +239,10 @@ async def audit(
     caller: options.Onlooker,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="Name or id of the run.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help="Verify an exported file instead of a ledger.")
+        Path | None, typer.Option(help="Verify an exported file instead of a ledger.")
     ] = None,
     signer: Annotated[
-        Path | None,
-        typer.Option("--signer", help="The file's head has to be signed with this public key."),
+        Path | None, typer.Option(help="The file's head has to be signed with this public key.")
     ] = None,
 ) -> Reply:
     """Prove a run's event chain, its approvals and its entries; names the first break.

@@ -11,20 +11,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from surehand.cli import options
-from surehand.cli.approvals_server.sign_in import Server
-from surehand.cli.printer import Lines, Printer, Reply, Styled
+from surehand.cli.printer import Lines, Printer, Reply, Shape, Styled
 from surehand.cli.render import effect_table, request_details, result_lines
-from surehand.cli.shapes import Shape
 from surehand.client.client import Client
 from surehand.client.connection import Connection
 from surehand.client.run import Run
@@ -32,14 +29,8 @@ from surehand.process import PACKAGE, ROOT
 from surehand.process.children import Child, clean_environment, python
 from surehand.process.connect import connect, find_target
 from surehand.process.dev_server import DevServer, find_cli
-from surehand.process.exits import (
-    ExitCode,
-    Left,
-    SurehandError,
-    end_by_signal_in_order,
-)
+from surehand.process.exits import ExitCode, Left, SurehandError, end_by_signal_in_order
 from surehand.process.settings import client_settings
-from surehand.workflows.contracts.approvals import ApprovalRequest, ApprovalState
 from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 
@@ -54,53 +45,6 @@ class DemoReport(Shape):
     mails: int
     worker_killed: bool
     decided_by: str
-
-
-#: Seconds between looks at the ledger, which knows what was decided on the page.
-_PAGE_LOOK: Final = 0.5
-
-
-@dataclass(frozen=True)
-class DemoPage:
-    """An approvals server that runs beside the demo."""
-
-    state: Path
-    database_url: str
-
-    def link(self, principal: str) -> str:
-        """Return a link that signs somebody in once."""
-        return Server.read(self.state).link(principal, time.time())
-
-    async def decided(self, approval_id: str) -> str:
-        """Wait until a request waits no more, and return its state."""
-        from surehand.activities.ledger.core.store import open_ledger
-        from surehand.activities.ledger.history.run_display import read_approval
-
-        async with open_ledger(self.database_url) as ledger:
-            while True:
-                found = await ledger.transact("default", read_approval, approval_id)
-                if found is not None and found.row["state"] != "pending":
-                    return str(found.row["state"])
-                await asyncio.sleep(_PAGE_LOOK)
-
-
-@contextmanager
-def served(
-    folder: Path, database_url: str, variables: Mapping[str, str]
-) -> Iterator[DemoPage | None]:
-    """Serve the approvers' pages for as long as the block lasts."""
-    state = folder / "approvals"
-    # By a name: passkeys are made for names only.
-    options = ("--http", "localhost:0", "--state", str(state))
-    command = python("surehand.starter", "approvals", "serve", *options)
-    with Child(command, environment=variables, log=folder / "approvals.log") as server:
-        try:
-            server.wait_said("approvals at")
-        except SurehandError:
-            page = None
-        else:
-            page = DemoPage(state, database_url)
-        yield page
 
 
 @dataclass(frozen=True)
@@ -118,10 +62,6 @@ class DemoEnvironment:
         armed = {"SUREHAND_CRASH_AT": crash_at} if crash_at else {}
         command, log = python("surehand.worker"), self.folder / f"{name}.log"
         return Child(command, environment=self.variables | armed, log=log)
-
-    def page(self) -> AbstractContextManager[DemoPage | None]:
-        """Serve the approvers' pages."""
-        return served(self.folder, self.database_url, self.variables)
 
     def shop_counts(self) -> dict[str, int]:
         """Return how many effects the shop itself has counted, by kind."""
@@ -192,8 +132,6 @@ CRASH_AT: Final = "payments.refund:after_call"
 
 #: Each part takes a few seconds, also on a slow machine; after this long something is broken.
 PART_LIMIT: Final = timedelta(seconds=90)
-#: Seconds between looks at what the run asks after an edit.
-_LOOK: Final = 0.2
 _ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False}
 
 
@@ -201,18 +139,12 @@ class DemoScript:
     """One showing of the demo; it watches its run."""
 
     def __init__(
-        self,
-        printer: Printer,
-        environment: DemoEnvironment,
-        *,
-        approver: str | None,
-        page: DemoPage | None = None,
+        self, printer: Printer, environment: DemoEnvironment, approver: str | None
     ) -> None:
-        """Prepare the showing."""
+        """Prepare the showing; ``approver``: who is asked at the terminal, if anybody is there."""
         self._printer = printer
         self._environment = environment
         self._approver = approver
-        self._page = page
         self._part = 0
         self._shown: dict[str, StepState] = {}
         self._worker: Child | None = None
@@ -265,56 +197,22 @@ class DemoScript:
 
     async def _decide(self, client: Client, run: Run) -> bool:
         """Have the call approved or rejected; says whether it was approved."""
-        before = ""
-        while True:
-            request = await _next_request(run, before)
-            for line in request_details(request):
-                self._say(line)
-            if self._approver is None:
-                self._say(f"There is no terminal to ask at: {APPROVER!r} approves it.")
-                await self._approve(client.acting_as(APPROVER), request, "the demo's own approver")
-                return True
-            on_page = await self._asked_here_and_there(client.acting_as(self._approver), request)
-            if on_page is not ApprovalState.SUPERSEDED:
-                return on_page is ApprovalState.APPROVED
-            before = request.approval_id  # somebody has edited it: the run asks anew
-
-    async def _asked_here_and_there(
-        self, approver: Client, request: ApprovalRequest
-    ) -> ApprovalState:
-        """Wait for an answer, here or on the page; return what has become of the request."""
-        if self._page is None:
-            return await self._take(approver, request, yes=await self._asked())
-        self._say(f"or in a browser, as {self._approver}: {self._page.link(self._approver or '')}")
-        here = asyncio.create_task(self._asked())
-        there = asyncio.create_task(self._page.decided(request.approval_id))
-        try:
-            await asyncio.wait((here, there), return_when=asyncio.FIRST_COMPLETED)
-            if here.done():
-                return await self._take(approver, request, yes=here.result())
-            state = ApprovalState(there.result())
-        finally:
-            here.cancel()
-            there.cancel()
-        print()  # behind the question that nobody has answered here
-        self._say(f"Decided in the browser: {state}.")
-        return state
-
-    async def _take(
-        self, approver: Client, request: ApprovalRequest, *, yes: bool
-    ) -> ApprovalState:
-        if not yes:
+        [request] = (await run.view()).pending
+        for line in request_details(request):
+            self._say(line)
+        approver, reason = client.acting_as(self._approver or APPROVER), ""
+        if self._approver is None:
+            reason = "the demo's own approver"
+            self._say(f"There is no terminal to ask at: {APPROVER!r} approves it.")
+        elif not await self._ask():
             await approver.reject(request)
-            return ApprovalState.REJECTED
-        await self._approve(approver, request, "")
-        return ApprovalState.APPROVED
-
-    async def _approve(self, approver: Client, request: ApprovalRequest, reason: str) -> None:
+            return False
         # The worker may die of the approved call before it can answer; the decision counts then.
         with contextlib.suppress(Left):
             await approver.approve(request, reason=reason, leave=True)
+        return True
 
-    async def _asked(self) -> bool:
+    async def _ask(self) -> bool:
         """Ask at the terminal; read so that Ctrl-C still ends the demo."""
         question = "   Approve this call with these params? [y/n] "
         while True:
@@ -399,16 +297,6 @@ class DemoScript:
         self._printer.say(f"   {text}")
 
 
-async def _next_request(run: Run, before: str) -> ApprovalRequest:
-    """Return the request that a run waits for, once it is another one than before."""
-    async with asyncio.timeout(PART_LIMIT.total_seconds()):
-        while True:
-            for request in (await run.view()).pending:
-                if request.approval_id != before:
-                    return request
-            await asyncio.sleep(_LOOK)
-
-
 async def _typed_line() -> str:
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
@@ -420,20 +308,16 @@ async def _typed_line() -> str:
     return sys.stdin.readline()
 
 
-def demo(
-    caller: options.Anybody,
-) -> Reply:
+def demo(caller: options.Anybody) -> Reply:
     """Watch a refund survive the death of its worker; needs no keys and no Docker.
 
     Example: python starter.py demo
     """
     end_by_signal_in_order()
     printer = caller.printer
-    with set_up(printer.say) as environment, ExitStack() as around:
+    with set_up(printer.say) as environment:
         approver = caller.settings.user if caller.attended else None
-        page = around.enter_context(environment.page()) if caller.attended else None
-        script = DemoScript(printer, environment, approver=approver, page=page)
-        report = asyncio.run(script.play())
+        report = asyncio.run(DemoScript(printer, environment, approver).play())
         printer.lines(_verdict(report))
         if caller.attended:
             # Ctrl-C and Ctrl-D end a look around as well as Enter.

@@ -15,20 +15,13 @@ import typer
 
 from surehand.cli import options
 from surehand.cli.options import Caller
-from surehand.cli.printer import Lines, Printer, Reply
+from surehand.cli.printer import Lines, Printer, Reply, Shape
 from surehand.cli.render import open_items
-from surehand.cli.shapes import Shape
-from surehand.client.client import WAITS_FOR_PEOPLE, Looked, look_at
+from surehand.client.client import WAITS_FOR_PEOPLE, Pending, look_at_runs
 from surehand.client.connection import Connection
-from surehand.process import PACKAGE
+from surehand.process import PACKAGE, dev_server
 from surehand.process.children import Child, python, settings_of_module
 from surehand.process.connect import find_target
-from surehand.process.dev_server import (
-    DEFAULT_UI_PORT,
-    DevServer,
-    find_cli,
-    local_port,
-)
 from surehand.process.exits import (
     ExitCode,
     NotReachable,
@@ -127,9 +120,7 @@ _WAITING: Final = (
 _MOST: Final = 50
 
 
-def dev(
-    caller: options.Alone,
-) -> ExitCode:
+def dev(caller: options.Alone) -> ExitCode:
     """Run server, ledger and worker here; the worker starts anew when a Python file changes.
 
     Example: python starter.py dev
@@ -155,7 +146,7 @@ def _run(caller: Caller, running: ExitStack) -> ExitCode:
     return asyncio.run(_watch(caller, server, worker))
 
 
-async def _watch(caller: Caller, server: DevServer | None, worker: _Worker) -> ExitCode:
+async def _watch(caller: Caller, server: dev_server.DevServer | None, worker: _Worker) -> ExitCode:
     asking = asyncio.create_task(_ask(caller))
     seen = await asyncio.to_thread(_stamps)
     worker.start()
@@ -175,17 +166,18 @@ async def _watch(caller: Caller, server: DevServer | None, worker: _Worker) -> E
     raise NotReachable(f"the Temporal server ended by itself; see {_FOLDER / 'temporal.log'}")
 
 
-def _server(caller: Caller, running: ExitStack) -> DevServer | None:
+def _server(caller: Caller, running: ExitStack) -> dev_server.DevServer | None:
     """Start a server at the address that the settings name; ``None``: there is one."""
     address = find_target(caller.environment).address
     shown = caller.settings.ui_url.partition("//")[2]
-    port, ui_port = local_port(address), local_port(shown) or DEFAULT_UI_PORT
+    port = dev_server.local_port(address)
+    ui_port = dev_server.local_port(shown) or dev_server.DEFAULT_UI_PORT
     if port is None or _listens(port):
         # Whatever listens there: the first question to it says if it is no Temporal server.
         caller.printer.say(f"Temporal  {address}, which was there")
         return None
-    server = DevServer.start(
-        cli=find_cli(log=caller.printer.say),
+    server = dev_server.DevServer.start(
+        cli=dev_server.find_cli(log=caller.printer.say),
         db_file=_FOLDER / "temporal.db",
         log_file=_FOLDER / "temporal.log",
         port=port,
@@ -270,8 +262,8 @@ async def _ask(caller: Caller) -> None:
     while True:
         try:
             waiting = [run async for run in connection.listed(_WAITING, _MOST)]
-            looked = await look_at(connection, waiting)
-            told = tell_new(caller.printer, connection, looked, told)
+            found = await look_at_runs(connection, waiting)
+            told = tell_new(caller.printer, connection, found, told)
             trouble = ""
         except SurehandError as error:  # the server is gone for a moment, if it is not ours
             if trouble != str(error):
@@ -281,12 +273,12 @@ async def _ask(caller: Caller) -> None:
 
 
 def tell_new(
-    printer: Printer, connection: Connection, looked: Looked, told: set[tuple[str, str, str]]
+    printer: Printer, connection: Connection, found: Pending, told: set[tuple[str, str, str]]
 ) -> set[tuple[str, str, str]]:
     """Show what runs wait for and was not told; return what has been told and still waits."""
-    silent = {run.run_id for run in looked.silent}
+    silent = {run.run_id for run in found.silent}
     now = {key for key in told if key[0] in silent}
-    for view in looked.views:
+    for view in found.views:
         own = {request.approval_id for request in view.pending}
         for key, lines in open_items(connection, view.result, view.pending):
             if key[1] == "approval" and key[2] not in own:

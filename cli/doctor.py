@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
+import secrets
 import shlex
 import time
 from collections.abc import Awaitable, Callable
@@ -12,15 +15,24 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
-from temporalio.service import RPCError
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    PollActivityTaskQueueRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.ledger.core.engine import (
+    LedgerUnavailable,
     LedgerUnfit,
     find_asynchronous_standbys,
     without_passwords,
 )
 from surehand.activities.ledger.core.migrate import weak_guards
-from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import MEANING, current
 from surehand.activities.mcp.calls import SeenTool
 from surehand.activities.tools.toolbox import Toolbox
@@ -30,14 +42,13 @@ from surehand.activities.worker.settings import (
     judge_settings,
     missing_settings,
 )
-from surehand.cli import options, workers
-from surehand.cli.ledger_door import ledger_of, notifiers_of, read_settings, read_toolbox
-from surehand.cli.options import Caller
-from surehand.cli.plan_schema import field_docstrings
-from surehand.cli.printer import Lines, Reply, Table, counted
-from surehand.cli.shapes import Shape
+from surehand.cli import options
+from surehand.cli.maintenance import all_versions
+from surehand.cli.options import Caller, ledger_of, notifiers_of, read_settings, read_toolbox
+from surehand.cli.plans import field_docstrings
+from surehand.cli.printer import Lines, Reply, Shape, Table, counted
 from surehand.cli.tools import warnings_of
-from surehand.client.connection import Connection
+from surehand.client.connection import PING_LIMIT, Connection, Polling
 from surehand.process.connect import EMBEDDED, find_target
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.program import command, migrate_command, module, program
@@ -94,9 +105,7 @@ _IN_QUERY: Final = re.compile(r"([?&][^=&]*(?:pass|secret|token|key|sig)[^=&]*=)
 _UNITS: Final = {"largest_inline": "bytes"}
 
 
-def settings(
-    caller: options.Unjudged,
-) -> Reply:
+def settings(caller: options.Unjudged) -> Reply:
     """Show all settings: value, unit, origin (default, file, .env, environment) and meaning.
 
     Example: python starter.py settings --json
@@ -176,9 +185,7 @@ LEDGER_FILE: Final = ".surehand/ledger.sqlite"
 NOT_LOOKED_AT: Final = "not looked at: {} first"
 
 
-async def doctor(
-    caller: options.Unjudged,
-) -> Reply:
+async def doctor(caller: options.Unjudged) -> Reply:
     """Check settings, tools, MCP servers, notifiers, database, Temporal, worker, clocks.
 
     The worker is pinged: a workflow of type Ping, which does nothing, is started on its task queue.
@@ -266,7 +273,13 @@ async def _looked(
 
 async def _namespace(connection: Connection) -> Check:
     name = connection.target.namespace
-    if await workers.namespace_exists(connection.client):
+    try:
+        request = DescribeNamespaceRequest(namespace=name)
+        await connection.client.workflow_service.describe_namespace(request)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+    else:
         return _right("namespace", name)
     line = f"temporal operator namespace create --namespace {shlex.quote(name)}"
     line += f" --address {shlex.quote(connection.target.address)}"
@@ -279,7 +292,10 @@ async def _namespace(connection: Connection) -> Check:
 
 
 async def _attributes(connection: Connection) -> Check:
-    missing = await workers.missing_attributes(connection.client)
+    request = ListSearchAttributesRequest(namespace=connection.client.namespace)
+    answer = await connection.client.operator_service.list_search_attributes(request)
+    types = answer.custom_attributes
+    missing = [k for k in SEARCH_ATTRIBUTES if types.get(k.name) != int(k.indexed_value_type)]
     if not missing:
         names = ", ".join(key.name for key in SEARCH_ATTRIBUTES)
         return _right("search attributes", names)
@@ -298,19 +314,17 @@ async def _attributes(connection: Connection) -> Check:
 
 async def _worker(connection: Connection) -> Check:
     queue = connection.settings.task_queue
-    answered = await workers.ping(connection.client, queue)
+    answered = await connection.ping_worker(queue)
     if answered is not None:
         seconds = answered.total_seconds()
         detail = f"answers on the task queue {queue} (a ping took {seconds:.2f} s)"
         return _right("worker", detail)
-    limit = workers.PING_LIMIT.total_seconds()
+    limit = PING_LIMIT.total_seconds()
     silent = f"none answered a ping on the task queue {queue} within {limit:.0f} s"
-    return _no_version(silent, await workers.polling(connection.client, queue)) or _no_worker(
-        silent
-    )
+    return _no_version(silent, await connection.polling(queue)) or _no_worker(silent)
 
 
-def _no_version(silent: str, polling: workers.Polling) -> Check | None:
+def _no_version(silent: str, polling: Polling) -> Check | None:
     """Say so if it is a version that new runs miss; a dead worker counts as seen for minutes."""
     current = polling.current
     others = [build_id for build_id in polling.seen if build_id not in ("", current)]
@@ -331,10 +345,10 @@ def _no_version(silent: str, polling: workers.Polling) -> Check | None:
 async def _versions(connection: Connection) -> Check:
     """See that runs which are pinned to a version have workers of it."""
     queue = connection.settings.task_queue
-    found = (await workers.all_versions(connection, queue)).versions
+    found = (await all_versions(connection, queue)).versions
     if not found:
         return _right("worker versions", "none: any worker takes any run")
-    seen = (await workers.polling(connection.client, queue)).seen
+    seen = (await connection.polling(queue)).seen
     left = [one for one in found if one.open_runs and one.build_id not in seen]
     if not left:
         texts = [f"{one.build_id} {one.status} ({counted(one.open_runs, 'run')})" for one in found]
@@ -348,8 +362,49 @@ async def _versions(connection: Connection) -> Check:
     )
 
 
+#: A queue on which nothing is ever put: polling it makes the server note its own time.
+_CLOCK_QUEUE: Final = "surehand-clock"
+#: The server refuses polls that are too short to be worth it; ours is cancelled long before.
+_POLL: Final = timedelta(seconds=10)
+_LOOKS: Final = 20
+_PAUSE: Final = 0.1  # seconds
+
+
+async def clock_difference(client: Client) -> timedelta | None:
+    """Return how far the server's clock is ahead of ours; ``None`` if it does not tell.
+
+    No call returns the server's time, but the server notes when each poller came: we come, and
+    look at what it noted. The answer is exact to one round trip.
+    """
+    identity = f"surehand-doctor-{secrets.token_hex(4)}"
+    poll = PollActivityTaskQueueRequest(
+        namespace=client.namespace, task_queue=TaskQueue(name=_CLOCK_QUEUE), identity=identity
+    )
+    asked = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=_CLOCK_QUEUE),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+    )
+    came = time.time()
+    polling = asyncio.create_task(
+        client.workflow_service.poll_activity_task_queue(poll, timeout=_POLL)
+    )
+    try:
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_PAUSE)
+            for poller in (await client.workflow_service.describe_task_queue(asked)).pollers:
+                if poller.identity == identity:
+                    noted = poller.last_access_time.ToMicroseconds() / 1e6
+                    return timedelta(seconds=noted - came)
+        return None
+    finally:
+        polling.cancel()
+        with contextlib.suppress(asyncio.CancelledError, RPCError):
+            await polling
+
+
 async def _server_clock(connection: Connection) -> Check:
-    difference = await workers.clock_difference(connection.client)
+    difference = await clock_difference(connection.client)
     if difference is None:
         return _right("server clock", "the server does not tell")
     return _clock("server clock", difference)
@@ -436,14 +491,14 @@ def _mcp_server(settings: Settings, name: str, silent: str | None, tools: list[S
     what = f"MCP server {name}"
     if silent is not None:
         fix = f"start it, or mend servers.{name} in {settings.mcp}; its tools fail until then"
-        return _wrong(what, f"cannot be asked: {plain(silent)}", fix, command("mcp", "diff"))
+        return _wrong(what, f"cannot be asked: {plain(silent)}", fix, command("mcp", "list"))
     wrong = [one for one in tools if one.state != "pinned"]
     if not wrong:
         return _right(what, f"answers; {counted(len(tools), 'tool')}, as reviewed")
     detail = ", ".join(f"{one.full}: {one.state}" for one in wrong)
     fix = "review what it offers now, then pin it; runs that call these tools wait until then"
     pins = [command("mcp", "pin", f"{one.full}@{one.digest}") for one in wrong if one.digest]
-    return _wrong(what, plain(detail), fix, command("mcp", "diff"), *pins)
+    return _wrong(what, plain(detail), fix, command("mcp", "list"), *pins)
 
 
 def _found(toolbox: Toolbox) -> list[str]:

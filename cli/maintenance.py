@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
+import json
 import shlex
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 import typer
-from temporalio.client import (
-    Schedule,
-    ScheduleActionStartWorkflow,
-    ScheduleAlreadyRunningError,
-    ScheduleIntervalSpec,
-    ScheduleOverlapPolicy,
-    SchedulePolicy,
-    ScheduleSpec,
-    ScheduleUpdate,
-    WorkflowFailureError,
+from temporalio import client
+from temporalio.api.enums.v1 import WorkerDeploymentVersionStatus
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkerDeploymentRequest,
+    DescribeWorkerDeploymentResponse,
+    SetWorkerDeploymentCurrentVersionRequest,
 )
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.transaction import RunNotFound, Transaction
 from surehand.activities.ledger.effects import epochs
 from surehand.activities.ledger.effects.epochs import Epoch, EpochError, close, open_at
 from surehand.activities.ledger.history.audit import without_forgotten
 from surehand.activities.ledger.history.reads import chain_of, knows_run, open_interventions
-from surehand.activities.ledger.history.stats import Spread, Stats, StatsScope
+from surehand.activities.ledger.history.stats import Retried, Stats, StatsScope
 from surehand.activities.ledger.history.stats import read_stats as figures
 from surehand.activities.maintenance import reconcile_round
 from surehand.activities.worker.context import WorkerContext
@@ -35,23 +34,22 @@ from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.audit import history_heads
-from surehand.cli.ledger_door import (
+from surehand.cli.options import (
+    Caller,
     administration,
     ledger_of,
     open_artifacts,
     read_settings,
     read_toolbox,
 )
-from surehand.cli.options import Caller
-from surehand.cli.printer import Lines, Reply, Styled, Table, counted, shown_time
-from surehand.cli.shapes import Shape
-from surehand.cli.workers import ping
+from surehand.cli.printer import Lines, Reply, Shape, Styled, Table, counted, shown_time
 from surehand.client.connection import Connection
 from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, WrongUse
+from surehand.process.program import command
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, UnwindRun, Unwound
 from surehand.workflows.identity import tenant_of_run, tenant_problem, unwind_id, upkeep_id
-from surehand.workflows.names import RECONCILE, UNWIND
+from surehand.workflows.names import IS_RUN, RECONCILE, UNWIND
 from surehand.workflows.ports import LONGEST_RECONCILE
 
 
@@ -66,15 +64,10 @@ class RunBehind(Shape):
 
 
 class EpochShown(Shape):
-    """``ledger restored``: the newest epoch; all is null where the ledger was never restored."""
+    """``ledger restored``: the newest epoch; null where the ledger was never restored."""
 
-    number: int | None = None
-    restored_to: datetime | None = None
-    opened_at: datetime | None = None
-    opened_by: str | None = None
-    closed_at: datetime | None = None
-    closed_by: str | None = None
-    newest_event_at: datetime | None = None
+    epoch: Epoch | None
+    newest_event_ms: int | None = None
     """Of the tenant, when the epoch was opened just now."""
     behind: list[RunBehind] = []
     """The runs that are to begin anew, of all tenants; with ``--done``, those that are left."""
@@ -92,6 +85,24 @@ class Scheduled(Shape):
 
     schedule_id: str
     every_seconds: float
+
+
+class VersionShown(Shape):
+    """One version of the workers."""
+
+    build_id: str
+    status: str
+    """``current``: new runs begin on it; ``draining``: open runs end on it; ``drained``;
+    ``inactive``: it never was current; ``ramping``."""
+    open_runs: int
+    """Of all tenants."""
+
+
+class VersionList(Shape):
+    """``versions``: the newest first."""
+
+    deployment: str
+    versions: list[VersionShown]
 
 
 #: The server takes no shorter interval.
@@ -185,7 +196,7 @@ async def _schedule(
 ) -> Reply:
     """Create the tenant's schedule, or change it."""
     name = schedule_of(asked.tenant)
-    action = ScheduleActionStartWorkflow(
+    action = client.ScheduleActionStartWorkflow(
         RECONCILE,
         asked,
         id=upkeep_id(asked.tenant, "reconcile"),
@@ -194,17 +205,17 @@ async def _schedule(
         # keep the next ones away.
         execution_timeout=LONGEST_RECONCILE,
     )
-    wanted = Schedule(
+    wanted = client.Schedule(
         action=action,
-        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)]),
-        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP),
+        spec=client.ScheduleSpec(intervals=[client.ScheduleIntervalSpec(every=every)]),
+        policy=client.SchedulePolicy(overlap=client.ScheduleOverlapPolicy.SKIP),
     )
     with connection.translated(""):
         try:
             await connection.client.create_schedule(name, wanted)
-        except ScheduleAlreadyRunningError:
+        except client.ScheduleAlreadyRunningError:
             handle = connection.client.get_schedule_handle(name)
-            await handle.update(lambda _: ScheduleUpdate(schedule=wanted))
+            await handle.update(lambda _: client.ScheduleUpdate(schedule=wanted))
     queue = caller.settings.task_queue
     return Reply(
         Scheduled(schedule_id=name, every_seconds=every.total_seconds()),
@@ -212,10 +223,7 @@ async def _schedule(
     )
 
 
-async def unwind(
-    caller: options.Actor,
-    run: options.Run,
-) -> Reply:
+async def unwind(caller: options.Actor, run: options.Run) -> Reply:
     """Undo what a run that was stopped from outside has committed, last first.
 
     Example: python starter.py unwind refund-1 --as ana
@@ -224,7 +232,7 @@ async def unwind(
     connection = await caller.connection()
     queue = caller.settings.task_queue
     with connection.translated(""):
-        answer = await ping(connection.client, queue)
+        answer = await connection.ping_worker(queue)
     if answer is None:
         raise NoWorker(f"no worker answers (task queue {queue}); nothing was undone")
     asked = UnwindRun(tenant=caller.tenant, run_id=run_id, actor=caller.settings.user)
@@ -242,16 +250,12 @@ async def _unwind(connection: Connection, asked: UnwindRun, queue: str) -> Unwou
     try:
         with connection.translated(""):
             done: Unwound = await connection.client.execute_workflow(
-                UNWIND,
-                asked,
-                id=unwind_id(asked.run_id),
-                task_queue=queue,
-                result_type=Unwound,
+                UNWIND, asked, id=unwind_id(asked.run_id), task_queue=queue, result_type=Unwound
             )
         return done
     except WorkflowAlreadyStartedError as error:
         raise Refused(f"run {asked.run_id} is being unwound already") from error
-    except WorkflowFailureError as error:
+    except client.WorkflowFailureError as error:
         # The activity's own, or what the workflow itself has raised.
         for cause in (error.cause.__cause__, error.cause):
             if isinstance(cause, ApplicationError):
@@ -263,7 +267,7 @@ async def restored(
     caller: options.Actor,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="T", help="The instant it was restored to; opens an epoch."),
+        typer.Option(metavar="T", help="The instant it was restored to; opens an epoch."),
     ] = None,
     done: Annotated[
         bool, typer.Option("--done", help="What was forgotten is settled: close the epoch.")
@@ -279,7 +283,7 @@ async def restored(
     if to is not None and done:
         raise WrongUse("--to opens an epoch and --done closes it: name one of them")
 
-    moment = None if to is None else parse_moment(to)
+    moment = None if to is None else _instant_of(to)
     newest: int | None = None
     if moment is None and not done:
         async with ledger_of(read_settings()) as ledger:
@@ -289,22 +293,21 @@ async def restored(
         async with administration(caller.tenant) as tx:
             epoch = _changed(tx, moment, to, caller.settings.user)
             newest = epochs.newest_event_ms(tx) if to else None
-    shown = _shape(epoch, newest)
+    behind = []
     if epoch is not None and (done or epoch.closed_ms is None):
-        shown = shown.model_copy(update={"behind": await _behind(caller, epoch)})
+        behind = await _find_behind(caller, epoch)
+    shown = EpochShown(epoch=epoch, newest_event_ms=newest, behind=behind)
     return Reply(shown, _epoch_lines(caller.settings, shown))
 
 
-def parse_moment(text: str) -> datetime:
-    """Return an instant; it has to say of which time zone it is."""
-    how = "write a time with its zone, such as 2026-11-23T14:00:00Z or 2026-11-23T15:00:00+01:00"
+def _instant_of(to: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(text)
+        return options.parse_moment(to)
     except ValueError as error:
-        raise WrongUse(f"--to {text[:40]!r} is no time: {how}") from error
-    if moment.tzinfo is None or re.fullmatch(r"[0-9-]+", text):
-        raise WrongUse(f"--to {text[:40]!r} does not say its time zone: {how}")
-    return moment
+        raise WrongUse(
+            f"--to {to[:40]!r}: write a time with its zone, such as 2026-11-23T14:00:00Z or"
+            " 2026-11-23T15:00:00+01:00"
+        ) from error
 
 
 def _changed(tx: Transaction, moment: datetime | None, to: str | None, actor: str) -> Epoch:
@@ -318,25 +321,11 @@ def _changed(tx: Transaction, moment: datetime | None, to: str | None, actor: st
         raise WrongUse(f"{option}: {error}") from error
 
 
-def _shape(epoch: Epoch | None, newest_ms: int | None) -> EpochShown:
-    if epoch is None:
-        return EpochShown()
-    return EpochShown(
-        number=epoch.number,
-        restored_to=_time(epoch.restored_to_ms),
-        opened_at=_time(epoch.opened_ms),
-        opened_by=epoch.opened_by,
-        closed_at=_time(epoch.closed_ms),
-        closed_by=epoch.closed_by,
-        newest_event_at=_time(newest_ms),
-    )
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def _time(ms: int | None) -> Any:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
-
-
-async def _behind(caller: Caller, epoch: Epoch) -> list[RunBehind]:
+async def _find_behind(caller: Caller, epoch: Epoch) -> list[RunBehind]:
     """Return the runs, of every tenant, that Temporal knows more of than the ledger does."""
     try:
         connection = await caller.connection()
@@ -375,24 +364,25 @@ async def _behind(caller: Caller, epoch: Epoch) -> list[RunBehind]:
 
 
 def _epoch_lines(settings: ClientSettings, shown: EpochShown) -> Lines:
-    if shown.number is None or shown.restored_to is None or shown.opened_at is None:
+    epoch = shown.epoch
+    if epoch is None:
         yield "The ledger was never restored, as far as it knows: no epoch was opened."
         return
-    to, opened = shown_time(shown.restored_to), shown_time(shown.opened_at)
-    yield f"Epoch {shown.number}: restored to {to}; opened {opened} by {shown.opened_by}"
-    if shown.closed_at is not None:
-        yield f"Closed {shown_time(shown.closed_at)} by {shown.closed_by}"
+    to = _time(epoch.restored_to_ms)
+    opened = f"opened {shown_time(_time(epoch.opened_ms))} by {epoch.opened_by}"
+    yield f"Epoch {epoch.number}: restored to {shown_time(to)}; {opened}"
+    if epoch.closed_ms is not None:
+        yield f"Closed {shown_time(_time(epoch.closed_ms))} by {epoch.closed_by}"
         if shown.behind:
-            again = settings.command("ledger", "restored", "--to", shown.restored_to.isoformat())
+            again = settings.command("ledger", "restored", "--to", to.isoformat())
             yield (
                 f"{counted(len(shown.behind), 'run')} went on since the restore, and would make"
                 f" effects again once they begin anew. Open another epoch before: {again}"
             )
             yield _table(shown)
         return
-    if shown.newest_event_at is not None:
-        newest = shown_time(shown.newest_event_at)
-        yield f"The newest event in the ledger is of {newest}."
+    if shown.newest_event_ms is not None:
+        yield f"The newest event in the ledger is of {shown_time(_time(shown.newest_event_ms))}."
     yield "Open: what may be forgotten is looked up, or asked about, before it is called."
     if shown.behind:
         yield f"{counted(len(shown.behind), 'run')} went on since. Have each begin anew:"
@@ -408,15 +398,11 @@ def _table(shown: EpochShown) -> Table:
 async def stats(
     caller: options.Onlooker,
     since: Annotated[
-        timedelta,
-        options.lasting("--since", "How far back to look.", show_default="1d"),
+        timedelta, options.lasting("--since", "How far back to look.", show_default="1d")
     ] = timedelta(hours=24),
-    run: Annotated[str | None, typer.Option("--run", help="Only this run's figures.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only this run's figures.")] = None,
     probe: Annotated[
-        int,
-        typer.Option(
-            "--probe", min=0, max=10_000, help="Write transactions to make and measure now."
-        ),
+        int, typer.Option(min=0, max=10_000, help="Write transactions to make and measure now.")
     ] = 0,
 ) -> Reply:
     """Show recoveries, retries, leases, compensations, and whether all invariants hold.
@@ -429,32 +415,35 @@ async def stats(
         found = figures(ledger, scope, probes=probe)
     holds = not found.invariants.broken and not found.duplicates.keys
     code = ExitCode.DONE if holds else ExitCode.BROKEN
-    return Reply(found, _stats_lines(found, probed=bool(probe)), code)
+    return Reply(found, _stats_lines(found), code)
 
 
-def _stats_lines(found: Stats, *, probed: bool) -> Lines:
+#: The parts of figures that are a row each.
+_NOUNS: Final = (
+    "recoveries",
+    "duplicates",
+    "leases",
+    "compensations",
+    "interventions",
+    "checkpoint",
+    "invariants",
+)
+
+
+def _stats_lines(found: Stats) -> Lines:
     whose = f"run {found.run_id}" if found.run_id else f"tenant {found.tenant}"
     yield Styled(f"Figures of {whose} since {found.since:%Y-%m-%d %H:%M:%S} UTC", "bold")
     if found.epoch is not None:
         yield f"Epoch {found.epoch} is open: the ledger was restored"
-    rows = [*_recovery_rows(found), *_other_rows(found), _checkpoint_row(found, probed)]
-    yield Table(("what", "figure", "more"), rows)
+    figures = found.model_dump(exclude={"invariants": {"broken"}})
+    yield Table(("what", "figures"), [[noun, _figure_text(noun, figures[noun])] for noun in _NOUNS])
+    if found.checkpoint is None:
+        yield "No latency of a checkpoint: `--probe N` measures it, once there is a run"
     if found.retries:
         yield ""
-        yield Table(
-            ("failure class", "failures", "retried", "mean delay", "calls", "succeeded"),
-            [
-                [
-                    one.failure_class,
-                    str(one.failures),
-                    str(one.retried),
-                    "" if one.mean_delay is None else f"{one.mean_delay:.1f} s",
-                    str(one.calls),
-                    f"{one.succeeded} ({_share(one.success_rate)})",
-                ]
-                for one in found.retries
-            ],
-        )
+        columns = [name.replace("_", " ") for name in Retried.model_fields]
+        rows = [[_figure_text(name, value) for name, value in one] for one in found.retries]
+        yield Table(columns, rows)
     for broken in found.invariants.broken:
         yield Styled(f"BROKEN {broken.run_id}: {broken.first_break}", "bold red")
     yield ""
@@ -462,73 +451,116 @@ def _stats_lines(found: Stats, *, probed: bool) -> Lines:
     yield from (f"  {line}" for line in found.only_in_metrics)
 
 
-def _recovery_rows(found: Stats) -> list[list[str]]:
-    it = found.recoveries
-    return [
-        ["recoveries", str(it.ended), f"{it.under_way} under way; begun by {_counts(it.begun)}"],
-        ["  settled without a human", _share(it.success_rate), _counts(it.branches)],
-        [
-            "  human takeover",
-            _share(it.human_takeover_rate),
-            f"{it.by_human} settled, {it.waiting_for_human} waiting",
-        ],
-        ["  time", *_spread(it.time)],
-        ["  time, by a human", *_spread(it.time_by_human)],
-    ]
+def _figure_text(name: str, value: Any) -> str:
+    """Return a figure as people read it; its name says whether it is a rate, or seconds."""
+    if isinstance(value, dict):
+        texts = {key: (one, _figure_text(key, one)) for key, one in value.items()}
+        return ", ".join(
+            f"{key.replace('_', ' ')} {f'({text})' if isinstance(one, dict) else text}"
+            for key, (one, text) in texts.items()
+        )
+    if isinstance(value, float):
+        return f"{value:.1%}" if name.endswith("rate") else f"{value:.3g} s"
+    return "none" if value is None else str(value)
 
 
-def _other_rows(found: Stats) -> list[list[str]]:
-    twice, leases, undone = found.duplicates, found.leases, found.compensations
-    asked, checked = found.interventions, found.invariants
-    return [
-        [
-            "duplicates",
-            str(twice.keys),
-            f"{twice.repeats_answered} repeats answered from the ledger,"
-            f" {twice.late_receipts} late receipts",
-        ],
-        ["leases kept", _share(leases.success_rate), f"{leases.claims} claims, {leases.lost} lost"],
-        [
-            "compensations",
-            str(undone.compensated),
-            f"{undone.uncompensated} left as they were, {undone.failed} failed",
-        ],
-        [
-            "interventions",
-            str(sum(asked.opened.values())),
-            f"{asked.settled} settled, {asked.open} open; by rule: {_counts(asked.opened)}",
-        ],
-        [
-            "invariants hold",
-            f"{checked.ok} of {checked.runs} runs",
-            f"{len(checked.broken)} broken",
-        ],
-    ]
+#: A version is known to the server once a worker of it has polled. One that was just started does
+#: so within seconds.
+KNOWN_WITHIN: Final = timedelta(seconds=30)
+#: No worker of that version or deployment has polled, or not yet for all that the current one does.
+_NOT_YET: Final = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION)
+
+#: Seconds between two tries.
+_PAUSE: Final = 0.5
+_STATUS: Final = "WORKER_DEPLOYMENT_VERSION_STATUS_"
 
 
-def _checkpoint_row(found: Stats, probed: bool) -> list[str]:
-    it = found.checkpoint
-    if it is None:
-        why = "there is no run to measure on yet" if probed else "--probe N measures"
-        return ["checkpoint latency", "", why]
-    figure, more = _spread(it.latency)
-    return ["checkpoint latency", figure, f"{more}; {_share(it.success_rate)} succeeded"]
+async def versions(
+    caller: options.Anybody,
+    use: Annotated[
+        str | None, typer.Option(metavar="BUILD_ID", help="Have new runs begin on this version.")
+    ] = None,
+) -> Reply:
+    """Show the workers' versions with the runs that are open on them, or change the current one.
+
+    A version is what SUREHAND_BUILD_ID names; its runs, of all tenants, end on it.
+
+    Example: python starter.py versions --use 2026-11-21
+    """
+    connection = await caller.connection()
+    with connection.translated(""):
+        if use is not None:
+            await _use_version(caller, connection, use)
+        shown = await all_versions(connection)
+    return Reply(shown, _version_lines(shown))
 
 
-def _spread(spread: Spread | None) -> tuple[str, str]:
-    if spread is None:
-        return "", "none"
-    p50, p95, p99 = (_seconds(value) for value in (spread.p50, spread.p95, spread.p99))
-    return p50, f"p50 of {spread.count}; p95 {p95}, p99 {p99}"
+def _version_lines(shown: VersionList) -> Lines:
+    if not shown.versions:
+        yield (
+            f"No worker of the deployment {shown.deployment} has a version"
+            " (SUREHAND_BUILD_ID): any worker takes any run"
+        )
+        return
+    rows = [[one.build_id, one.status, str(one.open_runs)] for one in shown.versions]
+    yield Table(("build id", "status", "open runs"), rows)
+    if not any(one.status == "current" for one in shown.versions):
+        newest = command("versions", "--use", shown.versions[0].build_id)
+        yield f"None is current, so new runs wait for workers without a version: {newest}"
+    for one in shown.versions:
+        if one.open_runs and one.status != "current":
+            yield f"Keep workers of {one.build_id} until its runs have ended"
 
 
-def _seconds(value: float) -> str:
-    return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.1f} s"
+async def _use_version(caller: Caller, connection: Connection, build_id: str) -> None:
+    deployment = connection.settings.deployment_name
+    asked = SetWorkerDeploymentCurrentVersionRequest(
+        namespace=connection.client.namespace,
+        deployment_name=deployment,
+        build_id=build_id,
+        identity=connection.settings.user,
+    )
+    limit, told = KNOWN_WITHIN.total_seconds(), False
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            await connection.client.workflow_service.set_worker_deployment_current_version(asked)
+            return
+        except RPCError as error:
+            if error.status not in _NOT_YET:
+                raise
+            if time.monotonic() > deadline:
+                raise NoWorker(
+                    f"version {build_id} of the deployment {deployment} cannot become current"
+                    f" ({error.message}): start a worker with SUREHAND_BUILD_ID={build_id}"
+                ) from error
+            if not told:
+                told = True
+                caller.printer.say(f"Waiting up to {limit:g} s for a worker of version {build_id}")
+        await asyncio.sleep(_PAUSE)
 
 
-def _share(rate: float | None) -> str:
-    return "none" if rate is None else f"{rate:.1%}"
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "nothing"
+async def all_versions(connection: Connection, queue: str | None = None) -> VersionList:
+    """Return the deployment's versions with the runs that are open on them, the newest first."""
+    deployment = connection.settings.deployment_name
+    asked = DescribeWorkerDeploymentRequest(
+        namespace=connection.client.namespace, deployment_name=deployment
+    )
+    try:
+        found = await connection.client.workflow_service.describe_worker_deployment(asked)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND or error.message.startswith("Namespace "):
+            raise
+        found = DescribeWorkerDeploymentResponse()
+    versions = []
+    for one in found.worker_deployment_info.version_summaries:
+        build_id = one.deployment_version.build_id
+        status = WorkerDeploymentVersionStatus.Name(one.status).removeprefix(_STATUS).lower()
+        query = (
+            f"{IS_RUN} AND ExecutionStatus = 'Running'"
+            f" AND TemporalWorkerDeploymentVersion = '{deployment}:{build_id}'"
+        )
+        query += f" AND TaskQueue = {json.dumps(queue)}" if queue else ""
+        runs = await connection.client.count_workflows(query)
+        versions.append(VersionShown(build_id=build_id, status=status, open_runs=runs.count))
+    return VersionList(deployment=deployment, versions=versions)

@@ -1,4 +1,4 @@
-"""Who calls a verb, the options that verbs share, and how a verb becomes a command.
+"""What verbs share: who calls them, their options, the way to the ledger, and how one is run.
 
 A verb is a function that returns a reply. Its first parameter is who calls: the type of that says
 which of the shared options the verb has. The rest are options and arguments of its own.
@@ -8,24 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
-from surehand.cli.printer import Printer, Reply
-from surehand.cli.shapes import Steered
+from surehand.cli.printer import Printer, Reply, Shape, compact, table_or
 from surehand.client.client import Client
 from surehand.client.connection import LEFT, Connection
 from surehand.client.messages import find_run_id
 from surehand.client.run import Run as ClientRun
 from surehand.process.connect import Target, client_converter, connect, find_target
-from surehand.process.exits import DecisionRefused, ExitCode, Left, SurehandError, WrongUse
+from surehand.process.exits import (
+    DecisionRefused,
+    ExitCode,
+    Left,
+    NoSuchRun,
+    NotFound,
+    NotReachable,
+    SurehandError,
+    WrongUse,
+)
 from surehand.process.settings import (
     JUDGED_HERE,
     PREFIX,
@@ -37,8 +53,23 @@ from surehand.process.settings import (
     routed,
 )
 from surehand.workflows.identity import DEFAULT_TENANT
-from surehand.workflows.payload_codec import Encryption
+from surehand.workflows.payload_codec import Encryption, KeyErased, NotDecrypted
 from surehand.workflows.plan.policy import parse_duration
+
+if TYPE_CHECKING:
+    from surehand.activities.artifacts import ArtifactStore
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.activities.ledger.core.transaction import Transaction
+    from surehand.activities.run_keys import LedgerKeys
+    from surehand.activities.tools.toolbox import Toolbox
+    from surehand.activities.worker.settings import Settings
+
+
+class Steered(Shape):
+    """``cancel``, ``resume`` and ``resolve``: the run has taken it."""
+
+    run_id: str
+    message: str
 
 
 @dataclass(frozen=True)
@@ -88,8 +119,6 @@ class Caller:
         """Return what encrypts by the keys in the ledger, where this verb can have them."""
         if not target.encrypts or not self.has_ledger:
             return None
-        from surehand.cli.ledger_door import encryption_of, read_settings
-
         return encryption_of(read_settings(), self.opened)
 
     async def client(self) -> Client:
@@ -173,6 +202,14 @@ def duration(text: str) -> timedelta:
     return parsed
 
 
+def parse_moment(text: str) -> datetime:
+    """Return an instant; a time that does not say its time zone is a ``ValueError``."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    return moment
+
+
 def refuse_lone_timeout(wait: bool, timeout: timedelta | None) -> None:
     """Refuse a time limit for a wait that was not asked for."""
     if timeout is not None and not wait:
@@ -185,8 +222,7 @@ def lasting(name: str, meaning: str, **more: Any) -> Any:
 
 
 For = Annotated[
-    str | None,
-    typer.Option("--for", metavar="USER", help="Whom the run acts for; default you."),
+    str | None, typer.Option("--for", metavar="USER", help="Whom the run acts for; default you.")
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Recorded with it.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or full id.")]
@@ -287,3 +323,163 @@ def command_of(verb: Callable[..., Any]) -> Callable[..., int]:
     first = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
     command.__signature__ = inspect.Signature([*first, *last])  # type: ignore[attr-defined]
     return command
+
+
+# The operator verbs' way to the ledger and the tools: `activities/` is imported when it is opened,
+# and its errors become exit codes here and nowhere else.
+
+
+class LedgerRows(Shape):
+    """``effects``, ``events``, ``interventions``, ``notifications``: rows of the ledger."""
+
+    run_id: str | None
+    rows: list[dict[str, Any]]
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what ``activities/`` raises into one line with the right exit code."""
+    from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactUnavailable
+    from surehand.activities.ledger.core.engine import LedgerUnavailable
+    from surehand.activities.ledger.core.migrate import DatabaseBehind
+    from surehand.activities.ledger.core.transaction import NoKeys, RunNotFound
+    from surehand.activities.ledger.retention.hiding import RunHidden
+    from surehand.activities.tools.toolbox import ToolboxError
+    from surehand.activities.worker.settings import SettingsError
+    from surehand.workflows.payload_codec import StoreUnavailable
+
+    try:
+        yield
+    except RunHidden as error:
+        raise NoSuchRun(str(error)) from error
+    except RunNotFound as error:
+        raise NoSuchRun(f"run not found: {error.run_id}") from error
+    except (LedgerUnavailable, DatabaseBehind, ArtifactUnavailable) as error:
+        raise NotReachable(str(error)) from error
+    except StoreUnavailable as error:
+        raise NotReachable(f"the artifact store: {error}") from error
+    except KeyErased as error:
+        raise NotFound(str(error)) from error
+    except NotDecrypted as error:
+        raise NotReachable(str(error)) from error
+    except (SettingsError, ToolboxError, ArtifactsMisconfigured, NoKeys) as error:
+        raise WrongUse(str(error)) from error
+
+
+def read_settings() -> Settings:
+    """Return the worker's settings."""
+    from surehand.activities.worker.settings import load_settings
+
+    with translated():
+        return load_settings()
+
+
+def read_toolbox(settings: Settings) -> Toolbox:
+    """Return the tools that a worker with these settings would load."""
+    from surehand.activities.mcp.tools import mcp_tools
+    from surehand.activities.tools.toolbox import load_toolbox
+
+    with translated():
+        return load_toolbox(settings.tool_modules, mcp_tools(settings.mcp))
+
+
+def notifiers_of(settings: Settings) -> str:
+    """Return in one line the notifiers that a worker with these settings would load."""
+    from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers, where
+
+    try:
+        return where(load_notifiers(settings))
+    except NotifiersMisconfigured as error:
+        raise WrongUse(str(error)) from error
+
+
+def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
+    """Return the store of large values."""
+    from surehand.activities.artifacts import ArtifactStore
+
+    with translated():
+        return ArtifactStore(settings.artifacts, ledger, largest_inline=settings.largest_inline)
+
+
+@asynccontextmanager
+async def ledger_of(settings: Settings, patience: timedelta | None = None) -> AsyncIterator[Ledger]:
+    """Open the ledger; its errors inside the block become the starter's.
+
+    ``patience``: how long a statement may take, if not the usual time.
+    """
+    from surehand.activities.ledger.core.engine import PATIENCE, require_fit
+    from surehand.activities.ledger.core.migrate import require_head
+    from surehand.activities.ledger.core.store import open_ledger
+
+    _log_to_stderr()
+    url, channels, limit = settings.database_url, settings.notify, patience or PATIENCE
+    with translated():
+        async with open_ledger(url, channels=channels, patience=limit) as ledger:
+            require_fit(ledger.engine, fsync_off=settings.fsync_off == "allow")
+            require_head(ledger.engine)
+            ledger.keys = keys_of(settings, lambda: ledger)
+            yield ledger
+
+
+def encryption_of(settings: Settings, opened: ExitStack) -> Encryption | None:
+    """Return what encrypts by the keys in the ledger, which is opened once it needs one."""
+    from surehand.activities.ledger.core.engine import make_engine
+    from surehand.activities.ledger.core.store import Ledger
+    from surehand.process.ciphers import RunEncryption
+
+    @cache
+    def ledger() -> Ledger:
+        _log_to_stderr()
+        made = Ledger(make_engine(settings.database_url))
+        opened.callback(made.close)
+        return made
+
+    keys = keys_of(settings, ledger)
+    return None if keys is None else RunEncryption(keys)
+
+
+def keys_of(settings: Settings, ledger: Callable[[], Ledger]) -> LedgerKeys | None:
+    """Return the keys of runs; ``None``: nothing is encrypted."""
+    from surehand.activities.run_keys import LedgerKeys
+
+    return LedgerKeys.of(settings.key_encryption_keys.get_secret_value(), ledger)
+
+
+@asynccontextmanager
+async def administration(tenant: str, *, forgets: bool = False) -> AsyncIterator[Transaction]:
+    """Open a transaction of an administrator's: all of it is written, or nothing.
+
+    ``forgets``: what it overwrites must not stay in the files of an SQLite database.
+    """
+    from surehand.activities.ledger.core.engine import forget_log
+    from surehand.activities.ledger.people import principals as transactions
+    from surehand.activities.ledger.people.principals import PrincipalError
+
+    async with ledger_of(read_settings()) as ledger:
+        try:
+            with transactions.open_administration(ledger, tenant) as tx:
+                yield tx
+        except PrincipalError as error:
+            raise WrongUse(str(error)) from error
+        if forgets:
+            await asyncio.to_thread(forget_log, ledger.engine)
+
+
+def rows_reply(
+    run_id: str | None, columns: Sequence[str], rows: list[dict[str, Any]], nothing: str
+) -> Reply:
+    """Return rows of the ledger, of which people see some columns."""
+    cells = [["" if row[name] is None else compact(row[name]) for name in columns] for row in rows]
+    heads = [name.removesuffix("_id") for name in columns]
+    return Reply(LedgerRows(run_id=run_id, rows=rows), table_or(heads, cells, nothing))
+
+
+def _log_to_stderr() -> None:
+    """Keep the ledger's own log out of stdout, and to what a person has to know."""
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        )

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+import functools
+import inspect
+import itertools
+import textwrap
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from enum import StrEnum
-from itertools import groupby
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
-from rich.cells import cell_len, chop_cells, set_cell_size
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from surehand.cli import options
-from surehand.cli.plan_schema import plan_schema
-from surehand.cli.printer import Reply, counted
-from surehand.cli.shapes import Shape
-from surehand.cli.tools import (
-    TOOLS_SETTING,
-    agent_problems,
-    named_tools,
-    problems_of,
-    warnings_of,
-    workflow_problems,
-)
+from surehand.cli.printer import Reply, Shape, Table, counted
+from surehand.cli.tools import TOOLS_SETTING, module_problems, named_tools, problems_of, warnings_of
 from surehand.client.plan_file import load_plan
+from surehand.process import PACKAGE
 from surehand.process.exits import ExitCode, PlanRefused, WrongUse
 from surehand.workflows.contracts.tools import Effect, ToolSpec
-from surehand.workflows.plain_text import plain, plain_line
-from surehand.workflows.plan.plan import Goto, Plan, Step
+from surehand.workflows.plain_text import plain_line
+from surehand.workflows.plan.plan import (
+    Ask,
+    Budget,
+    Defaults,
+    Fallback,
+    Goto,
+    Interrupts,
+    Plan,
+    Step,
+    Wait,
+)
+from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule, Escalate
 from surehand.workflows.plan.references import ancestors
 
 Kind = Literal["read", "write", "tool", "ask", "wait", "plan"]
@@ -192,27 +202,27 @@ def mermaid(graph: PlanGraph) -> list[str]:
     """Return the lines of a flowchart."""
     return [
         "flowchart TD",
-        *_part(graph, "s", "  "),
+        *_draw_plan(graph, "s", "  "),
         "  classDef approval stroke-width:4px",
         "  classDef human stroke-dasharray:6 3",
     ]
 
 
-def _part(graph: PlanGraph, prefix: str, indent: str) -> Iterator[str]:
+def _draw_plan(graph: PlanGraph, prefix: str, indent: str) -> Iterator[str]:
     # Numbers, because an id such as `end` is a word of Mermaid's.
     names = {node.id: f"{prefix}{number}" for number, node in enumerate(graph.nodes, start=1)}
     for node in graph.nodes:
-        yield from _drawn(node, names[node.id], indent)
+        yield from _draw_node(node, names[node.id], indent)
     for edge in graph.edges:
         arrow = f"-. {' / '.join(edge.on)} .->" if edge.on else "-->"
         yield f"{indent}{names[edge.source]} {arrow} {names[edge.target]}"
 
 
-def _drawn(node: GraphNode, name: str, indent: str) -> Iterator[str]:
+def _draw_node(node: GraphNode, name: str, indent: str) -> Iterator[str]:
     label = "<br/>".join(_label(text) for text in [node.id, *notes(node)])
     if node.plan is not None:
         yield f'{indent}subgraph {name}["{label}"]'
-        yield from _part(node.plan, f"{name}_", f"{indent}  ")
+        yield from _draw_plan(node.plan, f"{name}_", f"{indent}  ")
         yield f"{indent}end"
     else:
         before, behind = _SHAPES[node.kind]
@@ -244,82 +254,17 @@ def _label(text: str) -> str:
     return plain_line(text, _LONGEST).translate(_CODES)
 
 
-#: Columns: a box is never wider, and a terminal never taken for narrower.
-_WIDEST: Final = 44
-_NARROWEST: Final = 24
-
-
-def picture(graph: PlanGraph, width: int) -> list[str]:
-    """Return the lines of a picture."""
-    width = max(width, _NARROWEST)
-    goal = f": {graph.goal}" if graph.goal else ""
-    lines = _wrapped(f"{graph.name}{goal}", width)
-    above: frozenset[str] = frozenset()
-    inner: list[GraphNode] = []
-    by_layer = sorted(graph.nodes, key=lambda node: node.layer)
-    for layer, found in groupby(by_layer, key=lambda node: node.layer):
-        nodes = list(found)
-        lines += [] if layer == 1 else ["  |", "  v"]
-        lines += _side_by_side([_box(_said(node, graph, above), width) for node in nodes], width)
-        above = frozenset(node.id for node in nodes)
-        inner += [node for node in nodes if node.plan is not None]
-    for node in inner:
-        assert node.plan is not None
-        lines += ["", f"step {plain(node.id)} is this plan:"]
-        lines += [f"  {line}" for line in picture(node.plan, width - 2)]
-    return lines
-
-
-def _said(node: GraphNode, graph: PlanGraph, above: frozenset[str]) -> Iterator[str]:
-    yield node.id
-    yield from notes(node)
-    waits = [e.source for e in graph.edges if e.target == node.id and not e.on]
-    # What the picture shows by itself is not said: a step waits for the whole layer above it.
-    if frozenset(waits) != above:
-        yield f"after {', '.join(waits)}" if waits else "starts at once"
-    for edge in graph.edges:
-        if edge.source == node.id and edge.on:
-            yield f"{', '.join(edge.on)} ..> {edge.target}"
-
-
-def _box(texts: Iterator[str], width: int) -> list[str]:
-    room = min(width, _WIDEST) - 4
-    lines = [line for text in texts for line in _wrapped(text, room)]
-    inside = max(cell_len(line) for line in lines)
-    edge = f"+{'-' * (inside + 2)}+"
-    return [edge, *(f"| {set_cell_size(line, inside)} |" for line in lines), edge]
-
-
-def _wrapped(text: str, room: int) -> list[str]:
-    lines = [""]
-    for word in plain(" ".join(text.split())).split(" "):
-        # A word that is longer than a line is cut.
-        for part in chop_cells(word, room):
-            joined = f"{lines[-1]} {part}" if lines[-1] else part
-            if cell_len(joined) <= room:
-                lines[-1] = joined
-            else:
-                lines.append(part)
-    return lines
-
-
-def _side_by_side(boxes: Sequence[list[str]], width: int) -> list[str]:
-    """Return boxes in rows as wide as there is room."""
-    rows: list[list[list[str]]] = []
-    used = 0
-    for box in boxes:
-        needed = cell_len(box[0]) + 2
-        if not rows or used + needed - 2 > width:
-            rows.append([])
-            used = 0
-        rows[-1].append(box)
-        used += needed
-    lines = []
-    for row in rows:
-        for number in range(max(len(box) for box in row)):
-            cells = (box[number] if number < len(box) else " " * cell_len(box[0]) for box in row)
-            lines.append("  ".join(cells).rstrip())
-    return lines
+def table_rows(graph: PlanGraph, inside: str = "") -> Iterator[list[str]]:
+    """Yield a row for each step, in layers; steps of an inner plan come after the step it is."""
+    for node in sorted(graph.nodes, key=lambda node: node.layer):
+        waits = [e.source for e in graph.edges if e.target == node.id and not e.on]
+        gotos = [
+            f"{', '.join(e.on)} ..> {e.target}" for e in graph.edges if e.source == node.id and e.on
+        ]
+        what = "; ".join([*notes(node), *gotos])
+        yield [str(node.layer), f"{inside}{node.id}", ", ".join(waits) or "at once", what]
+        if node.plan is not None:
+            yield from table_rows(node.plan, f"{inside}{node.id}/")
 
 
 class Format(StrEnum):
@@ -330,9 +275,7 @@ class Format(StrEnum):
 
 
 def check(
-    caller: options.Anybody,
-    plan: options.PlanFile,
-    changes: options.Changes = None,
+    caller: options.Anybody, plan: options.PlanFile, changes: options.Changes = None
 ) -> Reply:
     """Validate a plan as `start` does, and start nothing; with tools where they are named.
 
@@ -341,10 +284,8 @@ def check(
     toolbox = named_tools(caller)
     tools = None if toolbox is None else toolbox.names()
     parsed = load_plan(plan, changes or [], tools)
-    unknown, not_checked = workflow_problems(caller, parsed)
-    no_agents, unsure = agent_problems(caller, parsed)
-    not_checked += unsure
-    problems = [*unknown, *no_agents, *problems_of(toolbox, parsed)]
+    missing, not_checked = module_problems(caller, parsed)
+    problems = [*missing, *problems_of(toolbox, parsed)]
     if problems:
         raise PlanRefused(plan, problems)
     if tools is None:
@@ -352,10 +293,10 @@ def check(
     checked = PlanChecked(
         file=plan,
         plan=parsed.name,
-        steps=_steps(parsed),
+        steps=_count_steps(parsed),
         tools_checked=tools is not None,
         not_checked=not_checked,
-        warnings=warnings_of(toolbox, _tools(parsed)),
+        warnings=warnings_of(toolbox, _tools_in(parsed)),
     )
     for warning in checked.warnings:
         caller.printer.warn(warning)
@@ -370,7 +311,7 @@ def graph(
     plan: options.PlanFile,
     changes: options.Changes = None,
     form: Annotated[
-        Format, typer.Option("--format", help="A picture as text, or a Mermaid flowchart.")
+        Format, typer.Option("--format", help="A table, or a Mermaid flowchart.")
     ] = Format.TEXT,
 ) -> Reply:
     """Draw a plan: what waits for what, what needs a human, and where gotos lead.
@@ -383,13 +324,14 @@ def graph(
     toolbox = named_tools(caller)
     known = {} if toolbox is None else {spec.name: spec for spec in toolbox.specs()}
     drawn = graph_of(parsed, known)
-    width = caller.printer.console.width
-    return Reply(drawn, mermaid(drawn) if form is Format.MERMAID else picture(drawn, width))
+    if form is Format.MERMAID:
+        return Reply(drawn, mermaid(drawn))
+    goal = f": {drawn.goal}" if drawn.goal else ""
+    table = Table(("layer", "step", "after", "what"), list(table_rows(drawn)))
+    return Reply(drawn, [f"{drawn.name}{goal}", table])
 
 
-def schema(
-    caller: options.Anybody,
-) -> ExitCode:
+def schema(caller: options.Anybody) -> ExitCode:
     """Print the JSON Schema of plan files, always as JSON; editors complete plans with it.
 
     Example: python starter.py plan schema > plan.schema.json
@@ -398,12 +340,190 @@ def schema(
     return ExitCode.DONE
 
 
-def _tools(plan: Plan) -> Iterator[str]:
+def _tools_in(plan: Plan) -> Iterator[str]:
     for step in plan.steps:
         if step.plan is not None:
-            yield from _tools(step.plan)
+            yield from _tools_in(step.plan)
         yield step.tool
 
 
-def _steps(plan: Plan) -> int:
-    return sum(1 + (_steps(step.plan) if step.plan else 0) for step in plan.steps)
+def _count_steps(plan: Plan) -> int:
+    return sum(1 + (_count_steps(step.plan) if step.plan else 0) for step in plan.steps)
+
+
+# The JSON Schema of plan files. The models also take shorter forms than they say (`ask: "text"`,
+# `approval: required`, `15m`): validators turn them into longer ones, and pydantic does not know.
+
+
+def field_docstrings(class_: type) -> dict[str, str]:
+    """Return the texts below the fields of a class and its bases, by field."""
+    texts: dict[str, str] = {}
+    for base in reversed(class_.__mro__):
+        texts |= own_docstrings(base)
+    return texts
+
+
+@functools.cache
+def own_docstrings(class_: type) -> Mapping[str, str]:
+    """Return the texts below a class's own fields, by field."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(class_)))
+    except (OSError, TypeError):
+        return {}
+    found: dict[str, str] = {}
+    assert isinstance(tree.body[0], ast.ClassDef)
+    body = tree.body[0].body
+    for field, below in itertools.pairwise(body):
+        target = getattr(field, "target", None) or (getattr(field, "targets", None) or [None])[0]
+        if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
+            text = getattr(below.value, "value", None)
+            found |= {target.id: inspect.cleandoc(text)} if isinstance(text, str) else {}
+    return found
+
+
+#: Where the schema is shipped, beside the plans that name it.
+SHIPPED: Final = (PACKAGE / "examples").resolve() / "plan.schema.json"
+#: What editors understand best; nothing in the schema needs a newer draft.
+_DIALECT: Final = "http://json-schema.org/draft-07/schema#"
+
+_MODELS: Final[tuple[type[BaseModel], ...]] = (
+    *(Plan, Step, Defaults, Interrupts, Budget, Ask, Wait, Fallback, Goto),
+    *(ApprovalPolicy, ApprovalRule, Escalate),
+)
+#: Said here of fields whose names say enough in the code, but not in an editor.
+_MORE: Final[Mapping[str, str]] = {
+    "Plan.name": "What runs of this plan are named after.",
+    "Plan.goal": "What the plan is for, in a sentence.",
+    "Plan.input": "What references reach as ${input.x}; `--set input.x=...` changes it.",
+    "Plan.defaults": "What every step takes unless it says otherwise.",
+    "Plan.interrupts": "Steps that a human looks at.",
+    "Plan.budget": "What a run may use; where it is used up, the run waits for more.",
+    "Plan.steps": "Each waits for the one listed before it, unless its `after` says otherwise.",
+    "Step.id": "Unique in the plan; step1, step2, ... where it is left out.",
+    "Step.tool": "The tool that the step calls.",
+    "Step.ask": "A question to a human; the answer is the step's output.",
+    "Step.params": "Of the tool; ${step.path} takes an earlier output, ${input.x} the input.",
+    "Step.wait": "An event from outside that the step waits for.",
+    "Step.approval": "Whose yes the call needs, beside what the tool itself asks for.",
+    "Step.on_failure": "What follows when the step fails for good.",
+    "Defaults.approval": "Whose yes each call needs, beside what the tools themselves ask for.",
+    "Defaults.on_no": "What follows when a tool answers no.",
+    "Defaults.on_failure": "What follows when a step fails for good.",
+    "Defaults.on_reject": "What follows when a human says no, or nobody answers in time.",
+    "Defaults.interrupt": "Where a human looks at each step.",
+    "Interrupts.before": "A human accepts or rejects these before they start.",
+    "Interrupts.after": "A human looks at the outputs of these.",
+    "Budget.tokens": "As tools report them.",
+    "Budget.money": "A decimal as text, as tools report it.",
+    "Ask.expires_in": "How long an answer is waited for; left out: for ever.",
+    "Wait.event": "The event's name.",
+    "Wait.expires_in": "How long it is waited for; left out: for ever.",
+    "Fallback.tool": "A tool that reads, too.",
+    "Fallback.params": "Of that tool.",
+    "Goto.goto": "A later step.",
+    "Escalate.escalate": "The role that is asked then.",
+    "ApprovalPolicy.remind_every": "How often people are reminded; left out: never.",
+    "ApprovalPolicy.rules": "What holds instead for some params; the first one that fits decides.",
+    "ApprovalRule.quorum": "How many different people have to say yes.",
+    "ApprovalRule.roles": "Who may decide: principals with one of these roles.",
+    "ApprovalRule.four_eyes": "Whoever asked for the call, edited it, or gave its run a value,"
+    " may not decide.",
+}
+#: How docstrings write what stands in a plan.
+_JSON: Final = {"``None``": "`null`", "``False``": "`false`", "``True``": "`true`", "``": "`"}
+
+
+class _Generator(GenerateJsonSchema):
+    def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> JsonSchemaValue:
+        return {
+            "anyOf": [
+                {
+                    "type": "string",
+                    # Ours, ISO 8601, and what a clock shows: all that the models read.
+                    "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d)\s*$|^[+-]?P|^[0-9]+:[0-9]",
+                    "examples": ["90s", "15m", "24h", "7d"],
+                },
+                {"type": "number", "description": "Seconds."},
+            ]
+        }
+
+    def encode_default(self, dft: Any) -> Any:
+        hours = dft / timedelta(hours=1) if isinstance(dft, timedelta) else None
+        return super().encode_default(dft) if hours is None else f"{hours:g}h"
+
+
+def plan_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a plan file."""
+    schema = Plan.model_json_schema(schema_generator=_Generator)
+    definitions: dict[str, Any] = schema["$defs"]
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = definition["description"].partition("\n\nExample:")[0]
+    for model in _MODELS:
+        _describe(model, definitions[model.__name__])
+    _let_be_short(definitions)
+    either = [{"$ref": "#/$defs/WholePlan"}, _steps_of(definitions["Plan"])]
+    definitions["WholePlan"] = definitions["Plan"]
+    definitions["Plan"] = {"anyOf": either}
+    return {
+        "$schema": _DIALECT,
+        "title": "A plan of Surehand",
+        "$ref": "#/$defs/Plan",
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _steps_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    steps: dict[str, Any] = {**plan["properties"]["steps"], "description": "Steps, and no more."}
+    return steps
+
+
+def _describe(model: type[BaseModel], definition: dict[str, Any]) -> None:
+    documented = field_docstrings(model)
+    definition.pop("title", None)
+    for name, field in definition["properties"].items():
+        field.pop("title", None)
+        if field.get("default", ...) is None:
+            del field["default"]  # "none": left out, which no editor has to write
+        text = documented.get(name) or _MORE.get(f"{model.__name__}.{name}", "")
+        for ours, theirs in _JSON.items():
+            text = text.replace(ours, theirs)
+        if text:
+            field["description"] = " ".join(text.split())
+
+
+def _let_be_short(definitions: dict[str, Any]) -> None:
+    """Add the forms that the models' validators turn into longer ones."""
+    plan, step, defaults = (definitions[name] for name in ("Plan", "Step", "Defaults"))
+    plan["properties"]["steps"]["minItems"] = 1
+    plan["required"].remove("steps")
+    plan["oneOf"] = [
+        {"required": ["steps"]},
+        *(
+            {"required": [kind], "properties": {kind: {"not": {"type": "null"}}}}
+            for kind in ("code", "agent", "model")
+        ),
+    ]
+    plan["dependentRequired"] = {"model": ["tools"], "tools": ["model"]}
+    step["properties"]["ask"]["anyOf"].insert(0, {"type": "string", "minLength": 1})
+    for owner in (step, defaults):
+        approval = owner["properties"]["approval"]
+        approval["anyOf"] = [{"const": "required"}, {"const": True}, *approval["anyOf"]]
+        interrupt = owner["properties"]["interrupt"]
+        lists = interrupt.pop("anyOf", None) or [_moved(interrupt, "type", "items")]
+        interrupt["anyOf"] = [lists[0]["items"], *lists]
+    step["required"].remove("id")
+    if not step["required"]:
+        del step["required"]
+    # As `Step` judges it: a field that says nothing is not there.
+    step["oneOf"] = [
+        {"required": ["tool"], "properties": {"tool": {"minLength": 1}}},
+        *(
+            {"required": [kind], "properties": {kind: {"not": {"type": "null"}}}}
+            for kind in ("ask", "plan", "wait")
+        ),
+    ]
+
+
+def _moved(schema: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: schema.pop(name) for name in names}

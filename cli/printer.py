@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -72,6 +72,12 @@ _STYLES: Final = {
     "FAIL": "bold red",
     "cancelled": "magenta",
 }
+
+
+class Shape(BaseModel):
+    """Base of a document that ``--json`` prints, if no record of a contract is printed itself."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)  # a verb prints one of them
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ class Printer:
         for line in error.lines:
             self.warn(line)
         if self.json_output:
-            from surehand.cli.shapes import ErrorReport  # not for `--help`: it takes a while
+            from surehand.workflows.contracts.tools import ErrorReport
 
             problems = error.problems if isinstance(error, PlanRefused) else []
             self.document(

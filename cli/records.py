@@ -7,8 +7,8 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,30 +18,22 @@ from pydantic import TypeAdapter
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.audit import write_lines
-from surehand.activities.ledger.history.reads import (
-    artifacts_of,
-    chain_of,
-    effects_of,
-    events_of,
-    interventions_of,
-    notifications_of,
-)
 from surehand.activities.ledger.history.recordings import NoSuchEvent, rebuild_checkpoint
 from surehand.activities.ledger.retention.hiding import parse_policy
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
 from surehand.cli import options
-from surehand.cli.exports import signed_head
-from surehand.cli.ledger_door import (
+from surehand.cli.audit import signed_head
+from surehand.cli.options import (
+    Caller,
+    LedgerRows,
     ledger_of,
     open_artifacts,
     read_settings,
     rows_reply,
     translated,
 )
-from surehand.cli.options import Caller
-from surehand.cli.printer import Reply, Table, compact, counted, shown_time, table_or
-from surehand.cli.shapes import LedgerRows, Shape
+from surehand.cli.printer import Reply, Shape, Table, compact, counted, shown_time, table_or
 from surehand.client.outcome import call_progress
 from surehand.process.exits import ExitCode, NoSuchRun, NotFound, NoWorker, OutputLost, WrongUse
 from surehand.workflows.canonical_json import canonical_json
@@ -49,23 +41,11 @@ from surehand.workflows.contracts.base import Artifact, as_artifact
 from surehand.workflows.plan.plan import NAME_FORM
 
 
-class NamedCheckpoint(Shape):
-    """One checkpoint that somebody has saved."""
-
-    name: str
-    seq: int
-    """The run's newest event when it was made."""
-    bytes: int
-    saved_by: str
-    saved_at: datetime
-    expires_at: datetime
-
-
 class CheckpointSaved(Shape):
     """``checkpoint RUN --save NAME``."""
 
     run_id: str
-    saved: NamedCheckpoint
+    saved: Saved
     hidden: list[str]
     """Older ones that made room, by name."""
 
@@ -74,7 +54,7 @@ class CheckpointList(Shape):
     """``checkpoint RUN --list``: those that are kept, the newest first."""
 
     run_id: str
-    checkpoints: list[NamedCheckpoint]
+    checkpoints: list[Saved]
 
 
 _EFFECT_COLUMNS: Final = ("step_id", "tool", "key", "generation", "state", "calls", "error")
@@ -90,17 +70,14 @@ _INTERVENTION_COLUMNS: Final = (
 )
 
 
-async def effects(
-    caller: options.Onlooker,
-    run: options.Run,
-) -> Reply:
+async def effects(caller: options.Onlooker, run: options.Run) -> Reply:
     """Show the ledger entries of a run: each effect with key, state and receipt.
 
     Example: python starter.py effects refund-1
     """
     run_id = caller.run_id(run)
     async with ledger_of(read_settings()) as ledger:
-        rows = await ledger.transact(caller.tenant, effects_of, run_id)
+        rows = await ledger.transact(caller.tenant, reads.effects_of, run_id)
     return rows_reply(run_id, _EFFECT_COLUMNS, rows, "No effects")
 
 
@@ -108,11 +85,10 @@ async def events(
     caller: options.Actor,
     run: options.Run,
     export: Annotated[
-        Path | None, typer.Option("--export", help="Write them to a file that `audit` verifies.")
+        Path | None, typer.Option(help="Write them to a file that `audit` verifies.")
     ] = None,
     signing_key: Annotated[
-        Path | None,
-        typer.Option("--key", help="Sign the export with it; default SUREHAND_KEY."),
+        Path | None, typer.Option("--key", help="Sign the export with it; default SUREHAND_KEY.")
     ] = None,
 ) -> Reply:
     """Show the events of a run, as they were chained.
@@ -123,8 +99,8 @@ async def events(
         raise WrongUse("--key signs an export: name its file with --export")
     run_id = caller.run_id(run)
     async with ledger_of(read_settings()) as ledger:
-        rows = await ledger.transact(caller.tenant, events_of, run_id)
-        chain, _, head = await ledger.transact(caller.tenant, chain_of, run_id)
+        rows = await ledger.transact(caller.tenant, reads.events_of, run_id)
+        chain, _, head = await ledger.transact(caller.tenant, reads.chain_of, run_id)
     if export is None:
         return rows_reply(run_id, _EVENT_COLUMNS, rows, "No events")
     signing = {"key": signing_key or caller.settings.key}
@@ -154,7 +130,9 @@ async def interventions(
     """
     run_id = caller.run_id(run) if run else None
     async with ledger_of(read_settings()) as ledger:
-        rows = await ledger.transact(caller.tenant, interventions_of, run_id, only_open=only_open)
+        rows = await ledger.transact(
+            caller.tenant, reads.interventions_of, run_id, only_open=only_open
+        )
     reply = rows_reply(run_id, _INTERVENTION_COLUMNS, rows, "No interventions")
     asked = [
         caller.settings.command(
@@ -186,7 +164,7 @@ async def notifications(
         bool, typer.Option("--failed", help="Only what could not be sent, for good or so far.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=10_000, help="At most so many, the newest.")
+        int, typer.Option(min=1, max=10_000, help="At most so many, the newest.")
     ] = 50,
 ) -> Reply:
     """Show what people were told and are to be told: due, sent, or not sent and why.
@@ -196,7 +174,7 @@ async def notifications(
     run_id = caller.run_id(run) if run else None
     async with ledger_of(read_settings()) as ledger:
         rows = await ledger.transact(
-            caller.tenant, notifications_of, run_id, only_failed=failed, limit=limit
+            caller.tenant, reads.notifications_of, run_id, only_failed=failed, limit=limit
         )
     for row in rows:
         if row["state"] != "pending":
@@ -214,8 +192,7 @@ async def artifacts(
         str | None, typer.Argument(metavar="ARTIFACT", help="Only this one, by its id or sha256.")
     ] = None,
     to: Annotated[
-        Path | None,
-        typer.Option("--to", help="Write them into this folder, a file each."),
+        Path | None, typer.Option(help="Write them into this folder, a file each.")
     ] = None,
 ) -> Reply | ExitCode:
     """Show what a run has kept; one named is written to stdout, or `--to`.
@@ -227,7 +204,7 @@ async def artifacts(
     run_id = caller.run_id(run)
     settings = read_settings()
     async with ledger_of(settings) as ledger:
-        rows = await ledger.transact(caller.tenant, artifacts_of, run_id)
+        rows = await ledger.transact(caller.tenant, reads.artifacts_of, run_id)
         if artifact is not None:
             wanted = artifact.removeprefix("sha256:")
             rows = [row for row in rows if wanted in (row["artifact_id"], row["sha256"])]
@@ -274,22 +251,18 @@ async def checkpoint(
     at: Annotated[
         int | None,
         typer.Option(
-            "--at",
-            metavar="SEQ",
-            min=1,
-            help="As it was right after this event, from the ledger alone.",
+            metavar="SEQ", min=1, help="As it was right after this event, from the ledger alone."
         ),
     ] = None,
     save: Annotated[
-        str | None,
-        typer.Option("--save", metavar="NAME", help="Keep it in the ledger under a new name."),
+        str | None, typer.Option(metavar="NAME", help="Keep it in the ledger under a new name.")
     ] = None,
     ttl: Annotated[
         timedelta | None,
         options.lasting("--ttl", "Keep it so long; default SUREHAND_CHECKPOINT_TTL."),
     ] = None,
     named: Annotated[
-        str | None, typer.Option("--named", metavar="NAME", help="As it was when it was saved.")
+        str | None, typer.Option(metavar="NAME", help="As it was when it was saved.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List those that are kept.")] = False,
 ) -> Reply:
@@ -395,8 +368,7 @@ async def _save(
     if surplus:
         kept_of_each = counted(settings.checkpoints_kept, "checkpoint")
         lines.append(f"Hidden {', '.join(surplus)}: of a run {kept_of_each} are shown")
-    made = NamedCheckpoint.model_validate(asdict(saved))
-    return Reply(CheckpointSaved(run_id=run_id, saved=made, hidden=surplus), lines)
+    return Reply(CheckpointSaved(run_id=run_id, saved=saved, hidden=surplus), lines)
 
 
 async def _list(caller: Caller, run_id: str) -> Reply:
@@ -406,10 +378,7 @@ async def _list(caller: Caller, run_id: str) -> Reply:
         found = await ledger.transact(caller.tenant, checkpoints.saved, run_id)
     columns = ("name", "event", "saved", "by", "kept until", "bytes")
     return Reply(
-        CheckpointList(
-            run_id=run_id,
-            checkpoints=[NamedCheckpoint.model_validate(asdict(one)) for one in found],
-        ),
+        CheckpointList(run_id=run_id, checkpoints=found),
         table_or(columns, [_row(one) for one in found], f"No checkpoint of run {run_id} is kept"),
     )
 

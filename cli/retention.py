@@ -6,52 +6,62 @@ On PostgreSQL by roles of their own: the workers' role deletes nothing.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import itertools
+import json
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final
+from urllib.parse import quote
 
 import typer
 from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.history.audit import (
+    NotAnExport,
+    read_export,
+    signature_line,
+    verify_chain,
+    verify_signature,
+    write_lines,
+)
 from surehand.activities.ledger.retention import hiding
+from surehand.activities.ledger.retention.deletion import Content, Exported
 from surehand.activities.ledger.retention.hiding import NotPermitted, Policy, explain_refusal
 from surehand.activities.ledger.runs import erasure
-from surehand.activities.retention import Kept, Retention, RetentionPart, Round
+from surehand.activities.retention import Files, Retention, Round
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
-from surehand.cli.exports import Exports
-from surehand.cli.ledger_door import (
+from surehand.cli.audit import FILE_LINE, FoundInFile, read_content, signed_head, why_unproven
+from surehand.cli.options import (
+    Caller,
     administration,
     ledger_of,
     open_artifacts,
     read_settings,
     translated,
 )
-from surehand.cli.options import Caller
-from surehand.cli.printer import Lines, Reply, counted
-from surehand.cli.shapes import Shape
-from surehand.process.exits import ExitCode, NotReachable, WrongUse
+from surehand.cli.printer import Lines, Reply, Shape, counted
+from surehand.client.messages import public_jwk, read_key, sign
+from surehand.process.exits import ExitCode, NotReachable, OutputLost, WrongUse
+from surehand.process.files import make_folder, replace_whole, replacing
 from surehand.process.settings import ClientSettings
+from surehand.workflows.contracts.approvals import ContentClaims, audience
+from surehand.workflows.contracts.base import ChainHead
 
 
 class RetentionReport(Shape):
     """``retention``: what a round has done, or would do."""
 
     applied: bool
-    hidden: list[RetentionPart]
-    deleted: list[RetentionPart]
-    kept: list[Kept]
-    files_set_aside: int
-    """Artifacts to which nothing refers: a day later they are removed."""
-    files_back: int
-    files_removed: int
-    files_lost: int = 0
-    """Files of what was exported that the artifact store has lost."""
+    round: Round
 
 
 class RetentionSwitched(Shape):
@@ -86,26 +96,21 @@ async def retention(
         bool, typer.Option("--apply", help="Do it; without, it is only said what would be done.")
     ] = False,
     every: Annotated[
-        timedelta | None,
-        options.lasting("--every", "Do it so often, until this process is ended."),
+        timedelta | None, options.lasting("--every", "Do it so often, until this process is ended.")
     ] = None,
     export: Annotated[
-        Path | None,
-        typer.Option("--export", metavar="DIR", help="Export what goes before it goes, signed."),
+        Path | None, typer.Option(metavar="DIR", help="Export what goes before it goes, signed.")
     ] = None,
     signing_key: Annotated[
-        Path | None,
-        typer.Option("--key", help="Sign the exports with it; default SUREHAND_KEY."),
+        Path | None, typer.Option("--key", help="Sign the exports with it; default SUREHAND_KEY.")
     ] = None,
     no_export: Annotated[
         bool, typer.Option("--no-export", help="Delete without an export.")
     ] = False,
     keep: Annotated[
-        str | None, typer.Option("--keep", metavar="RUN", help="Hold a run: show and keep it.")
+        str | None, typer.Option(metavar="RUN", help="Hold a run: show and keep it.")
     ] = None,
-    release: Annotated[
-        str | None, typer.Option("--release", metavar="RUN", help="Hold a run no more.")
-    ] = None,
+    release: Annotated[str | None, typer.Option(metavar="RUN", help="Hold a run no more.")] = None,
     reason: options.Reason = "",
 ) -> Reply | ExitCode:
     """Hide what is kept for longer than SUREHAND_RETENTION says, and delete it after a grace.
@@ -230,42 +235,34 @@ def _allowed(ledger: Ledger) -> Iterator[None]:
 
 
 def _reply(settings: ClientSettings, policy: Policy, done: Round, *, applied: bool) -> Reply:
-    report = RetentionReport(
-        applied=applied,
-        hidden=done.hidden,
-        deleted=done.deleted,
-        kept=done.kept,
-        files_set_aside=done.files.aside,
-        files_back=done.files.back,
-        files_removed=done.files.removed,
-        files_lost=done.lost,
-    )
+    report = RetentionReport(applied=applied, round=done)
     # The gravest has the least number.
     code = min((one.failed for one in done.kept if one.failed), default=ExitCode.DONE)
     return Reply(report, _lines(settings, report, anything=bool(policy.kept)), code)
 
 
 def _lines(settings: ClientSettings, report: RetentionReport, *, anything: bool) -> Lines:
-    if anything or report.hidden or report.deleted or report.kept:
+    done, files = report.round, report.round.files
+    if anything or done.hidden or done.deleted or done.kept:
         yield from _lines_of_runs(report)
     else:
         yield "SUREHAND_RETENTION is not set: nothing is hidden, and nothing deleted"
-    if report.files_set_aside or report.files_removed or report.files_back:
+    if files.aside or files.removed or files.back:
         yield (
-            f"Files that nothing refers to: {report.files_set_aside} set aside,"
-            f" {report.files_removed} removed after a day, {report.files_back} put back"
+            f"Files that nothing refers to: {files.aside} set aside,"
+            f" {files.removed} removed after a day, {files.back} put back"
         )
-    if report.files_lost:
-        lost = counted(report.files_lost, "file")
+    if done.lost:
+        lost = counted(done.lost, "file")
         yield f"The artifact store has lost {lost} of what was exported"
-    if not report.applied and (report.hidden or report.deleted):
+    if not report.applied and (done.hidden or done.deleted):
         do = settings.command("retention", "--apply", "--export", "DIR", "--key", "KEY")
         yield f"Do it: {do}, or with --no-export"
 
 
 def _lines_of_runs(report: RetentionReport) -> Lines:
-    done = ("Hidden", "Deleted") if report.applied else ("Would be hidden", "Would be deleted")
-    for what, parts in zip(done, (report.hidden, report.deleted), strict=True):
+    told = ("Hidden", "Deleted") if report.applied else ("Would be hidden", "Would be deleted")
+    for what, parts in zip(told, (report.round.hidden, report.round.deleted), strict=True):
         yield f"{what}: {counted(len(parts), 'run')}"
         for part in parts[:_MOST_NAMED]:
             yield f"  {part.run_id}: {', '.join(part.kinds)}"
@@ -273,7 +270,7 @@ def _lines_of_runs(report: RetentionReport) -> Lines:
         if len(parts) > _MOST_NAMED:
             yield f"  and {len(parts) - _MOST_NAMED} more"
     for what, failed in (("Failed, and kept", True), ("Old enough, and kept", False)):
-        kept = [one for one in report.kept if (one.failed is not None) is failed]
+        kept = [one for one in report.round.kept if (one.failed is not None) is failed]
         if kept:
             yield f"{what}: {counted(len(kept), 'run')}"
             yield from (f"  {one.run_id}: {one.why}" for one in kept[:_MOST_NAMED])
@@ -285,11 +282,7 @@ def _lines_of_runs(report: RetentionReport) -> Lines:
 LONGEST: Final = 500
 
 
-async def erase(
-    caller: options.Actor,
-    run: options.Run,
-    reason: options.Reason = "",
-) -> Reply:
+async def erase(caller: options.Actor, run: options.Run, reason: options.Reason = "") -> Reply:
     """Destroy the key of a run that has ended: nobody reads again what it has sent and kept.
 
     That is its history, its part of the ledger, its artifacts, and those of its child runs. Its
@@ -314,3 +307,148 @@ async def erase(
         " have it wrapped until they are gone.",
     ]
     return Reply(shown, lines)
+
+
+# Exports of what goes of a run: one JSON object a line, rows of the ledger, then content of the
+# artifact store, then the signature over all of that. A file is never written over: by then what
+# was in the store may be gone.
+
+#: Bytes that are encoded at once: a multiple of 3, so that the parts are one Base64 text.
+_PART: Final = 3 * 256 * 1024
+#: Who may read an export: it has what people were not to keep.
+_MODE: Final = 0o600
+
+
+class Exports:
+    """Writes signed exports into a folder, and reads each again."""
+
+    def __init__(self, settings: ClientSettings, folder: Path) -> None:
+        """Write them there; ``settings``: who signs, for which tenant, and with which key."""
+        assert settings.key is not None
+        self._settings = settings
+        self._key = read_key(settings.key)
+        self._folder = folder
+
+    async def write(self, content: Content, files: Files) -> Exported:
+        """Export what goes of a run; of a whole run its events, too."""
+        made = list[Path]()
+        try:
+            await asyncio.to_thread(make_folder, self._folder)
+            if content.head is not None:
+                made.append(await self._write_events(content, content.head))
+            file = await self._file_for(content)
+            if not file.exists():
+                file = await self._write_content(file, content, files)
+            if content.kind != "checkpoints":
+                made += await asyncio.to_thread(self._proven, content)
+            elif file.exists():
+                made.append(file)
+        except OSError as error:
+            where = error.filename or self._folder
+            raise OutputLost(f"{where}: cannot be exported: {error.strerror}") from error
+        return Exported(tuple(map(str, made)), content.digest, content.head)
+
+    async def _write_events(self, content: Content, head: ChainHead) -> Path:
+        file = self._folder / f"{quote(content.run_id, safe='~')}.jsonl"
+        signed = signed_head(self._settings, content.chain, head)
+        text = write_lines(content.chain) + signed
+        await asyncio.to_thread(replace_whole, file, text, mode=_MODE)
+        await asyncio.to_thread(_verify_events, file, head)
+        return file
+
+    async def _file_for(self, content: Content) -> Path:
+        """Return the file that has these rows already, or one that is not there yet."""
+        for file in self._names(content):
+            if not file.exists() or await asyncio.to_thread(self._has, file, content):
+                return file
+        raise AssertionError("names do not end")
+
+    def _names(self, content: Content) -> Iterator[Path]:
+        # No run's name has a "+" once it is quoted.
+        name = f"{quote(content.run_id, safe='~')}+{content.kind}"
+        yield self._folder / f"{name}.jsonl"
+        for number in itertools.count(2):
+            yield self._folder / f"{name}+{number}.jsonl"
+
+    def _proven(self, content: Content) -> list[Path]:
+        """Return all exports of a kind: one of before a row changed may be the one with files."""
+        there = itertools.takewhile(Path.exists, self._names(content))
+        return [file for file in there if self._why_unproven(read_content(file), content) is None]
+
+    def _has(self, file: Path, content: Content) -> bool:
+        found = read_content(file)
+        same = found.digest_of_rows == content.digest
+        return same and self._why_unproven(found, content) is None
+
+    def _why_unproven(self, found: FoundInFile, content: Content) -> str | None:
+        return why_unproven(found, content.run_id, content.kind, public_jwk(self._key))
+
+    async def _write_content(self, file: Path, content: Content, files: Files) -> Path:
+        """Write an export; returns where it is, or was to be: nothing is written of nothing."""
+        first = await anext(files, None)
+        if first is None and not content.lines:
+            return file
+        try:
+            with replacing(file, mode=_MODE, new=True) as written:
+                hashed = _Hashed(written)
+                for line in content.lines:
+                    hashed.write(line)
+                if first is not None:
+                    await asyncio.to_thread(_write_file, hashed, *first)
+                async for path, data in files:
+                    await asyncio.to_thread(_write_file, hashed, path, data)
+                written.write(self._signature(content, hashed.digest()))
+        except FileExistsError:
+            # Another round was faster. Only its file surely has what was in the store.
+            file = await self._file_for(content)
+        if not file.exists() or not await asyncio.to_thread(self._has, file, content):
+            raise OutputLost(f"{file}: what was written is not what was to be")
+        return file
+
+    def _signature(self, content: Content, digest: str) -> bytes:
+        claims = ContentClaims(
+            aud=audience(self._settings.tenant),
+            sub=self._settings.user,
+            iat=int(time.time()),
+            run_id=content.run_id,
+            kind=content.kind,
+            content=digest,
+        )
+        return signature_line(sign(self._key, claims)).encode()
+
+
+class _Hashed:
+    """A file that is hashed as it is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+
+def _write_file(to: _Hashed, path: str, data: bytes | None) -> None:
+    """Write content of the artifact store as a line; ``None``: that it has lost it."""
+    to.write(FILE_LINE + json.dumps(path).encode())
+    if data is None:
+        to.write(b', "lost": true}\n')
+        return
+    to.write(b', "base64": "')
+    for start in range(0, len(data), _PART):
+        to.write(base64.b64encode(data[start : start + _PART]))
+    to.write(b'"}\n')
+
+
+def _verify_events(file: Path, head: ChainHead) -> None:
+    try:
+        events, token = read_export(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, NotAnExport) as error:
+        raise OutputLost(f"{file}: what was written cannot be read again: {error}") from error
+    found = verify_chain(events, [head]) or verify_signature(events, token, None)
+    if found is not None or token is None:
+        raise OutputLost(f"{file}: what was written is not what was to be: {found}")

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import heapq
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 from pydantic import JsonValue
-from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
+from temporalio.client import WorkflowExecutionDescription
 
-from surehand.cli import options, workers
+from surehand.cli import options
 from surehand.cli.options import Caller
-from surehand.cli.printer import Reply, shown_time, table_or
-from surehand.cli.shapes import Shape
-from surehand.cli.show import follow, plan_of
+from surehand.cli.printer import Reply, Shape, shown_time, table_or
+from surehand.cli.show import wait_for_run
 from surehand.cli.tools import refuse_unfit
+from surehand.client.client import ListedRun
 from surehand.client.connection import Connection
-from surehand.client.messages import chosen_run_id, new_run_name
-from surehand.client.outcome import CUT_OFF_BY_SERVER, code_of, state_of
+from surehand.client.messages import choose_run_id, make_run_name
+from surehand.client.outcome import code_of, state_of
 from surehand.client.plan_file import PlanDraft, load_plan
 from surehand.client.run import Run
 from surehand.process.exits import NotFound, PlanRefused, WrongUse
 from surehand.process.program import command
 from surehand.workflows.contracts.base import ENDED, RunState, StepState
 from surehand.workflows.contracts.runs import Linked, RunView, is_cut
-from surehand.workflows.names import MODEL_RUN, OPEN_ITEMS, RUN_STATE, WORKFLOW
+from surehand.workflows.names import MODEL_RUN, WORKFLOW
 from surehand.workflows.plan.plan import ITERATION, Durability, Plan
 from surehand.workflows.plan.references import ancestors
 
 
 class Started(Shape):
-    """``start`` without ``--wait``."""
+    """``start``, ``retry`` and ``fork`` without ``--wait``."""
 
     run_id: str
     started: bool
@@ -41,33 +40,16 @@ class Started(Shape):
     state: str
     task_queue: str
     web_ui: str
-
-
-class RunSummary(Shape):
-    """One run as the server lists it."""
-
-    run_id: str
-    state: str
-    open_items: int
-    started_at: datetime
-    plan: str
+    linked: str | None = None
+    """The run that this one begins from."""
+    taken_over: list[str] = []
+    """Steps that are facts to the new run, and are not done again."""
 
 
 class RunList(Shape):
     """``list``."""
 
-    runs: list[RunSummary]
-
-
-class RunLinked(Shape):
-    """``retry`` and ``fork`` without ``--wait``."""
-
-    run_id: str
-    linked: str
-    taken_up: bool
-    """Whether a worker has begun with it."""
-    taken_over: list[str]
-    """Steps that are facts to the new run, and are not done again."""
+    runs: list[ListedRun]
 
 
 async def start(
@@ -89,7 +71,7 @@ async def start(
     """
     options.refuse_lone_timeout(wait, timeout)
     parsed = load_plan(plan, changes or [])
-    chosen = chosen_run_id(caller.tenant, run_id or new_run_name(parsed.name))
+    chosen = choose_run_id(caller.tenant, run_id or make_run_name(parsed.name))
     client = await caller.client()
     connection = client.connection
     if not await _exists(connection, chosen):
@@ -99,7 +81,7 @@ async def start(
         caller.printer.say(f"Run {chosen} exists already; nothing was started")
     try:
         if wait:
-            return await follow(caller.printer, connection, chosen, limit=timeout)
+            return await wait_for_run(caller.printer, connection, chosen, limit=timeout)
         return await _report(caller, run)
     except PlanRefused as error:
         # Found by the run itself, which does not know the file.
@@ -122,7 +104,7 @@ async def why_waiting(connection: Connection, found: WorkflowExecutionDescriptio
     queue = connection.settings.task_queue
     silent = f", but no worker has taken it up yet (task queue {queue})"
     with connection.translated(found.id):
-        polled = await workers.polling(connection.client, queue)
+        polled = await connection.polling(queue)
     if polled.seen:
         silent += f": workers poll there; `{command('doctor')}` says why they do not take it"
     if found.workflow_type not in (WORKFLOW, MODEL_RUN):
@@ -130,26 +112,29 @@ async def why_waiting(connection: Connection, found: WorkflowExecutionDescriptio
     return silent
 
 
-async def _report(caller: Caller, run: Run) -> Reply:
+async def _report(caller: Caller, run: Run, linked: Linked | None = None) -> Reply:
     """Say where the run stands now; a run that was there already may have ended."""
-    connection, run_id, started = run.connection, run.run_id, run.is_new
-    taken = await run.taken_up()
+    connection, run_id = run.connection, run.run_id
+    taken_up = await run.taken_up()  # or it says why it was refused
     found = await connection.describe(run_id)
-    state = state_of(found)
-    queue = caller.settings.task_queue
-    if not started:
-        lines = [f"It is {state}: {caller.settings.command('show', run_id)}"]
-    else:
-        silent = "" if taken else await why_waiting(connection, found)
-        look = f"  look    {caller.settings.command('show', run_id)}"
-        lines = [f"Run {run_id} started{silent}", look, f"  web ui  {connection.web_ui(run_id)}"]
+    state, web_ui = state_of(found), connection.web_ui(run_id)
+    taken_over = [] if linked is None else sorted(linked.outputs)
+    look = caller.settings.command("show", run_id)
+    lines = [f"It is {state}: {look}"]
+    if run.is_new:
+        begun = "started" if linked is None else f"begins from {linked.run_id}"
+        silent = "" if taken_up else await why_waiting(connection, found)
+        over = [f"  taken over  {', '.join(taken_over)}"] if taken_over else []
+        lines = [f"Run {run_id} {begun}{silent}", *over, f"  look    {look}", f"  web ui  {web_ui}"]
     shown = Started(
         run_id=run_id,
-        started=started,
-        taken_up=taken,
+        started=run.is_new,
+        taken_up=taken_up,
         state=state,
-        task_queue=queue,
-        web_ui=connection.web_ui(run_id),
+        task_queue=caller.settings.task_queue,
+        web_ui=web_ui,
+        linked=None if linked is None else linked.run_id,
+        taken_over=taken_over,
     )
     return Reply(shown, lines, code_of(state))
 
@@ -255,50 +240,18 @@ async def _start_linked(
 ) -> Reply:
     client = await caller.client()
     run = await client.start(plan, run_id=name, for_user=for_user, linked=linked)
-    chosen = run.run_id
     if not run.is_new:
-        raise WrongUse(f"run {chosen} exists already")
+        raise WrongUse(f"run {run.run_id} exists already")
     if wait:
-        return await follow(caller.printer, client.connection, chosen, limit=timeout)
-    taken_up = await run.taken_up()  # or it says why it was refused
-    connection, taken = client.connection, sorted(linked.outputs)
-    silent = "" if taken_up else await why_waiting(connection, await connection.describe(chosen))
-    lines = [f"Run {chosen} begins from {linked.run_id}{silent}"]
-    lines += [f"  taken over  {', '.join(taken)}"] if taken else []
-    return Reply(
-        RunLinked(run_id=chosen, linked=linked.run_id, taken_up=taken_up, taken_over=taken),
-        [*lines, f"  look        {caller.settings.command('show', chosen)}"],
-    )
-
-
-async def newest_runs(
-    connection: Connection, condition: str, limit: int
-) -> list[WorkflowExecution]:
-    """Return the runs that were started last, newest first, each id once."""
-    also = f"({condition}) AND " if condition else ""
-    found: dict[str, WorkflowExecution] = {}
-    starts: list[datetime] = []  # the newest ones, the oldest of them first
-
-    def take(run: WorkflowExecution) -> None:
-        if run.id not in found:  # else an earlier run, whose plan was refused
-            found[run.id] = run
-            (heapq.heappush if len(starts) < limit else heapq.heappushpop)(starts, run.start_time)
-
-    async for run in connection.listed(f"{also}ExecutionStatus = 'Running'", limit):
-        take(run)
-    async for run in connection.listed(f"{also}ExecutionStatus != 'Running'"):
-        # This one and all that follow have ended, and so were started, before the last we need.
-        if len(starts) == limit and run.close_time and run.close_time <= starts[0]:
-            break
-        take(run)
-    return sorted(found.values(), key=lambda run: run.start_time, reverse=True)[:limit]
+        return await wait_for_run(caller.printer, client.connection, run.run_id, limit=timeout)
+    return await _report(caller, run, linked)
 
 
 #: What ``list --state`` takes: the states of a run, and what the server did to it.
 _STATES: Final = (*RunState, "terminated")
 
 
-def _state(text: str) -> str:
+def _parse_state(text: str) -> str:
     if text not in _STATES:
         raise typer.BadParameter(f"{text!r} is none of {', '.join(map(repr, map(str, _STATES)))}")
     return text
@@ -309,46 +262,16 @@ async def list_runs(
     state: Annotated[
         str | None,
         typer.Option(
-            "--state", parser=_state, metavar="STATE", help=f"Only these: {', '.join(_STATES)}."
+            parser=_parse_state, metavar="STATE", help=f"Only these: {', '.join(_STATES)}."
         ),
     ] = None,
     limit: options.Limit = 50,
 ) -> Reply:
-    """List runs, the one started last first.
+    """List runs: those that go on, the newest first, then those that have ended.
 
     Example: python starter.py list --state waiting_approval
     """
-    connection = await caller.connection()
-    found = await newest_runs(connection, _condition_of_state(state), limit)
-    runs = [await _summary(run) for run in found]
+    runs = await (await caller.client()).list_runs(state=state, limit=limit)
     rows = [[r.run_id, r.state, str(r.open_items), shown_time(r.started_at), r.plan] for r in runs]
     columns = ("run", "state", "open", "started", "plan")
     return Reply(RunList(runs=runs), table_or(columns, rows, "No runs"))
-
-
-def _condition_of_state(state: str | None) -> str:
-    match state:
-        case None:
-            return ""
-        case "terminated":
-            return "ExecutionStatus = 'Terminated'"
-        case RunState.FAILED | RunState.CANCELLED:
-            status = "Failed" if state == RunState.FAILED else "Canceled"
-            return f"({RUN_STATE.name} = '{state}' OR ExecutionStatus = '{status}')"
-        case RunState.COMPLETED:
-            return f"{RUN_STATE.name} = '{state}'"
-        case _:
-            return f"{RUN_STATE.name} = '{state}' AND ExecutionStatus = 'Running'"
-
-
-async def _summary(run: WorkflowExecution) -> RunSummary:
-    state = state_of(run)
-    # A run that the server has ended could not take its own number back.
-    cut_off = state in CUT_OFF_BY_SERVER
-    return RunSummary(
-        run_id=run.id,
-        state=state,
-        open_items=0 if cut_off else run.typed_search_attributes.get(OPEN_ITEMS, 0),
-        started_at=run.start_time,
-        plan=await plan_of(run),
-    )

@@ -7,59 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 from pydantic import JsonValue
-from rich.console import Group
-from rich.live import Live
-from rich.spinner import Spinner
-from rich.text import Text
-from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
+from temporalio.client import WorkflowExecutionDescription
 from temporalio.service import RPCError
 
 from surehand.cli import options
 from surehand.cli.approvals import approval_lines, find_shown, recorded_view
 from surehand.cli.options import Caller
-from surehand.cli.printer import Printer, Reply, Styled, counted, rich_table, shown_time
-from surehand.cli.render import (
-    STEP_COLUMNS,
-    headline,
-    open_items,
-    open_lines,
-    result_lines,
-    step_rows,
-    view_lines,
-)
-from surehand.cli.shapes import Shape
+from surehand.cli.printer import Printer, Reply, Shape, Styled, counted, shown_time
+from surehand.cli.render import headline, open_items, open_lines, result_lines, view_lines
+from surehand.client import outcome
+from surehand.client.client import ListedRun, list_run
 from surehand.client.connection import SAID_AFTER, Connection
-from surehand.client.launch import PLAN_MEMO
 from surehand.client.messages import find_approval
-from surehand.client.outcome import (
-    CUT_OFF_BY_SERVER,
-    LOOK_LIMIT,
-    StreamedText,
-    Watch,
-    call_progress,
-    code_of,
-    last_own_state,
-    state_of,
-    until_settled,
-)
-from surehand.process.exits import (
-    OF_STATE,
-    ExitCode,
-    NeverTakenUp,
-    NoWorker,
-    OutOfReach,
-    SurehandError,
-    TaskFails,
-    WrongUse,
-)
+from surehand.process import exits
 from surehand.workflows.contracts.approvals import ApprovalRequest
 from surehand.workflows.contracts.base import (
     RunState,
@@ -69,8 +37,6 @@ from surehand.workflows.contracts.base import (
     WaitKind,
 )
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.names import OPEN_ITEMS
-from surehand.workflows.plain_text import plain
 
 
 class ShownRun(RunView):
@@ -104,18 +70,11 @@ class TurnTokens(Shape):
     """The turn is recorded: what counts, in a line."""
 
 
-class UnansweredRun(Shape):
+class UnansweredRun(ListedRun):
     """``show`` of a run for which no worker answers, and that no ledger at hand knows."""
 
-    run_id: str
-    state: str
-    task_queue: str
-    started_at: datetime
-    ended_at: datetime | None
-    plan: str
     last_known_state: str
-    open_items: int
-    """What waits for people, as far as the server knows."""
+    """The one that the run itself has noted last."""
     web_ui: str
 
 
@@ -129,74 +88,47 @@ class KeptRun(Shape):
     web_ui: str
 
 
-@contextmanager
-def watching(printer: Printer, connection: Connection) -> Iterator[LineWatch | LiveWatch]:
-    """Show a run as fits where the output goes: a table that is gone at the end, or lines."""
-    if not printer.console.is_terminal:
-        yield LineWatch(printer)
-        return
-    spinner = Spinner("dots", text="starting")
-    with Live(spinner, console=printer.console, transient=True) as live:
-        yield LiveWatch(printer, connection, live, spinner)
+class TimelineWatch:
+    """Prints a run's timeline, each line once, as it comes."""
 
-
-class LineWatch:
-    """One line for each change."""
-
-    def __init__(self, printer: Printer) -> None:
+    def __init__(self, printer: Printer, asks: Connection | None = None) -> None:
+        """Watch a run; ``asks``: also print each thing that it waits for, with its commands."""
         self._printer = printer
-        self._said: dict[str, str] = {}
+        self._asks = asks
+        self._asked: set[tuple[str, str, str]] = set()
+        self._told: list[TimelineLine] = []
+        self._noted = ""
         self.pending: list[ApprovalRequest] = []
 
     def show(self, view: RunView) -> None:
-        """Print what has changed since the last time."""
-        self.pending = view.pending
-        self._said.pop("note", None)
-        for step in view.result.steps:
-            again = f", attempt {step.attempts}" if step.attempts > 1 else ""
-            if step.state != "pending":
-                self._once(f"step {step.id}", f"{step.state}{again}")
-        self._once("run", view.result.state)
-
-    def note(self, text: str) -> None:
-        """Print why nothing moves, once."""
-        if self._said.get("note") != text:
-            self._said["note"] = text
-            self._printer.say(text)
-
-    def _once(self, what: str, state: str) -> None:
-        if self._said.get(what) != state:
-            self._said[what] = state
-            self._printer.say(f"{what}: {state}")
-
-
-class TimelineWatch:
-    """The lines of the run's timeline, each once, as they come."""
-
-    def __init__(self, printer: Printer) -> None:
-        self._printer = printer
-        self._told: list[TimelineLine] = []
-        self._noted = ""
-
-    def show(self, view: RunView) -> None:
         """Print the lines that are new."""
-        self._noted = ""
-        known = _known(self._told, view.timeline)
+        self._noted, self.pending = "", view.pending
+        known = _count_known(self._told, view.timeline)
         if self._told and not known:
             self.note("Lines are missing here: the run keeps its newest ones only")
         for line in view.timeline[known:]:
-            if self._printer.json_output:
+            if self._printer.json_output and self._printer.one_a_line:
                 self._printer.document(line)
             else:
                 step = f"{line.step_id}: " if line.step_id else ""
                 self._printer.say(f"{shown_time(line.at)}  {step}{line.text}")
         self._told = view.timeline
+        if self._asks is not None:
+            self._ask(self._asks, view)
 
     def note(self, text: str) -> None:
-        """Print why nothing moves, once; it is no line of the timeline."""
+        """Print why nothing moves, once."""
         if self._noted != text:
             self._noted = text
-            self._printer.warn(text)
+            self._printer.say(text)
+
+    def _ask(self, connection: Connection, view: RunView) -> None:
+        items = dict(open_items(connection, view.result, view.pending))
+        for key, lines in items.items():
+            if key not in self._asked:
+                self._printer.lines(lines)
+        # What has been answered may be asked again.
+        self._asked = set(items)
 
 
 class TokenWatch(TimelineWatch):
@@ -211,7 +143,7 @@ class TokenWatch(TimelineWatch):
         self._heard: dict[str, tuple[int, int]] = {}
         """By turn: the attempt that was heard last, and how many of its characters are shown."""
 
-    def hear(self, tokens: Mapping[str, StreamedText]) -> None:
+    def hear(self, tokens: Mapping[str, outcome.StreamedText]) -> None:
         """Print what models have said since the last time."""
         for step_id, now in tokens.items():
             attempt, shown = self._heard.get(step_id, (now.attempt, 0))
@@ -221,7 +153,8 @@ class TokenWatch(TimelineWatch):
             text = now.text[max(0, shown - now.before) :]
             if text:
                 missed = "[...] " if now.before > shown else ""
-                self._say(TurnTokens(step_id=step_id, attempt=now.attempt, text=missed + text))
+                told = TurnTokens(step_id=step_id, attempt=now.attempt, text=missed + text)
+                self._say(told, f"{step_id} | {told.text}")
             self._heard[step_id] = (now.attempt, now.before + len(now.text))
 
     def show(self, view: RunView) -> None:
@@ -235,7 +168,7 @@ class TokenWatch(TimelineWatch):
                     self._void(step.id, attempt, "the turn was asked again")
                 said = step.output.get("line") if isinstance(step.output, dict) else None
                 told = TurnTokens(step_id=step.id, attempt=step.attempts, said=str(said or ""))
-                self._say(told)
+                self._say(told, f"-- {step.id} is recorded: {told.said} --")
             else:
                 self._void(step.id, attempt, "the turn has failed")
         super().show(view)
@@ -244,16 +177,14 @@ class TokenWatch(TimelineWatch):
         told = TurnTokens(step_id=step_id, attempt=attempt, void=True)
         self._say(told, f"-- {step_id}: {why}; what was shown of it is void --")
 
-    def _say(self, told: TurnTokens, line: str | None = None) -> None:
+    def _say(self, told: TurnTokens, line: str) -> None:
         if self._printer.json_output:
             self._printer.document(told)
-        elif line is None and told.said is not None:
-            self._printer.say(f"-- {told.step_id} is recorded: {told.said} --")
         else:
-            self._printer.say(line or f"{told.step_id} | {told.text}")
+            self._printer.say(line)
 
 
-def _known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> int:
+def _count_known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> int:
     """Return how many lines of a timeline were told before: it may have lost its oldest ones."""
     for lost in range(len(told)):
         rest = list(told[lost:])
@@ -262,63 +193,15 @@ def _known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> in
     return 0
 
 
-class LiveWatch:
-    """A table that is drawn anew in place."""
-
-    def __init__(
-        self, printer: Printer, connection: Connection, live: Live, spinner: Spinner
-    ) -> None:
-        self._printer = printer
-        self._connection = connection
-        self._asked: set[tuple[str, str, str]] = set()
-        self._view: RunView | None = None
-        self._note = ""
-        self._live = live
-        self._spinner = spinner
-
-    def show(self, view: RunView) -> None:
-        """Draw the steps; what is waited for is printed above them, once."""
-        self._view = view
-        self._note = ""
-        self._ask(view)
-        self._draw()
-
-    @property
-    def pending(self) -> list[ApprovalRequest]:
-        """Return the requests that waited when the run was seen last."""
-        return [] if self._view is None else self._view.pending
-
-    def note(self, text: str) -> None:
-        """Draw why nothing moves."""
-        self._note = text
-        self._draw()
-
-    def _draw(self) -> None:
-        if self._view is None:
-            self._spinner.update(text=Text(plain(self._note or "starting")))
-            return
-        result = self._view.result
-        self._spinner.update(text=Text(plain(self._note or f"{result.run_id}: {result.state}")))
-        table = rich_table(STEP_COLUMNS, step_rows(result.steps))
-        self._live.update(Group(table, self._spinner))
-
-    def _ask(self, view: RunView) -> None:
-        """Print each question above the table, unwrapped, so that its commands can be pasted."""
-        items = dict(open_items(self._connection, view.result, view.pending))
-        for key, lines in items.items():
-            if key not in self._asked:
-                self._printer.lines(lines)
-        # What has been answered may be asked again.
-        self._asked = set(items)
-
-
 #: Seconds between looks at what models say: a worker tells it each second.
 TOKENS_EVERY: Final = 0.5
 
 
-async def kept(printer: Printer, connection: Connection, run_id: str, error: OutOfReach) -> Reply:
+async def unread_reply(
+    printer: Printer, connection: Connection, run_id: str, error: exits.OutOfReach
+) -> Reply:
     """Return what the server knows of a run, and where the rest is."""
-    state, web_ui = state_of(await connection.describe(run_id)), connection.web_ui(run_id)
+    state, web_ui = outcome.state_of(await connection.describe(run_id)), connection.web_ui(run_id)
     printer.warn(str(error))
     return Reply(
         KeptRun(run_id=run_id, state=state, payload=error.payload, web_ui=web_ui),
@@ -327,7 +210,7 @@ async def kept(printer: Printer, connection: Connection, run_id: str, error: Out
     )
 
 
-async def follow(
+async def wait_for_run(
     printer: Printer, connection: Connection, run_id: str, *, limit: timedelta | None
 ) -> Reply:
     """Wait, and return how the run ended or stands.
@@ -335,31 +218,30 @@ async def follow(
     On a terminal it goes on waiting while the run waits for a human; otherwise it returns then,
     because whoever reads the output cannot be told any other way.
     """
-    goes_on = _goes_on(connection, run_id)
-    deadline = asyncio.timeout(None if limit is None else limit.total_seconds())
+    watch = TimelineWatch(printer, connection if printer.attended else None)
     try:
-        async with deadline:
-            with watching(printer, connection) as watch:
-                result = await until_settled(connection, run_id, watch, stay=printer.attended)
-                pending = watch.pending
-    except OutOfReach as error:
-        return await kept(printer, connection, run_id, error)
+        async with asyncio.timeout(None if limit is None else limit.total_seconds()):
+            result = await outcome.until_settled(connection, run_id, watch, stay=printer.attended)
+    except exits.OutOfReach as error:
+        return await unread_reply(printer, connection, run_id, error)
     except TimeoutError as error:
-        where = await _stuck(connection, run_id) or goes_on
-        raise SurehandError(f"--timeout is over; {where}", code=ExitCode.OUT_OF_TIME) from error
+        where = await _stuck(connection, run_id) or _goes_on(connection, run_id)
+        raise exits.SurehandError(
+            f"--timeout is over; {where}", code=exits.ExitCode.OUT_OF_TIME
+        ) from error
     except asyncio.CancelledError:
-        printer.warn(goes_on)
+        printer.warn(_goes_on(connection, run_id))
         raise
+    waiting = list(open_lines(connection, result, watch.pending))
     if printer.json_output:
-        printer.lines(open_lines(connection, result, pending))
-    lines = ["", *result_lines(result), *open_lines(connection, result, pending)]
-    return Reply(result, lines, _exit_code(result.state))
+        printer.lines(waiting)
+    return Reply(result, ["", *result_lines(result), *waiting], _exit_code(result.state))
 
 
 async def _stuck(connection: Connection, run_id: str) -> str | None:
     """Return why a run does not go on; ``None``: it does, or the server does not say so in time."""
-    with contextlib.suppress(SurehandError, RPCError, TimeoutError):
-        async with asyncio.timeout(LOOK_LIMIT.total_seconds()):
+    with contextlib.suppress(exits.SurehandError, RPCError, TimeoutError):
+        async with asyncio.timeout(outcome.LOOK_LIMIT.total_seconds()):
             return await connection.stuck(await connection.describe(run_id))
     return None
 
@@ -368,26 +250,26 @@ def _goes_on(connection: Connection, run_id: str) -> str:
     return f"run {run_id} goes on: look with `{connection.settings.command('show', run_id)}`"
 
 
-def _exit_code(state: str) -> ExitCode:
-    if state in CUT_OFF_BY_SERVER:
-        return code_of(state)
-    return OF_STATE.get(RunState(state), ExitCode.HUMAN_NEEDED)
+def _exit_code(state: str) -> exits.ExitCode:
+    if state in outcome.CUT_OFF_BY_SERVER:
+        return outcome.code_of(state)
+    return exits.OF_STATE.get(RunState(state), exits.ExitCode.HUMAN_NEEDED)
 
 
-async def tell(
+async def follow_run(
     printer: Printer, connection: Connection, run_id: str, *, tokens: bool = False
-) -> Reply | ExitCode:
+) -> Reply | exits.ExitCode:
     """Print the run's timeline as it goes on, until it ends; return how it ended."""
     watch = TokenWatch(printer) if tokens else TimelineWatch(printer)
     try:
         async with _listening(connection, run_id, watch):
-            result = await until_settled(connection, run_id, watch, stay=True)
+            result = await outcome.until_settled(connection, run_id, watch, stay=True)
     except asyncio.CancelledError:
         printer.warn(_goes_on(connection, run_id))
         raise
-    except OutOfReach as error:
-        return await kept(printer, connection, run_id, error)
-    except SurehandError:
+    except exits.OutOfReach as error:
+        return await unread_reply(printer, connection, run_id, error)
+    except exits.SurehandError:
         await _last_look(connection, run_id, watch)
         raise
     await _last_look(connection, run_id, watch)
@@ -415,15 +297,15 @@ async def _listening(
 async def _listen(connection: Connection, run_id: str, watch: TokenWatch) -> None:
     while True:
         # Whoever waits for the run says what is wrong with the server.
-        with contextlib.suppress(SurehandError, RPCError):
-            watch.hear((await call_progress(await connection.describe(run_id))).tokens)
+        with contextlib.suppress(exits.SurehandError, RPCError):
+            watch.hear((await outcome.call_progress(await connection.describe(run_id))).tokens)
         await asyncio.sleep(TOKENS_EVERY)
 
 
-async def _last_look(connection: Connection, run_id: str, watch: Watch) -> None:
+async def _last_look(connection: Connection, run_id: str, watch: outcome.Watch) -> None:
     """Show what came between the look before and the end; without a worker it stays untold."""
-    with contextlib.suppress(SurehandError):
-        watch.show(await connection.view(run_id, LOOK_LIMIT))
+    with contextlib.suppress(exits.SurehandError):
+        watch.show(await connection.view(run_id, outcome.LOOK_LIMIT))
 
 
 RunOrApproval = Annotated[
@@ -451,17 +333,17 @@ async def show(
             help="With --follow: print what its models say, too, where workers let them stream.",
         ),
     ] = False,
-) -> Reply | ExitCode:
+) -> Reply | exits.ExitCode:
     """Show a run: steps, effects, decisions, timeline, what it waits for; or one approval.
 
     Example: python starter.py show refund-1, or show refund-1/refund/1
     """
     caller.printer.one_a_line = follow
     if tokens and not follow:
-        raise WrongUse("--tokens shows what models say while it is said: add --follow")
+        raise exits.WrongUse("--tokens shows what models say while it is said: add --follow")
     if run.count("/") > 1:
         if follow:
-            raise WrongUse(f"{run}: an approval has no timeline: --follow takes a RUN")
+            raise exits.WrongUse(f"{run}: an approval has no timeline: --follow takes a RUN")
         run_id, approval_id = find_approval(caller.tenant, run)
         one, code = await find_shown(caller, run_id, approval_id)
         return Reply(one, approval_lines(caller.settings, one), code)
@@ -469,16 +351,18 @@ async def show(
     connection = await caller.connection()
     found = await connection.describe(run_id)
     if follow:
-        return await tell(caller.printer, connection, run_id, tokens=tokens)
-    state, web_ui, code = state_of(found), connection.web_ui(run_id), ExitCode.DONE
-    cut_off, recorded = state in CUT_OFF_BY_SERVER, False
+        return await follow_run(caller.printer, connection, run_id, tokens=tokens)
+    state, web_ui, code = outcome.state_of(found), connection.web_ui(run_id), exits.ExitCode.DONE
+    cut_off, recorded = state in outcome.CUT_OFF_BY_SERVER, False
     before: list[str | Styled] = []
     try:
         # A person sees what is known at once, and looks again; a program gets the whole of it.
         view = await connection.view(run_id, None if caller.printer.json_output else SAID_AFTER)
-    except OutOfReach as error:
-        return replace(await kept(caller.printer, connection, run_id, error), code=ExitCode.DONE)
-    except (NoWorker, NeverTakenUp) as error:
+    except exits.OutOfReach as error:
+        return replace(
+            await unread_reply(caller.printer, connection, run_id, error), code=exits.ExitCode.DONE
+        )
+    except (exits.NoWorker, exits.NeverTakenUp) as error:
         if not cut_off:
             caller.printer.warn(str(error))
             code = error.code
@@ -493,8 +377,8 @@ async def show(
             stuck = await connection.stuck(found)
             if stuck is not None:
                 caller.printer.warn(stuck)
-                code = TaskFails.code
-    calls = await call_progress(found)
+                code = exits.TaskFails.code
+    calls = await outcome.call_progress(found)
     if cut_off:
         view = _without_requests(view)
         before += [Styled(f"The server has ended this run ({state}).", "red")]
@@ -520,22 +404,16 @@ def _without_requests(view: RunView) -> RunView:
 
 
 async def _by_server(
-    connection: Connection, found: WorkflowExecutionDescription, code: ExitCode
+    connection: Connection, found: WorkflowExecutionDescription, code: exits.ExitCode
 ) -> Reply:
     run = UnansweredRun(
-        run_id=found.id,
-        state=state_of(found),
-        task_queue=found.task_queue,
-        started_at=found.start_time,
-        ended_at=found.close_time,
-        plan=await plan_of(found),
-        last_known_state=last_own_state(found),
-        open_items=found.typed_search_attributes.get(OPEN_ITEMS, 0),
+        **dict(await list_run(found)),
+        last_known_state=outcome.last_own_state(found),
         web_ui=connection.web_ui(found.id),
     )
     ended = [] if run.ended_at is None else [f"  ended    {shown_time(run.ended_at)}"]
     after = [f"  waits    {counted(run.open_items, 'thing')} for people"]
-    if run.state in CUT_OFF_BY_SERVER:
+    if run.state in outcome.CUT_OFF_BY_SERVER:
         after = [connection.what_to_do(run.run_id)]
     return Reply(
         run,
@@ -551,13 +429,3 @@ async def _by_server(
         ],
         code,
     )
-
-
-#: In the place of a plan's name that is encrypted, and cannot be decrypted here.
-UNREAD: Final = "(cannot be read)"
-
-
-async def plan_of(run: WorkflowExecution) -> str:
-    """Return the name of a run's plan; of one that is encrypted or erased, that nobody reads it."""
-    name = await run.memo_value(PLAN_MEMO, "")
-    return name if isinstance(name, str) else UNREAD

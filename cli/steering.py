@@ -14,24 +14,19 @@ from temporalio.client import WorkflowExecutionStatus
 
 from surehand.cli import options
 from surehand.cli.approvals import changed, diff
-from surehand.cli.ledger_door import ledger_of, read_settings
-from surehand.cli.options import Caller
+from surehand.cli.options import Caller, Steered, ledger_of, read_settings
 from surehand.cli.printer import Reply
-from surehand.cli.render import silent_line
-from surehand.cli.shapes import Steered
-from surehand.cli.show import follow
-from surehand.client.client import look_at
+from surehand.cli.show import wait_for_run
 from surehand.client.connection import LEFT, Connection
-from surehand.client.messages import composed, read_token
+from surehand.client.messages import compose_message, read_token
 from surehand.client.plan_file import PlanDraft
 from surehand.client.run import TOKEN_LASTS, Paused, Run
 from surehand.process.exits import ExitCode, Left, NotFound, NoWorker, Refused, WrongUse
 from surehand.process.files import BadDocument, parse_json
 from surehand.workflows.canonical_json import digest
-from surehand.workflows.contracts.base import Acknowledged, RunState, WaitKind
+from surehand.workflows.contracts.base import Acknowledged, WaitKind
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.steering import CancelMode, Way
-from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
 from surehand.workflows.plan.plan import Plan
 
 
@@ -70,11 +65,7 @@ async def pause(
     return _token(caller, found.run_id, await found.pause(reason=reason, lasts=lasts))
 
 
-async def token(
-    caller: options.Sender,
-    run: options.Run,
-    lasts: TokenLasts = TOKEN_LASTS,
-) -> Reply:
+async def token(caller: options.Sender, run: options.Run, lasts: TokenLasts = TOKEN_LASTS) -> Reply:
     """Print another resume token of a paused run; the one before is void.
 
     Example: python starter.py token refund-1 --lasts 30m
@@ -99,15 +90,13 @@ async def resume(
     caller: options.Sender,
     run: options.Run,
     token: Annotated[
-        str | None,
-        typer.Option("--token", help="A resume token in the place of a key; `-` reads it."),
+        str | None, typer.Option(help="A resume token in the place of a key; `-` reads it.")
     ] = None,
     step: Annotated[
-        str | None, typer.Option("--step", help="Only this step, of several that have failed.")
+        str | None, typer.Option(help="Only this step, of several that have failed.")
     ] = None,
     way: Annotated[
-        Way,
-        typer.Option("--way", help="Of a step that has failed: again, without it, or not at all."),
+        Way, typer.Option(help="Of a step that has failed: again, without it, or not at all.")
     ] = Way.RETRY,
     changes: Annotated[
         list[str] | None,
@@ -153,8 +142,7 @@ async def cancel(
     caller: options.Sender,
     run: options.Run,
     mode: Annotated[
-        CancelMode,
-        typer.Option("--mode", help="What happens to effects: undo all, keep, undo temporary."),
+        CancelMode, typer.Option(help="What happens to effects: undo all, keep, undo temporary.")
     ] = CancelMode.COMPENSATE,
     reason: options.Reason = "",
     leave: options.Leave = False,
@@ -176,7 +164,7 @@ async def cancel(
     if not wait:
         return steered(found.run_id, answer)
     caller.printer.say(f"Run {found.run_id}: {answer.message}")
-    return await follow(caller.printer, found.connection, found.run_id, limit=timeout)
+    return await wait_for_run(caller.printer, found.connection, found.run_id, limit=timeout)
 
 
 async def answer(
@@ -255,12 +243,8 @@ async def event(
     event_id: Annotated[
         str, typer.Option("--id", help="Of the event itself: the same one again is ignored.")
     ],
-    about: Annotated[
-        str, typer.Option("--about", help="What it is about: the step's `about`.")
-    ] = "",
-    payload: Annotated[
-        str | None, typer.Option("--payload", metavar="JSON", help="The step's output.")
-    ] = None,
+    about: Annotated[str, typer.Option(help="What it is about: the step's `about`.")] = "",
+    payload: Annotated[str | None, typer.Option(metavar="JSON", help="The step's output.")] = None,
     reason: options.Reason = "",
     leave: options.Leave = False,
 ) -> Reply:
@@ -280,9 +264,9 @@ async def event(
 async def top_up(
     caller: options.Sender,
     run: options.Run,
-    steps: Annotated[int, typer.Option("--steps", min=0, help="More tool calls.")] = 0,
-    tokens: Annotated[int, typer.Option("--tokens", min=0, help="More tokens.")] = 0,
-    money: Annotated[str, typer.Option("--money", help="More money, such as 2.50.")] = "0",
+    steps: Annotated[int, typer.Option(min=0, help="More tool calls.")] = 0,
+    tokens: Annotated[int, typer.Option(min=0, help="More tokens.")] = 0,
+    money: Annotated[str, typer.Option(help="More money, such as 2.50.")] = "0",
     time: Annotated[timedelta | None, options.lasting("--time", "More time.")] = None,
     reason: options.Reason = "",
     leave: options.Leave = False,
@@ -357,10 +341,6 @@ def _changes(old: Plan, new: Plan) -> Iterator[str]:
         yield f"The steps' order: {', '.join(will_be)}"
 
 
-#: Where runs with open interventions are looked for when ``--run`` is not given.
-_SEARCHED = 200
-
-
 class DoubtAnswer(StrEnum):
     """What a human says about an effect in doubt."""
 
@@ -376,22 +356,17 @@ async def resolve(
     caller: options.Sender,
     intervention: Annotated[
         str,
-        typer.Argument(
-            metavar="INTERVENTION_ID", help="As `show RUN` and `interventions` show it."
-        ),
+        typer.Argument(metavar="INTERVENTION_ID", help="As `pending` and `interventions` show it."),
     ],
     outcome: Annotated[
         DoubtAnswer,
         typer.Argument(metavar="OUTCOME", help=f"What happened: {', '.join(DoubtAnswer)}."),
     ],
-    run: Annotated[
-        str | None, typer.Option("--run", metavar="RUN", help="Its run; looked for if not given.")
-    ] = None,
-    evidence: Annotated[str, typer.Option("--evidence", help="How you know.")] = "",
+    run: Annotated[str, typer.Option(metavar="RUN", help="Its run, as shown with it.")],
+    evidence: Annotated[str, typer.Option(help="How you know.")] = "",
     receipt: Annotated[
         str | None,
         typer.Option(
-            "--receipt",
             metavar="JSON",
             help="What the call would have returned; later steps and the undo may need it.",
         ),
@@ -402,16 +377,15 @@ async def resolve(
 
     That of a run that has ended is settled in the ledger, which needs SUREHAND_DATABASE_URL.
 
-    Example: python starter.py resolve iv-7c1f...-1 happened --as ana \
-      --evidence 'bank statement' --receipt '{"refund_id": "refund-7"}'
+    Example: python starter.py resolve iv-7c1f...-1 happened --run refund-1 \
+      --as ana --evidence 'bank statement' --receipt '{"refund_id": "refund-7"}'
     """
     wrong = '--receipt must be JSON, such as \'{"refund_id": "refund-7"}\' or null'
     returned = None if receipt is None else json_of(receipt, wrong)
-    named = None if run is None else caller.run_id(run)
-    client, said = await caller.client(), ResolutionOutcome(outcome.replace("-", "_"))
-    run_id = named or await _run_of(caller, client.connection, intervention)
+    run_id, said = caller.run_id(run), ResolutionOutcome(outcome.replace("-", "_"))
+    client = await caller.client()
     if await _has_ended(caller, client.connection, run_id):
-        resolution = composed(
+        resolution = compose_message(
             Resolution,
             intervention_id=intervention,
             outcome=said,
@@ -430,41 +404,6 @@ async def resolve(
         leave=leave,
     )
     return steered(run_id, answer)
-
-
-async def _run_of(caller: Caller, connection: Connection, intervention: str) -> str:
-    """Return the run whose intervention it is: of those that wait, else of those in the ledger."""
-    # One beside a call that is under way is not among them: its run's own lines name the run.
-    doubtful = (RunState.NEEDS_INTERVENTION, RunState.COMPENSATING, RunState.WAITING_APPROVAL)
-    states = ", ".join(f"'{state}'" for state in doubtful)
-    condition = (
-        f"{OPEN_ITEMS.name} > 0 AND {RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"
-    )
-    looked = await look_at(
-        connection, [run async for run in connection.listed(condition, _SEARCHED)]
-    )
-    for view in looked.views:
-        if any(item.id == intervention for item in view.result.waiting_for):
-            return view.result.run_id
-    if caller.has_ledger:
-        async with ledger_of(read_settings()) as ledger:
-            from surehand.activities.ledger.history.reads import run_of_intervention
-
-            found = await ledger.transact(caller.tenant, run_of_intervention, intervention)
-        if found is not None:
-            return found
-        raise NotFound(f"intervention not found: {intervention}")
-    for run in looked.silent:
-        caller.printer.warn(silent_line(run))
-    if looked.silent:
-        raise NoWorker(
-            f"intervention {intervention} is of none of the runs that answer: name its run with"
-            " --run, or set SUREHAND_DATABASE_URL to look it up in the ledger"
-        )
-    raise NotFound(
-        f"intervention not found: {intervention}; that of a run that has ended is found in the"
-        " ledger (set SUREHAND_DATABASE_URL)"
-    )
 
 
 async def _has_ended(caller: Caller, connection: Connection, run_id: str) -> bool:

@@ -13,19 +13,18 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from surehand.activities.ledger.core.store import Ledger, Transaction
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.transaction import Transaction
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
-from surehand.activities.ledger.quotas import QuotaUse, change_limits, read_quotas
+from surehand.activities.ledger.quotas import Limits, QuotaUse, change_limits, read_quotas
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant, knows_tenant
 from surehand.activities.run_keys import unwrap, wrap
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
-from surehand.cli.ledger_door import administration, ledger_of, read_settings
-from surehand.cli.options import Caller
-from surehand.cli.printer import Reply, Styled, Table, counted, shown_time, table_or
-from surehand.cli.shapes import Shape
+from surehand.cli.options import Caller, administration, ledger_of, read_settings
+from surehand.cli.printer import Reply, Shape, Styled, Table, counted, shown_time, table_or
 from surehand.process.ciphers import KeyRing, add_to_file, new_key, read_key_ring
 from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.settings import KEYS, PREFIX, Cells, CellsError, read_cells, routed
@@ -37,15 +36,10 @@ class QuotaShown(Shape):
     """``quota show`` and ``quota set``: what a tenant may use, and has used."""
 
     tenant: str
-    quotas: list[QuotaUse]
-    over: Literal["queue", "reject"]
-    """What becomes of what is over."""
-    weight: float
-    """How many turns it has where tenants take turns; another one has 1."""
+    limits: Limits
+    uses: list[QuotaUse]
     queued_runs: int
     """How many runs wait for the quota of open runs."""
-    set_by: str | None
-    set_at: datetime | None
 
 
 class TenantShown(Shape):
@@ -129,36 +123,26 @@ def checked_limit(quota: Quota, given: str) -> int | str | None:
 async def set_quota(
     caller: options.Actor,
     open_runs: Annotated[
-        str | None,
-        typer.Option("--open-runs", metavar="N", help="Runs that take steps at a time, or none."),
+        str | None, typer.Option(metavar="N", help="Runs that take steps at a time, or none.")
     ] = None,
     effects_per_hour: Annotated[
-        str | None,
-        typer.Option("--effects-per-hour", metavar="N", help="Effects in a clock hour, or none."),
+        str | None, typer.Option(metavar="N", help="Effects in a clock hour, or none.")
     ] = None,
     pending_approvals: Annotated[
-        str | None,
-        typer.Option(
-            "--pending-approvals", metavar="N", help="Requests that wait at a time, or none."
-        ),
+        str | None, typer.Option(metavar="N", help="Requests that wait at a time, or none.")
     ] = None,
     tokens_per_day: Annotated[
-        str | None,
-        typer.Option("--tokens-per-day", metavar="N", help="Tokens in a day of UTC, or none."),
+        str | None, typer.Option(metavar="N", help="Tokens in a day of UTC, or none.")
     ] = None,
     money_per_day: Annotated[
-        str | None,
-        typer.Option("--money-per-day", metavar="AMOUNT", help="Money in a day of UTC, or none."),
+        str | None, typer.Option(metavar="AMOUNT", help="Money in a day of UTC, or none.")
     ] = None,
     over: Annotated[
         str | None,
-        typer.Option(
-            "--over", metavar="queue|reject", help="What is over waits (the default), or fails."
-        ),
+        typer.Option(metavar="queue|reject", help="What is over waits (the default), or fails."),
     ] = None,
     weight: Annotated[
-        float | None,
-        typer.Option("--weight", help="Turns it has for each of another tenant, 0.001 to 1000."),
+        float | None, typer.Option(help="Turns it has for each of another tenant, 0.001 to 1000.")
     ] = None,
 ) -> Reply:
     """Set what a tenant may use; what is not named stays as it is.
@@ -185,7 +169,7 @@ async def set_quota(
         raise WrongUse("nothing is set: name a quota, --over or --weight")
     async with administration(caller.tenant) as tx:
         change_limits(tx, caller.settings.user, **changes)
-        now = _shown(tx)
+        now = _show_quota(tx)
     return _reply(now)
 
 
@@ -196,7 +180,7 @@ async def show_quota(caller: options.Onlooker) -> Reply:
     """
     async with ledger_of(read_settings()) as ledger:
         with ledger.transaction(caller.tenant) as tx:
-            now = _shown(tx)
+            now = _show_quota(tx)
     return _reply(now)
 
 
@@ -208,19 +192,10 @@ def _over(given: str) -> Literal["queue", "reject"]:
     raise WrongUse(f"--over {given[:40]!r}: use queue or reject")
 
 
-def _shown(tx: Transaction) -> QuotaShown:
-
+def _show_quota(tx: Transaction) -> QuotaShown:
     found = read_quotas(tx)
-    limits = found.limits
-    set_at = None if limits.set_ms is None else datetime.fromtimestamp(limits.set_ms / 1000, UTC)
     return QuotaShown(
-        tenant=tx.tenant,
-        quotas=list(found.uses),
-        over=limits.over,
-        weight=limits.weight,
-        queued_runs=found.queued_runs,
-        set_by=limits.set_by,
-        set_at=set_at,
+        tenant=tx.tenant, limits=found.limits, uses=list(found.uses), queued_runs=found.queued_runs
     )
 
 
@@ -232,17 +207,19 @@ def _reply(now: QuotaShown) -> Reply:
             NONE if one.limit is None else one.limit,
             "" if one.until is None else shown_time(one.until),
         ]
-        for one in now.quotas
+        for one in now.uses
     ]
-    waits = {"queue": "waits", "reject": "is rejected"}[now.over]
+    limits = now.limits
+    waits = {"queue": "waits", "reject": "is rejected"}[limits.over]
     lines: list[str | Styled | Table] = [
         Table(("quota", "used", "limit", "begins anew"), rows),
         "",
-        f"Tenant {now.tenant}: what is over {waits}; weight {now.weight:g}",
+        f"Tenant {now.tenant}: what is over {waits}; weight {limits.weight:g}",
         f"{counted(now.queued_runs, 'run')} in the queue",
     ]
-    if now.set_by is not None and now.set_at is not None:
-        lines.append(f"Set by {now.set_by}, {shown_time(now.set_at)}")
+    if limits.set_by is not None and limits.set_ms is not None:
+        set_at = datetime.fromtimestamp(limits.set_ms / 1000, UTC)
+        lines.append(f"Set by {limits.set_by}, {shown_time(set_at)}")
     return Reply(now, lines)
 
 

@@ -11,10 +11,8 @@ import typer
 from pydantic import JsonValue
 
 from surehand.cli import options
-from surehand.cli.ledger_door import read_settings, read_toolbox, translated
-from surehand.cli.options import Caller
-from surehand.cli.printer import Reply, Table, table_or
-from surehand.cli.shapes import Shape
+from surehand.cli.options import Caller, read_settings, read_toolbox, translated
+from surehand.cli.printer import Reply, Shape, Table, table_or
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
 from surehand.process.program import command
 from surehand.process.settings import NotLoaded, load_named
@@ -54,10 +52,20 @@ class McpToolSeen(Shape):
     problem: str | None
 
 
+class McpChange(Shape):
+    """One part of a definition that is not as it was reviewed."""
+
+    tool: str
+    part: str
+    reviewed: JsonValue
+    offered: JsonValue
+
+
 class McpList(Shape):
     """``mcp list``."""
 
     tools: list[McpToolSeen]
+    changes: list[McpChange]
     silent: dict[str, str]
     """Servers that cannot be asked, with the reason."""
 
@@ -68,25 +76,6 @@ class McpPinned(Shape):
     file: str
     pinned: dict[str, str]
     """Digests by tool."""
-
-
-class McpChange(Shape):
-    """One part of a definition that is not as it was reviewed."""
-
-    tool: str
-    part: str
-    reviewed: JsonValue
-    offered: JsonValue
-
-
-class McpDiff(Shape):
-    """``mcp diff``."""
-
-    changes: list[McpChange]
-    digests: dict[str, str]
-    """Of what is offered now, by tool: `mcp pin TOOL@DIGEST` takes just that as reviewed."""
-    silent: dict[str, str]
-    """Servers that cannot be asked, with the reason."""
 
 
 #: Names the modules; the worker reads the same setting.
@@ -117,25 +106,35 @@ def problems_of(toolbox: Toolbox | None, plan: Plan) -> list[PlanError]:
     return describe_plan(toolbox, plan).problems
 
 
-def workflow_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[str]]:
-    """Return which workflows of a plan, and of plans in it, are missing; and what is not known."""
-    wanted = {
-        f"{where}code": one.code
-        for where, one in _plans(plan)
-        if one.code is not None and one.code != MODEL_RUN
-    }
-    modules = _modules(caller, _WORKFLOWS_SETTING)
-    if not wanted:
-        return [], []
-    if not modules:
-        near = (
-            "" if not get_close_matches(code, [MODEL_RUN]) else f"; did you mean {MODEL_RUN}?"
-            for code in wanted.values()
-        )
-        return [], [
-            f"the workflow {code} ({_WORKFLOWS_SETTING} names no modules{hint})"
-            for code, hint in zip(wanted.values(), near, strict=True)
-        ]
+def module_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[str]]:
+    """Return which workflows and agents of a plan are missing, and which nobody can know here."""
+    workflows, agents = _modules(caller, _WORKFLOWS_SETTING), _modules(caller, _AGENTS_SETTING)
+    problems, unsure = list[PlanError](), list[str]()
+    for where, one in _plans(plan):
+        if one.code not in (None, MODEL_RUN):
+            if not workflows:
+                near = get_close_matches(str(one.code), [MODEL_RUN])
+                hint = f"; did you mean {MODEL_RUN}?" if near else ""
+                why = f"{_WORKFLOWS_SETTING} names no modules{hint}"
+                unsure.append(f"the workflow {one.code} ({why})")
+            elif one.code not in (known := _workflow_names(workflows)):
+                there = ", ".join(sorted([*known, MODEL_RUN]))
+                reason = f"unknown workflow {one.code!r}; loaded are: {there}"
+                problems.append(PlanError(where=f"{where}code", reason=reason))
+        if one.agent is not None and not agents:
+            unsure.append(f"the agent {one.agent} ({_AGENTS_SETTING} names no modules)")
+        elif one.agent is not None and one.agent.partition(":")[0] not in agents:
+            reason = f"{one.agent} is in no module of {_AGENTS_SETTING}: {', '.join(agents)}"
+            problems.append(PlanError(where=f"{where}agent", reason=reason))
+        elif one.agent is not None:
+            try:
+                load_named(one.agent)
+            except NotLoaded as error:
+                problems.append(PlanError(where=f"{where}agent", reason=str(error)))
+    return problems, unsure
+
+
+def _workflow_names(modules: list[str]) -> list[str]:
     from surehand.activities.tools.workflow_modules import (
         WorkflowModulesError,
         load_workflows,
@@ -143,35 +142,9 @@ def workflow_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list
     )
 
     try:
-        known = [str(workflow_name(one)) for one in load_workflows(modules)]
+        return [str(workflow_name(one)) for one in load_workflows(modules)]
     except WorkflowModulesError as error:
         raise WrongUse(str(error)) from error
-    there = ", ".join(sorted([*known, MODEL_RUN]))
-    return [
-        PlanError(where=where, reason=f"unknown workflow {code!r}; loaded are: {there}")
-        for where, code in wanted.items()
-        if code not in known
-    ], []
-
-
-def agent_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[str]]:
-    """Return which agents of a plan, and of plans in it, there are not; and what is not known."""
-    modules = _modules(caller, _AGENTS_SETTING)
-    problems, unsure = list[PlanError](), list[str]()
-    for where, one in _plans(plan):
-        if one.agent is None:
-            continue
-        if not modules:
-            unsure.append(f"the agent {one.agent} ({_AGENTS_SETTING} names no modules)")
-        elif one.agent.partition(":")[0] not in modules:
-            reason = f"{one.agent} is in no module of {_AGENTS_SETTING}: {', '.join(modules)}"
-            problems.append(PlanError(where=f"{where}agent", reason=reason))
-        else:
-            try:
-                load_named(one.agent)
-            except NotLoaded as error:
-                problems.append(PlanError(where=f"{where}agent", reason=str(error)))
-    return problems, unsure
 
 
 def _plans(plan: Plan, inside: str = "") -> Iterator[tuple[str, Plan]]:
@@ -208,9 +181,7 @@ def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
         raise PlanRefused(file, problems)
 
 
-async def tools(
-    caller: options.Anybody,
-) -> Reply:
+async def tools(caller: options.Anybody) -> Reply:
     """Show the tools that a worker with these settings would load.
 
     Example: python starter.py tools
@@ -252,28 +223,46 @@ Tools = Annotated[
 
 
 async def list_mcp(caller: options.Anybody) -> Reply:
-    """Show what the servers of the MCP file offer, and what the file says of each tool.
+    """Show what servers offer, and what is not as it was reviewed: then its exit code is 3.
 
     Example: python starter.py mcp list
     """
+    from surehand.activities.mcp.calls import changes, sides
+
     _, offered = await _offered(caller)
-    seen = [_shown(one) for one in offered.tools]
+    seen = [_show_tool(one) for one in offered.tools]
     rows = [
         [one.tool, one.state, one.effect or "", one.offered or "", one.problem or one.description]
         for one in seen
     ]
-    table = table_or(("tool", "state", "effect", "offered", "says of itself"), rows, "No tools")
+    changed = [
+        one
+        for one in offered.tools
+        if one.said and one.said.pin and one.state in ("changed", "gone", "unusable")
+    ]
+    found = [
+        McpChange(tool=one.full, part=part, reviewed=before, offered=now)
+        for one in changed
+        for part, before, now in changes(one.reviewed, one.offered)
+    ]
+    lines = [*table_or(("tool", "state", "effect", "offered", "says of itself"), rows, "No tools")]
+    if found:
+        differ = [[one.tool, one.part, *sides(one.reviewed, one.offered)] for one in found]
+        lines += ["", Table(("changed tool", "part", "reviewed", "offered"), differ)]
+    pins = [f"{one.full}@{one.digest}" for one in changed if one.digest is not None]
+    lines += [f"Take it as reviewed: {command('mcp', 'pin', pin)}" for pin in pins]
+    code = ExitCode.NOT_REACHABLE if offered.silent else ExitCode.DONE
     return Reply(
-        McpList(tools=seen, silent=dict(offered.silent)),
-        [*table, *_silent(offered)],
-        ExitCode.NOT_REACHABLE if offered.silent else ExitCode.DONE,
+        McpList(tools=seen, changes=found, silent=dict(offered.silent)),
+        [*lines, *_silent(offered)],
+        ExitCode.BROKEN if found else code,
     )
 
 
 async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
     """Take what servers offer as reviewed: its digest goes into the MCP file.
 
-    Servers are asked once more. With a digest, as `mcp list` and `mcp diff` print it, nothing is
+    Servers are asked once more. With a digest, as `mcp list` prints it, nothing is
     pinned that was not shown. A tool that has changed since it was pinned has to be named.
 
     Example: python starter.py mcp pin shop.create_refund
@@ -282,7 +271,7 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
 
     reviewed, offered = await _offered(caller)
     known = {one.full: one for one in offered.tools}
-    named = dict(_name_and_digest(one) for one in tools or ())
+    named = {name: digest for name, _, digest in (one.partition("@") for one in tools or ())}
     for name, wanted in named.items():
         state = known[name].state if name in known else "gone"
         if state in ("gone", "refused", "unusable"):
@@ -311,41 +300,6 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
     )
 
 
-async def diff(caller: options.Anybody) -> Reply:
-    """Show what servers offer otherwise than it was reviewed; its code is 3 if there is any.
-
-    Example: python starter.py mcp diff
-    """
-    _, offered = await _offered(caller)
-    from surehand.activities.mcp.calls import changes, sides
-
-    changed = [
-        one
-        for one in offered.tools
-        if one.said is not None
-        and one.said.pin is not None
-        and one.state in ("changed", "gone", "unusable")
-    ]
-    found = [
-        McpChange(tool=one.full, part=part, reviewed=before, offered=now)
-        for one in changed
-        for part, before, now in changes(one.reviewed, one.offered)
-    ]
-    digests = {one.full: one.digest for one in changed if one.digest is not None}
-    pins = [f"{name}@{digest}" for name, digest in digests.items()]
-    rows = [[one.tool, one.part, *sides(one.reviewed, one.offered)] for one in found]
-    code = ExitCode.BROKEN if found else ExitCode.DONE
-    return Reply(
-        McpDiff(changes=found, digests=digests, silent=dict(offered.silent)),
-        [
-            *table_or(("tool", "part", "reviewed", "offered"), rows, "Nothing has changed"),
-            *(f"Take it as reviewed: {command('mcp', 'pin', one)}" for one in pins),
-            *_silent(offered),
-        ],
-        ExitCode.NOT_REACHABLE if offered.silent and not found else code,
-    )
-
-
 async def _offered(caller: Caller) -> tuple[Reviewed, Offered]:
     with translated():
         from surehand.activities.mcp.calls import ask_servers
@@ -355,7 +309,7 @@ async def _offered(caller: Caller) -> tuple[Reviewed, Offered]:
         return reviewed, await ask_servers(reviewed)
 
 
-def _shown(one: SeenTool) -> McpToolSeen:
+def _show_tool(one: SeenTool) -> McpToolSeen:
     description = "" if one.problem else str((one.offered or {}).get("description", ""))
     return McpToolSeen(
         tool=one.full,
@@ -363,19 +317,10 @@ def _shown(one: SeenTool) -> McpToolSeen:
         effect=one.said.effect if one.said else None,
         pin=one.said.pin if one.said else None,
         offered=one.digest,
-        description=_cut(description),
+        description=plain_line(description, _LONGEST),
         problem=one.problem,
     )
 
 
-def _name_and_digest(written: str) -> tuple[str, str]:
-    name, _, digest = written.partition("@")
-    return name, digest
-
-
 def _silent(offered: Offered) -> list[str | Table]:
     return [f"{name} cannot be asked: {reason}" for name, reason in offered.silent.items()]
-
-
-def _cut(value: object) -> str:
-    return plain_line("" if value is None else value, _LONGEST)

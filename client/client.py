@@ -3,45 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 
 import temporalio.client
 from pydantic import BaseModel, ConfigDict, JsonValue
-from temporalio.client import WorkflowExecution
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import TLSConfig
 
-from surehand.client.connection import Connection
-from surehand.client.launch import launch, start_request
-from surehand.client.messages import Seen, chosen_run_id, find_approval, find_run_id, new_run_name
-from surehand.client.outcome import state_of
+from surehand.client.connection import Connection, first_events, understood
+from surehand.client.messages import (
+    Seen,
+    choose_run_id,
+    find_approval,
+    find_run_id,
+    make_run_name,
+    read_key,
+    sign_start,
+)
+from surehand.client.outcome import CUT_OFF_BY_SERVER, run_result, state_of
 from surehand.client.plan_file import PlanSource, plan_from
 from surehand.client.run import Run
+from surehand.process import exits
 from surehand.process.connect import client_converter, connect, find_target, of_client
-from surehand.process.exits import (
-    OF_STATE,
-    ExitCode,
-    NoSuchRun,
-    NotReachable,
-    NoWorker,
-    SurehandError,
-)
 from surehand.process.settings import ClientSettings, client_settings, read_environment
 from surehand.workflows.contracts.approvals import ApprovalRequest, HeldApproval, Verdict
 from surehand.workflows.contracts.base import RunState, Waiting, WaitKind
-from surehand.workflows.contracts.runs import Linked, RunView
+from surehand.workflows.contracts.runs import Linked, RunView, StartRun
 from surehand.workflows.contracts.steering import Interrupt
-from surehand.workflows.names import OPEN_ITEMS, RUN_STATE
+from surehand.workflows.names import OPEN_ITEMS, RUN_STATE, TENANT, WORKFLOW
 from surehand.workflows.plan.plan import Durability
+from surehand.workflows.ports import fair, move_timeout
 
 #: States in which only a person moves a run on; an event comes from a system.
 _FOR_PEOPLE: Final = ", ".join(
     f"'{state}'"
-    for state, code in OF_STATE.items()
-    if code is ExitCode.HUMAN_NEEDED and state is not RunState.WAITING_EVENT
+    for state, code in exits.OF_STATE.items()
+    if code is exits.ExitCode.HUMAN_NEEDED and state is not RunState.WAITING_EVENT
 )
 #: What tells the server that a run waits for a person.
 WAITS_FOR_PEOPLE: Final = (
@@ -50,13 +59,10 @@ WAITS_FOR_PEOPLE: Final = (
 )
 #: What a run waits for that is neither decided on nor answered.
 _OTHER_KINDS: Final = frozenset(
-    {
-        WaitKind.INTERVENTION,
-        WaitKind.PERMISSION,
-        WaitKind.PAUSE,
-        WaitKind.BUDGET,
-        WaitKind.FAILURE,
-    }
+    (
+        *(WaitKind.INTERVENTION, WaitKind.PERMISSION, WaitKind.PAUSE),
+        *(WaitKind.BUDGET, WaitKind.FAILURE),
+    )
 )
 
 #: Runs asked at the same time; each query wakes a worker.
@@ -65,15 +71,37 @@ _AT_ONCE: Final = 10
 ONE_OF_MANY: Final = timedelta(seconds=5)
 
 
-class SilentRun(BaseModel):
-    """A run that does not answer, as the server knows it; usually no worker is there."""
+#: Memo field with a plan's name and goal; what the Web UI calls a workflow cannot be listed.
+PLAN_MEMO: Final = "plan"
+#: In the place of a plan's name that is encrypted, and cannot be decrypted here.
+UNREAD: Final = "(cannot be read)"
+
+
+class ListedRun(BaseModel):
+    """A run as the server lists it; needs no worker.
+
+    Example:
+        >>> [listed] = await client.list_runs()
+        >>> listed.run_id == run.run_id, listed.plan.partition(":")[0]
+        (True, 'refund')
+    """
 
     model_config = ConfigDict(frozen=True)
 
     run_id: str
-    task_queue: str
     state: str
+    """One of ``RunState``, or ``terminated`` or ``timed_out``."""
     open_items: int
+    """How many things wait for people."""
+    started_at: datetime
+    ended_at: datetime | None
+    plan: str
+    task_queue: str
+
+
+class SilentRun(ListedRun):
+    """A run that does not answer; usually no worker is there."""
+
     reason: str
 
 
@@ -87,14 +115,6 @@ class PendingHeld(HeldApproval):
     """A decision that has come before its request."""
 
     run_id: str
-
-
-@dataclass(frozen=True)
-class Looked:
-    """What several runs say, and which of them say nothing."""
-
-    views: list[RunView]
-    silent: list[SilentRun]
 
 
 def others_of(view: RunView) -> list[Waiting]:
@@ -112,38 +132,6 @@ def others_of(view: RunView) -> list[Waiting]:
         for item in result.waiting_for
         if item.kind in _OTHER_KINDS and item.run_id is None
     ]
-
-
-async def look_at(connection: Connection, runs: Sequence[WorkflowExecution]) -> Looked:
-    """Ask the runs themselves: the server's list may lag behind them by a moment."""
-    places = asyncio.Semaphore(_AT_ONCE)
-
-    async def look(run: WorkflowExecution) -> RunView | SilentRun | None:
-        async with places:
-            try:
-                return await connection.view(run.id, ONE_OF_MANY)
-            except NoSuchRun:
-                return None
-            except SurehandError as error:
-                if isinstance(error, NotReachable) and not isinstance(error, NoWorker):
-                    raise  # the server itself: nobody else will answer, either
-                return _silent(run, error)
-
-    found = await asyncio.gather(*(look(run) for run in runs))
-    return Looked(
-        views=[item for item in found if isinstance(item, RunView)],
-        silent=[item for item in found if isinstance(item, SilentRun)],
-    )
-
-
-def _silent(run: WorkflowExecution, error: SurehandError) -> SilentRun:
-    return SilentRun(
-        run_id=run.id,
-        task_queue=run.task_queue,
-        state=state_of(run),
-        open_items=run.typed_search_attributes.get(OPEN_ITEMS, 0),
-        reason=str(error),
-    )
 
 
 @dataclass(frozen=True)
@@ -190,6 +178,144 @@ class Pending:
         return [item for view in self.views for item in others_of(view)]
 
 
+async def list_run(run: WorkflowExecution) -> ListedRun:
+    """Return what the server's list says of a run."""
+    state, plan = state_of(run), await run.memo_value(PLAN_MEMO, "")
+    # A run that the server has ended could not take its own number back.
+    cut_off = state in CUT_OFF_BY_SERVER
+    return ListedRun(
+        run_id=run.id,
+        state=state,
+        open_items=0 if cut_off else run.typed_search_attributes.get(OPEN_ITEMS, 0),
+        started_at=run.start_time,
+        ended_at=run.close_time,
+        plan=plan if isinstance(plan, str) else UNREAD,
+        task_queue=run.task_queue,
+    )
+
+
+async def look_at_runs(connection: Connection, runs: Sequence[WorkflowExecution]) -> Pending:
+    """Ask the runs themselves: the server's list may lag behind them by a moment."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(run: WorkflowExecution) -> RunView | SilentRun | None:
+        async with places:
+            try:
+                return await connection.view(run.id, ONE_OF_MANY)
+            except exits.NoSuchRun:
+                return None
+            except exits.SurehandError as error:
+                if isinstance(error, exits.NotReachable) and not isinstance(error, exits.NoWorker):
+                    raise  # the server itself: nobody else will answer, either
+                return SilentRun(**dict(await list_run(run)), reason=str(error))
+
+    found = await asyncio.gather(*(look(run) for run in runs))
+    return Pending(
+        views=[item for item in found if isinstance(item, RunView)],
+        silent=[item for item in found if isinstance(item, SilentRun)],
+    )
+
+
+def compose_start(
+    settings: ClientSettings, *, for_user: str | None, signed_only: bool = False, **what: Any
+) -> StartRun:
+    """Return the request that starts a run, signed if there is a key."""
+    user = settings.user if for_user is None else for_user
+    request = StartRun(tenant=settings.tenant, user=user, started_by=settings.user, **what)
+    problem = request.problem()
+    if problem is not None:
+        raise exits.WrongUse(problem)
+    if settings.key is not None:
+        return sign_start(request, read_key(settings.key), int(time.time()))
+    if signed_only:
+        raise exits.WrongUse(
+            "only signed starts count here (SUREHAND_DECISIONS=signed): name your private key"
+            " (`--key`, `key=` or SUREHAND_KEY)"
+        )
+    return request
+
+
+async def launch_run(connection: Connection, request: StartRun) -> bool:
+    """Start a run; return ``False`` if the same run exists already."""
+    if await _start_workflow(connection, request, WorkflowIDReusePolicy.REJECT_DUPLICATE):
+        return True
+    # Seen from the server first: a workflow of that id may be no run of this tenant.
+    existing = await connection.describe(request.run_id)
+    # A start that was refused has left nothing under its id, so a corrected one may have it. Should
+    # another starter be quicker, the ledger still takes an id only once.
+    refused = existing.status is WorkflowExecutionStatus.FAILED and await _was_refused(
+        connection, request.run_id
+    )
+    again = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+    if refused and await _start_workflow(connection, request, again):
+        return True
+    first = await _first_request(connection, request.run_id)
+    if _wanted_of(first) != _wanted_of(request):
+        part = "plan or input" if first.plan != request.plan else "user or durability"
+        raise exits.WrongUse(
+            f"run {request.run_id} exists already, with another {part}; nothing was started:"
+            " choose another run id"
+        )
+    return False
+
+
+def _wanted_of(request: StartRun) -> dict[str, Any]:
+    """Return what people ask for with a start; when it continues as new is the worker's affair."""
+    return {**request.content(), "continue_after": None}
+
+
+async def _start_workflow(
+    connection: Connection, request: StartRun, reuse: WorkflowIDReusePolicy
+) -> bool:
+    summary = f"{request.plan.name}: {request.plan.goal}".rstrip(": ")
+    try:
+        with connection.translated(request.run_id):
+            await connection.client.start_workflow(
+                request.plan.code or WORKFLOW,
+                request,
+                id=request.run_id,
+                task_queue=connection.settings.task_queue,
+                id_reuse_policy=reuse,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                task_timeout=move_timeout(len(request.plan.steps)),
+                priority=fair(request.tenant, priority=request.plan.priority),
+                memo={PLAN_MEMO: summary},
+                static_summary=summary,
+                search_attributes=TypedSearchAttributes(
+                    [
+                        SearchAttributePair(RUN_STATE, RunState.RUNNING.value),
+                        SearchAttributePair(TENANT, request.tenant),
+                        SearchAttributePair(OPEN_ITEMS, 0),
+                    ]
+                ),
+            )
+    except WorkflowAlreadyStartedError:
+        return False
+    return True
+
+
+async def _was_refused(connection: Connection, run_id: str) -> bool:
+    """Say whether the existing run's start was refused before anything was recorded."""
+    try:
+        with connection.translated(run_id):
+            await run_result(connection, run_id)
+    except (exits.PlanRefused, exits.StartNotTaken):
+        return True
+    except exits.SurehandError:
+        return False
+    return False
+
+
+async def _first_request(connection: Connection, run_id: str) -> StartRun:
+    """Return what a run was started with, from its first event."""
+    with connection.translated(run_id):
+        async for event in first_events(connection.client, run_id):
+            started = event.workflow_execution_started_event_attributes
+            [value] = await connection.client.data_converter.decode(started.input.payloads)
+            return understood(value, StartRun, f"what run {run_id} was started with")
+    raise exits.WrongUse(f"run {run_id} has no history any more: choose another run id")
+
+
 class Client:
     """The way to the runs of one tenant, as one user; needs no ledger and no tools.
 
@@ -204,12 +330,7 @@ class Client:
     """
 
     def __init__(self, connection: Connection, *, signed_only: bool = False) -> None:
-        """Make a client of a connection; :meth:`connect` is the usual way.
-
-        Args:
-            connection: The connection, with the settings.
-            signed_only: Whether only signed starts count.
-        """
+        """Make a client of a connection; :meth:`connect` is the usual way."""
         self._connection = connection
         self._signed_only = signed_only
 
@@ -244,10 +365,6 @@ class Client:
             task_queue: Where runs are started (``SUREHAND_TASK_QUEUE``).
             artifacts: Where workers keep large values (``SUREHAND_ARTIFACTS``).
             ui_url: Of the Web UI, for links (``TEMPORAL_UI_URL``).
-
-        Raises:
-            WrongUse: A setting cannot be used.
-            NotReachable: No server answers.
 
         Example:
             >>> ann = await Client.connect(user="ann", tenant="acme")
@@ -296,11 +413,7 @@ class Client:
         """Return a client of another user on the same connection.
 
         Args:
-            user: Who starts, decides and steers.
             key: The file of that user's private key, to sign with; without it nothing is signed.
-
-        Raises:
-            WrongUse: The user's name cannot be used.
 
         Example:
             >>> ann = client.acting_as("ann")
@@ -349,9 +462,7 @@ class Client:
 
         Raises:
             PlanRefused: The plan is not valid: each problem with its place.
-            WrongUse: There is a run of that name with another plan or input; or a name or the key
-                cannot be used.
-            NotReachable: The server does not answer.
+            WrongUse: There is a run of that name with another plan or input.
 
         Example:
             >>> run = await client.start("refund.yaml", run_id="refund-7", for_user="uma")
@@ -360,8 +471,8 @@ class Client:
             (True, False)
         """
         parsed = plan_from(plan, input)
-        chosen = chosen_run_id(self.settings.tenant, run_id or new_run_name(parsed.name))
-        request = start_request(
+        chosen = choose_run_id(self.settings.tenant, run_id or make_run_name(parsed.name))
+        request = compose_start(
             self.settings,
             for_user=for_user,
             signed_only=self._signed_only,
@@ -370,17 +481,10 @@ class Client:
             durability=durability,
             linked=linked,
         )
-        return Run(self._connection, chosen, is_new=await launch(self._connection, request))
+        return Run(self._connection, chosen, is_new=await launch_run(self._connection, request))
 
     def run(self, run_id: str) -> Run:
-        """Return the way to a run; nobody is asked whether there is one.
-
-        Args:
-            run_id: Its name, or its full id.
-
-        Raises:
-            WrongUse: It has not the form of a run id.
-            NoSuchRun: It is another tenant's.
+        """Return the way to a run, by its name or its full id; the server is not asked for it.
 
         Example:
             >>> await client.run("refund-7").state()
@@ -388,14 +492,31 @@ class Client:
         """
         return Run(self._connection, find_run_id(self.settings.tenant, run_id))
 
+    async def list_runs(self, *, state: str | None = None, limit: int = 50) -> list[ListedRun]:
+        """Return runs as the server lists them; needs no worker.
+
+        Those that go on come first, the one started last at the top; then those that have ended,
+        the one that ended last at the top.
+
+        Args:
+            state: Only these: one of ``RunState``, or ``terminated``.
+            limit: At most so many.
+
+        Example:
+            >>> [listed.run_id == run.run_id for listed in await client.list_runs()]
+            [True]
+        """
+        # Of one id there may be several: starts that were refused, and the one that was not.
+        found: dict[str, WorkflowExecution] = {}
+        async for run in self._connection.listed(_condition_of_state(state), limit):
+            found.setdefault(run.id, run)
+        return [await list_run(run) for run in found.values()]
+
     async def pending(self, *, limit: int = 50) -> Pending:
         """Return everything that waits for a person.
 
         Args:
             limit: At most so many runs, those started last.
-
-        Raises:
-            NotReachable: The server does not answer.
 
         Example:
             >>> waiting = await client.pending()
@@ -403,14 +524,10 @@ class Client:
             ...     verdict = await client.approve(request, reason="order was returned")
         """
         waiting = [run async for run in self._connection.listed(WAITS_FOR_PEOPLE, limit)]
-        looked = await look_at(self._connection, waiting)
-        return Pending(looked.views, looked.silent)
+        return await look_at_runs(self._connection, waiting)
 
     async def approve(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
         """Approve a call with exactly the params that were seen, as :meth:`Run.approve` does.
-
-        Raises:
-            DecisionRefused: It does not count; ``verdict.code`` says why.
 
         Example:
             >>> seen = SeenRequest(form["approval_id"], form["params_hash"])
@@ -421,9 +538,6 @@ class Client:
 
     async def reject(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
         """Reject a call, as :meth:`Run.reject` does.
-
-        Raises:
-            DecisionRefused: It does not count; ``verdict.code`` says why.
 
         Example:
             >>> [request] = (await client.pending()).approvals
@@ -437,9 +551,6 @@ class Client:
     ) -> Verdict:
         """Ask for other params, as :meth:`Run.edit` does.
 
-        Raises:
-            DecisionRefused: It does not count; ``verdict.code`` says why.
-
         Example:
             >>> [request] = (await client.pending()).approvals
             >>> verdict = await client.edit(request, {**request.params, "amount": "50.00"})
@@ -449,3 +560,18 @@ class Client:
     def _run_of(self, request: Seen) -> Run:
         run_id, _ = find_approval(self.settings.tenant, request.approval_id)
         return Run(self._connection, run_id)
+
+
+def _condition_of_state(state: str | None) -> str:
+    match state:
+        case None:
+            return ""
+        case "terminated":
+            return "ExecutionStatus = 'Terminated'"
+        case RunState.FAILED | RunState.CANCELLED:
+            status = "Failed" if state == RunState.FAILED else "Canceled"
+            return f"({RUN_STATE.name} = '{state}' OR ExecutionStatus = '{status}')"
+        case RunState.COMPLETED:
+            return f"{RUN_STATE.name} = '{state}'"
+        case _:
+            return f"{RUN_STATE.name} = '{RunState(state)}' AND ExecutionStatus = 'Running'"

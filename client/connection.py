@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -25,6 +28,7 @@ from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
+    WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
@@ -33,27 +37,14 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
+from surehand.process import exits
 from surehand.process.connect import DEFAULT_NAMESPACE, EMBEDDED, Target
-from surehand.process.exits import (
-    ExitCode,
-    Left,
-    NeverTakenUp,
-    NoSuchRun,
-    NotFound,
-    NotReachable,
-    NoWorker,
-    OutOfReach,
-    Refused,
-    SurehandError,
-    TaskFails,
-    Unanswered,
-    WrongUse,
-)
 from surehand.process.program import program
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import as_unreadable
 from surehand.workflows.contracts.runs import RunView
-from surehand.workflows.names import CHECKPOINT, IS_RUN, RUN_STATE, TENANT, VIEW, WORKFLOW
+from surehand.workflows.identity import DEFAULT_TENANT, upkeep_id
+from surehand.workflows.names import CHECKPOINT, IS_RUN, PING, RUN_STATE, TENANT, VIEW, WORKFLOW
 from surehand.workflows.payload_codec import (
     KeyErased,
     KeyUnavailable,
@@ -95,7 +86,22 @@ _PLACE: Final = re.compile(r'File "([^"]+)", line (\d+)')
 #: Whose lines do not say where the mistake is.
 _OF_ENGINE: Final = re.compile(r"[/\\]temporalio[/\\]|^<")
 
+#: A worker answers within milliseconds, a busy one or one that has just taken over within seconds.
+PING_LIMIT: Final = timedelta(seconds=5)
+
 Message = TypeVar("Message", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Polling:
+    """Whose workers poll a task queue, as the server knows it; it counts dead ones for minutes."""
+
+    current: str
+    """Build id of the version that new runs begin on; empty: workers without one take them."""
+    seen: list[str]
+    """Build ids of the workers that have polled within minutes; empty for those without one."""
+    newest: datetime | None
+    """When one has asked for work last."""
 
 
 class Connection:
@@ -141,7 +147,7 @@ class Connection:
         # A run of code has a type of its own; one of a plan may not have begun yet.
         is_run = found.workflow_type == WORKFLOW or attributes.get(RUN_STATE) is not None
         if not is_run or attributes.get(TENANT) not in (None, self.settings.tenant):
-            raise NoSuchRun(f"run not found: {run_id}")
+            raise exits.NoSuchRun(f"run not found: {run_id}")
         return found
 
     async def task_failure(self, run: WorkflowExecutionDescription) -> str | None:
@@ -198,7 +204,7 @@ class Connection:
         """Return what the server knows about a run that has not ended; needs no worker."""
         found = await self.describe(run_id)
         if found.status is not WorkflowExecutionStatus.RUNNING:
-            raise WrongUse(self._end_of(found))
+            raise exits.WrongUse(self._end_of(found))
         return found
 
     async def view(self, run_id: str, limit: timedelta | None = None) -> RunView:
@@ -206,12 +212,12 @@ class Connection:
         answer = await self._query(run_id, VIEW, limit)
         view = understood(answer, RunView, f"the view of run {run_id}")
         if view.tenant != self.settings.tenant:
-            raise NoSuchRun(f"run not found: {run_id}")
+            raise exits.NoSuchRun(f"run not found: {run_id}")
         return view
 
     async def require_answer(self, run_id: str) -> None:
         """Look whether a worker answers for a run, whatever it says."""
-        with suppress(OutOfReach):
+        with suppress(exits.OutOfReach):
             await self.view(run_id)
 
     async def checkpoint(self, run_id: str) -> dict[str, Any]:
@@ -266,18 +272,18 @@ class Connection:
             with self.translated(run_id):
                 async with limit:
                     yield
-        except NoWorker as error:
+        except exits.NoWorker as error:
             found = await self.describe(run_id)
             queue = f"task queue {found.task_queue}"
             if found.status in _CUT_OFF:
-                raise NoWorker(
+                raise exits.NoWorker(
                     f"no worker ({queue}) can tell where it stood: {self._end_of(found)}"
                 ) from error
             stuck = await self.stuck(found)
             if stuck is not None:
-                raise TaskFails(stuck) from error
+                raise exits.TaskFails(stuck) from error
             remedy = f"start one with `{program('worker')}`, or see in its log what holds it up"
-            raise NoWorker(f"{error} ({queue}): {remedy}") from error
+            raise exits.NoWorker(f"{error} ({queue}): {remedy}") from error
         finally:
             late.cancel()
 
@@ -287,8 +293,9 @@ class Connection:
         A dead worker is known as polling for a minute: only that none is known is proof.
         """
         await asyncio.sleep(SAID_AFTER.total_seconds())
-        with suppress(SurehandError, RPCError):
-            if not await self._is_polled((await self.describe(run_id)).task_queue):
+        with suppress(exits.SurehandError, RPCError):
+            newest = (await self.polling((await self.describe(run_id)).task_queue)).newest
+            if newest is None or datetime.now(UTC) - newest > LONGEST_POLL:
                 limit.reschedule(asyncio.get_running_loop().time())
                 return
         # Once: of many runs that are asked, each would say it.
@@ -296,15 +303,40 @@ class Connection:
             self._told = True
             self._tell(f"waiting for a worker that answers for run {run_id} (Ctrl-C ends it)")
 
-    async def _is_polled(self, task_queue: str) -> bool:
+    async def polling(self, task_queue: str) -> Polling:
+        """Return whose workers poll a task queue."""
         asked = DescribeTaskQueueRequest(
             namespace=self.client.namespace,
             task_queue=TaskQueue(name=task_queue),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
         found = await self.client.workflow_service.describe_task_queue(asked)
-        newest = max((one.last_access_time.ToDatetime(UTC) for one in found.pollers), default=None)
-        return newest is not None and datetime.now(UTC) - newest < LONGEST_POLL
+        times = [one.last_access_time.ToDatetime(UTC) for one in found.pollers]
+        return Polling(
+            current=found.versioning_info.current_deployment_version.build_id,
+            seen=sorted({one.deployment_options.build_id for one in found.pollers}),
+            newest=max(times, default=None),
+        )
+
+    async def ping_worker(self, task_queue: str) -> timedelta | None:
+        """Return how long a worker took to answer on a task queue; ``None`` if none did in time.
+
+        A workflow that does nothing is started there, and ends when a worker takes it up. The
+        server's own list of pollers cannot tell: it keeps a dead worker for minutes.
+        """
+        came = time.monotonic()
+        handle = await self.client.start_workflow(
+            PING,
+            id=upkeep_id(DEFAULT_TENANT, f"ping-{secrets.token_hex(8)}"),
+            task_queue=task_queue,
+            # The server ends it, so that nothing waits for a worker that may come tomorrow.
+            execution_timeout=PING_LIMIT,
+        )
+        try:
+            await handle.result()
+        except WorkflowFailureError:
+            return None
+        return timedelta(seconds=time.monotonic() - came)
 
     @contextmanager
     def translated(self, run_id: str) -> Iterator[None]:
@@ -316,20 +348,20 @@ class Connection:
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
             raise _no_worker(run_id) from error
         except KeyErased as error:
-            raise NotFound(str(error)) from error
+            raise exits.NotFound(str(error)) from error
         except (StoreUnavailable, KeyUnavailable, NotDecrypted) as error:
-            raise NotReachable(str(error)) from error
+            raise exits.NotReachable(str(error)) from error
         except WorkflowQueryFailedError as error:
             if "is not registered on this worker" in str(error):
-                raise NotReachable(
+                raise exits.NotReachable(
                     f"run {run_id} is of a workflow that its worker does not have: name the"
                     " workflow's module in the worker's SUREHAND_WORKFLOW_MODULES"
                 ) from error
-            raise SurehandError(f"run {run_id} cannot be read: {error}") from error
+            raise exits.SurehandError(f"run {run_id} cannot be read: {error}") from error
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             reason = cause.message if isinstance(cause, ApplicationError) else str(cause)
-            raise Refused(f"run {run_id} refused it: {reason}") from error
+            raise exits.Refused(f"run {run_id} refused it: {reason}") from error
 
     def _end_of(self, run: WorkflowExecutionDescription) -> str:
         over = "nothing can be sent to it any more"
@@ -347,43 +379,43 @@ class Connection:
             " is in doubt, or asks a human"
         )
 
-    def _of_rpc(self, error: RPCError, run_id: str) -> SurehandError:
+    def _of_rpc(self, error: RPCError, run_id: str) -> exits.SurehandError:
         code, text = error.status, error.message
         if code is RPCStatusCode.NOT_FOUND and text.startswith("Namespace "):
-            return NotReachable(
+            return exits.NotReachable(
                 f"namespace {self.target.namespace!r} does not exist at {self.target.address} "
                 "(TEMPORAL_NAMESPACE): create it; `doctor` says how"
             )
         if code is RPCStatusCode.NOT_FOUND and "already completed" in text:
-            return WrongUse(f"run {run_id} has ended: nothing can be sent to it any more")
+            return exits.WrongUse(f"run {run_id} has ended: nothing can be sent to it any more")
         if code is RPCStatusCode.NOT_FOUND:
-            return NoSuchRun(f"run not found: {run_id}")
+            return exits.NoSuchRun(f"run not found: {run_id}")
         if code is RPCStatusCode.INVALID_ARGUMENT and "search attribute" in text:
-            return NotReachable(
+            return exits.NotReachable(
                 f"the server lacks a search attribute ({text}): `doctor` says how to add it"
             )
         if code is RPCStatusCode.FAILED_PRECONDITION and "closed before" in text:
-            return NeverTakenUp(f"run {run_id} has ended before any worker took it up")
+            return exits.NeverTakenUp(f"run {run_id} has ended before any worker took it up")
         if code is RPCStatusCode.RESOURCE_EXHAUSTED and "query buffer" in text:
             return _no_worker(run_id)  # earlier queries wait for a worker, too
         late = code in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
         if run_id and (late or code is RPCStatusCode.FAILED_PRECONDITION):
             return _no_worker(run_id)
         if late or code is RPCStatusCode.UNAVAILABLE:
-            return NotReachable(
+            return exits.NotReachable(
                 f"the Temporal server at {self.target.address} does not answer "
                 "(TEMPORAL_ADDRESS): see whether it runs"
             )
         if code in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
-            return NotReachable(
+            return exits.NotReachable(
                 f"the Temporal server at {self.target.address} refuses us: {text} "
                 "(TEMPORAL_API_KEY, TEMPORAL_TLS_*)"
             )
         # A server's trouble, and no mistake of ours: it is overloaded, or has a fault.
         trouble = code in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INTERNAL)
-        return SurehandError(
+        return exits.SurehandError(
             f"Temporal server: {text}",
-            code=ExitCode.NOT_REACHABLE if trouble else ExitCode.UNEXPECTED,
+            code=exits.ExitCode.NOT_REACHABLE if trouble else exits.ExitCode.UNEXPECTED,
         )
 
 
@@ -391,7 +423,7 @@ def require_readable(value: Any, what: str) -> None:
     """Refuse what stands for a payload that cannot be fetched."""
     unreadable = as_unreadable(value)
     if unreadable is not None:
-        raise OutOfReach(what, unreadable)
+        raise exits.OutOfReach(what, unreadable)
 
 
 def understood(value: Any, model: type[Message], what: str) -> Message:
@@ -400,8 +432,8 @@ def understood(value: Any, model: type[Message], what: str) -> Message:
     return model.model_validate_json(json.dumps(value))
 
 
-def _no_worker(run_id: str) -> NoWorker:
-    return NoWorker(f"no worker answers for run {run_id}")
+def _no_worker(run_id: str) -> exits.NoWorker:
+    return exits.NoWorker(f"no worker answers for run {run_id}")
 
 
 #: The last event of an execution.
@@ -480,21 +512,21 @@ async def deliver(
     await connection.open_run(run_id)
     try:
         await connection.require_answer(run_id)
-    except NoWorker as error:
+    except exits.NoWorker as error:
         if not leave:
             hint = "" if leave is None else " (`--leave`, `leave=True`: left with the server)"
-            raise NoWorker(f"{error}; nothing was sent{hint}") from error
+            raise exits.NoWorker(f"{error}; nothing was sent{hint}") from error
         await connection.signal(run_id, name, message)
-        raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
+        raise exits.Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
     try:
         return await connection.update(run_id, name, message, answer)
-    except NoWorker as error:
+    except exits.NoWorker as error:
         # An update that nobody has taken does not outlive the server; a signal is in the run's
         # history. The run takes the same thing once.
         await connection.signal(run_id, name, message)
         if leave:
-            raise Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
-        raise Unanswered(
+            raise exits.Left(f"run {run_id}: nobody has answered yet; {LEFT}", run_id) from error
+        raise exits.Unanswered(
             f"run {run_id}: {await _why_not(connection, run_id)}; {LEFT}: look with "
             f"`{connection.settings.command('show', run_id)}`"
         ) from error
@@ -504,7 +536,7 @@ async def _why_not(connection: Connection, run_id: str) -> str:
     """Return why what was sent is not answered: its worker has gone, or cannot record it."""
     try:
         await connection.require_answer(run_id)
-    except NoWorker:
+    except exits.NoWorker:
         return "no worker has answered yet"
     return (
         "its worker answers, and has not recorded it yet (its log says whether the ledger is away)"

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
@@ -27,6 +27,7 @@ from surehand.workflows.canonical_json import NotCanonical, canonical_json, dige
 from surehand.workflows.contracts.approvals import (
     ALGORITHM,
     LONGEST_SIGNATURE,
+    ApprovalRequest,
     Decision,
     DecisionClaims,
     DecisionOutcome,
@@ -52,12 +53,12 @@ LONGEST_APPROVAL_ID: Final = 400
 _ALLOWED: Final = "a run's name has 1 to 120 letters, digits, '_', '.', ':' and '-'"
 
 
-def new_run_name(plan_name: str) -> str:
+def make_run_name(plan_name: str) -> str:
     """Return a run name that nobody has used: the plan's name and 8 random hex digits."""
     return f"{plan_name}-{secrets.token_hex(4)}"
 
 
-def chosen_run_id(tenant: str, text: str) -> str:
+def choose_run_id(tenant: str, text: str) -> str:
     """Return the full id for the name of a run that is to be started."""
     if "~" in text:
         raise WrongUse(f"run id {text!r}: {_ALLOWED}")
@@ -109,10 +110,10 @@ def new_key(path: Path) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     key = Ed25519PrivateKey.generate()
-    document = public_jwk(key)
+    document, public = public_jwk(key), path.with_name(f"{path.name}.pub")
     _create(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
     try:
-        _create(_public_half(path), json.dumps(document, sort_keys=True).encode() + b"\n", 0o644)
+        _create(public, json.dumps(document, sort_keys=True).encode() + b"\n", 0o644)
     except WrongUse:
         path.unlink()  # nobody knows its public half, and the next attempt needs the name
         raise
@@ -183,7 +184,7 @@ def claims_for(
     )
 
 
-def signed_start(request: StartRun, key: Ed25519PrivateKey, now: int) -> StartRun:
+def sign_start(request: StartRun, key: Ed25519PrivateKey, now: int) -> StartRun:
     """Return the start of a run, signed by whoever starts it; ``now`` in seconds since 1970."""
     try:
         content = digest(request.content())
@@ -222,10 +223,6 @@ def sign(key: Ed25519PrivateKey, claims: Signed) -> str:
     header = {"alg": ALGORITHM, "kid": own.thumbprint(), "typ": claims.typ}
     payload = canonical_json(claims.model_dump(mode="json", exclude_none=True))
     return jws.serialize_compact(header, payload, own, registry=signature_registry())
-
-
-def _public_half(path: Path) -> Path:
-    return path.with_name(f"{path.name}.pub")
 
 
 def _create(path: Path, content: bytes, mode: int) -> None:
@@ -278,18 +275,6 @@ M = TypeVar("M", bound=Message)
 S = TypeVar("S", bound=Steering)
 
 
-class Seen(Protocol):
-    """What an approver has seen: an ``ApprovalRequest``, or a ``SeenRequest``."""
-
-    @property
-    def approval_id(self) -> str:
-        """Return which request it is."""
-
-    @property
-    def params_hash(self) -> str:
-        """Return the hash of the params that were shown."""
-
-
 @dataclass(frozen=True)
 class SeenRequest:
     """A request as somebody has seen it, where the request itself is not at hand any more.
@@ -306,7 +291,11 @@ class SeenRequest:
     params_hash: str
 
 
-def decided(
+#: What an approver has seen.
+Seen = ApprovalRequest | SeenRequest
+
+
+def compose_decision(
     settings: ClientSettings,
     seen: Seen,
     outcome: DecisionOutcome,
@@ -315,18 +304,9 @@ def decided(
     params: dict[str, JsonValue] | None = None,
     lasts: timedelta = USUAL_SIGNATURE,
 ) -> tuple[str, Decision]:
-    """Return the run's id and the decision.
-
-    Args:
-        settings: Who decides, and with which key.
-        seen: What was seen: the decision is bound to its params.
-        outcome: The answer.
-        reason: Recorded with it.
-        params: Of an edit: all params to ask for instead.
-        lasts: How long a signature counts.
-    """
+    """Return the run's id and a decision on what was seen, signed if there is a key."""
     run_id, approval_id = find_approval(settings.tenant, seen.approval_id)
-    decision = composed(
+    decision = compose_message(
         Decision,
         approval_id=approval_id,
         params_hash=seen.params_hash,
@@ -346,7 +326,7 @@ def decided(
     return run_id, decision.model_copy(update={"signature": sign(key, claims)})
 
 
-def composed(model: type[M], /, **values: Any) -> M:
+def compose_message(model: type[M], /, **values: Any) -> M:
     """Return a message to a run."""
     try:
         return parse(model, values)
@@ -354,7 +334,7 @@ def composed(model: type[M], /, **values: Any) -> M:
         raise WrongUse(str(error)) from error
 
 
-def signed(settings: ClientSettings, run_id: str, verb: Verb, message: S) -> S:
+def sign_message(settings: ClientSettings, run_id: str, verb: Verb, message: S) -> S:
     """Return a message as it is sent: signed where there is a key."""
     if settings.key is None:
         return message

@@ -20,25 +20,13 @@ from temporalio.converter import ActivitySerializationContext
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.service import RPCError
 
-from surehand.client.connection import Connection, require_readable, understood
-from surehand.process.exits import (
-    OF_STATE,
-    CutOff,
-    ExitCode,
-    NeverTakenUp,
-    NotReachable,
-    NoWorker,
-    OutOfReach,
-    PlanRefused,
-    StartNotTaken,
-    SurehandError,
-    TaskFails,
-)
+from surehand.client.connection import ENDS, Connection, require_readable, understood
+from surehand.process import exits
 from surehand.workflows.contracts.base import ENDED, RunState, StepState
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.tools import WAITS_FOR, PlanError
 from surehand.workflows.names import RUN_STATE, ErrorType
-from surehand.workflows.ports import EXECUTE_TOOLS
+from surehand.workflows.ports import EXECUTE_TOOLS, OPEN_RUN
 
 #: Ends that a run has no say in: nothing was undone, and it cannot tell.
 CUT_OFF_BY_SERVER: Final = frozenset({"terminated", "timed_out"})
@@ -122,12 +110,12 @@ async def call_progress(run: WorkflowExecutionDescription) -> CallProgress:
     return CallProgress(under_way, by_step, written, tokens)
 
 
-def code_of(state: str) -> ExitCode:
+def code_of(state: str) -> exits.ExitCode:
     """Return the exit code that tells how a run ended; ``DONE`` for one that goes on."""
     if state == RunState.CANCELLED:
-        return ExitCode.CANCELLED
+        return exits.ExitCode.CANCELLED
     failed = state == RunState.FAILED or state in CUT_OFF_BY_SERVER
-    return ExitCode.FAILED if failed else ExitCode.DONE
+    return exits.ExitCode.FAILED if failed else exits.ExitCode.DONE
 
 
 async def run_result(connection: Connection, run_id: str) -> RunResult:
@@ -151,19 +139,15 @@ async def run_result(connection: Connection, run_id: str) -> RunResult:
             return _failed(run_id, cause)
         if isinstance(cause, TerminatedError):
             why = f" ({cause.message})" if cause.message else ""
-            raise CutOff(
+            raise exits.CutOff(
                 f"run {run_id} was terminated from outside{why}. {connection.what_to_do(run_id)}"
             ) from error
-        raise CutOff(f"run {run_id} failed: {cause}") from error
+        raise exits.CutOff(f"run {run_id} failed: {cause}") from error
     return understood(result, RunResult, f"the result of run {run_id}")
 
 
 #: Ends of a run of which nothing was recorded: its id is free.
-_NOT_TAKEN: Final = (
-    ErrorType.START_REFUSED,
-    ErrorType.QUOTA_EXCEEDED,
-    ErrorType.TENANT_ELSEWHERE,
-)
+_NOT_TAKEN: Final = (ErrorType.START_REFUSED, ErrorType.QUOTA_EXCEEDED, ErrorType.TENANT_ELSEWHERE)
 
 
 def _failed(run_id: str, cause: ApplicationError) -> RunResult:
@@ -172,15 +156,53 @@ def _failed(run_id: str, cause: ApplicationError) -> RunResult:
     if cause.type == ErrorType.RUN_FAILED and isinstance(details, Mapping):
         return RunResult.model_validate(details)
     if cause.type == ErrorType.PLAN_INVALID and isinstance(details, list):
-        raise PlanRefused(run_id, [PlanError.model_validate(item) for item in details])
+        raise exits.PlanRefused(run_id, [PlanError.model_validate(item) for item in details])
     if cause.type in _NOT_TAKEN:
-        raise StartNotTaken(cause.message)
+        raise exits.StartNotTaken(cause.message)
     if cause.type == ErrorType.RUN_ID_TAKEN:
-        raise SurehandError(
+        raise exits.SurehandError(
             f"run id {run_id} was used before, and ids are never reused: choose another",
-            code=ExitCode.WRONG_USE,
+            code=exits.ExitCode.WRONG_USE,
         )
-    raise SurehandError(f"run {run_id} failed: {cause.message}", code=ExitCode.FAILED)
+    raise exits.SurehandError(f"run {run_id} failed: {cause.message}", code=exits.ExitCode.FAILED)
+
+
+#: A worker that polls takes a run up within milliseconds and has validated its plan within a
+#: second; after this long there is none, and the run waits for one.
+TAKEN_UP_WITHIN: Final = timedelta(seconds=10)
+
+#: The first thing that a run does, and the last one before its first step.
+_OPENS: Final = OPEN_RUN.name
+#: What the SDK calls the event of a local activity.
+_LOCAL: Final = "core_local_activity"
+
+
+async def wait_taken_up(connection: Connection, run_id: str) -> bool:
+    """Wait until the run's own validation has passed; ``False`` if no worker takes it up.
+
+    Read from the history, which needs no worker.
+    """
+    handle, opening = connection.handle(run_id), 0
+    try:
+        async with asyncio.timeout(TAKEN_UP_WITHIN.total_seconds()):
+            with connection.translated(run_id):
+                async for event in handle.fetch_history_events(wait_new_event=True):
+                    if event.workflow_execution_started_event_attributes.continued_execution_run_id:
+                        return True
+                    if event.event_type in ENDS:
+                        await run_result(connection, run_id)
+                        return True
+                    here = event.marker_recorded_event_attributes
+                    if here.marker_name == _LOCAL and not here.HasField("failure"):
+                        return True
+                    if event.activity_task_scheduled_event_attributes.activity_type.name == _OPENS:
+                        opening = event.event_id
+                    ended = event.activity_task_completed_event_attributes.scheduled_event_id
+                    if opening and ended == opening:
+                        return True
+    except TimeoutError:
+        pass
+    return False
 
 
 #: Seconds between looks: quick while steps move, calmer in a wait that can take days.
@@ -195,7 +217,9 @@ LOOK_LIMIT: Final = timedelta(seconds=5)
 SERVER_PATIENCE: Final = timedelta(seconds=60)
 
 #: Where a run stands that only a human can move.
-_WAITS: Final = {state.value for state in OF_STATE if OF_STATE[state] is ExitCode.HUMAN_NEEDED}
+_WAITS: Final = {
+    state.value for state in exits.OF_STATE if exits.OF_STATE[state] is exits.ExitCode.HUMAN_NEEDED
+}
 
 
 class Watch(Protocol):
@@ -222,19 +246,19 @@ async def until_settled(
                 if ended.done():
                     return ended.result()
                 view = viewing.result()
-            except NeverTakenUp:
+            except exits.NeverTakenUp:
                 return await ended  # how it has ended is on its way
-            except TaskFails as error:
+            except exits.TaskFails as error:
                 silent_since = time.monotonic()
                 _note(watch, str(error))
-            except NoWorker:
+            except exits.NoWorker:
                 silent_since = time.monotonic()
                 _note(watch, f"No worker answers; the run is safe on the server ({run_id})")
-            except NotReachable as error:
+            except exits.NotReachable as error:
                 if time.monotonic() - silent_since > SERVER_PATIENCE.total_seconds():
                     raise
                 _note(watch, str(error))
-            except OutOfReach as error:
+            except exits.OutOfReach as error:
                 if ended.done():
                     raise
                 silent_since = time.monotonic()
@@ -282,24 +306,20 @@ def _needs_human(view: RunView) -> bool:
 async def until_ended(connection: Connection, run_id: str) -> RunResult:
     """Wait for the end; no worker is asked for anything in the meantime."""
     await connection.describe(run_id)
+    silent_since: float | None = None
     while True:
         try:
             return await run_result(connection, run_id)
-        except (RPCError, NotReachable):
-            await _answers_again(connection, run_id)
-
-
-async def _answers_again(connection: Connection, run_id: str) -> None:
-    silent_since = time.monotonic()
-    while True:
+        except (RPCError, exits.NotReachable):
+            silent_since = silent_since or time.monotonic()
         await asyncio.sleep(LONGEST_PAUSE)
         try:
             await connection.describe(run_id)
-        except NotReachable:
+        except exits.NotReachable:
             if time.monotonic() - silent_since > SERVER_PATIENCE.total_seconds():
                 raise
         else:
-            return
+            silent_since = None
 
 
 async def _ended(connection: Connection, run_id: str) -> RunResult:
@@ -307,5 +327,5 @@ async def _ended(connection: Connection, run_id: str) -> RunResult:
     while True:
         try:
             return await run_result(connection, run_id)
-        except (RPCError, NotReachable):
+        except (RPCError, exits.NotReachable):
             await asyncio.sleep(LONGEST_PAUSE)

@@ -364,27 +364,30 @@ class OverrideError(Exception):
 
 
 def override(document: Any, text: str) -> None:
-    """Apply ``path=value`` to the document in place."""
+    """Apply ``path=value`` to a plan's document in place; a field that it may have is added."""
     path, parts, written = _parsed(text, "input.order_id=order-7")
-    current: Any = document
-    for depth, part in enumerate(parts[:-1]):
-        current = _child(current, part, parts[:depth])
-        if current is None and parts[: depth + 1] == [INPUT]:
-            current = document[INPUT] = {}
-    _assign(document, current, parts, _value(path, written))
+    if parts[0] == INPUT and len(parts) > 1 and isinstance(document, dict):
+        document.setdefault(INPUT, {})
+    *above, last = parts
+    current = _reach(document, above)
+    found = _find(current, last, above)
+    if found is None and isinstance(current, dict) and _may_be_added(document, above, last):
+        found = last
+    if found is None:
+        raise OverrideError(path, _what_there_is(current, above))
+    current[found] = _value(path, written)
 
 
 def assign(params: Any, text: str) -> None:
     """Apply ``path=value`` to params in place; a path may name what is there, or a new field."""
     path, parts, written = _parsed(text, "amount=50")
-    current = params
-    for depth, part in enumerate(parts[:-1]):
-        current = _child(current, part, parts[:depth])
-    found = _find(current, parts[-1], parts[:-1])
+    *above, last = parts
+    current = _reach(params, above)
+    found = _find(current, last, above)
     if found is None and isinstance(current, dict):
-        found = parts[-1]  # a field that has its default so far; the tool's model judges it
+        found = last  # a field that has its default so far; the tool's model judges it
     if found is None:
-        raise OverrideError(path, _what_there_is(current, parts[:-1]))
+        raise OverrideError(path, _what_there_is(current, above))
     value = _value(path, written)
     old = current[found] if found in current or isinstance(found, int) else None
     # Where the tool's model has made a text of it, such as an amount, it would do so again.
@@ -409,23 +412,15 @@ def _value(path: str, written: str) -> Any:
         raise OverrideError(path, f"the value is not YAML: {error.reason}") from error
 
 
-def _child(current: Any, part: str, above: list[str]) -> Any:
-    found = _find(current, part, above)
-    if found is not None:
-        return current[found]
-    if not above and part == INPUT and isinstance(current, dict):
-        return None
-    raise OverrideError(".".join([*above, part]), _what_there_is(current, above))
-
-
-def _assign(document: Any, current: Any, parts: list[str], value: Any) -> None:
-    *above, last = parts
-    found = _find(current, last, above)
-    if found is None and isinstance(current, dict) and _may_be_added(document, above, last):
-        found = last
-    if found is None:
-        raise OverrideError(".".join(parts), _what_there_is(current, above))
-    current[found] = value
+def _reach(current: Any, above: list[str]) -> Any:
+    """Return what a path leads to."""
+    for depth, part in enumerate(above):
+        found = _find(current, part, above[:depth])
+        if found is None:
+            there_is = _what_there_is(current, above[:depth])
+            raise OverrideError(".".join(above[: depth + 1]), there_is)
+        current = current[found]
+    return current
 
 
 def _find(current: Any, part: str, above: list[str]) -> str | int | None:

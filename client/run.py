@@ -13,17 +13,16 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 from surehand.client.connection import Connection, deliver
-from surehand.client.launch import taken_up
 from surehand.client.messages import (
     Seen,
-    composed,
-    decided,
+    compose_decision,
+    compose_message,
     find_approval,
     new_token,
     read_token,
-    signed,
+    sign_message,
 )
-from surehand.client.outcome import Watch, state_of, until_ended, until_settled
+from surehand.client.outcome import Watch, state_of, until_ended, until_settled, wait_taken_up
 from surehand.client.plan_file import PlanDraft, PlanSource
 from surehand.process.exits import DecisionRefused, NoWorker, WrongUse
 from surehand.workflows.contracts.approvals import Decision, DecisionOutcome, Verdict, VerdictCode
@@ -48,6 +47,8 @@ from surehand.workflows.run.deliveries import MESSAGES
 TOKEN_LASTS: Final = timedelta(hours=1)
 #: A decision that counts, now or once its request is there.
 _COUNTS: Final = (VerdictCode.ACCEPTED, VerdictCode.HELD)
+#: What carries each message to the run.
+_VERBS: Final = {model: verb for verb, model in MESSAGES.items()}
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,10 @@ class Paused:
 @dataclass(frozen=True)
 class Run:
     """One run; made by ``Client.start`` and ``Client.run``.
+
+    Every method raises :class:`NoSuchRun` if the tenant has no such run, and :class:`NotReachable`
+    if the server does not answer. What asks the run itself raises :class:`NoWorker` if no worker
+    answers in time, and :class:`OutOfReach` if the answer is in a store that is not set here.
 
     What decides and steers takes a ``reason``, which is recorded with it, and ``leave``: if no
     worker answers, leave it with the server, where it counts once a worker is back; :class:`Left`
@@ -98,10 +103,6 @@ class Run:
 
         One of ``RunState``, or ``terminated`` or ``timed_out``.
 
-        Raises:
-            NoSuchRun: There is no such run in this tenant.
-            NotReachable: The server does not answer.
-
         Example:
             >>> await run.state()
             'waiting_approval'
@@ -110,11 +111,6 @@ class Run:
 
     async def view(self) -> RunView:
         """Return all that the run says of itself: steps, what it waits for, its timeline.
-
-        Raises:
-            NoSuchRun: There is no such run in this tenant.
-            NoWorker: No worker answers in time.
-            OutOfReach: It says more than can be fetched from here.
 
         Example:
             >>> view = await run.view()
@@ -125,10 +121,6 @@ class Run:
 
     async def checkpoint(self) -> dict[str, Any]:
         """Return the run's state as one document.
-
-        Raises:
-            NoWorker: No worker answers in time.
-            OutOfReach: It says more than can be fetched from here.
 
         Example:
             >>> (await run.checkpoint())["completed_steps"]
@@ -147,7 +139,7 @@ class Run:
             >>> await run.taken_up()
             True
         """
-        return await taken_up(self.connection, self.run_id)
+        return await wait_taken_up(self.connection, self.run_id)
 
     async def wait(
         self,
@@ -162,18 +154,15 @@ class Run:
         ``result.uncompensated`` what it could not undo.
 
         Args:
-            timeout: How long to wait at most; the run goes on.
             or_human: Return also when nothing but a human can move the run; then
                 ``result.waiting_for`` says what for.
             watch: Is told of each look at the run.
 
         Raises:
-            TimeoutError: The time is over.
+            TimeoutError: The time is over; the run goes on.
             PlanRefused: The plan does not fit the worker's tools: nothing was done.
             StartNotTaken: The worker does not open the run: nothing was done.
             CutOff: The server has ended it: it was terminated, and has undone nothing.
-            NoSuchRun: There is no such run in this tenant.
-            NotReachable: The server has been silent for a minute.
 
         Example:
             >>> result = await run.wait(or_human=True)
@@ -208,12 +197,6 @@ class Run:
     async def reject(self, request: Seen, *, reason: str = "", leave: bool = False) -> Verdict:
         """Reject a call: it is not made, and what follows is what the plan says.
 
-        Args:
-            request: As for :meth:`approve`.
-
-        Raises:
-            DecisionRefused: As for :meth:`approve`.
-
         Example:
             >>> [request] = (await run.view()).pending
             >>> (await run.reject(request, reason="wrong amount")).state
@@ -225,13 +208,6 @@ class Run:
         self, request: Seen, params: Mapping[str, Any], *, reason: str = "", leave: bool = False
     ) -> Verdict:
         """Ask for other params in place of those that wait: the policy looks at them anew.
-
-        Args:
-            request: As for :meth:`approve`.
-            params: All params of the call that shall be asked for instead.
-
-        Raises:
-            DecisionRefused: As for :meth:`approve`; also where the params do not fit the tool.
 
         Example:
             >>> [request] = (await run.view()).pending
@@ -252,22 +228,18 @@ class Run:
     ) -> Verdict:
         """Send a decision; :meth:`approve`, :meth:`reject` and :meth:`edit` are of its kind.
 
-        Raises:
-            DecisionRefused: As for :meth:`approve`.
-            WrongUse: The request is another run's, or the key cannot be used.
-
         Example:
             >>> [request] = (await run.view()).pending
             >>> (await run.decide(request, DecisionOutcome.APPROVE)).code
             <VerdictCode.ACCEPTED: 'accepted'>
         """
-        run_id, decision = decided(
+        _, decision = compose_decision(
             self.connection.settings, request, outcome, reason=reason, params=params
         )
-        return await self._deliver(run_id, decision, leave)
+        return await send_decision(self, decision, leave=leave)
 
     async def forward(self, decision: Mapping[str, Any], *, leave: bool = False) -> Verdict:
-        """Send a decision of somebody else's, as they have made it: nothing is signed here.
+        """Send a decision as somebody has made it: nothing is signed here.
 
         Args:
             decision: As `sign` prints it, or as a page has had it signed in its user's browser.
@@ -282,19 +254,13 @@ class Run:
             >>> (await run.forward({**seen, "outcome": "approve", "approver": "ann"})).code
             <VerdictCode.ACCEPTED: 'accepted'>
         """
-        made = composed(Decision, **decision)
-        run_id, _ = find_approval(self.connection.settings.tenant, made.approval_id)
-        return await self._deliver(run_id, made, leave)
+        return await send_decision(self, compose_message(Decision, **decision), leave=leave)
 
     async def forward_steering(self, verb: str, message: Mapping[str, Any]) -> Acknowledged:
         """Send what somebody else says to the run, as they have made it: nothing is signed here.
 
         Args:
-            verb: What the run is told: `answer`, `resolve`, `pause`, ...
             message: As the verb has it, with its actor; signed in their browser, for example.
-
-        Raises:
-            WrongUse: There is no such verb, or it is no such message.
 
         Example:
             >>> said = await run.forward_steering("pause", {"actor": "uma", "id": "pause-1"})
@@ -303,34 +269,16 @@ class Run:
         model = MESSAGES.get(Verb(verb)) if verb in set(Verb) else None
         if model is None or not issubclass(model, Steering):
             raise WrongUse(f"{verb[:40]!r} steers no run")
-        made = composed(model, **message)
+        made = compose_message(model, **message)
         if made.id is None and made.signature is None:
             # Sent again where no answer comes: it counts once by its id alone.
             made = made.model_copy(update={"id": uuid.uuid4().hex})
         return await deliver(self.connection, self.run_id, verb, made, Acknowledged, leave=False)
 
-    async def _deliver(self, run_id: str, decision: Decision, leave: bool) -> Verdict:
-        if run_id != self.run_id:
-            raise WrongUse(f"approval {decision.approval_id} is not one of run {self.run_id}")
-        verdict = await deliver(
-            self.connection, run_id, Verb.DECIDE, decision, Verdict, leave=leave
-        )
-        if verdict.code not in _COUNTS:
-            raise DecisionRefused(verdict)
-        return verdict
-
     async def answer(
-        self,
-        value: JsonValue,
-        *,
-        reason: str = "",
-        id: str | None = None,
-        leave: bool = False,
+        self, value: JsonValue, *, reason: str = "", id: str | None = None, leave: bool = False
     ) -> Acknowledged:
         """Answer the only question that the run asks; of several, use :meth:`answer_all`.
-
-        Args:
-            value: The answer, as the question's ``answer_schema`` has it.
 
         Example:
             >>> said = await run.answer("sent twice")
@@ -339,9 +287,7 @@ class Run:
         """
         # A value of null is told from no value by what is given, not by what it is.
         given: dict[str, Any] = {} if value is None else {"answer": value}
-        return await self._steer(
-            Verb.ANSWER, AnswerInterrupts, leave=leave, reason=reason, id=id, **given
-        )
+        return await self._steer(AnswerInterrupts, leave=leave, reason=reason, id=id, **given)
 
     async def answer_all(
         self,
@@ -351,10 +297,7 @@ class Run:
         id: str | None = None,
         leave: bool = False,
     ) -> Acknowledged:
-        """Answer questions by their ids: all of the answers count, or none.
-
-        Args:
-            answers: By ``interrupt_id``.
+        """Answer questions by their ``interrupt_id``: all of the answers count, or none.
 
         Example:
             >>> [question] = (await run.view()).interrupts
@@ -363,9 +306,7 @@ class Run:
             <RunState.COMPLETED: 'completed'>
         """
         given = dict(answers)
-        return await self._steer(
-            Verb.ANSWER, AnswerInterrupts, leave=leave, answers=given, reason=reason, id=id
-        )
+        return await self._steer(AnswerInterrupts, leave=leave, answers=given, reason=reason, id=id)
 
     async def cancel(
         self,
@@ -380,48 +321,36 @@ class Run:
         Args:
             mode: What happens to its effects: all undone, kept, or only what is temporary undone.
 
-        Raises:
-            WrongUse: It has ended.
-
         Example:
             >>> said = await run.cancel(reason="ordered by mistake")
             >>> (await run.wait()).state
             <RunState.CANCELLED: 'cancelled'>
         """
-        return await self._steer(
-            Verb.CANCEL, CancelRun, leave=leave, mode=mode, reason=reason, id=id
-        )
+        return await self._steer(CancelRun, leave=leave, mode=mode, reason=reason, id=id)
 
     async def pause(
         self, *, reason: str = "", lasts: timedelta = TOKEN_LASTS, id: str | None = None
     ) -> Paused:
         """Have the run stop before its next call.
 
-        Args:
-            lasts: How long the resume token counts, at most a day.
-
-        Returns:
-            What the run has answered, and a token: with it the same user resumes it, once, without
-            a key.
+        With the token of the answer the same user resumes it, once, without a key; the token counts
+        for ``lasts``, at most a day.
 
         Example:
             >>> paused = await run.pause(reason="waiting for legal")
             >>> said = await run.resume(token=paused.resume_token)
         """
-        return await self._pause(Verb.PAUSE, PauseRun, lasts, reason=reason, id=id)
+        return await self._pause(PauseRun, lasts, reason=reason, id=id)
 
     async def another_token(self, *, lasts: timedelta = TOKEN_LASTS) -> Paused:
         """Return another resume token of a paused run; the one before is void.
-
-        Args:
-            lasts: How long it counts, at most a day.
 
         Example:
             >>> paused = await run.pause()
             >>> paused = await run.another_token(lasts=timedelta(minutes=30))
             >>> said = await run.resume(token=paused.resume_token)
         """
-        return await self._pause(Verb.TOKEN, ReissueToken, lasts)
+        return await self._pause(ReissueToken, lasts)
 
     async def resume(
         self,
@@ -442,15 +371,11 @@ class Run:
             params: Again, with these params in the place of the plan's.
             token: A resume token in the place of a key.
 
-        Raises:
-            WrongUse: That is no resume token of this run.
-
         Example:
             >>> paused = await run.pause(reason="waiting for legal")
             >>> said = await run.resume(reason="legal agrees")
         """
         return await self._steer(
-            Verb.RESUME,
             ResumeRun,
             token=token,
             leave=leave,
@@ -477,14 +402,13 @@ class Run:
         Args:
             name: As the waiting step names it.
             event_id: Of the event itself: the same one again is ignored.
-            about: What it is about: the step's ``about``.
+            about: The step's ``about``.
             payload: The step's output.
 
         Example:
             >>> said = await run.send_event("returned", "dhl-9", about="order-7")
         """
         return await self._steer(
-            Verb.EVENT,
             OutsideEvent,
             leave=leave,
             name=name,
@@ -508,20 +432,10 @@ class Run:
     ) -> Acknowledged:
         """Give the run more budget; one that was paused for it goes on.
 
-        Args:
-            steps: More tool calls.
-            tokens: More tokens.
-            money: More money, such as ``2.50``.
-            time: More time.
-
-        Raises:
-            WrongUse: An amount is none.
-
         Example:
             >>> said = await run.top_up(steps=20, money="5")
         """
         return await self._steer(
-            Verb.TOP_UP,
             TopUp,
             leave=leave,
             steps=steps,
@@ -548,9 +462,6 @@ class Run:
             based_on: The plan version that its author has seen (``view.plan_version``).
             drops: Steps with a remaining effect that the new plan does not have, on purpose.
 
-        Raises:
-            PlanRefused: It is no plan.
-
         Example:
             >>> view = await run.view()
             >>> plan = view.plan.model_copy(update={"goal": "Refund it, and say so"})
@@ -558,7 +469,6 @@ class Run:
         """
         draft = PlanDraft.of(plan)
         return await self._steer(
-            Verb.AMEND,
             Amend,
             plan=draft.amending((await self.view()).plan),
             based_on=based_on,
@@ -582,13 +492,9 @@ class Run:
 
         Args:
             intervention_id: As ``view.result.waiting_for`` names it.
-            outcome: What happened.
             evidence: How you know.
             receipt: What the call would have returned; later steps and the undo may need it.
             nothing_to_give: There is no receipt, although a later step takes something from it.
-
-        Raises:
-            WrongUse: A later step takes something from the receipt; or the run has ended.
 
         Example:
             >>> [doubt] = (await run.view()).result.waiting_for
@@ -599,7 +505,6 @@ class Run:
         if outcome is ResolutionOutcome.HAPPENED and receipt is None and not nothing_to_give:
             await self._refuse_if_missed(intervention_id)
         return await self._steer(
-            Verb.RESOLVE,
             Resolution,
             leave=leave,
             intervention_id=intervention_id,
@@ -610,17 +515,16 @@ class Run:
         )
 
     async def _pause(
-        self, verb: Verb, model: type[PauseRun | ReissueToken], lasts: timedelta, **values: Any
+        self, model: type[PauseRun | ReissueToken], lasts: timedelta, **values: Any
     ) -> Paused:
         """Send what makes a resume token the one that counts."""
         settings = self.connection.settings
         token, key = new_token(settings.tenant, self.run_id, settings.user, lasts)
-        answer = await self._steer(verb, model, resume_key=key, **values)
+        answer = await self._steer(model, resume_key=key, **values)
         return Paused(answer.message, token)
 
     async def _steer(
         self,
-        verb: Verb,
         model: type[Steering],
         *,
         token: str | None = None,
@@ -630,14 +534,13 @@ class Run:
         """Compose a message, prove by key or token who sends it, and deliver it."""
         settings = self.connection.settings
         named = values | {"id": values.get("id") or uuid.uuid4().hex}
-        message = composed(model, actor=settings.user, **named)
+        message = compose_message(model, actor=settings.user, **named)
         if isinstance(message, ResumeRun) and token is not None:
             held = read_token(token, settings.tenant, self.run_id)
             message = held.proof_of(message)
-        sent = signed(settings, self.run_id, verb, message)
-        return await deliver(
-            self.connection, self.run_id, verb.value, sent, Acknowledged, leave=leave
-        )
+        verb = _VERBS[model]
+        sent = sign_message(settings, self.run_id, verb, message)
+        return await deliver(self.connection, self.run_id, verb, sent, Acknowledged, leave=leave)
 
     async def _refuse_if_missed(self, intervention_id: str) -> None:
         with contextlib.suppress(NoWorker):  # said, or left with the server, when it is delivered
@@ -647,6 +550,17 @@ class Run:
                     f"step {missed[0]} takes ${{{missed[1]}}} from what this call returned: give"
                     " that as the receipt (null, if there is nothing to give)"
                 )
+
+
+async def send_decision(run: Run, decision: Decision, *, leave: bool) -> Verdict:
+    """Send a decision to its run; one that does not count is a :class:`DecisionRefused`."""
+    run_id, _ = find_approval(run.connection.settings.tenant, decision.approval_id)
+    if run_id != run.run_id:
+        raise WrongUse(f"approval {decision.approval_id} is not one of run {run.run_id}")
+    verdict = await deliver(run.connection, run_id, Verb.DECIDE, decision, Verdict, leave=leave)
+    if verdict.code not in _COUNTS:
+        raise DecisionRefused(verdict)
+    return verdict
 
 
 def missed_without_receipt(view: RunView, intervention: str) -> tuple[str, str] | None:

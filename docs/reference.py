@@ -5,6 +5,7 @@ Nothing there is written by hand, and a test fails when a page is not what the c
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import json
@@ -19,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from docs import meanings
-from surehand.cli.plan_schema import field_docstrings, own_docstrings
+from surehand.cli.plans import field_docstrings, own_docstrings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -35,7 +36,12 @@ _WRITES_EVENT: Final = re.compile(
 )
 _CONTRACTS: Final = "surehand.workflows.contracts"
 #: Where the models lie that ``--json`` prints, beside those.
-_SHAPE_MODULES: Final = ("surehand.drill.report", "surehand.activities.ledger.history.stats")
+_SHAPE_MODULES: Final = (
+    "surehand.cli.approvals_server.verbs",
+    "surehand.cli.codec_server.verbs",
+    "surehand.drill.report",
+    "surehand.activities.ledger.history.stats",
+)
 
 
 class Undescribed(Exception):
@@ -116,7 +122,7 @@ def own_docstrings_default(schema: Mapping[str, Any]) -> str:
 
 
 def plan_page() -> str:
-    definitions = module("surehand.cli.plan_schema").plan_schema()["$defs"]
+    definitions = module("surehand.cli.plans").plan_schema()["$defs"]
     order = ("WholePlan", "Step", "ApprovalPolicy", "ApprovalRule", "Escalate", "Ask", "Wait")
     order += ("Fallback", "Goto", "Interrupts", "Budget", "Defaults")
     parts = [
@@ -295,6 +301,7 @@ def _models_in(roots: Iterable[Any]) -> dict[str, type]:
             continue
         found[one.__name__] = one
         left.extend(f.annotation for f in getattr(one, "model_fields", {}).values())
+        left.extend(typing.get_type_hints(one).values() if dataclasses.is_dataclass(one) else ())
     return found
 
 

@@ -24,8 +24,8 @@ from surehand.activities.ledger.history.reads import (
     read_evidence,
     runs_of,
 )
+from surehand.client.client import launch_run
 from surehand.client.connection import ENDS, Connection
-from surehand.client.launch import launch
 from surehand.client.outcome import run_result
 from surehand.drill.consistency import RunTree, count_recorded_turns, tally_calls
 from surehand.drill.disturb import Disturber, decode
@@ -197,7 +197,7 @@ class Case:
         with Workers(self._variables, self._folder, of_workers, once) as workers:
             # With a kill two, so that another one stands by; an operator sees to the next one.
             await workers.start(2 if kill and not operation else 1)
-            await launch(self._connection, start)
+            await launch_run(self._connection, start)
             try:
                 await self._wait_until_settled(people, workers, principals)
                 await workers.thaw_frozen()

@@ -64,7 +64,7 @@ class Drill:
         Raises:
             SurehandError: It cannot be drilled so; the message says why.
         """
-        from surehand.cli.ledger_door import translated
+        from surehand.cli.options import translated
         from surehand.drill.request import DrillRequest
         from surehand.drill.suite import Suite
         from surehand.process.settings import client_settings, read_environment

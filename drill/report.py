@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 from rich.console import Console
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.printer import Lines, Printer, Styled, Table, compact, counted
-from surehand.cli.shapes import Shape
+from surehand.cli.printer import Lines, Printer, Shape, Styled, Table, compact, counted
 from surehand.workflows.contracts.tools import Effect, Recovery
 
 

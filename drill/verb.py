@@ -90,7 +90,7 @@ def drill(
       --world surehand.examples.shop.drill:world \
       --fresh surehand.examples.shop.drill:fresh
     """
-    from surehand.cli.ledger_door import translated
+    from surehand.cli.options import translated
     from surehand.drill.environment import prepare_drill, require_tools
     from surehand.drill.people import APPROVER
     from surehand.drill.suite import Suite

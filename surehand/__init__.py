@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         Unknown,
     )
     from surehand.activities.tools.toolbox import READ, WRITE, tool
-    from surehand.client.client import Client, Pending
+    from surehand.client.client import Client, ListedRun, Pending
     from surehand.client.messages import SeenRequest
     from surehand.client.run import Paused, Run
     from surehand.drill.request import Context
@@ -85,7 +85,7 @@ _MODULES: Final = {
         "Dedupes Found LookupAnswer No NotFound Partial Tool ToolContext Undo Unknown"
     ),
     "activities.tools.toolbox": "READ WRITE tool",
-    "client.client": "Client Pending",
+    "client.client": "Client ListedRun Pending",
     "client.messages": "SeenRequest",
     "client.run": "Paused Run",
     "drill.request": "Context",
@@ -130,6 +130,7 @@ __all__ = [
     "Found",
     "Left",
     "Linked",
+    "ListedRun",
     "LookupAnswer",
     "No",
     "NoSuchRun",

@@ -15,7 +15,8 @@ import surehand
 #: Public names whose examples are about a run, and need a worker.
 OF_A_RUN: Final = {
     *("Acknowledged", "ApprovalRequest", "CancelMode", "Client", "CutOff", "DecisionOutcome"),
-    *("DecisionRefused", "Left", "NoSuchRun", "NoWorker", "NotReachable", "Paused", "Pending"),
+    *("DecisionRefused", "Left", "ListedRun", "NoSuchRun", "NoWorker", "NotReachable", "Paused"),
+    "Pending",
     *("PlanRefused", "Refused", "ResolutionOutcome", "Run", "RunResult", "RunState", "RunView"),
     *("SeenRequest", "StartNotTaken", "Verdict", "VerdictCode", "WrongUse"),
 }

@@ -87,13 +87,13 @@ def changed(full: str, reviewed: Definition, offered: Definition | None) -> str 
     try:
         now = digest(offered)
     except NotCanonical as error:
-        return f"{unusable}: {plain(error, _LONGEST_ERROR)}; see `mcp diff`"
+        return f"{unusable}: {plain(error, _LONGEST_ERROR)}; see `mcp list`"
     if now == digest(reviewed):
         return None
     if (problem := definition_problem(offered)) is not None:
-        return f"{unusable}: {plain(problem, _LONGEST_ERROR)}; see `mcp diff`"
+        return f"{unusable}: {plain(problem, _LONGEST_ERROR)}; see `mcp list`"
     return (
-        f"{full} is not as it was reviewed: {in_words(reviewed, offered)}. See `mcp diff`; to take "
+        f"{full} is not as it was reviewed: {in_words(reviewed, offered)}. See `mcp list`; to take "
         f"it as reviewed: `mcp pin {full}@{now}`, and restart the worker; "
         "runs that wait for it go on by `resume`"
     )

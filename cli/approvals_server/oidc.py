@@ -47,7 +47,7 @@ from starlette.routing import Route
 
 from surehand.cli.approvals_server.pages import error, page
 from surehand.cli.approvals_server.sign_in import digest_of
-from surehand.cli.principals import checked_name
+from surehand.cli.people import check_name
 from surehand.cli.serving import is_loopback
 from surehand.process import clock
 from surehand.process.exits import WrongUse
@@ -455,7 +455,7 @@ class Subjects:
                     if not isinstance(name, str):
                         raise self._wrong()
                     try:
-                        checked_name(name)
+                        check_name(name)
                     except WrongUse as error:
                         raise WrongUse(f"{self._file}: {error}") from error
                     if tenant == self._tenant:

@@ -53,7 +53,7 @@ from surehand.cli.approvals_server.runs import (
     story,
 )
 from surehand.cli.approvals_server.sign_in import LASTS, BadLink, Links, SignIns, always
-from surehand.cli.ledger_door import translated
+from surehand.cli.options import translated
 from surehand.client.client import ONE_OF_MANY, Client
 from surehand.client.messages import find_approval, find_run_id
 from surehand.client.outcome import state_of
@@ -372,7 +372,7 @@ class ApprovalsServer:
             return *_person(tx, me), principals.has_principal(tx, me)
 
         person, keys, known = await self._ledger.transact(self._tenant, look)
-        words = ["key", me, "-"] if known else ["add", me, "--key", "-"]
+        words = ["grant" if known else "add", me, "--key", "-"]
         words += ["--tenant", self._tenant] if self._tenant != DEFAULT_TENANT else []
         command = f"{shared_program()} principal {shlex.join(words)}"
         told = {"tenant": self._tenant, "principal": me, "command": command, **own_keys(keys)}

@@ -17,17 +17,16 @@ from pydantic import JsonValue
 from surehand.cli import options
 from surehand.cli.approvals_server.sign_in import DEFAULT_FOLDER, LINK_LASTS, Links, Server
 from surehand.cli.codec_server.verbs import TokenFile, codec_app, codec_origin, told_at
-from surehand.cli.ledger_door import (
+from surehand.cli.options import (
+    Caller,
     ledger_of,
     open_artifacts,
     read_settings,
     read_toolbox,
 )
-from surehand.cli.options import Caller
-from surehand.cli.principals import checked_name
-from surehand.cli.printer import Reply
+from surehand.cli.people import check_name
+from surehand.cli.printer import Reply, Shape
 from surehand.cli.serving import Served, in_url, is_loopback, parse_address, serve_apps
-from surehand.cli.shapes import SignInLink
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.settings import KEYS, PREFIX, load_extra
 
@@ -43,6 +42,15 @@ State = Annotated[
     Path,
     typer.Option("--state", metavar="FOLDER", help="Where the server leaves word for `link`."),
 ]
+
+
+class SignInLink(Shape):
+    """``approvals link``."""
+
+    link: str
+    principal: str
+    minutes: int
+    """How long it counts, unless it was used."""
 
 
 async def serve(
@@ -184,7 +192,7 @@ def link(caller: options.Actor, state: State = DEFAULT_FOLDER) -> Reply:
 
     Example: python starter.py approvals link --as ann
     """
-    name = checked_name(caller.settings.user)
+    name = check_name(caller.settings.user)
     server = Server.read(state)
     if not server.takes_links:
         raise WrongUse(f"{server.origin} takes no links: people sign in with an identity provider")

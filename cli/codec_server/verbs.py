@@ -16,11 +16,9 @@ from urllib.parse import urlsplit
 import typer
 
 from surehand.cli import options
-from surehand.cli.ledger_door import keys_of, ledger_of, open_artifacts, read_settings
-from surehand.cli.options import Caller
-from surehand.cli.printer import Reply
+from surehand.cli.options import Caller, keys_of, ledger_of, open_artifacts, read_settings
+from surehand.cli.printer import Reply, Shape
 from surehand.cli.serving import AppAt, is_loopback, parse_address, serve_app
-from surehand.cli.shapes import NewToken
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.settings import CODEC_TOKEN, KEYS, load_extra
@@ -107,6 +105,14 @@ def make_holder(tenants: str, right: str, where: str) -> Holder:
 
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8081"
+
+
+class NewToken(Shape):
+    """``codec token``."""
+
+    token: str
+    tenants: list[str]
+    right: str
 
 
 async def serve(

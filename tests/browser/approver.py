@@ -53,7 +53,7 @@ class Served:
         """Register a key as the page shows it, as an administrator does."""
         file = self.state / "public.jwk"
         file.write_text(public)
-        done = self.starter("principal", "key", principal, str(file))
+        done = self.starter("principal", "grant", principal, "--key", str(file))
         assert done.code == 0, done.err
 
 

@@ -25,7 +25,7 @@ from surehand.activities.ledger.people.signatures import (
 )
 from surehand.cli.approvals_server import pages
 from surehand.cli.approvals_server.pages import POLICY
-from surehand.client.messages import SeenRequest, decided
+from surehand.client.messages import SeenRequest, compose_decision
 from surehand.process.settings import ClientSettings
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
@@ -81,7 +81,7 @@ async def test_a_decision_of_the_page_is_the_command_line_s_and_its_signature_co
     key_file.touch(mode=0o600)
     key = Ed25519PrivateKey.generate()
     key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    run_id, typed = decided(
+    run_id, typed = compose_decision(
         ClientSettings(user="ann", tenant="acme", task_queue="", ui_url="", key=key_file),
         SeenRequest(asked["approval_id"], asked["params_hash"]),
         DecisionOutcome(outcome),

@@ -266,7 +266,7 @@ def test_a_simulation_changes_nothing(verbs: Verbs, new_run: NewRun, shop: ShopP
     refund, mail = parked["steps"][2], parked["steps"][4]
     asked = verbs("show", run.name, "--json").document()["result"]["waiting_for"][0]
     assert (refund["approval"], refund["params_hash"]) == ("yes", asked["params_hash"])
-    assert (refund["key"], refund["held"]) == (f"refund:{run.order}", None)
+    assert refund["key"] == f"refund:{run.order}"
     assert mail["depends_on"] == ["refund"]
 
     approve(verbs, run.name)
@@ -279,13 +279,8 @@ def test_a_simulation_changes_nothing(verbs: Verbs, new_run: NewRun, shop: ShopP
     assert set(outcomes(same).values()) == {"done", "as recorded"}
     assert (same["ends"], changed["ends"]) == (None, None)
     assert outcomes(changed) == {**outcomes(same), "refund": "would call", "mail": "would call"}
-    [held] = [step["held"] for step in changed["steps"] if step["held"]]
-    assert held == {
-        "run_id": run.name,
-        "step_id": "refund",
-        "state": "committed",
-        "same_params": False,
-    }
+    [why] = [one["why"] for one in changed["steps"] if "with other params: refused" in one["why"]]
+    assert f"is committed (step refund, run {run.name})" in why
     assert anew["steps"][0]["outcome"] == "would call"
     assert (events(verbs, run.name), shop.counts(run.order)) == (before, counts)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from surehand.cli import app, doctor, runs
+from surehand.cli import app, doctor
+from surehand.client import client
 from surehand.process import VERSION
 from surehand.process.exits import MEANINGS, ExitCode
 from tests.cli.starter import REFUND
@@ -58,12 +59,12 @@ VERBS = [
 ]
 #: Verbs that serve until they are ended: they have no result.
 SERVING = ["dev", "worker"]
-GROUP = ["add", "grant", "revoke", "key", "list", "keygen"]
+GROUP = ["add", "grant", "revoke", "list", "keygen"]
 STANDING = ["grant", "add", "list", "revoke"]
 QUOTA = ["set", "show"]
 TENANT = ["add", "show"]
 PLAN = ["check", "graph", "schema"]
-MCP = ["list", "pin", "diff"]
+MCP = ["list", "pin"]
 #: The one of its verbs that serves until it is ended.
 MCP_SERVING = ["serve"]
 KEYS = ["new", "list", "rotate"]
@@ -106,7 +107,7 @@ REMOTE = [
     ["pending"],
     ["approve", "r/s/1", "--params-hash", "sha256:0"],
     ["reject", "r/s/1", "--params-hash", "sha256:0"],
-    ["resolve", "i", "happened"],
+    ["resolve", "i", "happened", "--run", "r"],
     ["amend", "r", REFUND],
     ["unwind", "r"],
     ["reconcile", "--every", "1s"],
@@ -204,12 +205,15 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["principal"], "Missing command"),
         (["principal", "grnt"], "No such command 'grnt'. Did you mean"),
         (["principal", "add", "ana", "--key", "none.pub"], "none.pub: No such file or directory"),
-        (["principal", "grant", "ana"], "name a --role or a --permission"),
+        (["principal", "grant", "ana"], "name a --role, a --permission or a --key"),
         (["principal", "revoke", "ana"], "name a --role, a --permission or a --key"),
         (["principal", "keygen", "none/ana.pem"], "none/ana.pem: No such file or directory"),
         (["standing", "grant", "--tool", "t"], "Missing option '--until'"),
         (["standing", "grant", "--tool", "t", "--until", "soon"], "--until 'soon': write a time"),
-        (["standing", "grant", "--tool", "t", "--until", "2020-01-01"], "'2020-01-01': is over"),
+        (
+            ["standing", "grant", "--tool", "t", "--until", "2020-01-01T00:00Z"],
+            "'2020-01-01T00:00Z': is over",
+        ),
         (["standing", "grant", "--tool", "t", "--until", "9999d"], "at most 3650 d from now"),
         (["standing", "grant", "--tool", "t", "--until", "2026-13-01"], "such as 2026-12-31"),
         (["standing", "grant", "--tool", "t", "--until", "1d", "--count", "0"], "equal to 1"),
@@ -245,8 +249,8 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["start", REFUND, "--as", "x" * 201], "name yourself"),
         (["start", REFUND, "--tenant", ""], "tenant ''"),
         (["show", "r\udcff"], "not UTF-8"),
-        (["resolve", "i", "happened", "--receipt", "{"], "JSON, such as '{"),
-        (["resolve", "i", "happened", "--receipt", "{bad"], "line 1, column 2"),
+        (["resolve", "i", "happened", "--run", "r", "--receipt", "{"], "JSON, such as '{"),
+        (["resolve", "i", "happened", "--run", "r", "--receipt", "{bad"], "line 1, column 2"),
         (["audit", "--file", "none.jsonl"], "none.jsonl: No such file or directory; `python"),
         (["audit", "--file", REFUND], "line 1 is not JSON"),
         (["approve", "r/s/1"], "Missing option '--params-hash'"),
@@ -495,7 +499,7 @@ def test_a_mistake_of_ours_is_one_line_and_a_traceback_only_with_debug(
     def broken(*_: object) -> str:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(runs, "_condition_of_state", broken)
+    monkeypatch.setattr(client, "_condition_of_state", broken)
     monkeypatch.setattr("surehand.cli.options.connect", lambda *_, **__: _nothing())
 
     assert app.run(["list"]) == ExitCode.UNEXPECTED

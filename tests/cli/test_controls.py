@@ -13,7 +13,7 @@ import pytest
 
 from surehand.cli.approvals import PendingList
 from surehand.cli.printer import Printer
-from surehand.cli.runs import RunLinked
+from surehand.cli.runs import Started
 from surehand.cli.steering import RunPaused
 from surehand.process.exits import ExitCode
 from tests.cli.starter import Run, Verbs
@@ -235,5 +235,5 @@ def test_a_fork_says_what_it_takes_over(verbs: Verbs, new_run: NewRun) -> None:
 
     said = verbs("fork", run.name, "--from", "amount", "--json")
 
-    fork = RunLinked.model_validate(said.document())
+    fork = Started.model_validate(said.document())
     assert (fork.linked, fork.taken_over) == (run.name, ["order"])

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 
 from surehand.cli.demo import DemoEnvironment, DemoScript
@@ -62,7 +61,6 @@ def test_a_named_approver_approves_without_a_terminal(showing: Starter, tmp_path
 
     assert ended.code == 0, ended
     assert "There is no terminal to ask at: 'demo-approver' approves it." in ended.err
-    assert "in a browser" not in ended.err
     assert "Worker 1 is dead: SIGKILL in the middle of the refund" in ended.err
     assert re.search(r"sha256:[0-9a-f]{64}", ended.err)
     assert "refunds: 1" in ended.err
@@ -106,31 +104,6 @@ def test_at_a_terminal_it_asks_until_it_is_told_and_does_that(
     assert not leftovers(tmp_path)
 
 
-def test_the_offered_link_approves_in_a_browser(showing: Starter, tmp_path: Path) -> None:
-    terminal = Terminal(showing.command("demo"), showing.environment, tmp_path)
-    terminal.read_until("Approve this call with these params? [y/n]")
-    found = re.search(r"in a browser, as (\S+): (http://\S+)/sign-in#(\S+)", terminal.text)
-    assert found is not None
-    who, url, token = found.groups()
-    with httpx.Client(base_url=url, headers={"origin": url}, trust_env=False) as browser:
-        signed_in = browser.post("/sign-in", json={"token": token})
-        assert signed_in.json() == {"principal": who}
-        told = browser.get("/approval.json", params={"id": "refund-demo/refund/1"}).json()
-        seen = {name: told[name] for name in ("approval_id", "params_hash")}
-        yes = {**seen, "outcome": "approve", "approver": who}
-        # The worker dies of the approved call, and may not have answered before.
-        answer = browser.post("/decide", json=yes, timeout=LIMIT_S)
-        assert answer.status_code in (200, 202), answer.text
-    terminal.read_until("Decided in the browser: approved.")
-    terminal.read_until("Enter stops everything")
-    assert "and takes over" in terminal.text
-    assert "Refunds paid: 1." in terminal.text
-    terminal.type("\n")
-
-    assert terminal.end() == 0
-    assert not leftovers(tmp_path)
-
-
 async def test_ctrl_d_at_the_question_is_told_to_be_no_approval(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,7 +113,7 @@ async def test_ctrl_d_at_the_question_is_told_to_be_no_approval(
         monkeypatch.setattr(sys, "stdin", nobody)
         script = DemoScript(Printer(json_output=False), cast(DemoEnvironment, None), approver="ana")
 
-        assert not await script._asked()
+        assert not await script._ask()
 
     assert capsys.readouterr().out.endswith(
         "Ctrl-D: no answer is no approval, so it is rejected.\n"

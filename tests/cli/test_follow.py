@@ -14,13 +14,14 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from surehand.cli import workers
+from surehand.cli import maintenance
 from surehand.cli.doctor import Check, DoctorReport
+from surehand.cli.maintenance import VersionList
 from surehand.cli.printer import Printer
 from surehand.cli.render import step_rows
 from surehand.cli.show import TimelineWatch, TokenWatch
-from surehand.cli.workers import VersionList
-from surehand.client import launch
+from surehand.client import outcome
+from surehand.client.connection import Connection, Polling
 from surehand.client.outcome import StreamedText
 from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView, TimelineLine
@@ -283,7 +284,7 @@ def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
 ) -> None:
     verbs, worker = versioned
     run = Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
-    monkeypatch.setattr(launch, "TAKEN_UP_WITHIN", timedelta(seconds=1))
+    monkeypatch.setattr(outcome, "TAKEN_UP_WITHIN", timedelta(seconds=1))
     assert "any worker takes any run" in verbs("versions").out
     with worker("1") as first:
         first.wait_ready()
@@ -343,7 +344,7 @@ def test_a_version_of_which_no_worker_has_polled_does_not_become_current(
     versioned: tuple[Verbs, Callable[[str], WorkerProcess]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verbs, _ = versioned
-    monkeypatch.setattr(workers, "KNOWN_WITHIN", timedelta())
+    monkeypatch.setattr(maintenance, "KNOWN_WITHIN", timedelta())
 
     refused = verbs("versions", "--use", "9")
 
@@ -371,8 +372,8 @@ def test_doctor_names_the_version_whose_runs_have_no_worker(
         assert "Keep workers of 1 until its runs have ended" in shown.out
 
         # The server keeps dead pollers for minutes; by then they are no pollers any more.
-        polling = workers.Polling(current="2", seen=["2"])
-        monkeypatch.setattr(workers, "polling", AsyncMock(return_value=polling))
+        polling = Polling(current="2", seen=["2"], newest=None)
+        monkeypatch.setattr(Connection, "polling", AsyncMock(return_value=polling))
         check = check_of(verbs, "worker versions")
 
     assert "no worker polls for 2 runs of version 1" in check.detail

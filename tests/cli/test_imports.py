@@ -15,11 +15,11 @@ import pytest
 
 from surehand.cli.mcp_server.runs import LARGEST_ANSWER, LONGEST_ERROR, bound_document, write_error
 from surehand.client.messages import (
-    chosen_run_id,
+    choose_run_id,
     find_approval,
     find_run_id,
+    make_run_name,
     new_key,
-    new_run_name,
 )
 from surehand.process.exits import NotFound, SurehandError, WrongUse
 from surehand.workflows.identity import MAX_RUN_ID_LENGTH
@@ -65,7 +65,7 @@ def test_a_verb_loads_no_other_ones() -> None:
     loaded = loaded_by(["pending"])
 
     assert "surehand.cli.approvals" in loaded
-    common = {"app", "approvals", "options", "printer", "render", "shapes"}
+    common = {"app", "approvals", "options", "printer", "render"}
     verbs = {one for one in loaded if re.match(r"surehand\.(drill|cli\.)", one)}
     assert verbs == {f"surehand.cli.{one}" for one in common}
     assert "temporalio.worker" not in loaded  # a third of the SDK; for plugins only
@@ -81,7 +81,7 @@ def test_starting_and_steering_runs_imports_nothing_of_the_other_room() -> None:
         ["pending"],
         ["approve", "r/s/1", "--params-hash", "x"],
         ["cancel", "r"],
-        ["resolve", "i", "happened"],
+        ["resolve", "i", "happened", "--run", "r"],
     )
 
     assert "surehand.workflows" in loaded
@@ -128,7 +128,7 @@ def test_what_cannot_be_a_run_id_is_wrong_use(text: str) -> None:
 @pytest.mark.parametrize("text", ["bad id!/x", "beta/r", "a b"])
 def test_what_cannot_name_a_new_run_is_told_what_can(text: str) -> None:
     with pytest.raises(WrongUse, match=r"has 1 to 120 letters, digits, '_', '\.', ':' and '-'"):
-        chosen_run_id("acme", text)
+        choose_run_id("acme", text)
 
 
 def test_the_longest_tenant_and_name_fit_into_a_run_id() -> None:
@@ -159,8 +159,8 @@ def test_what_cannot_be_an_approval_id_is_wrong_use(text: str) -> None:
 
 
 def test_a_new_run_is_named_after_its_plan() -> None:
-    assert re.fullmatch(r"refund-[0-9a-f]{8}", new_run_name("refund"))
-    assert new_run_name("refund") != new_run_name("refund")
+    assert re.fullmatch(r"refund-[0-9a-f]{8}", make_run_name("refund"))
+    assert make_run_name("refund") != make_run_name("refund")
 
 
 PLUGINS: Final = "tests.e2e.plugins"

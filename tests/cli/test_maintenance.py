@@ -195,11 +195,11 @@ def test_a_deleted_run_is_proven_by_its_export_and_protects_its_effects(
     bare = verbs("retention", "--apply", **NOW)
     assert [
         one.why
-        for one in RetentionReport.model_validate(kept.document()).kept
+        for one in RetentionReport.model_validate(kept.document()).round.kept
         if one.run_id == run.name
     ] == [f"Temporal has the history of {run.name} until its own retention is over"]
     report = RetentionReport.model_validate(look.document())
-    assert run.name in [one.run_id for one in report.hidden] and not report.applied
+    assert run.name in [one.run_id for one in report.round.hidden] and not report.applied
     assert (bare.code, "--no-export" in bare.line()) == (2, True)
     grace = {"SUREHAND_RETENTION": "runs=0s,grace=1h"}
     assert verbs("retention", "--apply", *signed, **grace).code == 0
@@ -214,7 +214,7 @@ def test_a_deleted_run_is_proven_by_its_export_and_protects_its_effects(
     done = verbs("retention", "--apply", "--json", *signed, **NOW)
 
     report = RetentionReport.model_validate(done.document())
-    [part] = [one for one in report.deleted if one.run_id == run.name]
+    [part] = [one for one in report.round.deleted if one.run_id == run.name]
     assert list(part.exports) == [
         str(exports / f"{run.name}.jsonl"),
         str(exports / f"{run.name}+runs.jsonl"),

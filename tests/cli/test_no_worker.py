@@ -17,9 +17,9 @@ import pytest
 
 from surehand.cli.approvals import PendingList
 from surehand.cli.doctor import DoctorReport
-from surehand.cli.shapes import Steered
+from surehand.cli.options import Steered
 from surehand.cli.show import ShownRun, UnansweredRun
-from surehand.client import client, connection, launch
+from surehand.client import client, connection, outcome
 from surehand.process.dev_server import DevServer
 from tests.cli.starter import Run, Verbs
 from tests.e2e import code_hopeless
@@ -259,7 +259,7 @@ def test_if_nobody_polls_a_run_s_task_queue_no_verb_waits_for_an_answer(
     lonely: Verbs, verb: str, shop: ShopProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "ANSWER_TIME", timedelta(hours=1))
-    monkeypatch.setattr(launch, "TAKEN_UP_WITHIN", timedelta(seconds=0.2))
+    monkeypatch.setattr(outcome, "TAKEN_UP_WITHIN", timedelta(seconds=0.2))
     run = Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
     assert "no worker has taken it up yet (task queue " in lonely(*run.start).out.splitlines()[0]
 
@@ -270,16 +270,6 @@ def test_if_nobody_polls_a_run_s_task_queue_no_verb_waits_for_an_answer(
     if verb == "show":  # the ledger does not know of it, either
         known = UnansweredRun.model_validate(ended.document())
         assert (known.state, known.plan.partition(":")[0]) == ("running", "refund")
-
-
-def test_resolve_says_which_runs_it_could_not_look_at(deserted: Deserted) -> None:
-    searched = deserted.verbs("resolve", "iv-1", "happened", SUREHAND_DATABASE_URL="")
-
-    assert searched.code == 4
-    silent, what = searched.err.strip().splitlines()
-    assert deserted.run.name in silent and deserted.queue in silent
-    assert "--run" in what and "SUREHAND_DATABASE_URL" in what
-    assert deserted.verbs("resolve", "iv-1", "happened").code == 2  # the ledger knows of none
 
 
 def test_doctor_notices_at_once_that_the_worker_is_dead(deserted: Deserted) -> None:

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rich.live import Live
-from rich.spinner import Spinner
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -23,10 +21,10 @@ from surehand.cli.approvals import PendingList
 from surehand.cli.dev import tell_new
 from surehand.cli.printer import Printer
 from surehand.cli.render import commands_of, open_lines, request_lines, waiting_lines
-from surehand.cli.show import LiveWatch
+from surehand.cli.show import TimelineWatch
 from surehand.cli.steering import given
-from surehand.client import launch
-from surehand.client.client import Looked, SilentRun
+from surehand.client import outcome
+from surehand.client.client import Pending, SilentRun
 from surehand.client.connection import Connection
 from surehand.process.connect import Target
 from surehand.process.dev_server import DevServer
@@ -189,21 +187,19 @@ def test_news_is_told_again_and_the_rest_once(capsys: pytest.CaptureFixture[str]
     printer, told = Printer(json_output=False), set[tuple[str, str, str]]()
     for waiting in ([failed], [failed], [], [failed]):
         view = RunView.model_construct(result=result(*waiting), pending=[])
-        told = tell_new(printer, UMA, Looked([view], []), told)
-    silent = SilentRun(run_id="refund-1", task_queue="q", state="", open_items=0, reason="nobody")
-    told = tell_new(printer, UMA, Looked([], [silent]), told)
-    tell_new(printer, UMA, Looked([view], []), told)
+        told = tell_new(printer, UMA, Pending([view], []), told)
+    silent = SilentRun.model_construct(run_id="refund-1")
+    told = tell_new(printer, UMA, Pending([], [silent]), told)
+    tell_new(printer, UMA, Pending([view], []), told)
 
     assert capsys.readouterr().out.count("has failed: no money") == 2
 
 
 def test_a_repeated_failure_is_told_again(capsys: pytest.CaptureFixture[str]) -> None:
     failed = Waiting(kind="failure", id="refund", step_id="refund", question="no money")
-    spinner = Spinner("dots")
-    printer = Printer(json_output=False)
-    watch = LiveWatch(printer, UMA, Live(spinner, console=printer.console), spinner)
+    watch = TimelineWatch(Printer(json_output=False), UMA)
     for waiting in ([failed], [failed], [], [failed]):
-        watch.show(RunView.model_construct(result=result(*waiting), pending=[]))
+        watch.show(RunView.model_construct(result=result(*waiting), pending=[], timeline=[]))
 
     assert capsys.readouterr().out.count("has failed: no money") == 2
 
@@ -365,15 +361,17 @@ def test_a_human_settles_what_a_crash_left_unknown(
         line = f"python starter.py resolve {intervention} OUTCOME --run {run.name}"
         assert line in verbs("interventions").out
 
-        broken = verbs("resolve", intervention, "happened", "--receipt", "{bad")
+        of_run = ("--run", run.name)
+        broken = verbs("resolve", intervention, "happened", *of_run, "--receipt", "{bad")
         audited = verbs("audit", run.name)
-        unknown = verbs("resolve", "iv-none", "happened")
-        mailless = verbs("resolve", intervention, "happened", "--evidence", "bank statement")
+        unknown = verbs("resolve", "iv-none", "happened", *of_run)
+        told = ("--evidence", "bank statement")
+        mailless = verbs("resolve", intervention, "happened", *of_run, *told)
         settled = verbs(
-            *("resolve", intervention, "happened", "--as", "bob"),
+            *("resolve", intervention, "happened", *of_run, "--as", "bob"),
             *("--evidence", "bank statement", "--receipt", RECEIPT),
         )
-        again = verbs("resolve", intervention, "not-happened", "--run", run.name)
+        again = verbs("resolve", intervention, "not-happened", *of_run)
 
         assert (broken.code, audited.code) == (2, 0)
         assert "--receipt must be JSON, such as" in broken.line()
@@ -383,7 +381,7 @@ def test_a_human_settles_what_a_crash_left_unknown(
         assert mailless.code == 2
         assert "step mail takes ${refund.amount} from what this call returned" in mailless.line()
         assert (unknown.code, settled.code, again.code) == (2, 0, 2)
-        assert "intervention not found: iv-none" in unknown.line()
+        assert "iv-none" in unknown.line()
         assert verbs(*run.start, "--wait").code == 0
     [row] = verbs("interventions", run.name, "--json").document()["rows"]
     assert (row["state"], row["outcome"], row["actor"]) == ("settled", "happened", "bob")
@@ -418,15 +416,14 @@ def test_a_human_settles_in_the_ledger_what_a_terminated_run_has_left(
     terminate += ["--address", temporal_server.address]
     subprocess.run([temporal_cli, *terminate], check=True, capture_output=True)
     [row] = verbs("interventions", "--open", "--json").document()["rows"]
-    happened = ("resolve", row["intervention_id"], "happened", "--as", "bob")
+    happened = ("resolve", row["intervention_id"], "happened", "--run", run.name, "--as", "bob")
     proof = ("--evidence", "bank statement", "--receipt", RECEIPT)
 
     assert "Waiting for a human: 1" in verbs("reconcile").out
     assert verbs("reconcile", "--json").document()["for_a_human"] == 1
-    for arguments in ((), ("--run", run.name)):
-        without = verbs(*happened, *arguments, *proof, SUREHAND_DATABASE_URL="")
-        assert without.code == 2
-        assert "SUREHAND_DATABASE_URL" in without.line()
+    without = verbs(*happened, *proof, SUREHAND_DATABASE_URL="")
+    assert without.code == 2
+    assert "SUREHAND_DATABASE_URL" in without.line()
     stranger = verbs(*happened, *proof, "--tenant", "acme")
     unproven = verbs(*happened)
     settled = [verbs(*happened, *proof, "--json") for _ in range(2)]
@@ -449,7 +446,7 @@ def test_a_human_settles_in_the_ledger_what_a_terminated_run_has_left(
 @pytest.fixture
 def quick(lonely: Verbs, monkeypatch: pytest.MonkeyPatch) -> Verbs:
     """The verbs of a tenant of its own, whose runs no worker takes up."""
-    monkeypatch.setattr(launch, "TAKEN_UP_WITHIN", timedelta(seconds=0.1))
+    monkeypatch.setattr(outcome, "TAKEN_UP_WITHIN", timedelta(seconds=0.1))
     lonely.environment["SUREHAND_TENANT"] = f"t{uuid.uuid4().hex[:8]}"
     return lonely
 
@@ -465,7 +462,9 @@ async def terminated(address: str, verbs: Verbs, *names: str) -> None:
             pass
 
 
-def test_the_newest_run_is_listed_first(quick: Verbs, temporal_server: DevServer) -> None:
+def test_open_runs_are_listed_first_then_the_last_ended(
+    quick: Verbs, temporal_server: DevServer
+) -> None:
     for name in ("first", "second", "third", "goes-on", "last"):
         quick(*Run(name, "order-1").start)
     ends = ("last", "third", "second", "first")
@@ -475,7 +474,7 @@ def test_the_newest_run_is_listed_first(quick: Verbs, temporal_server: DevServer
         runs = quick("list", "--json", *arguments).document()["runs"]
         return [run["run_id"].rpartition("/")[2] for run in runs]
 
-    assert listed() == ["last", "goes-on", "third", "second", "first"]
-    assert listed("--limit", "1") == ["last"]
-    assert listed("--limit", "3") == ["last", "goes-on", "third"]
-    assert listed("--state", "terminated", "--limit", "2") == ["last", "third"]
+    assert listed() == ["goes-on", "first", "second", "third", "last"]
+    assert listed("--limit", "1") == ["goes-on"]
+    assert listed("--limit", "3") == ["goes-on", "first", "second"]
+    assert listed("--state", "terminated", "--limit", "2") == ["first", "second"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from surehand.cli.plan_schema import SHIPPED, plan_schema
+from surehand.cli.plans import SHIPPED, plan_schema
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode, PlanRefused
 from surehand.process.files import BadDocument, parse_json, parse_yaml, read_document

@@ -10,10 +10,9 @@ from surehand.activities.tools import toolbox
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.cli import app
 from surehand.cli.doctor import _found
-from surehand.cli.plans import graph_of, mermaid, picture
+from surehand.cli.plans import graph_of, mermaid, table_rows
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode
-from surehand.workflows.plan.plan import Plan
 from tests.cli.starter import REFUND, ROOT
 
 PLAN = """\
@@ -290,39 +289,22 @@ def test_mermaid_draws_each_kind_and_dots_the_gotos(plan: str) -> None:
     ]
 
 
-def test_a_picture_shows_what_runs_together_side_by_side() -> None:
-    steps = [
-        {"id": "a", "tool": "t", "after": []},
-        {"id": "b", "tool": "t", "after": []},
-        {"id": "c", "tool": "t", "after": ["a", "b"], "approval": "required"},
-        {"id": "d", "tool": "t", "after": ["b"], "on_failure": "continue"},
+def test_a_table_shows_what_runs_together_and_what_each_step_waits_for(plan: str) -> None:
+    assert list(table_rows(graph_of(load_plan(plan), {}))) == [
+        ["1", "order", "at once", "tool: orders.read"],
+        ["1", "amount", "at once", "tool: refunds.calculate"],
+        ["2", "why", "order", 'ask: Why "now"?; on_reject ..> end'],
+        ["2", "ship", "order", "tool: parcels.send; for each of ${order.lines}, 4 at a time"],
+        [
+            "2",
+            "big",
+            "order, amount",
+            "tool: payments.refund; when order.paid > 1; on_no ..> end",
+        ],
+        ["3", "pay", "big", "plan: plan; a human looks before"],
+        ["1", "pay/step1", "at once", "tool: mail.send; needs an approval"],
+        ["4", "end", "why, ship, pay", "wait: parcel.back"],
     ]
-
-    assert picture(graph_of(Plan.model_validate(steps), {}), 80) == [
-        "plan",
-        "+---------+  +---------+",
-        "| a       |  | b       |",
-        "| tool: t |  | tool: t |",
-        "+---------+  +---------+",
-        "  |",
-        "  v",
-        "+-------------------+  +---------+",
-        "| c                 |  | d       |",
-        "| tool: t           |  | tool: t |",
-        "| needs an approval |  | after b |",
-        "+-------------------+  +---------+",
-    ]
-
-
-@pytest.mark.parametrize("width", [24, 40, 80, 200])
-def test_a_picture_is_never_wider_than_the_terminal(plan: str, width: int) -> None:
-    from rich.cells import cell_len
-
-    words = f"{'long' * 30} \x1b[2J and 日本語日本語日本語日本語"
-    lines = picture(graph_of(load_plan(plan, [f"steps.2.ask={words!r}"]), {}), width)
-
-    assert max(cell_len(line) for line in lines) <= width
-    assert not any("\x1b" in line for line in lines)
 
 
 def test_the_printed_schema_is_the_shipped_one(capsys: pytest.CaptureFixture[str]) -> None:

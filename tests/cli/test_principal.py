@@ -25,7 +25,7 @@ from surehand.activities.ledger.core.tables import (
     quotas,
 )
 from surehand.activities.ledger.people.signatures import kid_of, read_public_key
-from surehand.cli.principals import PrincipalChanged, PrincipalHistory, PrincipalList
+from surehand.cli.people import PrincipalChanged, PrincipalHistory, PrincipalList
 from surehand.cli.tenants import QuotaShown
 from surehand.client.messages import new_key
 from surehand.workflows.identity import DEFAULT_TENANT
@@ -142,7 +142,10 @@ def test_a_key_registered_again_and_one_revoked_again_change_nothing(office: Off
     kid, file = office.keys("ana")
     office.done("add", "ana", "--key", file)
     before = office.rows()
-    assert office.done("key", "ana", file).out == f"ana: has key {kid} already: nothing changed\n"
+    assert (
+        office.done("grant", "ana", "--key", file).out
+        == f"ana: has key {kid} already: nothing changed\n"
+    )
     assert office.rows() == before
     office.done("revoke", "ana", "--key", kid)
     before = office.rows()
@@ -175,10 +178,9 @@ def test_somebody_who_is_there_is_not_added_again(office: Office) -> None:
     assert "there is a principal 'ana' already" in office.refused("add", "ana", "--role", "ops")
 
 
-@pytest.mark.parametrize("verb", ["grant", "revoke", "key", "list"])
+@pytest.mark.parametrize("verb", ["grant", "revoke", "list"])
 def test_an_unknown_principal_is_named_and_not_made(office: Office, verb: str) -> None:
-    _, file = office.keys("ana")
-    options = {"key": [file], "list": []}.get(verb, ["--role", "ops"])
+    options = [] if verb == "list" else ["--role", "ops"]
 
     assert office.refused(verb, "ana", *options) == "surehand: there is no principal 'ana'"
     assert office.shown() == []
@@ -195,7 +197,7 @@ def test_somebody_elses_key_is_refused_and_nobody_is_added(office: Office) -> No
     assert f"key {kid} belongs to 'ana'" in said
     assert [one["name"] for one in office.shown()] == ["ana"]
     office.done("add", "bob")
-    assert "belongs to 'ana'" in office.refused("key", "bob", file)
+    assert "belongs to 'ana'" in office.refused("grant", "bob", "--key", file)
     assert "'bob' has no key" in office.refused("revoke", "bob", "--key", kid)
 
 
@@ -205,12 +207,12 @@ def test_a_revoked_key_cannot_come_back(office: Office) -> None:
     office.done("add", "ana", "--key", file)
     office.done("revoke", "ana", "--key", kid)
 
-    assert "was revoked" in office.refused("key", "ana", file)
+    assert "was revoked" in office.refused("grant", "ana", "--key", file)
     assert "belongs to 'ana'" in office.refused("add", "bob", "--key", file)
     assert office.shown("ana")[0]["keys"] == []
 
 
-@pytest.mark.parametrize("verb", [["add", "bob", "--key"], ["key", "ana"]])
+@pytest.mark.parametrize("verb", [["add", "bob", "--key"], ["grant", "ana", "--key"]])
 def test_a_private_key_is_refused_and_nothing_is_written(office: Office, verb: list[str]) -> None:
     office.done("add", "ana")
     _, public = office.keys("bob")
@@ -237,8 +239,8 @@ def test_a_file_without_public_key_is_refused(office: Office, content: bytes, sa
     file = office.folder / "ana.pub"
     file.write_bytes(content)
 
-    assert says in office.refused("key", "ana", str(file))
-    assert "Is a directory" in office.refused("key", "ana", str(office.folder))
+    assert says in office.refused("grant", "ana", "--key", str(file))
+    assert "Is a directory" in office.refused("grant", "ana", "--key", str(office.folder))
 
 
 @both
@@ -248,9 +250,9 @@ def test_a_passkey_is_registered_by_the_file_of_a_page_and_shown_as_one(office: 
     file.write_text(json.dumps(passkey.file))
     office.done("add", "ana", "--key", str(office.folder / "ana.pem.pub"))
 
-    told = office.done("key", "ana", str(file))
+    told = office.done("grant", "ana", "--key", str(file))
 
-    assert told.out.splitlines() == [f"ana: key {passkey.kid} registered"]
+    assert told.out.splitlines() == [f"ana: key {passkey.kid} granted"]
     assert office.shown("ana")[0]["passkeys"] == [passkey.kid]
     assert sorted(office.shown("ana")[0]["keys"]) == sorted([kid, passkey.kid])
     assert f"{passkey.kid} (passkey)" in office.done("list").out
@@ -260,7 +262,7 @@ def test_a_passkey_is_registered_by_the_file_of_a_page_and_shown_as_one(office: 
         "credential_id": passkey.file["credential_id"], "rp_id": passkey.rp_id,
         "device_bound": False,
     }  # fmt: skip
-    assert "nothing changed" in office.done("key", "ana", str(file)).out
+    assert "nothing changed" in office.done("grant", "ana", "--key", str(file)).out
 
 
 def test_a_key_is_not_registered_as_a_passkey_s_as_well(office: Office) -> None:
@@ -271,7 +273,7 @@ def test_a_key_is_not_registered_as_a_passkey_s_as_well(office: Office) -> None:
     file.write_text(json.dumps({**Authenticator().file, "public_key": jwk}))
 
     assert f"key {kid} is registered as another kind of key" in office.refused(
-        "key", "ana", str(file)
+        "grant", "ana", "--key", str(file)
     )
 
 
@@ -344,7 +346,7 @@ def test_a_workers_url_changes_nothing_and_may_look(office: Office) -> None:
         ["grant", "ana", "--permission", "refunds.make"],
         ["revoke", "ana", "--role", "ops"],
         ["revoke", "ana", "--key", kid],
-        ["key", "ana", another],
+        ["grant", "ana", "--key", another],
     ):
         said = office.refused(*command, SUREHAND_DATABASE_URL=url)
         assert said == (
@@ -362,7 +364,7 @@ def test_the_history_says_who_changed_what_and_in_which_order(office: Office) ->
     kid, file = office.keys("ana")
     office.done("add", "ana", "--role", "ops", "--as", "zoe")
     office.done("add", "bob")
-    office.done("key", "ana", file)
+    office.done("grant", "ana", "--key", file)
     office.done("grant", "ana", "--permission", "refunds.make", SUREHAND_USER="max")
     office.done("grant", "ana", "--role", "ops")  # has it: nothing to note
     office.done("revoke", "ana", "--role", "ops")
@@ -415,7 +417,7 @@ def test_a_new_key_prints_its_registration(approver: Starter, office: Office) ->
     assert made.out.startswith(f"Key {kid}: ")
     _, starter, *arguments = shlex.split(made.out.splitlines()[-1])
     assert starter.endswith("starter.py")
-    assert office.verbs(*arguments).out == f"ana lopez: key {kid} registered\n"
+    assert office.verbs(*arguments).out == f"ana lopez: key {kid} granted\n"
 
 
 def test_no_key_is_made_for_a_name_that_cannot_be_registered(approver: Starter) -> None:
@@ -443,7 +445,7 @@ def test_a_public_key_is_read_from_stdin(office: Office) -> None:
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert office.shown("ana")[0]["keys"] == [kid]
-    empty = starter("principal", "key", "ana", "-")
+    empty = starter("principal", "grant", "ana", "--key", "-")
     assert empty.code == 2
     assert "public key -: it is neither" in empty.line()
 
@@ -463,7 +465,7 @@ class QuotaOffice(LedgerOffice):
 
     def limits(self, *arguments: str) -> dict[str, str | None]:
         shown = QuotaShown.model_validate(self.done("show", "--json", *arguments).document())
-        return {one.quota: one.limit for one in shown.quotas}
+        return {one.quota: one.limit for one in shown.uses}
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, date, datetime, timedelta, timezone
+import time
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import make_url
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.core.tables import standing_approvals
-from surehand.cli.standing import StandingChanged, StandingList, StandingShown, parse_until
+from surehand.cli.people import StandingChanged, StandingList, StandingShown, parse_until
 from surehand.client.messages import new_key
 from surehand.process.exits import WrongUse
 from surehand.workflows.identity import DEFAULT_TENANT
@@ -75,11 +76,11 @@ def test_a_grant_is_listed_until_it_is_revoked(office: Office) -> None:
 
     [listed] = office.listed()
     assert listed == one
-    assert (one.granter, one.tool, one.version) == ("ann", "payments.refund", "1")
-    assert (one.when, one.count, one.uses_left) == ("amount <= 50", 20, 20)
-    assert (one.total_of, one.total, one.total_left) == ("amount", "500.00", "500.00")
+    assert (one.granter, one.scope.tool, one.scope.version) == ("ann", "payments.refund", "1")
+    assert (one.scope.when, one.scope.count, one.uses_left) == ("amount <= 50", 20, 20)
+    assert (one.scope.total_of, one.scope.total, one.total_left) == ("amount", "500.00", "500.00")
     assert (one.signed, one.state, one.reason) == (True, "active", "small refunds")
-    assert timedelta(days=29) < one.until - datetime.now(UTC) <= timedelta(days=30)
+    assert 29 * 86400 < one.scope.until - time.time() <= 30 * 86400
     table = office.done("list").out
     for text in (one.standing_id, "20 of 20", "500.00 of 500.00 amount", "active"):
         assert text in table
@@ -93,7 +94,7 @@ def test_a_grant_is_listed_until_it_is_revoked(office: Office) -> None:
 
 
 def test_an_unsigned_grant_is_marked_and_refused_where_signatures_count(office: Office) -> None:
-    assert "(unverified): granted" in office.done("grant", *TOOL, "--until", "1d").out
+    assert "(unverified)" in office.done("grant", *TOOL, "--until", "1d").out
     strict = {"SUREHAND_DECISIONS": "signed"}
 
     said = office.refused("grant", *TOOL, "--until", "1d", **strict)
@@ -194,19 +195,16 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=timezone(timedelta(hours=2)))
     [
         ("30d", NOON + timedelta(days=30)),
         ("12h", NOON + timedelta(hours=12)),
-        ("2026-11-21", datetime(2026, 11, 22, tzinfo=NOON.tzinfo)),
-        ("2026-12-31", datetime(2027, 1, 1, tzinfo=NOON.tzinfo)),
-        ("2026-11-21T13:00", datetime(2026, 11, 21, 13, tzinfo=NOON.tzinfo)),
         ("2026-11-21T13:00+00:00", datetime(2026, 11, 21, 13, tzinfo=UTC)),
     ],
 )
-def test_until_is_a_time_from_now_the_end_of_a_day_or_a_time(text: str, until: datetime) -> None:
+def test_until_is_a_time_from_now_or_a_time(text: str, until: datetime) -> None:
     assert parse_until(text, NOON) == until
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0d", "d", "2026-11-20", "2026-11-21T11:59", "2026-02-30", "tomorrow", "4000d",
-             date.max.isoformat(), f"{'9' * 30}d"],
+    "text", ["", "0d", "d", "2026-11-21", "2026-11-21T13:00", "2026-11-21T11:59+02:00",
+             "2026-02-30", "tomorrow", "4000d", "9999-12-31T00:00:00Z", f"{'9' * 30}d"],
 )  # fmt: skip
 def test_until_is_refused_when_it_is_over_too_far_ahead_or_no_time(text: str) -> None:
     with pytest.raises(WrongUse, match=r"^--until"):

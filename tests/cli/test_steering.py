@@ -13,8 +13,8 @@ import pytest
 from surehand.cli.approvals import PendingList, ShownApproval, approval_lines
 from surehand.cli.audit import AuditReport
 from surehand.cli.doctor import DoctorReport
+from surehand.cli.options import LedgerRows
 from surehand.cli.runs import RunList
-from surehand.cli.shapes import LedgerRows
 from surehand.cli.show import ShownRun
 from surehand.cli.tools import ToolList
 from surehand.process.dev_server import DevServer

@@ -107,7 +107,7 @@ def test_runs_under_repeated_kills_make_each_effect_once(cluster: Cluster) -> No
         assert {name: n for name, n in counts.items() if n} == ONCE, order
         audited = cluster.starter("audit", f"guarded-{number}")
         assert audited.returncode == 0, audited.stdout
-    quotas = document(cluster, "quota", "show")["quotas"]
+    quotas = document(cluster, "quota", "show")["uses"]
     assert isinstance(quotas, list)
     used = {quota["quota"]: quota["used"] for quota in quotas}
     assert used["effects_per_hour"] == str(RUNS * len(ONCE))

@@ -44,7 +44,7 @@ from surehand.activities.tools.toolbox import load_toolbox
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.settings import load_settings
-from surehand.client.messages import signed_start
+from surehand.client.messages import sign_start
 from surehand.client.run import Run as ClientRun
 from surehand.process.blobs import Blobs
 from surehand.process.ciphers import RunEncryption
@@ -163,7 +163,7 @@ class Stage:
             started_by=started_by,
         )
         if key is not None:
-            request = signed_start(request, key, int(time.time()))
+            request = sign_start(request, key, int(time.time()))
         handle = await self.client.start_workflow(
             plan.code or WORKFLOW,
             request,

@@ -148,7 +148,10 @@ async def test_after_a_restore_no_effect_is_made_again_and_what_nobody_can_tell_
     stage.started[:] = again
     shown = starter("ledger", "restored", "--json").document()
     assert shown["behind"] == []
-    assert starter("ledger", "restored", "--done", "--json").document()["closed_by"] == "oscar"
+    assert (
+        starter("ledger", "restored", "--done", "--json").document()["epoch"]["closed_by"]
+        == "oscar"
+    )
 
 
 async def test_without_an_epoch_a_restored_ledger_repeats_effects(
@@ -220,9 +223,9 @@ class Epochs(LedgerOffice):
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (["--to", "yesterday"], "is no time"),
-        (["--to", "2026-01-01T12:00"], "does not say its time zone"),
-        (["--to", "2026-01-01"], "does not say its time zone"),
+        (["--to", "yesterday"], "write a time with its zone"),
+        (["--to", "2026-01-01T12:00"], "write a time with its zone"),
+        (["--to", "2026-01-01"], "write a time with its zone"),
         (["--to", "9999-01-01T00:00:00Z"], "still to come"),
         (["--done"], "no epoch is open"),
         (["--done", "--to", "2026-01-01T12:00:00Z"], "name one of them"),

@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ChildWorkflowError
 from temporalio.worker import Worker
 
-from surehand.client.messages import signed_start
+from surehand.client.messages import sign_start
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import Parent, StartRun
 from surehand.workflows.names import WORKFLOW
@@ -56,7 +56,7 @@ async def test_a_starter_in_anothers_name_approves_nothing(stage: Stage, order_i
 async def test_an_unproven_start_is_refused_before_any_call(stage: Stage, order_id: str) -> None:
     anns = key_of(stage, person(stage, "ann"))
     start = await started(stage, order_id)
-    as_ann = signed_start(start.model_copy(update={"started_by": "ann"}), anns, int(time.time()))
+    as_ann = sign_start(start.model_copy(update={"started_by": "ann"}), anns, int(time.time()))
     async with stage.worker_here(decisions="signed"):
         # One after another under one id: what was refused has left nothing there.
         for forged, why in (

@@ -57,7 +57,8 @@ from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Claimed, Committed, Mismatch
 from surehand.activities.retention import Files, Retention, RetentionPart, Round
-from surehand.cli.exports import Exports, read_content, why_unproven
+from surehand.cli.audit import read_content, why_unproven
+from surehand.cli.retention import Exports
 from surehand.client.messages import new_key
 from surehand.process.blobs import Collected, collect_unreferred
 from surehand.process.settings import ClientSettings

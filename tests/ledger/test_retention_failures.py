@@ -30,8 +30,7 @@ from surehand.activities.ledger.retention.hiding import LastRound, Policy, parse
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import drafts
 from surehand.activities.retention import Files, Kept, Round
-from surehand.cli.exports import Exports
-from surehand.cli.retention import RetentionReport, _reply, _serve
+from surehand.cli.retention import Exports, RetentionReport, _reply, _serve
 from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable
@@ -174,7 +173,7 @@ async def test_what_was_kept_as_it_was_to_go_is_told_by_the_exit_code() -> None:
 
     assert reply.code is ExitCode.BROKEN
     assert isinstance(reply.document, RetentionReport)
-    failed = [one.failed for one in reply.document.kept]
+    failed = [one.failed for one in reply.document.round.kept]
     assert failed == [None, ExitCode.OUTPUT_LOST, ExitCode.BROKEN]
     assert list(reply.text)[2:] == [
         "Failed, and kept: 2 runs",

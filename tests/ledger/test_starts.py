@@ -19,7 +19,7 @@ from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.signatures import decode_base64url
 from surehand.activities.ledger.people.starts import StartRefused, name_starter
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Forbidden
-from surehand.client.messages import claims_for, sign, signed_start
+from surehand.client.messages import claims_for, sign, sign_start
 from surehand.workflows.contracts.approvals import (
     Assurance,
     Decision,
@@ -53,7 +53,7 @@ def key(scene: Scene) -> Ed25519PrivateKey:
 def signed(scene: Scene, key: Ed25519PrivateKey, run_id: str = NEW, **changes: Any) -> StartRun:
     """A run that mallory starts in ada's name."""
     start = scene.start(run_id, started_by="mallory", **changes)
-    return signed_start(start, key, int(time.time()))
+    return sign_start(start, key, int(time.time()))
 
 
 def opened(scene: Scene, start: StartRun, workflow_run_id: str = "first") -> dict[str, Any]:
@@ -149,7 +149,7 @@ def test_a_foreign_or_revoked_key_starts_nothing(scene: Scene, key: Ed25519Priva
 async def test_a_start_counts_from_when_it_is_taken(scene: Scene, key: Ed25519PrivateKey) -> None:
     now = datetime.now(UTC)
     hours_ago = now - timedelta(hours=3)
-    old = signed_start(scene.start(NEW, started_by="mallory"), key, int(hours_ago.timestamp()))
+    old = sign_start(scene.start(NEW, started_by="mallory"), key, int(hours_ago.timestamp()))
     assert "has expired" in refused(scene, old)
 
     # It was taken in time, and no worker was there until now.

@@ -210,9 +210,10 @@ def test_the_verbs_list_what_is_offered_pin_it_and_show_what_has_changed(
     assert states["shop.create_refund"] == "not pinned"
     assert states["shop.paint"] == "refused"
     assert list(verb("pin")[1]["pinned"]) == ["shop.create_refund"]
-    assert verb("diff") == (0, {"changes": [], "digests": {}, "silent": {}})
+    code, same = verb("list")
+    assert (code, same["changes"], same["silent"]) == (0, [], {})
     mcp_shop.behave(description="Refund twice.")
-    code, changed = verb("diff")
+    code, changed = verb("list")
     assert code == 3
     [change] = changed["changes"]
     assert (change["part"], change["reviewed"], change["offered"]) == (
@@ -222,9 +223,9 @@ def test_the_verbs_list_what_is_offered_pin_it_and_show_what_has_changed(
     )
     assert verb("pin")[1]["pinned"] == {}, "what has changed has to be named"
     assert list(verb("pin", "shop.create_refund")[1]["pinned"]) == ["shop.create_refund"]
-    assert verb("diff")[0] == 0
+    assert verb("list")[0] == 0
     mcp_shop.behave(description="x" * 70_000)
-    assert verb("diff")[0] == 3, "what cannot be pinned has changed, too"
+    assert verb("list")[0] == 3, "what cannot be pinned has changed, too"
 
 
 def test_what_was_not_shown_is_not_pinned(
@@ -240,7 +241,7 @@ def test_what_was_not_shown_is_not_pinned(
 
     assert verb("pin")[0] == 0
     mcp_shop.behave(description="Refund twice.")
-    [command] = [line for line in verb("diff")[1].splitlines() if "mcp pin" in line]
+    [command] = [line for line in verb("list")[1].splitlines() if "mcp pin" in line]
     shown = command.rpartition(" ")[2]
     assert shown.startswith("shop.create_refund@sha256:")
     mcp_shop.behave(description="Refund all.")
@@ -338,7 +339,7 @@ async def test_doctor_tells_of_servers_and_pins(mcp_shop: McpShop) -> None:
     other = await looked()
     assert (other.ok, other.detail) == (False, "shop.create_refund: changed")
     assert [line.split("mcp ")[1] for line in other.commands] == [
-        "diff",
+        "list",
         f"pin shop.create_refund@{(await mcp_shop.seen())['shop.create_refund'].digest}",
     ]
 

@@ -46,7 +46,7 @@ from surehand.activities.tools.tool import Dedupes, Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
 from surehand.activities.worker.context import WorkerContext
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.client.messages import claims_for, sign, signed_start
+from surehand.client.messages import claims_for, sign, sign_start
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
@@ -239,7 +239,7 @@ class GateMachine(RuleBasedStateMachine):
                 principals.give_grant(tx, name, "role", role, "root")
                 self.people.roles[name].add(role)
         _, _, key = KEYS[REQUESTER, 1]
-        signed = signed_start(start, key, self.clock.now_ms // 1000)
+        signed = sign_start(start, key, self.clock.now_ms // 1000)
         opening = OpenRun(request=signed, execution=RUN)
         with self.ledger.transaction(self.tenant) as tx:
             tools = {"gate.pay": self.spec}

@@ -143,6 +143,15 @@ def in_words(problems: Iterable[PlanError]) -> str:
     return "; ".join(f"{problem.where}: {problem.reason}" for problem in problems)
 
 
+class ErrorReport(Message):
+    """What a verb prints with ``--json`` that could not do what was asked."""
+
+    error: str
+    exit_code: int
+    problems: list[PlanError] = []
+    """What is wrong with a plan, and where."""
+
+
 class ToolsDescribed(Message):
     """The specs of the tools a plan names (and their compensations), by name."""
 

@@ -127,12 +127,6 @@ def notifications_of(
     return [_readable(row) for row in rows]
 
 
-def run_of_intervention(tx: Transaction, intervention_id: str) -> str | None:
-    """Return the run whose effect an intervention is about; ``None`` if there is none."""
-    row = tx.one(rows_of(interventions, "run_id", intervention_id=intervention_id))
-    return None if row is None else str(row["run_id"])
-
-
 def open_interventions(tx: Transaction) -> int:
     """Return how many questions of a tenant wait for a human."""
     return tx.count(rows_of(interventions, func.count(), state=OPEN))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from sqlalchemy import ColumnElement, func, or_
 
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
@@ -36,8 +37,8 @@ class Saved:
     saved_by: str
     saved_at: datetime
     expires_at: datetime
-    document: Any
-    """Itself, or a reference to an artifact."""
+    document: Annotated[Any, Field(exclude=True)] = None
+    """Itself, or a reference to an artifact; listed without it."""
 
 
 def save(

@@ -1,0 +1,663 @@
+"""Who may decide: ``principal``, people with roles and keys; ``standing``, votes given in advance.
+
+Verbs of an administrator: on PostgreSQL only the role that owns the ledger's tables may write. Each
+is one transaction, all of it or nothing. A granter who is no administrator prints a signed grant.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+from pydantic import ValidationError
+
+from surehand.activities.effects.prepare import scope_problem
+from surehand.activities.ledger.approvals import standing_grants
+from surehand.activities.ledger.approvals.standing_grants import Listed
+from surehand.activities.ledger.core.transaction import Transaction
+from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people.principals import Change, Kind
+from surehand.activities.ledger.people.signatures import BadKey, PublicKey, read_key_file
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.activities.worker.settings import Settings
+from surehand.cli import options
+from surehand.cli.options import Caller, administration, ledger_of, read_settings
+from surehand.cli.printer import Reply, Shape, shown_time, table_or
+from surehand.cli.tools import named_tools
+from surehand.client.messages import NONCE, USUAL_SIGNATURE, new_key, read_key, sign
+from surehand.process.exits import ExitCode, NotFound, WrongUse
+from surehand.workflows.contracts.approvals import (
+    DECIMAL_FORM,
+    LONGEST_REASON,
+    LONGEST_STANDING,
+    MOST_USES,
+    PATH_FORM,
+    Scope,
+    StandingClaims,
+    StandingGrant,
+    audience,
+)
+from surehand.workflows.contracts.base import LONGEST_NAME
+from surehand.workflows.plain_text import plain, reasons
+from surehand.workflows.plan.policy import ROLE_FORM, parse_duration
+
+
+class PrincipalShown(Shape):
+    """A principal, and what counts for them now."""
+
+    name: str
+    roles: list[str]
+    permissions: list[str]
+    keys: list[str]
+    """Key ids, oldest first; revoked ones are in the history only."""
+    passkeys: list[str] = []
+    """Those of them that are passkeys'."""
+
+
+class PrincipalList(Shape):
+    """``principal list``."""
+
+    principals: list[PrincipalShown]
+
+
+class PrincipalPart(Shape):
+    """One thing that a change of a principal was about."""
+
+    kind: Literal["principal", "role", "permission", "key"]
+    what: str
+    """A name, or a key id."""
+    changed: bool
+    """False: it was so already."""
+
+
+class PrincipalChanged(Shape):
+    """``principal add``, ``grant`` and ``revoke``: all of it is written."""
+
+    principal: PrincipalShown
+    """As it is now."""
+    parts: list[PrincipalPart]
+
+
+class PrincipalHistory(Shape):
+    """``principal list --history``, oldest first."""
+
+    changes: list[Change]
+
+
+class NewKey(Shape):
+    """``principal keygen``."""
+
+    kid: str
+    private_key: str
+    """The file that its owner keeps."""
+    public_key: str
+    """The file that an administrator registers."""
+    register_command: str
+    """The command that does it."""
+
+
+#: In place of a file's name: the key comes from stdin.
+STDIN: Final = "-"
+#: Bytes; a public key has about 120, a grant 1500.
+_LARGEST_FILE: Final = 16_384
+
+
+def check_name(name: str) -> str:
+    """Return a principal's name, unless somebody could take it for another one."""
+    normal = unicodedata.normalize("NFC", name)
+    if not 1 <= len(name) <= LONGEST_NAME:
+        why = f"a name has 1 to {LONGEST_NAME} characters"
+    elif name.strip() != name:
+        why = "a name has no blanks before or after it"
+    elif plain(name) != name:
+        why = "a name has no control characters, nor others that cannot be seen"
+    elif normal != name:
+        why = f"a name is NFC-normalised, use this spelling of it: {normal!r}"
+    else:
+        return name
+    raise WrongUse(f"principal {name[:40]!r}: {why}")
+
+
+def parse_grants(
+    roles: Sequence[str] | None, permissions: Sequence[str] | None
+) -> list[tuple[Kind, str]]:
+    """Return roles and permissions, each once."""
+    wanted: list[tuple[Kind, str]] = [("role", role) for role in roles or ()]
+    wanted += [("permission", permission) for permission in permissions or ()]
+    for kind, what in wanted:
+        if not re.fullmatch(ROLE_FORM, what):
+            raise WrongUse(
+                f"{kind} {what[:40]!r}: use 1 to 80 letters, digits, '_', '.', ':' and '-'"
+            )
+    return list(dict.fromkeys(wanted))
+
+
+def read_small(file: Path, what: str) -> bytes:
+    """Return the content of a small file, or of stdin."""
+    try:
+        with open(0 if str(file) == STDIN else file, "rb", closefd=str(file) != STDIN) as source:
+            content = source.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise WrongUse(f"{what} {file}: {error.strerror}") from error
+    if len(content) > _LARGEST_FILE:
+        raise WrongUse(f"{what} {file}: it is too large for one")
+    return content
+
+
+def read_public_key(file: Path) -> PublicKey:
+    """Return the public key in a file, or on stdin."""
+    content = read_small(file, "public key")
+    try:
+        return read_key_file(content.decode())
+    except UnicodeDecodeError as error:
+        raise WrongUse(f"public key {file}: it is neither PEM nor a JWK") from error
+    except BadKey as error:
+        raise WrongUse(f"public key {file}: {error}") from error
+
+
+def _show_principal(tx: Transaction, name: str) -> PrincipalShown:
+    one = principals.find_principals(tx, [name])[name]
+    return PrincipalShown(
+        name=one.name,
+        roles=sorted(one.roles),
+        permissions=sorted(one.permissions),
+        keys=list(one.keys),
+        passkeys=list(one.passkeys),
+    )
+
+
+def _reply_changed(
+    now: PrincipalShown, parts: Sequence[PrincipalPart], done: str, unchanged: str
+) -> Reply:
+    """Return what became of each part, once the transaction is committed."""
+    lines = []
+    for part in parts:
+        thing = part.kind if part.kind == "principal" else f"{part.kind} {part.what}"
+        said = f"{thing} {done}" if part.changed else f"{unchanged.format(thing)}: nothing changed"
+        lines.append(f"{now.name}: {said}")
+    return Reply(PrincipalChanged(principal=now, parts=list(parts)), lines)
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="As they name themselves with --as.")]
+Roles = Annotated[
+    list[str] | None, typer.Option("--role", metavar="ROLE", help="What policies ask for.")
+]
+Permissions = Annotated[
+    list[str] | None, typer.Option("--permission", metavar="PERMISSION", help="What tools need.")
+]
+
+
+PublicKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE.pub",
+        help="A public key of theirs: PEM, JWK, or a passkey's file; - is stdin.",
+    ),
+]
+
+
+async def add_principal(
+    caller: options.Actor,
+    name: Name,
+    role: Roles = None,
+    permission: Permissions = None,
+    key: PublicKeyFile = None,
+) -> Reply:
+    """Add a principal, with what they may do and their public key.
+
+    Example: python starter.py principal add ana --role finance --key ana.pem.pub
+    """
+    return await _grant(caller, name, role, permission, key, new=True)
+
+
+async def grant_principal(
+    caller: options.Actor,
+    name: Name,
+    role: Roles = None,
+    permission: Permissions = None,
+    key: PublicKeyFile = None,
+) -> Reply:
+    """Give roles, permissions and one more public key; what they have already stays as it is.
+
+    Example: python starter.py principal grant ana --permission refunds.make
+    """
+    if not (role or permission or key):
+        raise WrongUse("nothing is granted: name a --role, a --permission or a --key")
+    return await _grant(caller, name, role, permission, key, new=False)
+
+
+async def _grant(
+    caller: Caller,
+    name: str,
+    roles: list[str] | None,
+    permissions: list[str] | None,
+    file: Path | None,
+    *,
+    new: bool,
+) -> Reply:
+    check_name(name)
+    wanted, actor = parse_grants(roles, permissions), caller.settings.user
+    key = None if file is None else read_public_key(file)
+    parts = list[PrincipalPart]()
+    async with administration(caller.tenant) as tx:
+        if new:
+            principals.add_principal(tx, name, actor)
+            parts.append(PrincipalPart(kind="principal", what=name, changed=True))
+        for kind, what in wanted:
+            changed = principals.give_grant(tx, name, kind, what, actor)
+            parts.append(PrincipalPart(kind=kind, what=what, changed=changed))
+        if key is not None:
+            changed = principals.add_key(tx, name, key.kid, key.jwk, actor, passkey=key.passkey)
+            parts.append(PrincipalPart(kind="key", what=key.kid, changed=changed))
+        now = _show_principal(tx, name)
+    return _reply_changed(now, parts, "added" if new else "granted", "has {} already")
+
+
+async def revoke_principal(
+    caller: options.Actor,
+    name: Name,
+    role: Roles = None,
+    permission: Permissions = None,
+    key: Annotated[
+        list[str] | None, typer.Option(metavar="KID", help="A key id; it never counts again.")
+    ] = None,
+) -> Reply:
+    """Take roles, permissions and keys away; claims and decisions see it from then on.
+
+    Example: python starter.py principal revoke ana --role finance
+    """
+    check_name(name)
+    wanted, kids = parse_grants(role, permission), list(dict.fromkeys(key or ()))
+    if not wanted and not kids:
+        raise WrongUse("nothing is revoked: name a --role, a --permission or a --key")
+    actor, parts = caller.settings.user, []
+    async with administration(caller.tenant) as tx:
+        for kind, what in wanted:
+            changed = principals.revoke_grant(tx, name, kind, what, actor)
+            parts.append(PrincipalPart(kind=kind, what=what, changed=changed))
+        for kid in kids:
+            changed = principals.revoke_key(tx, name, kid, actor)
+            parts.append(PrincipalPart(kind="key", what=kid, changed=changed))
+        now = _show_principal(tx, name)
+    return _reply_changed(now, parts, "revoked", "no {} to revoke")
+
+
+async def list_principals(
+    caller: options.Onlooker,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Only this one; default all.")
+    ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="What was changed, by whom and when.")
+    ] = False,
+) -> Reply:
+    """Show principals: roles, permissions and ids of the keys that count now.
+
+    Example: python starter.py principal list ana --history
+    """
+    if name is not None:
+        check_name(name)
+    async with ledger_of(read_settings()) as ledger:
+        with ledger.transaction(caller.tenant) as tx:
+            names = [one.name for one in principals.read_principals(tx) if name in (None, one.name)]
+            found = [_show_principal(tx, one) for one in names]
+            past = principals.read_changes(tx, name) if history else []
+    if name is not None and not found:
+        raise NotFound(f"there is no principal {name!r}")
+    if history:
+        rows = [
+            [shown_time(one.at), one.principal, one.change, one.what, one.actor] for one in past
+        ]
+        columns: Sequence[str] = ("at", "principal", "change", "what", "by")
+        return Reply(PrincipalHistory(changes=past), table_or(columns, rows, "No changes"))
+    rows = [
+        [one.name, *(", ".join(held) for held in (one.roles, one.permissions, _keys(one)))]
+        for one in found
+    ]
+    columns = ("principal", "roles", "permissions", "keys")
+    nothing = f"No principals: {caller.settings.command('principal', 'add', 'NAME')}"
+    return Reply(PrincipalList(principals=found), table_or(columns, rows, nothing))
+
+
+def make_key_pair(
+    caller: options.Actor,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The private key; FILE.pub is the public one.")
+    ],
+) -> Reply:
+    """Make your key pair: FILE, for you alone, and FILE.pub, which an administrator registers.
+
+    Example: python starter.py principal keygen ana.pem --as ana
+    """
+    owner = check_name(caller.settings.user)
+    kid = new_key(file)
+    public = f"{file}.pub"
+    register = caller.settings.command("principal", "grant", owner, "--key", public)
+    return Reply(
+        NewKey(kid=kid, private_key=str(file), public_key=public, register_command=register),
+        [
+            f"Key {kid}: keep {file} to yourself",
+            f"An administrator registers {public}:",
+            f"  {register}",
+        ],
+    )
+
+
+def _keys(one: PrincipalShown) -> list[str]:
+    return [f"{kid} (passkey)" if kid in one.passkeys else kid for kid in one.keys]
+
+
+StandingState = Literal["active", "used_up", "over", "revoked", "worthless"]
+
+
+class StandingShown(Shape):
+    """A standing approval: its scope, and what is left of it."""
+
+    standing_id: str
+    granter: str
+    scope: Scope
+    uses: int
+    uses_left: int | None
+    total_left: str | None
+    """A decimal as text."""
+    reason: str
+    signed: bool
+    state: StandingState
+    worthless: str | None
+    """Why it does not count now, whatever is left of it."""
+    granted_at: datetime
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+class StandingList(Shape):
+    """``standing list``, oldest first."""
+
+    standing: list[StandingShown]
+
+
+class StandingChanged(Shape):
+    """``standing grant``, ``add`` and ``revoke``."""
+
+    standing: StandingShown
+    """As it is now."""
+    changed: bool
+    """False: it was revoked already."""
+
+
+def parse_until(text: str, now: datetime) -> datetime:
+    """Return when something ends: ``30d`` from now, or at a time."""
+    try:
+        length = parse_duration(text)
+        until = now + length if isinstance(length, timedelta) else options.parse_moment(text)
+    except (ValueError, OverflowError) as error:
+        raise WrongUse(
+            f"--until {text[:40]!r}: write a time from now such as 30d or 12h, or a time with its"
+            " zone, such as 2026-12-31T12:00:00Z"
+        ) from error
+    if until <= now:
+        raise WrongUse(f"--until {text[:40]!r}: is over")
+    if until - now > LONGEST_STANDING:
+        raise WrongUse(f"--until {text[:40]!r}: at most {LONGEST_STANDING.days} d from now")
+    return until
+
+
+def parse_total(text: str) -> tuple[str, str]:
+    """Return the param and the limit of ``amount=500``."""
+    path, equals, limit = text.partition("=")
+    if not equals or not re.fullmatch(PATH_FORM, path) or not re.fullmatch(DECIMAL_FORM, limit):
+        raise WrongUse(
+            f"--total {text[:60]!r}: write a param and the most its sum may come to, such as"
+            " amount=500 or order.amount=99.50"
+        )
+    return path, limit
+
+
+def scope_for(
+    toolbox: Toolbox,
+    tool: str,
+    *,
+    when: str | None,
+    count: int | None,
+    total: str | None,
+    until: datetime,
+    foreign: bool,
+) -> Scope:
+    """Return a scope of a tool as it is loaded here."""
+    loaded = toolbox.get(tool)
+    if loaded is None:
+        known = ", ".join(toolbox.names())
+        raise WrongUse(f"--tool {tool[:60]!r}: not among the tools named here: {known}")
+    total_of, most = (None, None) if total is None else parse_total(total)
+    try:
+        scope = Scope(
+            tool=loaded.name,
+            version=loaded.version,
+            schema_hash=loaded.schema_hash,
+            when=when,
+            count=count,
+            total_of=total_of,
+            total=most,
+            foreign=foreign,
+            until=int(until.timestamp()),
+        )
+    except ValidationError as error:
+        raise WrongUse("; ".join(reasons(error, "scope"))) from error
+    found = scope_problem(scope, loaded)
+    if found is not None:
+        raise WrongUse(f"{tool}: {found}")
+    return scope
+
+
+def read_grant(file: Path) -> StandingGrant:
+    """Return the grant that ``standing grant --print`` has made, from a file or from stdin."""
+    try:
+        return StandingGrant.model_validate_json(read_small(file, "grant"))
+    except ValidationError as error:
+        raise WrongUse(f"grant {file}: {'; '.join(reasons(error, 'grant'))}") from error
+
+
+def _show_standing(one: Listed, settings: Settings) -> StandingShown:
+    standing, scope = one.standing, one.standing.scope
+    uses_left = None if scope.count is None else max(scope.count - one.uses, 0)
+    total_left = None if scope.total is None else Decimal(scope.total) - one.total
+    worthless = one.worthless
+    if worthless is None and settings.decisions == "signed" and not standing.signed:
+        worthless = "it is not signed"
+    state: StandingState = "active"
+    if standing.revoked_ms is not None:
+        state = "revoked"
+    elif one.over:
+        state = "over"
+    elif worthless is not None:
+        state = "worthless"
+    elif uses_left == 0 or total_left == 0:
+        state = "used_up"
+    return StandingShown(
+        standing_id=standing.standing_id,
+        granter=standing.granter,
+        scope=scope,
+        uses=one.uses,
+        uses_left=uses_left,
+        total_left=None if total_left is None else f"{total_left:f}",
+        reason=standing.reason,
+        signed=standing.signed,
+        state=state,
+        worthless=worthless,
+        granted_at=_time(standing.granted_ms),
+        revoked_at=None if standing.revoked_ms is None else _time(standing.revoked_ms),
+        revoked_by=standing.revoked_by,
+    )
+
+
+_STANDING_COLUMNS: Final = (
+    *("id", "granted by", "tool", "when", "uses left", "total left", "until", "state"),
+)
+
+
+def _standing_row(one: StandingShown) -> list[str]:
+    mark = "" if one.signed else " (unverified)"
+    why = f": {one.worthless}" if one.state == "worthless" else ""
+    scope, left = one.scope, one.total_left
+    when = [scope.when or "any params", *(["foreign content"] if scope.foreign else [])]
+    return [
+        one.standing_id,
+        f"{one.granter}{mark}",
+        f"{scope.tool} (version {scope.version})",
+        " and ".join(when),
+        "any" if one.uses_left is None else f"{one.uses_left} of {scope.count}",
+        "any" if left is None else f"{left} of {scope.total} {scope.total_of}",
+        shown_time(_time(scope.until * 1000)),
+        f"{one.state}{why}",
+    ]
+
+
+def _time(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="As `standing list` shows it: SA-...")]
+
+
+async def grant_standing(
+    caller: options.Sender,
+    tool: Annotated[
+        str, typer.Option(help="The tool, as it is loaded here; later versions are not.")
+    ],
+    until: Annotated[str, typer.Option(help="30d, or a time with its zone; then it is over.")],
+    when: Annotated[
+        str | None, typer.Option(help="What has to be true of the params, such as 'amount <= 50'.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, max=MOST_USES, help="Most calls; default any.")
+    ] = None,
+    total: Annotated[
+        str | None, typer.Option(metavar="PARAM=LIMIT", help="Most that a param may add up to.")
+    ] = None,
+    foreign: Annotated[
+        bool, typer.Option("--foreign", help="Also in runs that have read content from outside.")
+    ] = False,
+    only_print: Annotated[
+        bool,
+        typer.Option("--print", help="Print the grant; an administrator adds it within minutes."),
+    ] = False,
+    reason: options.Reason = "",
+) -> Reply | ExitCode:
+    r"""Approve calls within a scope in advance, in your own name.
+
+    Example: python starter.py standing grant --tool payments.refund --when 'amount <= 50' \
+      --count 20 --total amount=500 --until 30d --as ana --key ana.pem
+    """
+    granter = check_name(caller.settings.user)
+    if len(reason) > LONGEST_REASON:
+        raise WrongUse(f"--reason: at most {LONGEST_REASON} characters")
+    ends = parse_until(until, datetime.now(UTC))
+    toolbox = named_tools(caller)
+    if toolbox is None:
+        raise WrongUse("name the modules with your tools in SUREHAND_TOOL_MODULES")
+    scope = scope_for(
+        *(toolbox, tool), when=when, count=count, total=total, until=ends, foreign=foreign
+    )
+    given = _compose_grant(caller, granter, scope, reason)
+    if only_print:
+        print(given.model_dump_json(exclude_none=True))
+        return ExitCode.DONE
+    return await _add_standing(caller, read_settings(), given)
+
+
+async def add_standing(
+    caller: options.Onlooker,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What `standing grant --print` says; - is stdin.")
+    ],
+) -> Reply:
+    """Add what somebody has granted with `standing grant --print`.
+
+    Example: python starter.py standing add grant.json
+    """
+    given = read_grant(file)
+    check_name(given.granter)
+    return await _add_standing(caller, read_settings(), given)
+
+
+async def list_standing(caller: options.Onlooker) -> Reply:
+    """Show standing approvals: their scope, what is left of them, who has granted them.
+
+    Example: python starter.py standing list
+    """
+    settings = read_settings()
+    async with ledger_of(settings) as ledger:
+        with ledger.transaction(caller.tenant) as tx:
+            found = standing_grants.all_standing(tx)
+    standing = [_show_standing(one, settings) for one in found]
+    table = table_or(
+        _STANDING_COLUMNS, [_standing_row(one) for one in standing], "No standing approvals"
+    )
+    return Reply(StandingList(standing=standing), table)
+
+
+async def revoke_standing(caller: options.Actor, standing_id: Id) -> Reply:
+    """Revoke a standing approval for good; what it has approved and nobody has called is asked.
+
+    Example: python starter.py standing revoke SA-6cc43f858fbb
+    """
+    actor = check_name(caller.settings.user)
+    settings = read_settings()
+    async with administration(caller.tenant) as tx:
+        changed = standing_grants.revoke(tx, standing_id, actor)
+        now = standing_grants.listed(tx, standing_id)
+    if now is None:
+        raise NotFound(f"there is no standing approval {standing_id!r}")
+    said = "revoked" if changed else "was revoked already: nothing changed"
+    return Reply(
+        StandingChanged(standing=_show_standing(now, settings), changed=changed),
+        f"{now.standing.label}: {said}",
+    )
+
+
+def _compose_grant(caller: Caller, granter: str, scope: Scope, reason: str) -> StandingGrant:
+    """Return the grant, signed if there is a key."""
+    nonce, now, file = secrets.token_urlsafe(NONCE), int(time.time()), caller.settings.key
+    signature = None
+    if file is not None:
+        claims = StandingClaims(
+            aud=audience(caller.tenant),
+            sub=granter,
+            iat=now,
+            exp=now + int(USUAL_SIGNATURE.total_seconds()),
+            jti=nonce,
+            scope=scope,
+        )
+        signature = sign(read_key(file), claims)
+    return StandingGrant(
+        granter=granter, scope=scope, nonce=nonce, signature=signature, reason=reason
+    )
+
+
+async def _add_standing(caller: Caller, settings: Settings, given: StandingGrant) -> Reply:
+    if settings.decisions == "signed" and given.signature is None:
+        raise WrongUse("only signed standing approvals count here: name your --key")
+    async with administration(caller.tenant) as tx:
+        standing = standing_grants.grant(tx, given)
+        now = standing_grants.listed(tx, standing.standing_id)
+    assert now is not None, "it was written in that transaction"
+    one = _show_standing(now, settings)
+    revoke = caller.settings.command("standing", "revoke", one.standing_id)
+    row = zip(_STANDING_COLUMNS[1:], _standing_row(one)[1:], strict=True)
+    return Reply(
+        StandingChanged(standing=one, changed=True),
+        [
+            f"Standing approval {one.standing_id}: granted",
+            *(f"  {name:<10}  {text}" for name, text in row),
+            f"  {revoke}",
+        ],
+    )
