@@ -38,7 +38,7 @@ from surehand.workflows.identity import approval_id
 from surehand.workflows.plan.policy import Requirement
 from tests.ledger.people import key_of, person, revoked
 from tests.ledger.quotas import limited
-from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.scene import NOW, OTHER_RUN, RUN, STEP, Scene
 
 TWO = Requirement(quorum=2, roles=("manager", "auditor"))
 #: The scene's acting user.
@@ -61,6 +61,30 @@ def test_the_quorum_counts_different_people_and_the_last_one_approves(scene: Sce
     second = scene.decide(gated, approver="bob")
     assert (second.code, second.state) == ("accepted", "approved")
     assert isinstance(scene.claim(gated), Claimed)
+
+
+@pytest.mark.guarantee("G3")
+def test_one_who_may_decide_can_reject_what_others_have_approved(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    person(scene, "bob", "manager")
+    gated = scene.ask_approval(scene.call(), requirement=TWO)
+    scene.decide(gated, approver="ann")
+
+    verdict = scene.decide(gated, "reject", approver="bob")
+
+    assert (verdict.code, verdict.state) == ("accepted", "rejected")
+    assert isinstance(scene.claim(gated), ApprovalRefused)
+
+
+@pytest.mark.guarantee("G3")
+def test_whoever_has_voted_may_think_again_and_reject(scene: Scene) -> None:
+    person(scene, "ann", "manager")
+    gated = scene.ask_approval(scene.call(), requirement=TWO)
+    scene.decide(gated, approver="ann")
+
+    verdict = scene.decide(gated, "reject", approver="ann")
+
+    assert (verdict.code, verdict.state) == ("accepted", "rejected")
 
 
 @pytest.mark.guarantee("G3")
@@ -378,6 +402,29 @@ def test_an_effect_that_is_recorded_already_consumes_nothing(scene: Scene) -> No
     assert scene.claim(gated) == Committed(committed)
 
     assert (scene.row(approvals))["consumed_entry"] is None
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("state", ["pending", "rejected", "expired", "void", "over"])
+def test_only_a_valid_approval_lets_a_call_through(scene: Scene, state: str) -> None:
+    gated = scene.ask_approval(scene.call(), expires_in=MINUTE)
+    if state == "rejected":
+        assert (scene.decide(gated, "reject")).code == "accepted"
+    elif state == "expired":
+        assert scene.close(gated, "expired", after=MINUTE) == "expired"
+    elif state == "void":
+        assert scene.close(gated, "void") == "void"
+    elif state == "over":
+        assert (scene.decide(gated)).code == "accepted"
+    before = scene.rows(approvals)
+
+    result = scene.claim(gated, after=MINUTE if state == "over" else NOW)
+
+    assert isinstance(result, ApprovalRefused)
+    assert scene.rows(approvals) == before
+    assert scene.rows(effects) == []
+    (refused,) = scene.events(type_="effect.refused")
+    assert refused["body"]["rule"] == "ApprovalRefused"
 
 
 ELSEWHERE: list[dict[str, Any]] = [
