@@ -42,7 +42,7 @@ from surehand.workflows.contracts.approvals import (
     SettledApproval,
     Verdict,
 )
-from surehand.workflows.contracts.base import ENDED, RunState, Waiting, as_artifact
+from surehand.workflows.contracts.base import ENDED, RunState, Waiting, WaitKind, as_artifact
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.identity import short_hash
@@ -343,7 +343,7 @@ def _pending_lines(
             yield from held_lines(held)
             yield ""
         for item in view.result.waiting_for:
-            if item.kind == "question":
+            if item.kind is WaitKind.QUESTION:
                 yield from waiting_lines(connection, view.result.run_id, item)
                 yield ""
     for item in others:

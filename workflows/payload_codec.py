@@ -278,7 +278,7 @@ class RunDataConverter(DataConverter):
     """A data converter whose copy for a context differs in its codec alone.
 
     The SDK copies the converter up to three times for each payload of a workflow. Its own copy
-    makes the payload converter anew, which took 8 % of a worker's processor time.
+    makes the payload converter again, which took 8 % of a worker's processor time.
     """
 
     def with_context(self, context: SerializationContext) -> Self:
@@ -294,7 +294,7 @@ class SharedPayloadConverter(PydanticPayloadConverter):
     """Pydantic's converter, of which a process has one.
 
     The SDK makes one for each context: for each activity, and for each payload of a workflow. Each
-    new one would have to make its type adapters anew.
+    new one would have to make its type adapters again.
     """
 
     _one: ClassVar[Self]
@@ -390,7 +390,7 @@ class _Task:
         return theirs.startswith(f"{ours}~") or ours.startswith(f"{theirs}~")
 
 
-#: The SDK handles each workflow task in an asyncio task of its own.
+#: The SDK handles each workflow task in a separate asyncio task.
 _TASK: Final[ContextVar[_Task | None]] = ContextVar("workflow_task", default=None)
 
 
@@ -415,7 +415,7 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
 
     def with_context(self, context: SerializationContext) -> Self:
         """Return the codec for the payloads of one run, or of one of its activities."""
-        # For each payload anew: `copy.copy` takes three times as long.
+        # For each payload again: `copy.copy` takes three times as long.
         mine = object.__new__(type(self))
         mine.__dict__.update(self.__dict__)
         if isinstance(context, WorkflowSerializationContext):

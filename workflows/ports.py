@@ -51,7 +51,7 @@ class Port(Generic[In, Out]):
         takes: What goes in.
         returns: What comes out.
         here: Whether it is tried in the run's own worker first, without Temporal's queue. That is
-            for short ones whose result may be lost in a crash, so that the run decides anew: they
+            for short ones whose result may be lost in a crash, so that the run decides again: they
             look, or bar what ends in any case, or record something under an id that the run gives
             it again. What ``steer`` judges depends on where the run stands: it is none of them.
     """

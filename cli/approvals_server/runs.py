@@ -27,7 +27,7 @@ from surehand.cli.approvals_server.pages import as_text, error, iso, page, utc
 from surehand.cli.plans import GraphEdge, GraphNode, PlanGraph, graph_of
 from surehand.client.messages import find_run_id
 from surehand.process.exits import NoSuchRun, WrongUse
-from surehand.workflows.contracts.base import Artifact, StepState, Waiting
+from surehand.workflows.contracts.base import Artifact, StepState, Waiting, WaitKind
 from surehand.workflows.contracts.runs import RunView, StepView
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.plan.plan import Plan
@@ -110,7 +110,7 @@ def run_document(
         "doubts": [
             doubted(one, doubts.get(one.id), view.result.run_id)
             for one in view.result.waiting_for
-            if one.kind == "intervention"
+            if one.kind is WaitKind.INTERVENTION
         ],
         "story": story(view),
     }

@@ -28,7 +28,7 @@ from surehand.client.plan_file import PlanDraft, plan_from
 from surehand.client.run import Run
 from surehand.process.exits import NoSuchRun, PlanRefused, SurehandError, WrongUse
 from surehand.process.files import BadDocument, parse_json
-from surehand.workflows.contracts.base import ENDED_STEPS, Waiting
+from surehand.workflows.contracts.base import ENDED_STEPS, Waiting, WaitKind
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.steering import CancelMode, InterruptKind
 from surehand.workflows.plain_text import plain, plain_line
@@ -363,7 +363,12 @@ def _describe_waiting(connection: Connection, view: RunView, item: Waiting) -> d
     found = {"kind": item.kind, "id": item.id, "step": item.step_id, "question": item.question}
     asked = next((one for one in view.interrupts if one.interrupt_id == item.id), None)
     mine = view.user == connection.settings.user
-    if item.kind == "question" and mine and why_not_answerable(view, item.id) is None and asked:
+    if (
+        item.kind is WaitKind.QUESTION
+        and mine
+        and why_not_answerable(view, item.id) is None
+        and asked
+    ):
         return {**found, "answer_with": "answer_question", "answer_schema": asked.answer_schema}
     lines = list(waiting_lines(connection, view.result.run_id, item))
     return {**found, "a_person_has_to": lines}

@@ -396,7 +396,7 @@ class ResumeClaims(Claims):
 
 
 class ExportClaims(Signed):
-    """The head of a run's exported events, as it was at ``iat``; it stays true for ever."""
+    """The head of a run's exported events, as it was at ``iat``; it stays true forever."""
 
     typ: ClassVar[str] = "surehand-export+jws"
 
@@ -407,7 +407,7 @@ class ExportClaims(Signed):
 
 
 class ContentClaims(Signed):
-    """What of a run was deleted with a kind of its data; it stays true for ever."""
+    """What of a run was deleted with a kind of its data; it stays true forever."""
 
     typ: ClassVar[str] = "surehand-content+jws"
 

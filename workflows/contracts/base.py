@@ -25,7 +25,7 @@ MOST_LEVELS: Final = 50
 
 
 def _check_storable(text: str) -> str:
-    # PostgreSQL has no NUL in text: a row that can never be written would be tried for ever.
+    # PostgreSQL has no NUL in text: a row that can never be written would be tried forever.
     if "\x00" in text:
         raise ValueError("must not contain the character NUL")
     return _check_utf8(text)

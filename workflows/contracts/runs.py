@@ -200,7 +200,7 @@ class TopUp(Steering):
 
 
 class Amend(Steering):
-    """Another plan for a run: what is done stays, what waits is asked anew, the rest follows it."""
+    """Another plan for a run: what is done stays, what waits is asked again, the rest follows."""
 
     plan: Plan
     based_on: int

@@ -271,7 +271,7 @@ class Steer(OfRun):
     """Asks whether something that was sent to a run counts; idempotent by ``steering_id``."""
 
     steering_id: str
-    """The delivery's id, which names the execution: a run that was reset counts anew."""
+    """The delivery's id, which names the execution: a run that was reset counts again."""
     workflow_run_id: str
     lives: list[str] = []
     """Temporal's ids of the executions that this one continues: what counted there has counted."""

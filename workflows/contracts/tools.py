@@ -360,7 +360,7 @@ class StepReport(Message):
 
 
 class FailedStep(Message):
-    """The step whose call has failed for good: as its own activity would have."""
+    """The step whose call has failed permanently: as its own activity would have."""
 
     step_id: str
     type: str | None
@@ -415,7 +415,7 @@ class ModelTurn(Message):
     conversation: Conversation
     known_by: str = Field(pattern=_SHA256)
     """The digest of what people and the model have said so far. What tools have returned is not in
-    it: a run that is reset reads anew, and what was decided stays decided."""
+    it: a run that is reset reads again, and what was decided stays decided."""
 
     def as_recorded(self) -> dict[str, Any]:
         """Return what the ledger knows it by."""

@@ -1,4 +1,4 @@
-"""Runs whose steps are made by code: a workflow of your own, over the same step engine.
+"""Runs whose steps are made by code: your own workflow, over the same step engine.
 
 Calls, approvals, questions, budgets, pauses, compensation: all of it holds as in a plan. The code
 decides what comes next, as any Temporal workflow does: by what its steps have returned only.
@@ -44,7 +44,7 @@ from surehand.workflows.run.run_records import StepFailed, reason_of
 
 __all__ = ["CodeRun", "StepFailed", "StepMaker"]
 
-#: By the execution and the step. This module is not loaded anew in the workflow's sandbox, so the
+#: By the execution and the step. This module is not loaded again in the workflow's sandbox, so the
 #: activity, which runs on the same worker, finds what the workflow has put here.
 _OFFERED: Final[dict[str, Callable[[], Any]]] = {}
 
@@ -59,7 +59,7 @@ def offer_function(
     try:
         yield key
     finally:
-        # The same run may have been taken into memory anew meanwhile, and offer it again.
+        # The same run may have been taken into memory again meanwhile, and offer it again.
         if _OFFERED.get(key) is function:
             del _OFFERED[key]
 
@@ -240,7 +240,7 @@ class StepMaker:
         return self._run._continuing.is_due()
 
     async def continue_as_new(self, state: JsonValue) -> None:
-        """Go on in another execution of this run, which begins the code anew.
+        """Go on in another execution of this run, which begins the code again.
 
         Approvals, questions, the saga, budgets: all of the run goes along; of the code only
         ``state``, which is ``carried`` there. The ids of all its steps go along: one that came
@@ -285,13 +285,13 @@ class StepMaker:
             time_limit: How long its calls may take, with their retries and pauses.
 
         Raises:
-            StepFailed: It failed for good, or was rejected. Caught, the run goes on, unless the
+            StepFailed: It failed permanently, or was rejected. Caught, the run goes on, unless the
                 call is in doubt: then the run fails in any case.
         """
         given = _to_json(params or {}, f"params of {tool}")
         if not isinstance(given, dict):
             raise _mistake_in_code(f"params of {tool}: no mapping of names to values")
-        # By a name of its own each: what a param is called must not be read as a path.
+        # Each under its own name: what a param is called must not be read as a path.
         facts = {f"p{number}": value for number, value in enumerate(given.values())}
         step = self._new_step(
             *(id, tool.rpartition(".")[2]),
@@ -320,7 +320,7 @@ class StepMaker:
         """Ask a model; return what it has said, and the step's id. Frameworks' agents do it so.
 
         What it has said is recorded, and taken ever after: it is not asked again after a crash, by
-        a resume, or by a run that was reset. A turn that fails for good is shown to a human, who
+        a resume, or by a run that was reset. A turn that fails permanently is shown to a human, who
         may have it tried again.
 
         Args:
@@ -334,7 +334,7 @@ class StepMaker:
             foreign: Whether the model's provider may read content from outside for it.
 
         Raises:
-            StepFailed: It has failed for good, and a human has not had it tried again.
+            StepFailed: It has failed permanently, and a human has not had it tried again.
         """
         turn = self._conversations.make_turn(framework, model, setup, messages, known_by)
         given = turn.model_dump(mode="json")
@@ -408,7 +408,7 @@ class StepMaker:
             question: As people read it.
             answer: JSON Schema of the answer; ``None`` takes anything.
             id: The step's id; ``None`` makes one.
-            expires_in: How long it waits; ``None``: for ever.
+            expires_in: How long it waits; ``None``: forever.
             otherwise: What is taken when nobody answers in time; ``None``: the step fails then.
 
         Raises:
@@ -530,7 +530,10 @@ class StepMaker:
     async def _run_step(
         self, step: Step, facts: dict[str, Any], spec: ToolSpec | None
     ) -> JsonValue:
-        await self._describe_tool(step, facts)
+        if step.tool and step.tool != MODEL:
+            async with self._describing[step.tool]:
+                if step.tool not in self._data.tools:
+                    await self._ask_about_tool(step, facts)
         known = self._data.of_step(step.id)
         known.spec = spec
         try:
@@ -540,14 +543,8 @@ class StepMaker:
         output: JsonValue = self._data.facts.get(step.id)
         return output
 
-    async def _describe_tool(self, step: Step, params: dict[str, Any]) -> None:
-        """Get the spec of a tool that this run has not called before, and check the step once."""
-        if step.tool and step.tool != MODEL:
-            async with self._describing[step.tool]:
-                if step.tool not in self._data.tools:
-                    await self._ask_about_tool(step, params)
-
     async def _ask_about_tool(self, step: Step, params: dict[str, Any]) -> None:
+        """Get the spec of a tool that this run has not called before, and check the step once."""
         references = {
             name: str(value).replace("${", "${input.", 1) for name, value in step.params.items()
         }

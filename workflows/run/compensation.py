@@ -1,6 +1,6 @@
 """Undoing what a run has done, last commit first, or putting it in front of a human (G4).
 
-What there is to undo the ledger says, in pages, in every mode and for every way a run can end: what
+What there is to undo the ledger says, in pages, in every mode and forevery way a run can end: what
 histories and messages tell may be of another life of the run, or not all.
 """
 
@@ -81,7 +81,7 @@ class Compensation(RunPart):
         )
         settled = await self._core.call(ports.SETTLE_INTERVENTION, asked, "settle an intervention")
         if settled.accepted or settled.settled:
-            # Refused because it is settled already (a reset run asks anew): the row decides.
+            # Refused because it is settled already (a reset run asks again): the row decides.
             data.settled_interventions.add(id_)
             data.interventions.pop(id_, None)
         if settled.accepted and resolution.outcome is effects.ResolutionOutcome.UNDO:
@@ -124,7 +124,7 @@ class Compensation(RunPart):
     async def undo_orphaned(self) -> list[str]:
         """Undo what the ledger has of this run and its child runs, and this life does not know of.
 
-        A run that was reset, or that decides anew after a crash, may take another way: what it did
+        A run that was reset, or that decides again after a crash, may take another way: what it did
         on the first one nobody wants any more. Returns the steps that this life takes for done, and
         of which an earlier one has undone something.
         """

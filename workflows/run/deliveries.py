@@ -52,7 +52,7 @@ def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
     try:
         size = _size_of(payload)
     except (ValueError, RecursionError) as error:
-        # No database has it: it would be tried for ever, and hold up all that arrives after it.
+        # No database has it: it would be tried forever, and hold up all that arrives after it.
         raise Malformed(f"{name}: it has what JSON does not have: {error}") from error
     # First: of what is too large, nothing else is looked at.
     if size > largest:
@@ -198,7 +198,7 @@ class Inbox(Record):
     """
 
     prefix: str
-    """What ids begin with. It names Temporal's execution: a run that was reset counts anew."""
+    """What ids begin with. It names Temporal's execution: a run that was reset counts again."""
     received: int = 0
     queue: list[Delivery] = []
     judging: Delivery | None = None
@@ -262,7 +262,7 @@ class Inbox(Record):
         return self.judging
 
     def answer(self, delivery: Delivery, answer: Answer) -> None:
-        """Remember an answer; what does not count may be sent once more, and is judged anew."""
+        """Remember an answer; what does not count may be sent once more, and is judged again."""
         if self.judging is not None and self.judging.id == delivery.id:
             self.judging = None
         if not answer.accepted:

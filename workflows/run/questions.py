@@ -151,7 +151,7 @@ class Approvals(RunPart):
             data.gate.note_request(request, state, asked.decided, verified=asked.verified)
         )
         self._leave_if_ending(step)
-        leave_if_cancelled()  # An amended plan asks anew.
+        leave_if_cancelled()  # An amended plan asks again.
         for vote in asked.standing:
             self._core.add_line(f"{request.approval_id}: approved by {vote}", step.id)
         if state is approvals.ApprovalState.PENDING:

@@ -72,7 +72,7 @@ class StepRecord(Record):
     settles: bool = False
     """Whether it is tried again to settle a call that may have happened."""
     renewed: bool = False
-    """Whether its tool was taken anew after it had changed: a human looks at its write."""
+    """Whether its tool was taken again after it had changed: a human looks at its write."""
     unanswered: int = 0
     """Its requests that nobody has answered in time."""
     asked: int = 0
@@ -281,7 +281,7 @@ REFUSED: Final = frozenset(
 
 @dataclass(eq=False)
 class StepFailed(Exception):
-    """The step failed for good.
+    """The step failed permanently.
 
     Example:
         >>> async def pay(steps: StepMaker, order_id: str) -> bool:
@@ -385,7 +385,7 @@ class Gate(Record):
     def is_early(self, delivery: Delivery, unfinished: Set[str]) -> bool:
         """Return whether a decision's request is the next that its step can make.
 
-        Any other number is a slip of the pen: it would be held for ever, and its sender believe it
+        Any other number is a slip of the pen: it would be held forever, and its sender believe it
         was taken. While a request is being written, nobody knows its number yet. ``unfinished`` are
         the steps of the current plan that have not finished.
         """

@@ -298,7 +298,7 @@ class ToolCalls(RunPart):
     ) -> tools.ToolReport:
         """Make one call, or tell what a batch has made of it.
 
-        ``alone``: as an activity of its own in any mode, which can be ended at any time.
+        ``alone``: as a separate activity in any mode, which can be ended at any time.
         """
         known = self._data.of_step(step_id)
         used = max(call.attempts_before, known.attempts_used)
@@ -320,7 +320,7 @@ class ToolCalls(RunPart):
         return report
 
     async def may_have_happened(self, step_id: str, error: ActivityError) -> bool:
-        """Return whether a call that has failed for good may have made its effect."""
+        """Return whether a call that has failed permanently may have made its effect."""
         saga = self._data.saga
         if step_id not in saga.unsettled() or type_of(error) in PROVEN:
             return False
@@ -447,7 +447,7 @@ class ToolCalls(RunPart):
         try:
             report = await running
         except (ActivityError, asyncio.CancelledError) as error:
-            # A failure for good says how its step has ended. Anything else says nothing: what
+            # A permanent failure says how its step has ended. Anything else says nothing: what
             # would have been tried again, or a worker that has died after it was told to stop.
             cause = error.__cause__
             typed = cause if isinstance(cause, ApplicationError) else None

@@ -138,7 +138,7 @@ def about_of(wait: Wait, facts: Mapping[str, Any]) -> str:
 
 
 def fallback_of(step: Step) -> Step | None:
-    """Return the step with the tool that is asked instead once its own has failed for good."""
+    """Return the step with the tool that is asked instead once its own has failed permanently."""
     if step.fallback is None:
         return None
     instead = {"tool": step.fallback.tool, "params": step.fallback.params, "fallback": None}
@@ -165,7 +165,7 @@ class GoesOn:
 
 
 def after_failure(plan: Plan, step: Step, failed: StepFailed) -> GoesOn | None:
-    """Return how a plan goes on after a step has failed for good; ``None``: it does not."""
+    """Return how a plan goes on after a step has failed permanently; ``None``: it does not."""
     after = plan.on_reject(step) if failed.rejected else plan.on_failure(step)
     if failed.unsettled or failed.given_up or after in ("compensate", "pause", "replan"):
         return None

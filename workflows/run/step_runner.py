@@ -262,7 +262,7 @@ class StepRunner(RunPart):
         """Return how a call is to be asked about again: a human looks at it in any case.
 
         No standing approval counts for it. Otherwise two workers of different settings could
-        approve and refuse the same call for ever.
+        approve and refuse the same call forever.
         """
         tool = outcome.tool or call.tool
         self._data.tools[tool.name] = tool
@@ -380,7 +380,7 @@ class StepRunner(RunPart):
     # What a step does.
 
     async def _run_child(self, step: Step, plan: Plan, params: dict[str, Any]) -> JsonValue:
-        """Run a plan of its own in a child run; the outputs of its steps are this one's."""
+        """Run a nested plan in a child run; the outputs of its steps are this one's."""
         data = self._data
         data.saga.register(step.id)
         started = step_rules.child_plan(plan, params)
