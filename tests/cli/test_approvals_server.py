@@ -29,7 +29,6 @@ from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.scene import Scene
 
 ORIGIN: Final = "http://127.0.0.1:8082"
-COOKIE: Final = "surehand_approvals"
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -30,19 +28,3 @@ def used(scene: Place, **counts: int) -> None:
             mine = {"kind": kind, "used": count}
             windows = ({**mine, "window_start_ms": at} for at in (start, start + length))
             tx.insert_new(quota_usage, *windows)
-
-
-@contextmanager
-def in_one_hour(scene: Place) -> Iterator[None]:
-    """Judge what happens within, unless an hour ends meanwhile: the next one begins anew."""
-    began = _hour(scene)
-    try:
-        yield
-    except AssertionError:
-        if _hour(scene) == began:
-            raise
-
-
-def _hour(scene: Place) -> int:
-    with scene.ledger.transaction(scene.tenant) as tx:
-        return tx.now_ms // HOUR_MS
