@@ -86,7 +86,7 @@ def file_of(name: str) -> Path:
 async def take(page: Page, name: str) -> None:
     """Take the picture of a page as it is now, and its narrow one if there is one."""
     await page.emulate_media(color_scheme="light")
-    for one, width, height in ((name, 1280, 800), (name + _NARROW, 360, 740)):
+    for one, width, height in ((name, 1280, 800), (name + _NARROW, 390, 844)):
         if one in NAMES:
             await page.set_viewport_size({"width": width, "height": height})
             await page.evaluate("scrollTo(0, 0)")

@@ -6,12 +6,13 @@ A look at secret params is recorded before anything of them is shown (:class:`Se
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from functools import partial
-from typing import Any, Final, NamedTuple
+from itertools import takewhile
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from pydantic import JsonValue
@@ -35,8 +36,7 @@ from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.core.tables import has_expired
 from surehand.activities.ledger.history.run_display import OneApproval
 from surehand.activities.ledger.people.principals import Key, Principal
-from surehand.cli.approvals import diff
-from surehand.cli.approvals_server.pages import as_text, iso, page, time_left
+from surehand.cli.approvals_server.pages import as_text, iso, page, rough_left, time_left
 from surehand.cli.approvals_server.sign_in import digest_of
 from surehand.client.messages import LONGEST_APPROVAL_ID
 from surehand.process.exits import WrongUse
@@ -45,10 +45,10 @@ from surehand.workflows.contracts.base import foreign_text
 from surehand.workflows.contracts.effects import CANNOT_BE_UNDONE
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.identity import short_hash
-from surehand.workflows.plan.policy import Escalate
+from surehand.workflows.plan.policy import Escalate, Needs
 
 #: Lines of a page of the list, and of somebody's own decisions.
-ON_A_PAGE: Final = 25
+ON_A_PAGE: Final = 50
 #: Characters that the list is searched for.
 LONGEST_SEARCH: Final = 200
 _LONGEST_DECISION_ID: Final = 400
@@ -57,15 +57,26 @@ _MOST_READS: Final = 10_000
 
 #: What a request's state means to whoever looks.
 _STATES: Final = {
-    "pending": "Waits for a decision",
+    "pending": "Waiting for a decision.",
     "approved": "Approved",
     "rejected": "Rejected",
-    "expired": "Expired: nobody has decided in time",
-    "superseded": "Edited: another request asks for the new params",
-    "void": "Void: the run stopped asking",
+    "expired": "Expired: nobody decided in time.",
+    "superseded": "Edited",
+    "void": "No longer needed: the run has ended or gone on without it.",
 }
 _OUTCOMES: Final = {"approve": "Approved", "reject": "Rejected", "edit": "Edited"}
+_KINDS: Final = {"approve": "good", "reject": "danger"}
+#: States of an entry under the same key that say that another run has done the same, or may have.
+_ELSEWHERE: Final = {
+    "claimed": "Another run is doing this now.",
+    "in_doubt": "Another run may have done this already.",
+    "partial": "Another run has done a part of this already.",
+    "committed": "Another run has done this already.",
+}
 _SEALED: Final = "This call is encrypted, and this server has no keys."
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -74,41 +85,28 @@ class PagePart:
 
     tool: str | None
     mine: bool
-    says: str | None
-    least: str | None
-    most: str | None
+    search: Search | None
     after: ListPlace | None
 
     @classmethod
     def of(cls, request: Request) -> PagePart:
         """Return what a request asks for; WrongUse: there is no such part of the list."""
         query = request.query_params
+        says = query.get("says", "").strip()[:LONGEST_SEARCH] or None
+        found = Search(says, _amount(query.get("least", "")), _amount(query.get("most", "")))
         return cls(
             tool=query.get("tool") or None,
             mine=query.get("of", "mine") == "mine",
-            says=query.get("says", "").strip()[:LONGEST_SEARCH] or None,
-            least=_amount(query.get("least", "")),
-            most=_amount(query.get("most", "")),
-            after=_place(query.get("after")),
+            search=None if found == Search() else found,
+            after=_begins_at(query.get("after"), LONGEST_APPROVAL_ID, ListPlace),
         )
-
-    def unsearched(self) -> PagePart:
-        """Return the same part without its search."""
-        return replace(self, says=None, least=None, most=None)
-
-    @property
-    def search(self) -> Search | None:
-        """What is searched for; ``None``: nothing is."""
-        if (self.says, self.least, self.most) == (None, None, None):
-            return None
-        least, most = (None if one is None else Decimal(one) for one in (self.least, self.most))
-        return Search(self.says, least, most)
 
     def query(self) -> dict[str, str]:
         """Return the query of this part's first page."""
-        of = "mine" if self.mine else "all"
-        amounts = {"least": self.least or "", "most": self.most or ""}
-        return {"tool": self.tool or "", "of": of, "says": self.says or "", **amounts}
+        found = self.search or Search()
+        asked = {"tool": self.tool, "says": found.says, "least": found.least, "most": found.most}
+        texts = {name: "" if one is None else str(one) for name, one in asked.items()}
+        return {**texts, "of": "mine" if self.mine else "all"}
 
     def look(self, tx: Transaction, person: Principal) -> WaitingPage:
         """Return that part, as the person sees it."""
@@ -122,50 +120,83 @@ class PagePart:
         )
 
 
-def _amount(text: str) -> str | None:
+def _amount(text: str) -> Decimal | None:
     if not text.strip():
         return None
     if not DECIMAL.fullmatch(text.strip()):
         raise WrongUse("an amount is a number such as 12 or 12.50")
-    return text.strip()
+    return Decimal(text.strip())
 
 
-def _place(text: str | None) -> ListPlace | None:
-    """Return where a page of the list begins."""
+def _begins_at(text: str | None, longest: int, make: Callable[[int, str], _T]) -> _T | None:
+    """Return where a page of a list begins, by a time and an id."""
     if text is None:
         return None
-    number, _, approval_id = text.partition(":")
-    known = 0 < len(approval_id) <= LONGEST_APPROVAL_ID and approval_id.isprintable()
-    if not (_is_time(number) and known):
+    time, _, id_ = text.partition(":")
+    known = 0 < len(id_) <= longest and id_.isprintable()
+    if not (known and time.isascii() and time.isdecimal() and len(time) < 16):
         raise WrongUse("there is no such part of the list")
-    return ListPlace(int(number), approval_id)
+    return make(int(time), id_)
 
 
-def _is_time(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 16
+#: So many lines of one tool and plan are a flood: one line that opens.
+_FLOOD: Final = 5
+_SOON_MS: Final = 24 * 60 * 60 * 1000
 
 
 def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]:
     """Return one line of the list."""
     sealed = isinstance(row["description"], SealedValue | Erased)
-    mine, assurance = folded(me.name), Assurance(row["assurance"])
-    open_ = assurance is Assurance.OPEN
+    mine = folded(me.name)
+    voted = mine in map(folded, row["voters"])
+    asked = mine in map(folded, (row["user_id"], *row["editors"]))
+    tags = (
+        (str(row["undo"]).startswith(CANNOT_BE_UNDONE), "danger", "cannot be undone"),
+        (bool(row["editors"]), "warn", "edited"),
+        (row["foreign"], "warn", "text from outside"),
+        (voted, "good", "you approved"),
+        (asked, "", "you asked for it"),
+    )
     return {
         "id": row["approval_id"],
-        "tool": row["tool"],
         "description": _SEALED if sealed else row["description"],
-        "irreversible": str(row["undo"]).startswith(CANNOT_BE_UNDONE),
-        "foreign": row["foreign"],
+        "tool": row["tool"],
+        "plan": row["plan_name"],
         "asked_by": row["user_id"],
-        "needs": [one.as_text() for one in needs_of(row).requirements],
-        "voters": row["voters"],
-        "decisions": None if open_ else assurance.as_text(),
-        "left": time_left(row["expires_ms"], now_ms),
+        "progress": _progress_text(needs_of(row), len(row["voters"])),
+        "tags": [(kind, text) for told, kind, text in tags if told],
+        "soon": row["expires_ms"] - now_ms < _SOON_MS,
+        "left": rough_left(row["expires_ms"], now_ms),
         "expires_at": iso(row["expires_ms"]),
-        "hash": short_hash(row["params_hash"]),
-        "voted": any(folded(one) == mine for one in row["voters"]),
-        "asked": any(folded(one) == mine for one in (row["user_id"], *row["editors"])),
     }
+
+
+def group_lines(lines: Sequence[dict[str, Any]]) -> list[tuple[str, list[list[dict[str, Any]]]]]:
+    """Return lines beneath their headings, each by itself or in a flood of lines like it."""
+    alike = defaultdict[tuple[str, ...], list[dict[str, Any]]](list)
+    for line in lines:
+        alike[line["tool"], line["plan"]].append(line)
+    found = dict[str, list[list[dict[str, Any]]]]()
+    for line in lines:
+        flood = alike[line["tool"], line["plan"]]
+        groups = found.setdefault("Expires within a day" if line["soon"] else "Later", [])
+        if len(flood) < _FLOOD:
+            groups.append([line])
+        elif line is flood[0]:
+            columns = zip(*(one["description"].split() for one in flood), strict=False)
+            words = [same[0] for same in takewhile(lambda same: len({*same}) == 1, columns)]
+            groups.append([{**one, "alike": " ".join(words) or one["tool"]} for one in flood])
+    return list(found.items())
+
+
+def _progress_text(needs: Needs, votes: int) -> str:
+    """Return how far a request has come: ``1 of 2 approvals``."""
+    [first, *more] = needs.requirements
+    if more or (first.quorum == 1 and not votes):
+        so_far = f"; so far {votes}" if votes else ""
+        return f"Needs {'; '.join(one.as_text() for one in needs.requirements)}{so_far}."
+    roles = f" by {' or '.join(first.roles)}" if first.roles else ""
+    return f"{votes} of {first.quorum} approval{'s' if first.quorum > 1 else ''}{roles}."
 
 
 class Viewed(NamedTuple):
@@ -186,45 +217,45 @@ class Viewed(NamedTuple):
     def standing(self) -> dict[str, Any]:
         """Return what of a request changes while somebody looks at it."""
         one = self.one
-        voters = [said["approver"] + _mark(said["verified"]) for said in self._yeses()]
+        votes = [said["approver"] + _mark(said["verified"]) for said in self._yeses()]
+        votes += one.standing
         return {
             "state": self._state(),
             "waits": self.waits(),
-            "votes": [*voters, *one.standing],
-            "run_state": one.run_state,
+            "votes": votes,
+            "progress": _progress_text(one.needs, len(votes)),
+            "next": one.next_id,
         }
 
     def detailed(self) -> dict[str, Any]:
         """Return what a page shows of a request, but for the call itself."""
         one, row = self.one, self.one.row
-        old = one.replaces["params"] if one.replaces else None
-        new = row["params"]
+        now, before = row["precondition"], one.precondition_before
+        by = f"{row['user_id']}, started by {one.started_by}" if one.started_by else row["user_id"]
         return {
             "id": row["approval_id"],
             "description": row["description"] or _SEALED,
             **self.standing(),
-            "run_id": row["run_id"],
-            "step_id": row["step_id"],
-            "key": row["key"],
-            "hash": row["params_hash"],
+            "flags": list(self._flags()),
+            "row": row,
             "undo": row["undo"] or _SEALED,
-            "asked_by": f"{row['user_id']}, started by {one.started_by}"
-            if one.started_by
-            else row["user_id"],
-            "editors": row["editors"],
-            "foreign": foreign_text(one.foreign),
+            "asked_by": by,
             "needs": [requirement.as_text() for requirement in one.needs.requirements],
+            "four_eyes": any(requirement.four_eyes for requirement in one.needs.requirements),
             "excluded": one.excluded,
             "decisions": Assurance(row["assurance"]).as_text(),
             "expires_at": iso(row["expires_ms"]),
             "left": time_left(row["expires_ms"], one.now_ms),
-            "then": self._then() if self.waits() else None,
-            "precondition": None if row["precondition"] is None else self._precondition(),
+            "then": self._then(),
+            "precondition": now and short_hash(now),
+            "precondition_before": before and short_hash(before),
+            "requested_at": iso(row["requested_ms"]),
             "replaces": one.replaces["approval_id"] if one.replaces else None,
-            "changes": diff(old, new) if old is not None and new is not None else [],
             "entries": [{**entry, "at": iso(entry["claimed_ms"])} for entry in one.entries],
-            "said": [{**said, "at": iso(said["at_ms"])} for said in one.decisions],
-            "hint": self._hint(),
+            "said": [
+                {**said, "at": iso(said["at_ms"]), "words": _decision_words(said)}
+                for said in one.decisions
+            ],
         }
 
     def asked(self) -> dict[str, Any]:
@@ -244,22 +275,40 @@ class Viewed(NamedTuple):
     def document(self, salt: str | None, schema: JsonValue) -> dict[str, Any]:
         """Return what the script draws the call from, and has signed.
 
-        Args:
-            salt: What is hashed with sealed params.
-            schema: JSON Schema of the params, for the form to edit them by; ``None``: unknown.
+        The salt is hashed with sealed params; the schema is for their labels and the form.
         """
-        row = self.one.row
+        row, replaces = self.one.row, self.one.replaces
         return {
             **self.asked(),
-            "run_id": row["run_id"],
             "tool": row["tool"],
             "version": row["tool_version"],
             "params": row["params"],
             "answers": row["answers"] or [],
             "salt": salt,
-            "schema": as_text(guessed_schema(row["params"]) if schema is None else schema),
-            "state": row["state"],
+            "schema": as_text(schema),
+            "before": as_text(replaces["params"] if replaces else None),
         }
+
+    def _flags(self) -> Iterator[dict[str, Any]]:
+        """Yield what could make somebody say no, the worst first."""
+        one, row = self.one, self.one.row
+        for entry in one.entries:
+            if entry["run_id"] != row["run_id"] and entry["state"] in _ELSEWHERE:
+                text = "Your approval would not make it happen a second time."
+                yield _flag("danger", _ELSEWHERE[entry["state"]], text, run=entry["run_id"])
+        if str(row["undo"]).startswith(CANNOT_BE_UNDONE):
+            yield _flag("danger", "Cannot be undone.", "Nothing takes it back once it is done.")
+        if one.replaces is not None:
+            yield _flag("warn", f"Edited by {', '.join(row['editors'])}.", edit=True)
+        if one.foreign:
+            text = (
+                f"Strangers may have written what this run has read: {foreign_text(one.foreign)}."
+            )
+            yield _flag("warn", "Contains text from outside.", text)
+        if one.precondition_before not in (None, row["precondition"]):
+            yield _flag("warn", "The situation has changed", "since this was requested last.")
+        if self.waits() and (hint := self._hint()):
+            yield _flag("warn", "Your approval does not count here.", hint)
 
     def _state(self) -> str:
         one, row = self.one, self.one.row
@@ -268,17 +317,7 @@ class Viewed(NamedTuple):
         if row["state"] == "pending" and not one.run_open:
             return f"{_STATES['void']} ({one.run_state})"
         by = row["decided_by"]
-        return _STATES[row["state"]] + (f" by {by}{_mark(row['verified'])}" if by else "")
-
-    def _precondition(self) -> dict[str, Any]:
-        """Return the precondition's digest, and when it was made."""
-        now, before = self.one.row["precondition"], self.one.precondition_before
-        return {
-            "digest": short_hash(now),
-            "at": iso(self.one.row["requested_ms"]),
-            "before": None if before is None else short_hash(before),
-            "changed": before not in (None, now),
-        }
+        return _STATES[row["state"]] + (f" by {by}{_mark(row['verified'])}." if by else "")
 
     def _yeses(self) -> list[Mapping[str, Any]]:
         said = self.one.decisions
@@ -287,29 +326,41 @@ class Viewed(NamedTuple):
     def _then(self) -> str:
         on_expiry = self.one.needs.on_expiry
         if on_expiry == "ask_again":
-            return "Then it is asked again."
+            return "Then you are asked again."
         if isinstance(on_expiry, Escalate):
-            return f"Then this role is asked: {on_expiry.escalate}"
-        return "Then the run ends as if it was rejected."
+            return f"Then {on_expiry.escalate} decides."
+        return "Then the run ends as if you had rejected it."
 
     def _hint(self) -> str | None:
         """Return why the vote of whoever looks will not count, as far as that is known here."""
         mine = folded(self.me.name)
         if mine in map(folded, self.one.excluded):
             return (
-                "Your own yes does not count: you have asked for this call, or given its run a"
-                " value."
+                "You asked for this, or answered a question of its run: somebody else has to"
+                " approve it."
             )
         if mine in (folded(said["approver"]) for said in self._yeses()):
-            return "You have said yes already. One person has one yes."
+            return "You have approved it already, and each person counts once."
         roles = [set(requirement.roles) for requirement in self.one.needs.requirements]
         if all(asked and asked.isdisjoint(self.me.roles) for asked in roles):
-            return "You have none of the roles that are asked."
+            return f"It needs somebody with the role {' or '.join(sorted(set().union(*roles)))}."
         return None
 
 
+def _flag(
+    kind: str, title: str, text: str = "", *, run: str | None = None, edit: bool = False
+) -> dict[str, Any]:
+    return {"kind": kind, "title": title, "text": text, "run": run, "edit": edit}
+
+
 def _mark(verified: bool) -> str:
-    return "" if verified else " (unverified)"
+    return "" if verified else " (not signed)"
+
+
+def _decision_words(said: Mapping[str, Any]) -> str:
+    outcome = _OUTCOMES.get(said["outcome"], said["outcome"]).lower()
+    refused = f", which does not count: {said['message'] or said['verdict']}"
+    return outcome if said["verdict"] == "accepted" else f"{outcome}{refused}"
 
 
 def own_keys(keys: Iterable[Key]) -> dict[str, Any]:
@@ -323,28 +374,9 @@ def own_keys(keys: Iterable[Key]) -> dict[str, Any]:
     return {"keys": [one.kid for one in known if one.passkey is None], "passkeys": passkeys}
 
 
-def guessed_schema(value: JsonValue) -> dict[str, JsonValue]:
-    """Return a JSON Schema for the form, if nobody knows the tool's own."""
-    match value:
-        case bool():
-            return {"type": "boolean"}
-        case int():
-            return {"type": "integer"}
-        case float():
-            return {"type": "number"}
-        case str():
-            return {"type": "string"}
-        case dict():
-            members: dict[str, JsonValue] = {
-                name: guessed_schema(one) for name, one in value.items()
-            }
-            return {"type": "object", "properties": members, "required": [*value]}
-    return {}
-
-
 async def show_own_decisions(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:
     """Return a page of one's own decisions, the newest ones first; nobody sees another's."""
-    after = _moment(request.query_params.get("before"))
+    after = _begins_at(request.query_params.get("before"), _LONGEST_DECISION_ID, Moment)
     found = await ledger.transact(tenant, own_decisions, me, most=ON_A_PAGE, after=after)
     more = None
     if found.more is not None:
@@ -354,35 +386,18 @@ async def show_own_decisions(ledger: Ledger, tenant: str, request: Request, me: 
 
 
 def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
+    description = row["description"] or f"{row['tool']} (what the call says cannot be read here)"
     if row["hidden"]:
-        description = "Its run is hidden or deleted: it has been kept for long enough."
+        description = "Its run was hidden or deleted, because it has been kept for long enough."
     elif row["tool"] is None:
         description = "A request that was never made"
-    else:
-        unread = f"{row['tool']} (what the call says cannot be read here)"
-        description = row["description"] or unread
     return {
-        "approval_id": None if row["tool"] is None else row["approval_id"],
-        "run_id": None if row["hidden"] else row["run_id"],
+        **row,
         "description": description,
         "outcome": _OUTCOMES.get(row["outcome"], row["outcome"]),
-        "counts": row["verdict"] == "accepted",
-        "verdict": row["message"] or row["verdict"],
-        "verified": row["verified"],
-        "reason": row["reason"],
+        "kind": _KINDS.get(row["outcome"], ""),
         "at": iso(row["at_ms"]),
     }
-
-
-def _moment(text: str | None) -> Moment | None:
-    """Return where a page of one's own decisions begins."""
-    if text is None:
-        return None
-    number, _, decision_id = text.partition(":")
-    known = 0 < len(decision_id) <= _LONGEST_DECISION_ID and "\0" not in decision_id
-    if not (_is_time(number) and known):
-        raise WrongUse("there is no such page of decisions")
-    return Moment(int(number), decision_id)
 
 
 class SecretReads:
@@ -400,10 +415,8 @@ class SecretReads:
 
     async def record(self, one: OneApproval, reader: str, cookie: str) -> None:
         """Record that somebody is shown a request, if its params are secret and can be read."""
-        if not one.row["secret"] or one.row["params"] is None:
-            return
-        look = ("approval", one.row["approval_id"])
-        await self._once(look, cookie, partial(record_read, row=one.row, reader=reader))
+        if one.row["secret"] and one.row["params"] is not None:
+            await self._record_row(one.row, reader, cookie)
 
     async def record_questions(
         self, run_id: str, questions: Iterable[Interrupt], reader: str, cookie: str
@@ -418,8 +431,11 @@ class SecretReads:
     async def record_artifact(self, run_id: str, step_id: str, reader: str, cookie: str) -> None:
         """Record that somebody is handed what a step has kept: large params are kept, too."""
         for row in await self._ledger.transact(self._tenant, secret_requests, run_id, step_id):
-            look = ("approval", row["approval_id"])
-            await self._once(look, cookie, partial(record_read, row=row, reader=reader))
+            await self._record_row(row, reader, cookie)
+
+    async def _record_row(self, row: Mapping[str, Any], reader: str, cookie: str) -> None:
+        write = partial(record_read, row=row, reader=reader)
+        await self._once(("approval", row["approval_id"]), cookie, write)
 
     async def _once(
         self, look: tuple[str, ...], cookie: str, write: Callable[[Transaction], None]

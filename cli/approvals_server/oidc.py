@@ -41,6 +41,7 @@ from authlib.oidc.core import CodeIDToken  # type: ignore[import-untyped]
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
+from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -87,7 +88,7 @@ _BYTES: Final = 32
 #: A setting that begins so names the file with the secret.
 _FILE: Final = "file:"
 _OTHERS: Final = 0o077
-_FORM: Final = "TENANT: {ISSUER: {SUBJECT: PRINCIPAL}}"
+_TENANTS: Final = TypeAdapter(dict[str, dict[str, dict[str, str]]])
 
 #: Tells whether there is a principal of a name.
 Registered = Callable[[str], Awaitable[bool]]
@@ -445,30 +446,19 @@ class Subjects:
 
     def _read(self) -> Mapping[str, Mapping[str, str]]:
         try:
-            document = read_document(self._file)
+            document = _TENANTS.validate_python(read_document(self._file), strict=True)
+            for issuers in document.values():
+                for name in (name for subjects in issuers.values() for name in subjects.values()):
+                    check_name(name)
         except BadDocument as error:
             raise WrongUse(f"{self._file} cannot be read: {error}") from error
-        found: dict[str, dict[str, str]] = {}
-        for tenant, issuers in self._level(document):
-            for issuer, subjects in self._level(issuers):
-                for subject, name in self._level(subjects):
-                    if not isinstance(name, str):
-                        raise self._wrong()
-                    try:
-                        check_name(name)
-                    except WrongUse as error:
-                        raise WrongUse(f"{self._file}: {error}") from error
-                    if tenant == self._tenant:
-                        found.setdefault(issuer, {})[subject] = name
-        return found
-
-    def _level(self, document: object) -> list[tuple[str, object]]:
-        if not isinstance(document, dict):
-            raise self._wrong()
-        return list(document.items())
-
-    def _wrong(self) -> WrongUse:
-        return WrongUse(f"{self._file} is not {_FORM}")
+        except ValidationError as error:
+            raise WrongUse(
+                f"{self._file} is not TENANT: {{ISSUER: {{SUBJECT: PRINCIPAL}}}}"
+            ) from error
+        except WrongUse as error:
+            raise WrongUse(f"{self._file}: {error}") from error
+        return document.get(self._tenant, {})
 
     def _stamp_now(self) -> tuple[int, ...]:
         try:

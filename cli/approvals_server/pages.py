@@ -109,8 +109,12 @@ def as_text(value: JsonValue) -> str:
 
 def time_left(expires_ms: int, now_ms: int) -> str:
     """Return how long something has, in its two largest units: ``in 3 h 12 min``."""
-    seconds = (expires_ms - now_ms) // 1000
-    return "has expired" if seconds <= 0 else f"in {rough_time(timedelta(seconds=seconds))}"
+    return "now" if expires_ms <= now_ms else f"in {rough_left(expires_ms, now_ms)}"
+
+
+def rough_left(expires_ms: int, now_ms: int) -> str:
+    """Return the same for a column: ``3 h 12 min``."""
+    return rough_time(timedelta(milliseconds=max(0, expires_ms - now_ms)))
 
 
 def iso(ms: int) -> str:
@@ -188,9 +192,7 @@ class Followers:
     def answer(self, look: Look, may_look: Callable[[], bool], *, who: str) -> Response:
         """Return a stream of changes, or nothing if too many follow already.
 
-        Args:
-            look: What the page shows.
-            may_look: Whether ``who`` is still signed in.
+        It ends once ``may_look`` says that ``who`` is signed in no more.
         """
         if self._now.total() >= MOST or self._now[who] >= MOST_OF_ONE:
             return Response(status_code=204)  # a browser does not ask again

@@ -22,31 +22,55 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history.reads import Shelf, artifact_page, one_artifact
 from surehand.activities.ledger.history.run_display import Doubt, EntryEvent
 from surehand.activities.ledger.people.principals import Key, Principal
-from surehand.cli.approvals_server.approvals import own_keys
+from surehand.cli.approvals_server.approvals import ON_A_PAGE, own_keys
 from surehand.cli.approvals_server.pages import as_text, error, iso, page, utc
-from surehand.cli.plans import GraphEdge, GraphNode, PlanGraph, graph_of
+from surehand.cli.plans import PlanGraph, graph_of
+from surehand.client.client import others_of
 from surehand.client.messages import find_run_id
 from surehand.process.exits import NoSuchRun, WrongUse
+from surehand.process.program import shared_program
 from surehand.workflows.contracts.base import Artifact, StepState, Waiting, WaitKind
 from surehand.workflows.contracts.runs import RunView, StepView
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.plan.plan import Plan
 
-#: The states in which a run waits for people otherwise than by an approval, in words.
-WAITING_STATES: Final = {
-    "waiting_input": "asks a question",
-    "needs_intervention": "does not know what became of a call",
-    "paused_user": "is paused: `resume` in the shell has it go on",
-    "paused_budget": "has used up its budget: `top-up` in the shell adds to it",
-    "paused_failure": "is paused after a failure: `resume` in the shell tries again",
-    "paused_permission": "lacks a permission: `resume` in the shell looks again",
+#: The states of runs and steps in words, each with how it is coloured.
+_STATES: Final = {
+    "pending": ("not started", "ahead"),
+    "running": ("under way", "warn"),
+    "waiting_approval": ("waits for approval", "warn"),
+    "waiting_input": ("asks a question", "warn"),
+    "waiting_event": ("waits for an event", "warn"),
+    "waiting_rate_limit": ("waits for its turn", "warn"),
+    "waiting_quota": ("waits for its turn", "warn"),
+    "paused_user": ("paused by somebody", "warn"),
+    "paused_budget": ("out of budget", "warn"),
+    "paused_failure": ("paused by a failure", "warn"),
+    "paused_permission": ("lacks a permission", "warn"),
+    "needs_intervention": ("outcome unknown", "danger"),
+    "compensating": ("being undone", "warn"),
+    "completed": ("done", "good"),
+    "succeeded": ("done", "good"),
+    "failed": ("failed", "danger"),
+    "cancelled": ("cancelled", "danger"),
+    "skipped": ("skipped", "ahead"),
 }
+#: What else a run waits for: what it is called in a list, and what lets it go on.
+_PAUSES: Final = {
+    WaitKind.PAUSE: ("paused_user", "To let it go on, run"),
+    WaitKind.BUDGET: ("paused_budget", "To add to its budget, run"),
+    WaitKind.FAILURE: ("paused_failure", "To try again, run"),
+    WaitKind.PERMISSION: ("paused_permission", "Once it has the permission, run"),
+    WaitKind.INTERVENTION: ("needs_intervention", ""),
+}
+#: The states in which a run waits for people otherwise than by an approval.
+WAITING_STATES: Final = ("waiting_input", *(state for state, _ in _PAUSES.values()))
 #: What an event in a doubt's past means.
 _EVENTS: Final = {
     "effect.observed": "Looked up before the call",
-    "effect.in_doubt": "It came to be in doubt",
+    "effect.in_doubt": "Its outcome became unknown",
     "effect.reconciled": "A way to settle it was chosen",
-    "effect.late_receipt": "A receipt has come too late: it is among what the run has kept",
+    "effect.late_receipt": "A receipt came too late: it is among the run's files",
 }
 #: Of the drawing, in its own units: a box, and the gaps beside and below it.
 _WIDTH: Final = 160
@@ -56,8 +80,6 @@ _BELOW: Final = 36
 #: Nobody can read a larger drawing; the list is always there.
 MOST_DRAWN: Final = 60
 WIDEST_DRAWN: Final = 6
-#: Artifacts on a page.
-ON_A_PAGE: Final = 50
 #: Bytes that are handed out here: each artifact is verified before its first byte is sent.
 LARGEST: Final = 64 * 1024 * 1024
 #: In place of the pages' own policy: nothing loads, nothing runs, and its origin is nobody's.
@@ -89,31 +111,60 @@ OpenStore = Callable[[], ArtifactStore]
 def run_document(
     view: RunView, doubts: Mapping[str, Doubt], me: Principal, keys: list[Key], *, tenant: str
 ) -> dict[str, Any]:
-    """Return what a run's page is drawn from.
-
-    Args:
-        view: What the run says of itself.
-        doubts: What the ledger knows of its interventions.
-        keys: Those that are registered for them.
-        tenant: Whose run it is.
-    """
+    """Return what a run's page is drawn from; ``doubts``: by their interventions' ids."""
+    result = view.result
+    words, kind = _STATES[result.state.value]
+    by = view.started_by
     return {
         "tenant": tenant,
         "principal": me.name,
         **own_keys(keys),
-        "run_id": view.result.run_id,
-        "state": view.result.state.value,
-        "error": view.result.error,
-        "graph": run_graph(view.plan, view.result.steps),
+        "run_id": result.run_id,
+        "title": _title(view),
+        "state": f"{words[0].upper()}{words[1:]}{f': {result.error}' if result.error else '.'}",
+        "kind": kind,
+        "started": f"Started for {view.user}{f' by {by}' if by not in ('', view.user) else ''}.",
+        "graph": run_graph(view.plan, result.steps),
         "approvals": [{"id": one.approval_id, "text": one.description} for one in view.pending],
         "questions": [_question(one) for one in view.interrupts],
         "doubts": [
-            doubted(one, doubts.get(one.id), view.result.run_id)
-            for one in view.result.waiting_for
+            doubted(one, doubts.get(one.id), result.run_id)
+            for one in result.waiting_for
             if one.kind is WaitKind.INTERVENTION
+        ],
+        "pauses": [
+            {
+                "text": one.question,
+                "remedy": _PAUSES[one.kind][1],
+                "command": f"{shared_program()} {verb} {result.run_id} --as NAME",
+            }
+            for one in others_of(view)
+            if one.kind is not WaitKind.INTERVENTION
+            for verb in ["top-up" if one.kind is WaitKind.BUDGET else "resume"]
         ],
         "story": story(view),
     }
+
+
+def _title(view: RunView) -> str:
+    """Return what a run is for."""
+    return view.plan.goal or view.result.run_id
+
+
+def question_lines(view: RunView) -> Iterator[dict[str, Any]]:
+    """Yield a line for each thing but an approval that a run waits for people for."""
+    told = [("waiting_input", one.question) for one in view.interrupts]
+    told += [(_PAUSES[one.kind][0], one.question) for one in others_of(view)]
+    for state, text in told:
+        words, kind = _STATES[state]
+        about = {"run_id": view.result.run_id, "goal": _title(view)}
+        yield {**about, "text": text or words, "what": words, "kind": kind}
+
+
+def silent_line(run_id: str, state: str) -> dict[str, Any]:
+    """Return the line of a run that does not answer: no worker is there to say more."""
+    words, kind = _STATES[state]
+    return {"run_id": run_id, "goal": "", "text": run_id, "what": words, "kind": kind}
 
 
 def _question(one: Interrupt) -> dict[str, Any]:
@@ -152,14 +203,14 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
 def _evidence(known: Doubt) -> Iterator[tuple[str, str]]:
     """Yield what the ledger has, each with what it is."""
     yield "Tool", known.tool
-    if known.key is not None:
-        yield "Key of the effect", f"{known.key} (generation {known.generation})"
-    yield "Key that the outside system was given", known.provider_key
-    yield "In the ledger", f"{known.entry_id}: {known.state}"
-    first = "" if known.called_ms is None else f", the first one at {iso(known.called_ms)}"
+    first = "" if known.called_ms is None else f", first at {iso(known.called_ms)}"
     yield "Calls", f"{known.calls}{first}"
     if known.error:
-        yield "What the newest call has ended with", known.error
+        yield "Last error", known.error
+    if known.key is not None:
+        yield "Business key", f"{known.key} (no. {known.generation})"
+    yield "Key sent to the outside system", known.provider_key
+    yield "Ledger entry", f"{known.entry_id}: {known.state}"
     for one in known.told:
         yield iso(one.at_ms), _said(one)
 
@@ -177,34 +228,37 @@ def run_graph(plan: Plan, steps: Sequence[StepView]) -> dict[str, Any]:
     """
     graph = graph_of(plan, {})
     views = {one.id: one for one in steps}
-    named = [_listed(node, graph, views.get(node.id)) for node in graph.nodes]
-    known = {node.id for node in graph.nodes}
-    others = [_line(one.id, one.tool, one) for one in steps if one.id not in known]
-    return {"steps": [*named, *others], "drawing": _drawing(graph, views)}
-
-
-def _listed(node: GraphNode, graph: PlanGraph, view: StepView | None) -> dict[str, Any]:
-    waits = [edge.source for edge in graph.edges if edge.target == node.id and not edge.on]
-    jumps = [
-        {"to": edge.target, "on": list(edge.on)}
-        for edge in graph.edges
-        if edge.source == node.id and edge.on
+    lines = [
+        {
+            **_step(node.id, node.does, views.get(node.id)),
+            "after": [e.source for e in graph.edges if e.target == node.id and not e.on],
+            "jumps": [
+                {"to": e.target, "on": list(e.on)}
+                for e in graph.edges
+                if e.source == node.id and e.on
+            ],
+            "when": node.when,
+        }
+        for node in graph.nodes
     ]
-    return {**_line(node.id, node.does, view), "after": waits, "jumps": jumps, "when": node.when}
+    known = {node.id for node in graph.nodes}
+    none: dict[str, Any] = {"after": [], "jumps": [], "when": None}
+    lines += [{**_step(one.id, one.tool, one), **none} for one in steps if one.id not in known]
+    return {"steps": lines, "drawing": _drawing(graph, views)}
 
 
-def _line(step_id: str, does: str, view: StepView | None) -> dict[str, Any]:
+def _step(step_id: str, does: str, view: StepView | None) -> dict[str, Any]:
     state = StepState.PENDING if view is None else view.state
+    words, kind = _STATES[state.value]
+    notes = [] if view is None else [view.error, view.undone and f"undone {view.undone}"]
     return {
         "id": step_id,
         "does": does,
         "state": state.value,
-        "error": None if view is None else view.error,
-        "undone": None if view is None else view.undone,
+        "words": words,
+        "kind": kind,
+        "notes": [note for note in notes if note],
         "child": None if view is None else view.child,
-        "after": None,
-        "jumps": [],
-        "when": None,
     }
 
 
@@ -222,23 +276,19 @@ def _drawing(graph: PlanGraph, views: dict[str, StepView]) -> dict[str, Any] | N
         x = left + seen[node.layer] * (_WIDTH + _BESIDE)
         places[node.id] = (x, _BESIDE + (node.layer - 1) * (_HEIGHT + _BELOW))
         seen[node.layer] += 1
-    states = {name: view.state.value for name, view in views.items()}
-    pending = StepState.PENDING.value
     boxes = [
-        {"id": name, "state": states.get(name, pending), "x": x, "y": y}
-        for name, (x, y) in places.items()
+        {**_step(name, "", views.get(name)), "x": x, "y": y} for name, (x, y) in places.items()
     ]
     height = max(in_layer) * (_HEIGHT + _BELOW) - _BELOW + 2 * _BESIDE
-    lines = [_edge(edge, places) for edge in graph.edges]
+    half = _WIDTH // 2
+    lines = [
+        # From the foot of one box to the head of another one.
+        {"from": [x1 + half, y1 + _HEIGHT], "to": [x2 + half, y2], "jump": bool(edge.on)}
+        for edge in graph.edges
+        for (x1, y1), (x2, y2) in [(places[edge.source], places[edge.target])]
+    ]
     box = {"width": _WIDTH, "height": _HEIGHT}
     return {"width": width, "height": height, "box": box, "boxes": boxes, "lines": lines}
-
-
-def _edge(edge: GraphEdge, places: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """Return a line from the foot of one box to the head of another one."""
-    (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
-    half = _WIDTH // 2
-    return {"from": [x1 + half, y1 + _HEIGHT], "to": [x2 + half, y2], "jump": bool(edge.on)}
 
 
 async def show_artifacts(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:
@@ -265,13 +315,7 @@ async def hand_out(
 ) -> Response:
     """Return one artifact's content as a file to be saved.
 
-    Args:
-        ledger: Has its row, and the run's key.
-        open_store: Opens the store that has its content.
-        tenant: Whose runs may be looked at.
-        request: Names the artifact and its run.
-        me: Who is signed in.
-        record: Told run and step before anything of it is handed out.
+    ``record`` is told run and step before anything of it is handed out.
     """
     if request.headers.get("sec-fetch-dest", "empty") not in _ASKED_FOR:
         return error(request, 403, "An artifact is saved as a file. It is no part of a page.", me)
@@ -283,7 +327,7 @@ async def hand_out(
     if row is None:
         raise NoSuchRun("This run has no such artifact.")
     if row["bytes"] > LARGEST:
-        raise WrongUse("It is too large for this page: `artifacts` has it in the shell.")
+        raise WrongUse("It is too large for this page: use `artifacts` in the shell.")
     if open_store is None:
         raise WrongUse("This server has no artifact store.")
     await record(run_id, row["step_id"])

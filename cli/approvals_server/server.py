@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -22,7 +24,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from surehand.activities.ledger.approvals.waiting import LOOKED_AT, WaitingPage, groups
+from surehand.activities.ledger.approvals.waiting import (
+    LOOKED_AT,
+    WaitingPage,
+    groups,
+    waiting_for_others,
+)
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.run_display import (
     Doubt,
@@ -39,6 +46,7 @@ from surehand.cli.approvals_server.approvals import (
     PagePart,
     SecretReads,
     Viewed,
+    group_lines,
     listed,
     own_keys,
     show_own_decisions,
@@ -48,15 +56,16 @@ from surehand.cli.approvals_server.runs import (
     WAITING_STATES,
     OpenStore,
     hand_out,
+    question_lines,
     run_document,
     show_artifacts,
+    silent_line,
     story,
 )
 from surehand.cli.approvals_server.sign_in import LASTS, BadLink, Links, SignIns, always
 from surehand.cli.options import translated
-from surehand.client.client import ONE_OF_MANY, Client
+from surehand.client.client import ONE_OF_MANY, Client, look_at_runs
 from surehand.client.messages import find_approval, find_run_id
-from surehand.client.outcome import state_of
 from surehand.process.exits import (
     CutOff,
     DecisionRefused,
@@ -95,6 +104,8 @@ _STATUS: Final = (
     (CutOff, 409),
     (WrongUse, 400),
 )
+#: Runs that are asked what they wait for: each answer wakes a worker.
+_MOST_ASKED: Final = 25
 #: What the pages send to a run, besides decisions.
 _VERBS: Final = frozenset((Verb.ANSWER, Verb.RESOLVE))
 
@@ -118,17 +129,7 @@ class ApprovalsServer:
         oidc: OidcSignIn | None = None,
         artifacts: OpenStore | None = None,
     ) -> None:
-        """Make it.
-
-        Args:
-            ledger: Whose requests are shown.
-            connect: Returns the way to runs; asked again after it has failed.
-            tenant: Whose requests these are.
-            links: By which people sign in.
-            schema_of: Returns the JSON Schema of a tool's params, if it is known here.
-            oidc: By which people sign in at an identity provider.
-            artifacts: Opens the store of what runs have kept; ``None``: none is handed out.
-        """
+        """Make it; ``connect`` is called again after it has failed."""
         self._artifacts = artifacts
         self._schema_of = schema_of
         self._ledger = ledger
@@ -252,14 +253,17 @@ class ApprovalsServer:
 
     async def _list(self, request: Request, me: str) -> Response:
         part = PagePart.of(request)
-        tool = part.tool
 
-        def look(tx: Transaction) -> tuple[WaitingPage, Principal, list[str], int]:
+        def look(tx: Transaction) -> tuple[WaitingPage, Principal, list[str], Counter[str], int]:
             person = principals.find_principals(tx, [me])[me]
-            tools = sorted({group.tool for group in groups(tx)})
-            return part.look(tx, person), person, tools, tx.now_ms
+            tools = [group.tool for group in groups(tx)]
+            elsewhere = (
+                waiting_for_others(tx, person.roles, ON_A_PAGE) if part.mine else Counter[str]()
+            )
+            return part.look(tx, person), person, tools, elsewhere, tx.now_ms
 
-        found, person, tools, now_ms = await self._ledger.transact(self._tenant, look)
+        looked = await self._ledger.transact(self._tenant, look)
+        found, person, tools, elsewhere, now_ms = looked
         more = None
         if found.more is not None:
             where = f"{found.more.expires_ms}:{found.more.approval_id}"
@@ -267,14 +271,11 @@ class ApprovalsServer:
         return page(
             "list",
             me=me,
-            lines=[listed(row, person, now_ms) for row in found.rows],
-            tools=tools if tool is None or tool in tools else sorted([*tools, tool]),
-            tool=tool,
-            mine=part.mine,
-            says=part.says,
-            least=part.least,
-            most=part.most,
-            searched=part.search is not None,
+            sections=group_lines([listed(row, person, now_ms) for row in found.rows]),
+            elsewhere=elsewhere,
+            most=ON_A_PAGE,
+            tools=sorted({*tools, *([part.tool] if part.tool else [])}),
+            part=part,
             unread=found.unread,
             looked_at=LOOKED_AT,
             more=more,
@@ -284,7 +285,7 @@ class ApprovalsServer:
 
     async def _follow_list(self, request: Request, me: str) -> Response:
         # Whoever has searched is told of changes to the list: a search each second costs too much.
-        part = PagePart.of(request).unsearched()
+        part = replace(PagePart.of(request), search=None)
 
         def look(tx: Transaction) -> list[Any]:
             rows = part.look(tx, principals.find_principals(tx, [me])[me]).rows
@@ -394,19 +395,19 @@ class ApprovalsServer:
 
     async def _story(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("run", ""))
-        client = await self._way()
-        state = await client.run(run_id).state()
-        view = await client.connection.view(run_id, ONE_OF_MANY)
-        return JSONResponse({"state": state, "lines": story(view)})
+        view = await (await self._way()).connection.view(run_id, ONE_OF_MANY)
+        return JSONResponse(story(view))
 
     async def _others(self, request: Request, me: str) -> Response:
         """Return the runs that wait for people in another way: they ask, doubt, or are paused."""
         states = ", ".join(f"'{state}'" for state in WAITING_STATES)
         condition = f"{RUN_STATE.name} IN ({states}) AND ExecutionStatus = 'Running'"
         connection = (await self._way()).connection
-        found = [run async for run in connection.listed(condition, ON_A_PAGE)]
-        lines = [{"id": run.id, "what": WAITING_STATES[state_of(run)]} for run in found]
-        return page("others", me=me, lines=lines, most=ON_A_PAGE)
+        found = [run async for run in connection.listed(condition, _MOST_ASKED)]
+        looked = await look_at_runs(connection, found)
+        lines = [line for view in looked.views for line in question_lines(view)]
+        lines += [silent_line(one.run_id, one.state) for one in looked.silent]
+        return page("others", me=me, lines=lines, most=_MOST_ASKED)
 
     async def _run(self, request: Request, me: str) -> Response:
         run_id = find_run_id(self._tenant, request.query_params.get("id", ""))

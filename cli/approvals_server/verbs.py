@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -85,7 +84,7 @@ async def serve(
 
     Example: python starter.py approvals serve
     """
-    beside = _codec(caller, codec, codec_tokens, codec_origins)
+    codec_of = _codec_beside(caller, codec, codec_tokens, codec_origins)
     address = parse_address("--http", http)
     if origin is None and not is_loopback(address[0]):
         raise WrongUse(
@@ -120,48 +119,37 @@ async def serve(
             )
             return made.app(server.origin)
 
-        served = [Served(app_at, "--http", address)]
-        if beside is not None:
-            served += beside.served(caller, settings, ledger)
-        await serve_apps(*served)
+        await serve_apps(Served(app_at, "--http", address), *codec_of(settings, ledger))
     return ExitCode.DONE
 
 
-@dataclass(frozen=True)
-class _Codec:
-    """The codec server that is asked for beside the pages, at an address of its own.
+def _codec_beside(
+    caller: Caller, address: str | None, tokens: Path | None, origins: list[str] | None
+) -> Callable[[Settings, Ledger], list[Served]]:
+    """Return what serves the codec server beside the pages, at an address of its own, if asked.
 
     So it is another origin: its page, its cookie and what it lets other pages ask stay out of that
     of the approvers' pages, where their browsers keep keys.
     """
-
-    address: tuple[str, int]
-    tokens: Path
-    origins: list[str]
-
-    def served(self, caller: Caller, settings: Settings, ledger: Ledger) -> list[Served]:
-        """Return it, or nothing where there is nothing to decrypt with."""
-        # Whoever has the first token made need not start the pages anew.
-        tokens = TokenFile(self.tokens, may_be_missing=True)
-        app = codec_app(caller, settings, ledger, tokens=tokens, origins=self.origins)
-        if app is None:
-            caller.printer.warn(f"no codec server: there is nothing to decrypt with: set {KEYS}")
-            return []
-        return [Served(told_at(caller, app, self.address), "--codec", self.address)]
-
-
-def _codec(
-    caller: Caller, address: str | None, tokens: Path | None, origins: list[str] | None
-) -> _Codec | None:
-    """Return the codec server that is asked for; ``None``: none is."""
     if address is None:
         if tokens is not None or origins:
             raise WrongUse("--codec-tokens and --codec-origin are for --codec HOST:PORT")
-        return None
+        return lambda settings, ledger: []
     if tokens is None:
         raise WrongUse("--codec needs --codec-tokens FILE: `codec token` makes its lines")
     known = [codec_origin("--codec-origin", one) for one in origins or [caller.settings.ui_url]]
-    return _Codec(parse_address("--codec", address), tokens, known)
+    at = parse_address("--codec", address)
+    # Whoever has the first token made need not start the pages again.
+    file = TokenFile(tokens, may_be_missing=True)
+
+    def served(settings: Settings, ledger: Ledger) -> list[Served]:
+        app = codec_app(caller, settings, ledger, tokens=file, origins=known)
+        if app is None:
+            caller.printer.warn(f"no codec server: there is nothing to decrypt with: set {KEYS}")
+            return []
+        return [Served(told_at(caller, app, at), "--codec", at)]
+
+    return served
 
 
 def _oidc(

@@ -88,7 +88,7 @@ class Approver:
         await self.page.goto(self.served.link(self.name))
         await expect(self.page.locator("#whom")).to_have_text(self.name)
         await self.page.get_by_role("button", name="Sign in").click()
-        await expect(self.page.get_by_role("heading", name="What waits")).to_be_visible()
+        await expect(self.page.get_by_role("heading", name="To decide")).to_be_visible()
 
     async def gets_ready(self) -> None:
         """Sign in with a key that is registered."""
@@ -99,8 +99,8 @@ class Approver:
         """Make a key in the browser; returns its public half, as the page shows it."""
         await self.page.goto(f"{self.served.url}/keys")
         await self.page.get_by_role("button", name="Make a key").click()
-        await expect(self.page.locator("#public")).to_be_visible()
-        return await self.page.locator("#public").inner_text()
+        await expect(self.page.locator("#with-key")).to_be_visible()
+        return await self.page.locator("#public").text_content() or ""
 
     async def opens(self, approval_id: str) -> None:
         await self.page.goto(f"{self.served.url}/approval?id={quote(approval_id)}")
@@ -112,11 +112,26 @@ class Approver:
 
     @property
     def approve(self) -> Locator:
-        return self.page.get_by_role("button", name="Approve")
+        return self.page.locator("#approve")
 
     @property
     def reject(self) -> Locator:
-        return self.page.get_by_role("button", name="Reject")
+        return self.page.locator("#reject")
+
+    async def reads(self) -> None:
+        """Come to the end of each call that is shown: until then nothing is approved."""
+        await expect(self.approve).to_be_enabled()
+        while "Read on" in await self.approve.inner_text():
+            await self.approve.click()
+            await self.page.wait_for_timeout(50)
+
+    async def approves(self) -> None:
+        await self.reads()
+        await self.approve.click()
+
+    async def signs_out(self) -> None:
+        await self.page.locator(".me summary").click()
+        await self.page.get_by_role("button", name="Sign out").click()
 
 
 #: Of a phone.

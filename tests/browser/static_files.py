@@ -16,8 +16,9 @@ STATIC: Final = Path(__file__).parent.parent.parent / "cli" / "approvals_server"
 ELSEWHERE: Final = "page.test"
 _RULES: Final = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
-        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",

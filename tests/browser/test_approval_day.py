@@ -101,6 +101,8 @@ class Phone:
     async def presses(self, button: str) -> None:
         """Press a button, on a page that is no wider than the phone."""
         self.steps.append(f"presses {button}")
+        if button == "Approve":
+            await self.who.reads()
         assert await self.who.page.evaluate(_WIDTH) <= SMALL["width"]
         await self.who.page.get_by_role("button", name=button, exact=True).click()
 
@@ -111,7 +113,7 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
     person(stage, "ann")
     umas = key_of(stage, person(stage, "uma"))
     await ann.gets_ready()
-    await ann.page.get_by_role("button", name="Sign out").click()
+    await ann.signs_out()
     await expect(ann.page.get_by_role("heading", name="Sign in")).to_be_visible()
     await ann.page.goto("about:blank")
     to_pages = {"approvals_url": served.url, "decisions": "signed"}
@@ -123,20 +125,23 @@ async def test_whoever_is_told_opens_the_link_sees_the_call_and_approves_it_with
 
         phone = Phone(ann)
         await phone.opens("the message's link", message["page"])
+        await ann.page.get_by_text("I am the administrator").click()
         await expect(ann.page.get_by_text("approvals link --as NAME")).to_be_visible()
         await phone.opens("a link to sign in", served.link("ann"))
         await phone.presses("Sign in")
         await expect(ann.page.get_by_role("heading", level=1)).to_have_text(message["what"])
-        await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
+        await expect(ann.page.locator("#check")).to_have_text(
+            "You sign exactly what is shown here."
+        )
         [request] = stage.approval_rows(run)
         assert request["state"] == "pending"  # a link decides nothing
         assert request["params_hash"] == message["params_hash"]
         await phone.presses("Approve")
         await ann.says("counts: approved by ann")
         # Nothing there still speaks of a decision that is awaited.
-        await expect(ann.page.locator("#left, #expiry-part")).to_have_count(0)
+        await expect(ann.page.locator("#left")).to_have_count(0)
         await expect(ann.page.locator("#hindrance")).to_be_hidden()
-        await expect(ann.page.get_by_role("link", name="What else waits")).to_be_visible()
+        await expect(ann.page.get_by_role("link", name="Back to the list")).to_be_visible()
         assert (await run.result()).state is RunState.COMPLETED
 
     signs_in = ["opens a link to sign in", "presses Sign in"]

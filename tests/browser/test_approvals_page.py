@@ -31,9 +31,10 @@ async def test_a_shown_command_registers_a_key(stage: Stage, ann: Approver, serv
     first = json.loads(await ann.makes_a_key())["kid"]
     served.paste(await command.inner_text())  # nobody has added her before
     await ann.page.reload()
-    await expect(ann.page.locator("#registered")).to_have_text("This browser's key is registered.")
+    await expect(ann.page.locator("#registered")).to_contain_text("your key is registered")
     await expect(command).to_be_hidden()
 
+    await ann.page.locator("#with-key summary").click()
     await ann.page.get_by_role("button", name="Forget this key").click()
     await ann.page.get_by_role("button", name="Forget this key").click()
     second = json.loads(await ann.makes_a_key())["kid"]
@@ -54,14 +55,18 @@ async def test_an_approver_comes_by_a_link_makes_a_key_and_approves_what_the_pag
         public = await ann.makes_a_key()
         await expect(ann.page.locator("#registered")).to_contain_text("not registered")
         served.register("ann", public)
-        await ann.page.get_by_role("link", name="What waits").click()
+        await ann.page.get_by_role("link", name="To decide").click()
         await ann.page.get_by_role("link", name=f"Refund 120.00 EUR for {order_id}").click()
 
-        await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
-        assert json.loads(await ann.page.locator("#params").inner_text()) == request.params
+        await expect(ann.page.locator("#check")).to_have_text(
+            "You sign exactly what is shown here."
+        )
+        assert json.loads(await ann.page.locator("#json").text_content() or "") == request.params
+        for value in request.params.values():
+            await expect(ann.page.locator("#params")).to_contain_text(str(value))
         await expect(ann.page.locator("#short-hash")).to_have_text(request.params_hash[7:19])
         assert stage.shop.counts(order_id)["refunds"] == 0
-        await ann.approve.click()
+        await ann.approves()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
         result = await run.result()
 
@@ -99,7 +104,7 @@ async def test_a_call_that_cannot_be_fetched_is_not_approved_and_is_rejected_wit
         await ann.page.route("**/approval.json*", lambda route: route.abort("connectionreset"))
         await ann.opens(request.approval_id)
 
-        await expect(ann.page.locator("#check")).to_contain_text("approving is off")
+        await expect(ann.page.locator("#check")).to_contain_text("You cannot approve it here")
         await expect(ann.approve).to_be_disabled()
         await ann.page.get_by_label("Reason", exact=True).fill("nobody sees what it is")
         await ann.reject.click()
@@ -123,10 +128,10 @@ async def test_what_is_rejected_is_the_request_of_the_page_whatever_is_told_of_i
         await ann.signs_in()
         await changed_on_its_way(ann.page, run, other)
         await ann.opens(request.approval_id)
-        await expect(ann.page.locator("#check")).to_contain_text("approving is off")
+        await expect(ann.page.locator("#check")).to_contain_text("You cannot approve it here")
         await expect(ann.approve).to_be_disabled()
         await ann.page.locator("#approve").evaluate("button => { button.disabled = false; }")
-        await ann.approve.click()
+        await ann.approves()
         assert stage.decision_rows(run) == []
         await ann.page.get_by_label("Reason", exact=True).fill("it is another one")
         await ann.reject.click()
@@ -160,13 +165,15 @@ async def test_an_edit_by_the_form_asks_anew_for_the_new_params_and_nothing_else
         await amount.fill("50.00")
         await expect(ann.page.locator("#edited")).to_contain_text("50.00")
         await ann.page.get_by_label("Reason", exact=True).fill("one article came back")
-        await ann.page.get_by_role("button", name="Ask for these params").click()
+        await ann.page.get_by_role("button", name="Send this change").click()
         await expect(ann.page.locator("#said")).to_contain_text("counts: edited by ann")
+        await ann.page.get_by_role("link", name="Open the new request").click()
+        await expect(ann.page.locator("#params")).to_contain_text("50.00")
         again = (await run.until(lambda view: asks_anew(view, request.approval_id))).pending[0]
         await ann.opens(again.approval_id)
-        changes = ann.page.get_by_role("region", name="What was edited").get_by_role("listitem")
-        await expect(changes).to_have_text(['- "amount": "120.00",', '+ "amount": "50.00",'])
-        await expect(ann.page.locator("#check")).to_contain_text("You decide on exactly this")
+        await expect(ann.page.locator(".changes li")).to_have_text(["amount: 120.0050.00"])
+        await expect(ann.page.locator(".changes del")).to_have_text("120.00")
+        await expect(ann.page.locator("#check")).to_contain_text("You sign exactly what")
 
     assert again.params == {**request.params, "amount": "50.00"}
     assert stage.shop.counts(order_id)["refunds"] == 0
@@ -204,16 +211,16 @@ async def test_where_a_passkey_is_asked_for_one_gesture_approves_and_no_other_ke
         await ann.signs_in()
         served.register("ann", await ann.makes_a_key())
         await ann.opens(request.approval_id)
-        await expect(ann.page.locator("#hindrance")).to_contain_text("takes a passkey")
+        await expect(ann.page.locator("#hindrance")).to_contain_text("needs a passkey")
         await expect(ann.approve).to_be_disabled()
 
         await ann.page.goto(f"{served.url}/keys")
         await ann.page.get_by_role("button", name="Make a passkey").click()
         await expect(ann.page.locator("#passkey")).to_contain_text("webauthn")
-        made = await ann.page.locator("#passkey").inner_text()
+        made = await ann.page.locator("#passkey").text_content() or ""
         served.register("ann", made)
         await ann.opens(request.approval_id)
-        await ann.approve.click()
+        await ann.approves()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
         result = await run.result()
 
@@ -250,12 +257,12 @@ async def test_a_form_answers_and_signs(stage: Stage, ann: Approver, served: Ser
         await ann.signs_in()
         served.register("ann", await ann.makes_a_key())
         await ann.page.get_by_role("link", name="Questions").click()
-        await ann.page.get_by_role("link", name=run.run_id).click()
-        await expect(ann.page.get_by_text("How many?", exact=True)).to_be_visible()
+        await ann.page.get_by_role("link", name="How many?").click()
+        await expect(ann.page.locator("#waits")).to_contain_text("How many?")
         await ann.page.locator("#waits input").fill("7")
         await ann.page.get_by_role("button", name="Answer").click()
         await expect(ann.page.locator("#said")).to_contain_text("Your answer counts")
-        await expect(ann.page.locator("#state")).to_contain_text("completed")
+        await expect(ann.page.locator("#state")).to_contain_text("Done.")
         result = await run.result()
 
     assert step(result, "many").output == 7
@@ -325,7 +332,7 @@ async def test_one_gesture_answers_a_question(stage: Stage, ann: Approver, serve
         await ann.page.goto(f"{served.url}/keys")
         await ann.page.get_by_role("button", name="Make a passkey").click()
         await expect(ann.page.locator("#passkey")).to_contain_text("webauthn")
-        served.register("ann", await ann.page.locator("#passkey").inner_text())
+        served.register("ann", await ann.page.locator("#passkey").text_content() or "")
         await ann.page.goto(f"{served.url}/run?id={run.run_id}")
         await ann.page.locator("#waits input").fill("7")
         await ann.page.get_by_role("button", name="Answer").click()
@@ -352,7 +359,7 @@ async def test_doubts_show_evidence_and_answers(stage: Stage, ann: Approver, ord
         [entry] = [row for row in await stage.effects(run) if row["tool"] == "payments.refund"]
         for text in ("payments.refund", entry["key"], entry["entry_id"], "in_doubt"):
             await expect(known).to_contain_text(text)
-        outcome = ann.page.get_by_label("What has happened")
+        outcome = ann.page.get_by_label("What happened")
         offered = await outcome.locator("option").evaluate_all("all => all.map((o) => o.value)")
         assert set(offered) == {
             *("happened", "not_happened", "call_off", "compensated", "undo", "give_up")
@@ -379,9 +386,11 @@ async def test_covered_answers_are_signed_too(stage: Stage, ann: Approver, order
         await run.until(lambda view: asks_anew(view, first.approval_id))
         await ann.signs_in()
         await ann.page.get_by_role("link", name=order_id).click()
-        await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
-        await expect(ann.page.locator("#answers")).to_contain_text("sent twice")
-        await ann.approve.click()
+        await expect(ann.page.locator("#check")).to_have_text(
+            "You sign exactly what is shown here."
+        )
+        await expect(ann.page.locator("#params")).to_contain_text("sent twice")
+        await ann.approves()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
         await run.result()
     assert stage.shop.counts(order_id)["refunds"] == 1
@@ -403,10 +412,11 @@ async def test_several_are_approved_at_once_each_by_a_signature_of_its_own(
         await ann.page.goto(served.url)
         for request in requests:
             await ann.page.get_by_label(f"Choose: {request.description}").check()
-        await ann.page.get_by_role("button", name="Look at those").click()
-        await expect(ann.page.get_by_text("You decide on exactly this call.")).to_have_count(2)
+        await ann.page.get_by_role("button", name="Look at those chosen").click()
+        await expect(ann.page.get_by_text("You sign exactly what is shown here.")).to_have_count(2)
+        await ann.reads()
         await ann.page.get_by_role("button", name="Approve all of these (2)").press("Enter")
-        await expect(ann.page.locator("#said")).to_have_text("Decisions that count: 2 / 2")
+        await expect(ann.page.locator("#said")).to_have_text("2 of 2 decisions count.")
         await expect(ann.page.locator("#said")).to_be_focused()
         for run in runs:
             assert (await run.result()).state is RunState.COMPLETED
@@ -427,9 +437,9 @@ async def test_one_call_that_is_not_as_it_is_asked_keeps_all_of_several_from_bei
         await ann.signs_in()
         await changed_on_its_way(ann.page, runs[0], {"tool": "payments.charge"})
         await ann.page.goto(f"{served.url}/several?id={quote(ids[0])}&id={quote(ids[1])}")
-        await expect(ann.page.get_by_text("approving is off")).to_have_count(1)
-        await expect(ann.page.get_by_text("You decide on exactly this call.")).to_have_count(1)
-        await expect(ann.page.get_by_role("button", name="Approve all")).to_be_disabled()
+        await expect(ann.page.get_by_text("You cannot approve it here")).to_have_count(1)
+        await expect(ann.page.get_by_text("You sign exactly what is shown here.")).to_have_count(1)
+        await expect(ann.page.locator("#approve")).to_be_disabled()
     assert [stage.decision_rows(run) for run in runs] == [[], []]
 
 
@@ -461,7 +471,7 @@ async def test_a_stolen_sign_in_decides_nothing_and_makes_nothing_else_of_a_sign
         served.register("ann", await ann.makes_a_key())
         await ann.opens(asked.approval_id)
         async with ann.page.expect_request("**/decide") as sent:
-            await ann.approve.click()
+            await ann.approves()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
         approval = json.loads((await sent.value).post_data or "")
 
@@ -489,11 +499,11 @@ async def test_pages_show_calls_without_worker(stage: Stage, ann: Approver, orde
         request = await run.asks()
     await ann.signs_in()
     await ann.opens(request.approval_id)
-    await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
-    await ann.approve.click()
+    await expect(ann.page.locator("#check")).to_have_text("You sign exactly what is shown here.")
+    await ann.approves()
     await expect(ann.page.locator("#said")).to_contain_text("Nothing was sent: no worker answers")
     async with stage.worker_here():
-        await ann.approve.click()
+        await ann.approves()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
         assert (await run.result()).state is RunState.COMPLETED
     assert stage.shop.counts(order_id)["refunds"] == 1
@@ -510,19 +520,19 @@ async def test_steps_are_listed_and_drawn(stage: Stage, ann: Approver, order_id:
         refund = ann.page.locator('#steps li[data-step="refund"]')
         await expect(refund).to_have_attribute("data-state", "waiting_approval")
         await expect(refund).to_contain_text("payments.refund")
-        await expect(refund).to_contain_text("Waits for: ")
-        await expect(ann.page.locator("#steps")).to_contain_text("Waits for no other step.")
+        await expect(refund).to_contain_text("waits for approval")
+        await expect(refund).to_contain_text("After amount.")
         drawing = ann.page.locator("#drawing")
         steps = await ann.page.locator("#steps li").count()
         await expect(drawing.locator("rect")).to_have_count(steps)
         await expect(drawing).to_have_attribute("aria-hidden", "true")
-        await expect(drawing.locator("g.waits")).to_have_count(1)
+        await expect(drawing.locator("g.warn")).to_have_count(1)
         # Nothing of it is wider than a phone.
         assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
         await run.approve()
         assert (await run.result()).state is RunState.COMPLETED
         await expect(refund).to_have_attribute("data-state", "succeeded")
-        await expect(drawing.locator("g.waits")).to_have_count(0)
+        await expect(drawing.locator("g.warn")).to_have_count(0)
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
@@ -533,9 +543,11 @@ async def test_opening_secrets_is_on_record(stage: Stage, ann: Approver, order_i
         await ann.signs_in()
         assert await stage.events(run, "approval.read") == []
         await ann.opens(request.approval_id)
-        await expect(ann.page.locator("#check")).to_have_text("You decide on exactly this call.")
+        await expect(ann.page.locator("#check")).to_have_text(
+            "You sign exactly what is shown here."
+        )
         [read] = await stage.events(run, "approval.read")
-        await ann.approve.click()
+        await ann.approves()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
         assert (await run.result()).state is RunState.COMPLETED
     assert (read["body"]["actor"], read["body"]["approval_id"]) == ("ann", request.approval_id)
@@ -549,25 +561,26 @@ async def test_a_phone_and_keyboard_are_enough(stage: Stage, ann: Approver, orde
         await ann.signs_in()
         await ann.page.get_by_text("Filter", exact=True).focus()
         await ann.page.keyboard.press("Enter")
-        search = ann.page.get_by_label("The call says")
+        search = ann.page.get_by_label("Text in the call")
         await search.focus()
         await ann.page.keyboard.type(f"eur for {order_id.upper()}")
         await ann.page.keyboard.press("Enter")
         await expect(ann.page.locator(".waiting li")).to_have_count(1)
         assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
         await ann.opens(request.approval_id)
-        await expect(ann.approve).to_be_enabled()
+        await ann.reads()
         await ann.approve.focus()
         await ann.page.keyboard.press("Enter")
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
         await run.result()
-        await ann.page.get_by_role("link", name="My decisions").press("Enter")
+        await ann.page.get_by_role("link", name="Done").press("Enter")
         mine = ann.page.locator("#mine li").filter(has_text=order_id)
-        await expect(mine).to_contain_text("It counts")
+        await expect(mine).to_contain_text("approved by ann")
         assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
-        await mine.get_by_role("link", name=run.run_id).press("Enter")
-        await ann.page.get_by_role("link", name="What it has kept").press("Enter")
-        await expect(ann.page.locator("#nothing")).to_have_text("This run has kept nothing.")
+        await mine.get_by_role("link", name=order_id).press("Enter")
+        await ann.page.get_by_role("link", name="see the whole run").press("Enter")
+        await ann.page.get_by_role("link", name="Files of this run").press("Enter")
+        await expect(ann.page.locator("#nothing")).to_contain_text("This run has no files.")
         assert await ann.page.evaluate("document.documentElement.scrollWidth") <= 360
     [decision] = stage.decision_rows(run)
     assert (decision["approver"], decision["verdict"]) == ("ann", "accepted")

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
+from docs.pictures import take, wanted
 from surehand.workflows.contracts.base import RunState
 from tests.browser.accessibility import violations
 from tests.browser.approver import Approver, Served, ann, serving
@@ -67,7 +68,7 @@ async def test_whoever_comes_by_the_provider_approves_with_their_key_and_a_sessi
         await expect(ann.page.get_by_role("link", name="Sign in with")).to_be_visible()
         assert await violations(ann.page) == []
         await signs_in(ann, "s-ann")
-        await expect(ann.page.get_by_text("Signed in as ann")).to_be_visible()
+        await expect(ann.page.locator(".me summary")).to_be_visible()
         assert ann.page.url == there
 
         # A thief has her cookie, and not her browser's key.
@@ -84,7 +85,7 @@ async def test_whoever_comes_by_the_provider_approves_with_their_key_and_a_sessi
         public = await ann.makes_a_key()
         served.register("ann", public)
         await ann.opens(request.approval_id)
-        await ann.approve.click()
+        await ann.approves()
         await expect(ann.page.locator("#said")).to_contain_text("counts: approved by ann")
         result = await run.result()
 
@@ -92,3 +93,17 @@ async def test_whoever_comes_by_the_provider_approves_with_their_key_and_a_sessi
     assert stage.shop.counts(order_id)["refunds"] == 1
     [decision] = [row for row in stage.decision_rows(run) if row["verdict"] == "accepted"]
     assert (decision["verified"], decision["kid"]) == (True, json.loads(public)["kid"])
+
+
+async def test_who_is_no_principal_is_told_whom_to_name(
+    stage: Stage, ann: Approver, served: Served
+) -> None:
+    await ann.page.goto(f"{served.url}/")
+    await signs_in(ann, "s-nobody")
+    await expect(ann.page.get_by_role("heading", name="You have no account here")).to_be_visible()
+    await expect(ann.page.get_by_text("s-nobody")).to_be_visible()
+    assert await violations(ann.page) == []
+    if wanted():
+        await take(ann.page, "no-principal")
+    await ann.page.goto(f"{served.url}/")
+    await expect(ann.page.get_by_role("link", name="Sign in with")).to_be_visible()

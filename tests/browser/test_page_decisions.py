@@ -18,24 +18,33 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from playwright.async_api import Browser, Page, Route, expect
 
+from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.people.signatures import (
     find_mismatch,
     read_public_key,
     verify_in_time,
 )
-from surehand.cli.approvals_server import pages
-from surehand.cli.approvals_server.pages import POLICY
+from surehand.activities.ledger.steps import foreign
+from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.client.messages import SeenRequest, compose_decision
 from surehand.process.settings import ClientSettings
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Decision, DecisionClaims, DecisionOutcome
+from surehand.workflows.contracts.base import ForeignContent
+from surehand.workflows.contracts.effects import UndoSpec
 from surehand.workflows.identity import params_hash
+from surehand.workflows.plan.policy import Requirement
 from tests.browser.approver import SMALL
 from tests.browser.static_files import Modules
 from tests.browser.test_page_access import COVERED
+from tests.cli.test_approvals_server import ORIGIN, Site, site
+from tests.ledger.scene import OTHER_RUN, RUN
+
+__all__ = ["site"]
 
 NOW: Final = int(time.time())
 PARAMS: Final[dict[str, Any]] = {"order_id": "order-7", "amount": 4000, "lines": [{"sku": "a"}]}
+CALLED: Final[dict[str, Any]] = {"amount": "5000"}
 NEW: Final[dict[str, Any]] = {**PARAMS, "amount": 50}
 SIGNED: Final = """
 const { makeKey, ownKey } = await import("/keys.js");
@@ -120,7 +129,7 @@ async def test_nothing_is_signed_for_params_not_shown(modules: Modules, outcome:
     for shown in OTHERS:
         given = {"outcome": outcome, "request": request(**shown), "params": NEW}
         told = await modules.refused("signing", "signed", SIGNED, given)
-        assert told.startswith("The params that are shown are not those that are asked for")
+        assert told.startswith("What is shown is not what the server asks you to sign")
 
 
 async def test_what_cannot_be_trusted_can_be_rejected(modules: Modules) -> None:
@@ -143,7 +152,7 @@ async def test_an_edit_that_changes_nothing_is_not_signed(modules: Modules) -> N
     for more in ({}, {"params": PARAMS}, {"params": dict(reversed(PARAMS.items()))}):
         given = {"outcome": "edit", "request": request(), **more}
         told = await modules.refused("signing", "signed", SIGNED, given)
-        assert told == "The params are so already."
+        assert told == "Nothing is changed."
 
 
 async def test_nothing_is_signed_for_another_tenants_approval(modules: Modules) -> None:
@@ -184,11 +193,9 @@ async def test_a_nonce_is_never_used_twice(modules: Modules) -> None:
     assert len(set(nonces)) == 1000
 
 
-# One request's page by itself, with what a server may tell of it: warnings, buttons, the form.
+# One request's page by itself, from a server that no run answers: warnings, buttons, the form.
 
 
-ID: Final = "run-1/refund/1"
-CALLED: Final[dict[str, Any]] = {"amount": "5000"}
 SCHEMA: Final = {
     "type": "object",
     "properties": {
@@ -199,14 +206,6 @@ SCHEMA: Final = {
     },
     "required": ["amount"],
 }
-#: What the page's template has of a request that says nothing special.
-ONE: Final[dict[str, Any]] = {
-    **{"id": ID, "description": "Refund 5000 EUR", "state": "waits", "waits": True, "votes": []},
-    **{"run_id": "run-1", "step_id": "refund", "key": "k", "hash": "sha256:x", "undo": "no"},
-    **{"asked_by": "gail", "editors": [], "foreign": "", "needs": [], "excluded": [], "said": []},
-    **{"decisions": "open", "expires_at": "2026-10-01 09:00:00Z", "left": "in 3 days", "then": ""},
-    **{"precondition": None, "replaces": None, "changes": [], "entries": [], "hint": None},
-}
 
 
 @dataclass(frozen=True)
@@ -216,52 +215,51 @@ class Opened:
     page: Page
     sent: list[Any]
 
+    async def reads(self) -> None:
+        """Come to the end of the call."""
+        await self.page.locator("#check").scroll_into_view_if_needed()
+        await expect(self.page.locator("#approve")).to_have_text("Approve")
 
-async def opened(browser: Browser, **one: Any) -> Opened:
-    """Open the page of a request, on a phone; no server is behind it."""
-    page = await browser.new_page(viewport=SMALL)
-    sent: list[Any] = []
-    hash_ = params_hash(tool="pay", version="1", params=CALLED)
-    asked = {
-        **{"tenant": "default", "principal": "ann", "keys": [], "passkeys": [], "waits": True},
-        **{"approval_id": ID, "params_hash": hash_, "proof": "open", "left_ms": 10**9},
-    }
-    call = {"tool": "pay", "version": "1", "params": CALLED, "answers": [], "salt": None}
-    template = pages._ENVIRONMENT.get_template("approval.html")
-    drawn = template.render(me="ann", here="", one={**ONE, **one}, asked=asked, web_ui=None)
+
+async def opened(site: Site, browser: Browser, gated: ClaimRequest, me: str = "ann") -> Opened:
+    """Open the page of a request, on a phone."""
+    await site.sign_in(me)
+    page, sent = await browser.new_page(viewport=SMALL), list[Any]()
 
     async def answer(route: Route) -> None:
-        path = route.request.url.split("localhost:9", 1)[1].split("?")[0]
-        if path.startswith("/static/"):
-            body, type_ = pages.static_files()[path.removeprefix("/static/")]
-            await route.fulfill(body=body, content_type=type_)
-        elif path == "/approval":
-            headers = {"Content-Security-Policy": POLICY}
-            await route.fulfill(body=drawn, content_type="text/html", headers=headers)
-        elif path == "/approval.json":
-            await route.fulfill(json={**asked, **call, "schema": json.dumps(SCHEMA)})
-        elif path == "/decide":
-            sent.append(json.loads(route.request.post_data or ""))
-            await route.fulfill(status=409, json={"error": "none"})
-        else:
-            await route.fulfill(status=404)
+        asked = route.request
+        path = asked.url.removeprefix(ORIGIN)
+        if path.startswith("/follow/"):
+            await route.fulfill(status=204)  # as if too many followed
+            return
+        if path == "/decide":
+            sent.append(json.loads(asked.post_data or ""))
+        headers = {"content-type": "application/json", "origin": ORIGIN}
+        content = asked.post_data
+        got = await site.browser.request(asked.method, path, headers=headers, content=content)
+        told = {k: v for k, v in got.headers.items() if k.startswith("content-")}
+        await route.fulfill(status=got.status_code, body=got.content, headers=told)
 
     await page.route("**/*", answer)
-    await page.goto(f"http://localhost:9/approval?id={ID}")
+    await page.goto(f"{ORIGIN}/approval?id={gated.approval_id}")
     await expect(page.locator("#edit")).to_be_enabled()
     return Opened(page, sent)
 
 
-async def test_nobody_approves_the_old_params_while_the_form_shows_others(browser: Browser) -> None:
-    on = await opened(browser)
+async def test_nobody_approves_the_old_params_while_the_form_shows_others(
+    site: Site, browser: Browser
+) -> None:
+    site.schemas["payments.refund"] = SCHEMA
+    on = await opened(site, browser, site.scene.ask_approval(site.scene.call(params=CALLED)))
     approve, edit = on.page.locator("#approve"), on.page.locator("#edit")
+    await on.reads()
     await expect(approve).to_be_enabled()
     await edit.click()
     await on.page.get_by_label("amount", exact=True).fill("5")
     await expect(approve).to_be_disabled()
     # Not even by what the button is told by hand: what is sent next is only the edit.
     await approve.evaluate("button => { button.disabled = false; button.click(); }")
-    await on.page.locator("#ask-anew").click()
+    await on.page.locator("#send-edit").click()
     await expect(on.page.locator("#said")).to_be_focused()
     assert [(one["outcome"], one["params"]) for one in on.sent] == [("edit", {"amount": "5"})]
     await edit.click()
@@ -269,40 +267,86 @@ async def test_nobody_approves_the_old_params_while_the_form_shows_others(browse
     await on.page.close()
 
 
-async def test_an_edit_changes_what_its_form_has_now(browser: Browser) -> None:
-    on = await opened(browser)
+async def test_an_edit_changes_what_its_form_has_now(site: Site, browser: Browser) -> None:
+    site.schemas["payments.refund"] = SCHEMA
+    on = await opened(site, browser, site.scene.ask_approval(site.scene.call(params=CALLED)))
     edited = on.page.locator("#edited")
     await on.page.locator("#edit").click()
-    await expect(edited).to_have_text("No difference.")
+    await expect(edited).to_have_text("Nothing is changed.")
     await on.page.get_by_label("note", exact=True).fill("hello")
-    assert await edited.inner_text() == 'added note "hello"'
+    assert await edited.inner_text() == 'note: "hello"'
     await on.page.get_by_label("most", exact=True).fill("many")
     assert await edited.inner_text() == ""
+    await on.page.locator("#send-edit").click()
+    await expect(on.page.locator("#said")).to_contain_text("most: Write a number")
+    assert on.sent == []
     await on.page.close()
 
 
-async def test_the_bar_never_covers_the_focus(browser: Browser) -> None:
-    on = await opened(browser, hint="Your own yes does not count. " * 8, excluded=["ann"])
+async def test_nobody_approves_a_call_before_they_have_come_to_its_end(
+    site: Site, browser: Browser
+) -> None:
+    long = {"body": "Dear Ann,\n\nthank you.\n" * 40, "amount": "5000"}
+    on = await opened(site, browser, site.scene.ask_approval(site.scene.call(params=long)))
+    approve = on.page.locator("#approve")
+    await expect(approve).to_be_in_viewport(ratio=1)
+    await expect(approve).to_have_text("Read on ↓")
+    await approve.evaluate("button => button.click()")
+    await expect(approve).to_have_text("Approve")
+    await expect(on.page.locator("#check")).to_be_in_viewport(ratio=1)
+    assert on.sent == []
+    await on.page.close()
+
+
+async def test_the_bar_never_covers_the_focus(site: Site, browser: Browser) -> None:
+    on = await opened(site, browser, site.scene.ask_approval(site.scene.call(params=CALLED)))
     await expect(on.page.locator("#hindrance")).to_be_visible()
     await on.page.locator("#edit").click()
+    await on.page.locator("#call summary").click()
     await on.page.set_viewport_size({"width": 360, "height": 500})
-    for name in ("reason", "params", "reason", "ask-anew"):
+    for name in ("reason", "json", "reason", "send-edit"):
         await on.page.evaluate("scrollTo(0, 0)")
         await on.page.locator(f"#{name}").focus()
         assert not await on.page.evaluate(COVERED), f"something lies over {name}"
-    bar = await on.page.locator(".bar").bounding_box()
+    bar = await on.page.locator(".decide").bounding_box()
     assert bar is not None and bar["height"] <= 9 * 16  # what `scroll-padding-bottom` keeps free
     await on.page.close()
 
 
-async def test_what_warns_of_a_call_is_read_before_its_buttons(browser: Browser) -> None:
-    changed = {"at": "2026-09-01", "digest": "a", "before": "b", "changed": True}
-    on = await opened(browser, foreign="yes: mail.read", precondition=changed)
-    approve = await on.page.locator("#approve").bounding_box()
-    warnings = on.page.locator("#check ~ .alarm")
-    await expect(warnings).to_contain_text(["yes: mail.read", "has changed since"])
-    for one in await warnings.all():
-        box = await one.bounding_box()
-        assert box is not None and approve is not None
-        assert box["y"] + box["height"] <= approve["y"]
+async def test_what_warns_of_a_call_is_read_before_it_and_its_buttons(
+    site: Site, browser: Browser
+) -> None:
+    scene, four_eyes = site.scene, Requirement(four_eyes=True)
+    before = scene.ask_approval(scene.call(params=CALLED, precondition="sha256:a"))
+    edited = Edited({"amount": "5001\u200b"}, "sha256:edited", before.key)
+    scene.decide(before, "edit", params=edited.params, edited=edited)
+    call = scene.call(params=edited.params, precondition="sha256:b", undo=UndoSpec(version="1"))
+    gated = scene.ask_approval(call, number=2, editors=["alice"], requirement=four_eyes)
+    scene.open_run(OTHER_RUN)
+    other = scene.committed(scene.call(run_id=OTHER_RUN, key=before.key))
+    with scene.tx() as tx:
+        foreign.mark(tx, RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
+
+    on = await opened(site, browser, gated, me="ada")
+
+    flags = on.page.locator(".flag:visible")
+    await expect(flags).to_contain_text(
+        [
+            "Another run has done this already.",
+            "Cannot be undone.",
+            "Edited by alice.",
+            "mail.read (step inbox)",
+            "The situation has changed",
+            "Your approval does not count here.",
+            "characters that cannot be seen",
+        ]
+    )
+    await expect(flags.first.get_by_role("link")).to_have_attribute(
+        "href", f"/run?id={other.run_id}"
+    )
+    await expect(flags.nth(2).locator("ins")).to_have_text("5001\\u200b")
+    await expect(on.page.locator("#params .unseen")).to_have_text("\\u200b")
+    last, call_ = await flags.last.bounding_box(), await on.page.locator("#call").bounding_box()
+    assert last is not None and call_ is not None
+    assert last["y"] + last["height"] <= call_["y"]
     await on.page.close()

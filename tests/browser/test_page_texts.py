@@ -33,21 +33,23 @@ STRANGE: Final = (
     LINES,
     "\\u202e",
 )
-#: Of each space of a text that is shown, whether it lies in the box; and of the text, its outline.
-_PLACED: Final = """
+#: Whether each line of a text that is shown lies behind an edge of its own, and how wide that is.
+_EDGED: Final = """
 (() => {
-  const pre = document.querySelector("pre"), box = pre.getBoundingClientRect();
-  const { outlineStyle, outlineWidth } = getComputedStyle(pre.querySelectorAll("bdi")[1]);
-  const text = pre.querySelectorAll("bdi")[1].firstChild;
-  const places = [...text.data.matchAll(/ /g)].map(({ index }) => {
-    const range = document.createRange();
-    range.setStart(text, index);
-    range.setEnd(text, index + 1);
-    const { left, right, width } = range.getBoundingClientRect();
-    return width > 1 && left >= box.left && right <= box.right;
-  });
-  return [places, outlineStyle, parseFloat(outlineWidth)];
+  const text = document.querySelector("[data-kind=text]"), { left } = text.getBoundingClientRect();
+  const { borderLeftStyle, borderLeftWidth } = getComputedStyle(text);
+  const range = document.createRange();
+  range.selectNodeContents(text);
+  const behind = [...range.getClientRects()].every((line) => line.left > left);
+  const json = getComputedStyle(document.querySelector("pre bdi.long"));
+  return [behind, borderLeftStyle, parseFloat(borderLeftWidth), json.outlineStyle];
 })()
+"""
+#: Draws a call, and returns what was read back of it.
+DRAWN: Final = """
+const { canonical, parseExact } = await import("/canonical.js");
+const main = document.querySelector("main");
+const call = (params) => ({ tool: "t", version: "1", params, answers: [] });
 """
 
 
@@ -97,25 +99,31 @@ async def test_text_is_shown_as_text_with_the_unseen_set_apart(modules: Modules)
     await expect(main.locator(".unseen")).to_have_text("\\u202e")
 
 
-async def test_json_is_shown_whole_seen_and_reads_back_as_the_same_value(modules: Modules) -> None:
-    value: dict[str, Any] = {
+def strange_values() -> dict[str, Any]:
+    return {
         **{text: [text, {"__proto__": text}] for text in STRANGE},
         "numbers": [0, -1, 4000, 0.1, 1e-7],
         "rest": [None, True, False, [], {}, "", [[]]],
         "9": 1,
+        "amount": "5.00",
+        "currency": "EUR",
+        "order_id": "2026-11-21",
+        "Order Id": "yes",
     }
+
+
+async def test_json_is_shown_whole_seen_and_reads_back_as_the_same_value(modules: Modules) -> None:
+    value = strange_values()
     [shown, text, back, names] = await modules.run(
-        "page",
-        "showJson, jsonText",
-        """
-        const { canonical, parseExact } = await import("/canonical.js");
-        const main = document.querySelector("main");
+        "call",
+        "jsonNodes",
+        f"""{DRAWN}
+        const {{ jsonText }} = await import("/page.js");
         const value = parseExact(given);
-        showJson(main, value);
+        main.replaceChildren(...jsonNodes(value));
         const names = [...main.querySelectorAll("*")].map((one) => one.localName);
-        const text = jsonText(value);
         const back = canonical(parseExact(main.textContent)) === canonical(value);
-        return [main.textContent, text, back, names];
+        return [main.textContent, jsonText(value), back, names];
         """,
         json.dumps(value),
     )
@@ -127,65 +135,124 @@ async def test_json_is_shown_whole_seen_and_reads_back_as_the_same_value(modules
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("forced", ["none", "active"])
-async def test_no_text_in_json_draws_a_line_that_looks_like_another_param(
+async def test_no_text_draws_a_line_that_looks_like_another_field(
     modules: Modules, width: int, forced: Literal["none", "active"]
 ) -> None:
     page = modules.page
     await page.set_viewport_size({"width": width, "height": 740})
     await page.emulate_media(forced_colors=forced)
-    await modules.run(
-        "page",
-        "showJson",
-        """
-        const styles = new CSSStyleSheet();
-        styles.replaceSync(await (await fetch("/pages.css")).text());
-        document.adoptedStyleSheets = [styles];
-        const pre = document.createElement("pre");
-        document.querySelector("main").replaceChildren(pre);
-        showJson(pre, given);
+    for memo in (LINES.replace("\u00a0", " "), "thanks\nAmount\n5.00"):
+        await modules.run(
+            "call",
+            "drawCall, jsonNodes",
+            f"""{DRAWN}
+            const link = document.createElement("link");
+            Object.assign(link, {{ rel: "stylesheet", href: "/pages.css" }});
+            document.head.append(link);
+            await new Promise((loaded) => link.addEventListener("load", loaded));
+            drawCall(call({{ memo: given, amount: 5000 }}), null, main);
+            const pre = document.createElement("pre");
+            pre.append(...jsonNodes({{ memo: given.replaceAll("\\n", "  ") }}));
+            main.append(pre);
+            """,
+            memo,
+        )
+        # Not a colour alone, which forced colours take away.
+        assert await page.evaluate(_EDGED) == [True, "solid", 3, "solid"]
+
+
+async def test_all_of_a_call_is_drawn_each_value_once_and_read_back_as_it_was(
+    modules: Modules,
+) -> None:
+    chance = random.Random(36)
+    values = [strange_values(), {"a": list(range(2000))}]
+    values += [{name: value(chance) for name in chance.sample(NAMES, 3)} for _ in range(300)]
+    wrong = await modules.run(
+        "call",
+        "drawCall",
+        f"""{DRAWN}
+        return given.map((text) => {{
+          const params = parseExact(text);
+          const read = drawCall(call(params), {{ properties: {{ a: {{ title: "B" }} }} }}, main);
+          return canonical(read) === canonical(call(params)) ? null : text;
+        }}).filter(Boolean);
         """,
-        {"memo": LINES.replace("\u00a0", " "), "amount": 5000},
+        [json.dumps(one) for one in values],
     )
-    # A space that hangs at the end of a line takes no place: what follows begins a line by itself.
-    placed, style, outline = await page.evaluate(_PLACED)
-    assert len(placed) == 244 and all(placed)
-    # Where lines are as long as somebody has guessed, it is still seen as one text.
-    assert style == "solid" and outline >= 1
+    assert wrong == []
+
+
+async def test_a_call_that_is_not_drawn_whole_and_once_is_noticed(modules: Modules) -> None:
+    params = {"amount": "5.00", "currency": "EUR", "lines": [{"n": 1}, {"n": 2}], "to": "a\u202eb"}
+    noticed = await modules.run(
+        "call",
+        "drawCall, readBack",
+        f"""{DRAWN}
+        const wanted = canonical(call(given));
+        const changes = {{
+          gone: (leaf) => leaf.remove(),
+          twice: (leaf) => leaf.after(leaf.cloneNode(true)),
+          hidden: (leaf) => (leaf.style.display = "none"),
+          other: (leaf) => leaf.querySelector("bdi")?.append("0") ?? leaf.append("0"),
+        }};
+        const missed = [];
+        for (const [how, change] of Object.entries(changes)) {{
+          drawCall(call(given), null, main);
+          const count = main.querySelectorAll("[data-path]").length;
+          for (let at = 0; at < count; at += 1) {{
+            drawCall(call(given), null, main);
+            change(main.querySelectorAll("[data-path]")[at]);
+            try {{
+              if (canonical({{ answers: [], ...readBack(main) }}) === wanted) missed.push(how);
+            }} catch (error) {{
+              if (error.name !== "NotExact") throw error;
+            }}
+          }}
+        }}
+        return missed;
+        """,
+        params,
+    )
+    assert noticed == []
+
+
+async def test_a_member_keeps_its_name_whatever_its_schema_calls_it(modules: Modules) -> None:
+    schema = {"properties": {"fee": {"title": "Amount"}, "order_id": {"title": "Order Id"}}}
+    params = {"fee": "5.00", "order_id": "7", "am\u043eunt": "9", "a_b": 1, "A b": 2}
+    await modules.run(
+        "call", "drawCall", f"{DRAWN} drawCall(call(given[0]), given[1], main)", [params, schema]
+    )
+    labels = await modules.page.locator("dt").all_inner_texts()
+    assert labels == ["Fee Amount", "Order id", "am\u043eunt", "a_b", "A b", "Done by"]
 
 
 async def differing(modules: Modules, before: Any, after: Any) -> Any:
-    return await modules.run(
-        "forms", "differences", "return differences(...given)", [before, after]
-    )
+    return await modules.run("call", "differences", "return differences(...given)", [before, after])
 
 
 async def test_differences_are_named_by_kind_and_place(modules: Modules) -> None:
     before = {"amount": 4000, "note": "x", "lines": [{"sku": "a", "n": 1}, "b", "c"], "a b": 1}
     after = {"amount": "4000", "lines": [{"sku": "a", "n": 2}, "c"], "a b": 1, "to": None}
     assert await differing(modules, before, after) == [
-        {"kind": "changed", "path": "amount", "before": "4000", "after": '"4000"'},
-        {"kind": "removed", "path": "note", "before": '"x"'},
-        {"kind": "changed", "path": "lines[0].n", "before": "1", "after": "2"},
-        {"kind": "changed", "path": "lines[1]", "before": '"b"', "after": '"c"'},
-        {"kind": "removed", "path": "lines[2]", "before": '"c"'},
-        {"kind": "added", "path": "to", "after": "null"},
+        {"path": "amount", "before": 4000, "after": "4000"},
+        {"path": "note", "before": "x"},
+        {"path": "lines[0].n", "before": 1, "after": 2},
+        {"path": "lines[1]", "before": "b", "after": "c"},
+        {"path": "lines[2]", "before": "c"},
+        {"path": "to", "after": None},
     ]
     assert await differing(modules, {"a b": 1}, {"a b": 2}) == [
-        {"kind": "changed", "path": '["a b"]', "before": "1", "after": "2"}
+        {"path": '["a b"]', "before": 1, "after": 2}
     ]
-    assert await differing(modules, [1, 2], [1, 2, 3]) == [
-        {"kind": "added", "path": "[2]", "after": "3"}
-    ]
-    assert await differing(modules, {}, []) == [
-        {"kind": "changed", "path": "", "before": "{}", "after": "[]"}
-    ]
+    assert await differing(modules, [1, 2], [1, 2, 3]) == [{"path": "[2]", "after": 3}]
+    assert await differing(modules, {}, []) == [{"path": "", "before": {}, "after": []}]
     assert await differing(modules, before, dict(reversed(before.items()))) == []
 
 
 async def test_no_difference_is_passed_over_and_none_is_made_up(modules: Modules) -> None:
     values: list[Any] = [0, "0", None, False, "", [], {}, [0], [[]], {"a": None}, {"a": 0}, [None]]
     found = await modules.run(
-        "forms",
+        "call",
         "differences",
         "return given.map((a) => given.map((b) => differences(a, b).length > 0))",
         values,
@@ -195,24 +262,46 @@ async def test_no_difference_is_passed_over_and_none_is_made_up(modules: Modules
 
 
 async def test_differences_are_words_and_strangers_text_is_only_text(modules: Modules) -> None:
-    before = {"<b>": "<script>alert(1)</script>", "to": "a"}
-    after = {"to": "\u202eb"}
+    before = {"<b>": "<script>alert(1)</script>", "to": "pay 5 to ann", "n": 1, "end": "a"}
+    after = {"to": "pay 50 to \u202eann", "n": "1", "end": "a\n"}
     await modules.run(
-        "forms",
+        "call",
         "differences, showDifferences",
         "showDifferences(differences(...given), document.querySelector('main'))",
         [before, after],
     )
     lines = modules.page.locator("main li")
-    await expect(lines.first).to_have_text('removed ["<b>"] "<script>alert(1)</script>"')
-    await expect(lines.last).to_have_text('changed to "a" "\\u202eb"')
-    await expect(modules.page.locator("main :is(script, b)")).to_have_count(0)
-    await expect(lines.last.locator("ins")).to_have_text('"\\u202eb"')
+    await expect(lines).to_have_text(
+        [
+            '["<b>"]: "<script>alert(1)</script>"',
+            "to: pay 550 to ann\\u202eann",
+            'n: 1 "1"',
+            'end: a"\\n"',
+        ]
+    )
+    await expect(modules.page.locator("main script")).to_have_count(0)
+    await expect(lines.nth(1).locator("ins")).to_have_text(["50", "\\u202eann"])
+    await expect(lines.nth(1).locator("del")).to_have_text(["5", "ann"])
 
     await modules.run(
-        "forms", "showDifferences", "showDifferences([], document.querySelector('main'))"
+        "call", "showDifferences", "showDifferences([], document.querySelector('main'))"
     )
-    await expect(modules.page.locator("main")).to_have_text("No difference.")
+    await expect(modules.page.locator("main")).to_have_text("Nothing is changed.")
+
+
+async def test_the_words_of_a_difference_make_up_both_texts(modules: Modules) -> None:
+    chance = random.Random(5)
+    words = ["a", "b", "c", " ", "  ", "\n", "dear"]
+    pairs = [
+        ["".join(chance.choices(words, k=chance.randrange(9))) for _ in "12"] for _ in range(500)
+    ]
+    made = await modules.run(
+        "call", "wordDifferences", "return given.map((pair) => wordDifferences(...pair))", pairs
+    )
+    for (before, after), parts in zip(pairs, made, strict=True):
+        if before.strip() and after.strip():
+            assert "".join(text for how, text in parts if how != "ins") == before
+            assert "".join(text for how, text in parts if how != "del") == after
 
 
 # The page's hashes are the worker's, for any value; what would not be exact is refused.

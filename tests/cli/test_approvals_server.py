@@ -67,6 +67,8 @@ class Site:
     app: ASGIApp
     browser: httpx.AsyncClient
     runs: Runs = field(default_factory=Runs)
+    schemas: dict[str, Any] = field(default_factory=dict)
+    """Of tools' params, as far as they are known here."""
 
     async def get(self, path: str, **headers: str) -> httpx.Response:
         return await self.browser.get(path, headers=headers)
@@ -88,19 +90,19 @@ class Site:
 @pytest.fixture
 async def site(ledger: Ledger) -> AsyncIterator[Site]:
     scene = Scene.begin(ledger, DEFAULT_TENANT)
-    server, runs = Server.new(ORIGIN, scene.tenant), Runs()
+    server, runs, schemas = Server.new(ORIGIN, scene.tenant), Runs(), dict[str, Any]()
     made = ApprovalsServer(
         ledger=ledger,
         connect=runs.connect,
         tenant=scene.tenant,
         links=Links(server),
-        schema_of=lambda tool, version: None,
+        schema_of=lambda tool, version: schemas.get(tool),
         artifacts=lambda: scene.artifacts,
     )
     app = made.app(ORIGIN)
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as browser:
-        yield Site(scene, server, app, browser, runs)
+        yield Site(scene, server, app, browser, runs, schemas)
 
 
 # Who may look

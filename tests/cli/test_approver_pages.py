@@ -11,12 +11,14 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.approvals import requests
+from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
+from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.workflows.contracts.base import ForeignContent, RunState
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool, undo_text
 from surehand.workflows.contracts.runs import RunResult, RunView
@@ -87,13 +89,13 @@ async def test_each_line_warns_of_irreversible_calls_and_foreign_content(site: S
     await site.sign_in("ann")
 
     page = (await site.get("/?says=cannot+be")).text
-    assert '<span class="alarm">cannot be undone</span>' in page
-    assert "content from outside" not in page
-    assert '<span class="alarm">' not in (await site.get("/?says=undone+by")).text
+    assert '<span class="tag danger">cannot be undone</span>' in page
+    assert "text from outside" not in page
+    assert '<span class="tag ' not in (await site.get("/?says=undone+by")).text
     with scene.tx() as tx:
         foreign.mark(tx, RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
     page = (await site.get("/?says=undone+by")).text
-    assert '<span class="alarm">its run has read content from outside</span>' in page
+    assert '<span class="tag warn">text from outside</span>' in page
 
 
 async def test_a_short_page_says_more_wait(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +105,60 @@ async def test_a_short_page_says_more_wait(site: Site, monkeypatch: pytest.Monke
         asked(site, number, f"call {number}")
 
     page = (await site.get("/?says=call+3&of=all")).text
-    assert "More wait, and may be like that" in page
+    assert "More are waiting and may match" in page
     [more] = [line for line in page.splitlines() if 'rel="next"' in line]
     assert "says=call+3" in more and "of=all" in more
+
+
+async def test_many_calls_of_one_tool_and_plan_are_one_line_that_opens_and_others_stay_apart(
+    site: Site,
+) -> None:
+    await site.sign_in("ann")
+    for number in range(6):
+        asked(site, number, f"Refund {number}.00 EUR")
+    scene = site.scene
+    scene.open_run("run-2")
+    mail = scene.call(run_id="run-2", step_id="mail", tool="mail.send", key="mail")
+    scene.ask_approval(mail, description="Mail to ann")
+
+    page = (await site.get("/")).text
+    assert "<bdi>Refund</bdi> …" in page
+    assert page.count('<li class="many">') == 1
+    assert page.index("</details></li>") < page.index("Mail to ann")
+    assert all(f"Refund {number}.00 EUR" in page for number in range(6))
+    assert "/several?id=run-1/s0/1&amp;id=run-1/s1/1" in page
+
+
+async def test_the_list_says_how_many_wait_for_somebody_with_another_role(site: Site) -> None:
+    await site.sign_in("ann")
+    for number, role in enumerate(("manager", "manager", "lawyer")):
+        call = site.scene.call(step_id=f"s{number}", key=f"k{number}")
+        site.scene.ask_approval(call, requirement=Requirement(roles=(role,)))
+
+    page = (await site.get("/")).text
+    assert "1 more needs another role: lawyer" in page
+    assert "2 more need another role: manager" in page
+    assert "another role" not in (await site.get("/?of=all")).text
+
+
+async def test_a_request_that_was_edited_leads_to_the_one_that_has_taken_its_place(
+    site: Site,
+) -> None:
+    await site.sign_in("ann")
+    scene = site.scene
+    first = scene.ask_approval(scene.call())
+    edited = Edited({"order": "1001", "amount": "50.00"}, "sha256:less", first.key)
+    scene.decide(first, "edit", approver="bob", params=edited.params, edited=edited)
+    assert 'id="next" href="/approval?id=" hidden' in (await site.get(url_of(first))).text
+    second = scene.ask_approval(scene.call(params=edited.params), number=2, editors=["bob"])
+
+    page = (await site.get(url_of(first))).text
+    assert "Edited by bob" in page
+    assert f'id="next" href="/approval?id={second.approval_id}">' in page
+
+
+def url_of(gated: ClaimRequest) -> str:
+    return f"/approval?id={gated.approval_id}"
 
 
 async def test_my_decisions_show_what_became_of_them(site: Site, ledger: Ledger) -> None:
@@ -120,9 +173,9 @@ async def test_my_decisions_show_what_became_of_them(site: Site, ledger: Ledger)
 
     page = (await site.get("/mine")).text
     assert "Refund 1 EUR" in page and "Refund 2 EUR" not in page
-    assert "Approved" in page and "It counts" in page and "unverified" in page
-    assert f'href="/approval?id={mine.replace("/", "/")}"' in page
-    assert 'href="/run?id=run-1"' in page
+    assert "Approved" in page and "approved by ann" in page and "not signed" in page
+    assert "does not count" not in page
+    assert f'href="/approval?id={mine}"' in page
     assert "<img" not in page and "\u202e" not in page
     other = Scene.begin(ledger, "acme")
     gated = other.ask_approval(other.call(step_id="theirs"), description="of acme")
@@ -134,7 +187,7 @@ async def test_my_decisions_show_what_became_of_them(site: Site, ledger: Ledger)
 async def test_a_page_of_decisions_that_there_is_not_is_one_line(site: Site, before: str) -> None:
     await site.sign_in("ann")
     told = await site.get(f"/mine?before={before}")
-    assert (told.status_code, "no such page of decisions" in told.text) == (400, True)
+    assert (told.status_code, "no such part of the list" in told.text) == (400, True)
 
 
 @pytest.mark.parametrize("path", ["/mine"])
@@ -154,9 +207,9 @@ async def test_a_request_shows_its_precondition_of_then_and_of_now(site: Site) -
         (await site.get(f"/approval?id={one.approval_id}")).text
         for one in (first, again, same, without)
     ]
-    assert "a" * 12 in shown[0] and "said something else" not in shown[0]
-    assert "b" * 12 in shown[1] and "said something else" in shown[1] and "a" * 12 in shown[1]
-    assert "said the same at the request before" in shown[2]
+    assert "a" * 12 in shown[0] and "It was different" not in shown[0]
+    assert "b" * 12 in shown[1] and "It was different" in shown[1] and "a" * 12 in shown[1]
+    assert "It was the same for the previous request" in shown[2]
     assert all("right before the call" in text for text in shown[:3])
     assert 'id="precondition"' not in shown[3]
     [row] = [one for one in scene.rows(approvals) if one["approval_id"] == first.approval_id]

@@ -54,7 +54,7 @@ async def test_a_token_that_is_signed_anew_and_otherwise_the_same_signs_in(site:
     ann = await signs_in_with(
         site, lambda said, header: jwt.encode(header, said, site.provider.key)
     )
-    assert "<b>ann</b>" in (await ann.get("/")).text
+    assert "<bdi>ann</bdi>" in (await ann.get("/")).text
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ async def test_a_sign_in_leads_back_to_where_people_were(site: OidcSite, ann: Br
     assert (back.status_code, back.headers["location"]) == (303, f"{ORIGIN}{path}")
     looked = await ann.get(back.headers["location"])
     assert looked.status_code == 200
-    assert "<b>ann</b>" in looked.text
+    assert "<bdi>ann</bdi>" in looked.text
 
 
 async def test_a_public_client_signs_people_in_without_a_secret(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -22,7 +23,7 @@ from sqlalchemy import ColumnElement, Select, literal_column, tuple_
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, decisions, soonest_open
+from surehand.activities.ledger.core.tables import approvals, decisions, runs, soonest_open
 from surehand.activities.ledger.steps.foreign import marked_among
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.identity import approval_id
@@ -128,8 +129,8 @@ class WaitingPage:
     """A page of the list."""
 
     rows: Sequence[Mapping[str, Any]]
-    """Of ``approvals``, each with ``voters``: who has said yes in person; and ``foreign``: whether
-    its run has read content from outside."""
+    """Of ``approvals``, each with ``voters``: who has said yes in person; ``foreign``: whether its
+    run has read content from outside; and ``plan_name``: of its run."""
     more: ListPlace | None
     """Where the next page begins; ``None``: this is the last one."""
     unread: int = 0
@@ -177,12 +178,33 @@ def waiting(
         .order_by(decisions.c.approver)
     )
     voters = {one: [v["approver"] for v in voted if v["approval_id"] == one] for one in shown}
-    foreign = marked_among(tx, {row["run_id"] for row in rows})
+    ids = {row["run_id"] for row in rows}
+    foreign = marked_among(tx, ids)
+    named = tx.all(rows_of(runs, runs.c.run_id, runs.c.plan_name).where(runs.c.run_id.in_(ids)))
+    plans = {run["run_id"]: run["plan_name"] for run in named}
     told = [
-        {**row, "voters": voters[row["approval_id"]], "foreign": row["run_id"] in foreign}
+        {
+            **row,
+            "voters": voters[row["approval_id"]],
+            "foreign": row["run_id"] in foreign,
+            "plan_name": plans[row["run_id"]],
+        }
         for row in rows
     ]
     return WaitingPage(told, more, unread)
+
+
+def waiting_for_others(tx: Transaction, roles: Collection[str], most: int) -> Counter[str]:
+    """Return how many requests wait for roles that somebody does not have, each counted to a most.
+
+    Keys are the roles, as :class:`Group` has them.
+    """
+    found = Counter[str]()
+    for one in groups(tx):
+        if not one.is_for(roles) and (left := most - found[one.asked_of]) > 0:
+            of_group = (approvals.c.asked_of == one.asked_of, approvals.c.tool == one.tool)
+            found[one.asked_of] += len(_stretch(tx, None, left, *of_group))
+    return +found
 
 
 def readable(tx: Transaction, query: Select[Any]) -> Select[Any]:

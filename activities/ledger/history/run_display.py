@@ -78,6 +78,8 @@ class OneApproval:
     """Whose standing approvals have voted."""
     replaces: Mapping[str, Any] | None
     """The request whose params were edited."""
+    next_id: str | None
+    """The request that asks for the edited params instead, once there is one."""
     precondition_before: str | None
     """What the step's request before this one has kept of the tool's precondition."""
     entries: Sequence[Mapping[str, Any]]
@@ -96,6 +98,8 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
     assert run is not None, "its row refers to it"
     number = int(approval_id.rpartition("/")[2])
     before = _read_request(tx, approval_id_of(run_id, row["step_id"], number - 1))
+    next_id = approval_id_of(run_id, row["step_id"], number + 1)
+    replaced = row["state"] == "superseded" and _read_request(tx, next_id) is not None
     said = rows_of(
         decisions,
         *("run_id", "approver", "outcome", "verdict", "message", "reason", "verified", "at_ms"),
@@ -122,6 +126,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
             for one in tx.all(readable(tx, said.order_by(decisions.c.at_ms).limit(_MOST_OF_ONE)))
         ],
         standing=voters(tx, approval_id).standing,
+        next_id=next_id if replaced else None,
         precondition_before=None if before is None else before["precondition"],
         replaces=before if before is not None and before["state"] == "superseded" else None,
         entries=tx.all(same_key.order_by(effects.c.generation.desc()).limit(_MOST_OF_ONE)),

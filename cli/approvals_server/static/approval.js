@@ -1,230 +1,199 @@
-// One request, or several at once: draws each call, signs what was drawn, and sends it.
+// The page of one request, or of several at once: draws each call, signs what was drawn, and sends
+// it.
 //
-// The server is not believed. What is shown is drawn from the same values that are hashed, and the
-// hash is what is signed. Approving is off while anything of a call is missing, or is not what the
-// server asks to sign. Rejecting is on before the call is drawn: one that is not made harms nobody.
-// So all that it takes to reject is in the page itself, without the call.
+// The server is not believed. What is shown is read back and hashed, and that hash is signed.
+// Approving is off while anything of a call is missing, or is not what the server asks to sign, and
+// until somebody has come to the end of the call. Rejecting is on before the call is drawn: one that
+// is not made harms nobody. So all that it takes to reject is in the page itself, without the call.
 
+import { differences, drawCall, hides, jsonNodes, showDifferences } from "./call.js";
 import { parseExact } from "./canonical.js";
-import { differences, makeForm, showDifferences } from "./forms.js";
-import { at, fetchText, follow, part, showText, tellStory, words } from "./page.js";
-import { deliver, doubt, drawCall, signed, signerFor } from "./signing.js";
+import { makeForm } from "./forms.js";
+import { at, fetchText, follow, made, part, shown, showText, tellStory, words } from "./page.js";
+import { deliver, refuseOtherParams, signed, signerFor } from "./signing.js";
+
+const PROVEN = "You sign exactly what is shown here.";
 
 await (part("call") === null ? several() : one());
 
 async function one() {
-  const id = part("call").dataset.id;
+  const { id, run } = part("call").dataset;
   const query = `?id=${encodeURIComponent(id)}`;
-  /** What it takes to reject. */
   const asked = JSON.parse(part("asked").textContent);
-  /** @type {any} What was drawn; `null`: it could not be had. */
-  let shown = null;
-  /** Whether a decision can still count. */
-  let waiting = asked.waits;
-  /** Whether all of it was drawn, and is what the server asks to sign. */
-  let whole = false;
-  /** @type {import("./signing.js").Signer | null} `null`: there is not what it takes. */
-  let signer = null;
-  /** @type {ReturnType<typeof makeForm> | null} The form to edit the params by. */
-  let form = null;
-  /** Whether a decision is on its way. */
-  let sending = false;
-  /** Whether one of this page's counts. */
-  let counted = false;
+  let waiting = asked.waits; // a decision can still count
+  let read = false; // the end of the call has been on the screen
+  let signer = null; // `null`: there is not what it takes
+  let form = null; // to edit the params by
+  let sending = false; // a decision is on its way, or counts
+  let call = null; // as it is shown; `null`: not all of it is, or it is another one
 
   const deciding = part("approve") !== null;
-  part("approve")?.addEventListener("click", () => decide("approve"));
+  part("approve")?.addEventListener("click", () => {
+    if (read) {
+      decide("approve");
+    } else {
+      scrollTo(part("check"));
+    }
+  });
   part("reject")?.addEventListener("click", () => decide("reject"));
   part("edit")?.addEventListener("click", edit);
-  part("ask-anew")?.addEventListener("click", askAnew);
+  part("send-edit")?.addEventListener("click", sendEdit);
   if (deciding) {
-    await findSigner();
-  }
-  await draw();
-  follow(`/follow/approval${query}`, changed);
-  await tell();
-
-  /** Find out with what a decision is signed here: from then on, one can reject. */
-  async function findSigner() {
     const found = await signerFor([asked]);
     signer = found.signer;
-    if (found.why) {
-      hinder(found.why);
-    }
+    hinder(found.why, signer === null || !(signer.key || signer.passkeys));
     release();
     at(performance.now() + asked.left_ms, over);
   }
-
-  /** Draw the call; approving is on once nothing speaks against it. */
-  async function draw() {
-    try {
-      shown = parseExact(await fetchText(`/approval.json${query}`));
-      whole = await drawCall(shown, id, {
-        tool: part("tool"),
-        params: part("params"),
-        hash: part("short-hash"),
-        answers: part("answers"),
-        answersPart: [part("answers-title"), part("answers-part")],
-        check: part("check"),
-      });
-    } catch (error) {
-      doubt(part("check"), notShown(error));
-    }
-    if (deciding) {
-      release();
-    }
+  call = await shownCall(id, document.body);
+  if (call !== null) {
+    part("json").replaceChildren(...jsonNodes(call.params));
+    part("short-hash").textContent = call.params_hash.replace("sha256:", "").slice(0, 12);
   }
+  if (deciding) {
+    whenSeen(part("check"), () => {
+      read = true;
+      release();
+    });
+    release();
+  }
+  follow(`/follow/approval${query}`, changed);
+  await tell();
 
-  /**
-   * Follow what others do meanwhile.
-   *
-   * @param {{state: string, waits: boolean, votes: string[]}} told
-   */
-  function changed({ state, waits, votes }) {
+  /** Follow what others do meanwhile. */
+  function changed({ state, waits, votes, progress, next }) {
     showText(part("state"), state);
-    if (votes.length) {
-      showText(part("votes"), votes.join(", "));
+    part("votes").replaceChildren(
+      ...votes.map((name) => made("span", { className: "chip" }, shown(name))),
+    );
+    part("progress").textContent = progress;
+    if (next !== null) {
+      part("next").hidden = false;
+      part("next").href = `/approval?id=${encodeURIComponent(next)}`;
     }
     if (!waits && waiting) {
-      waiting = false;
-      for (const gone of ["left", "expiry-title", "expiry-part"]) {
-        part(gone)?.remove();
-      }
-      if (deciding) {
-        release();
-        hinder("It waits no more.");
-      }
+      end();
       tell();
     }
   }
 
-  function mayApprove() {
-    return whole && waiting && signer !== null;
+  /** Let nothing stand there that speaks of a decision that is awaited. */
+  function end() {
+    waiting = false;
+    part("left")?.remove();
+    part("ended").hidden = false;
+    putAway();
   }
 
-  /** Whether the form is open: it shows other params than a yes is for. */
-  function editing() {
-    return !part("editing").hidden;
+  function putAway() {
+    if (deciding) {
+      for (const gone of ["deciding", "editing", "buttons", "hindrance"]) {
+        part(gone).hidden = true;
+      }
+      part("others").hidden = false;
+      release();
+    }
+  }
+
+  function mayApprove() {
+    return call !== null && waiting && signer !== null && !sending;
   }
 
   /** Let the buttons be as they may be. */
   function release() {
     part("reject").disabled = sending || !waiting;
-    part("edit").disabled = sending || !mayApprove();
-    part("approve").disabled = part("edit").disabled || editing();
+    part("edit").disabled = !mayApprove();
+    // While the form is open it shows other params than a yes is for.
+    part("approve").disabled = !mayApprove() || !part("editing").hidden;
+    const unread = !part("approve").disabled && !read;
+    part("approve").textContent = unread ? "Read on ↓" : "Approve";
+    part("approve").className = unread ? "main" : "yes";
   }
 
   function over() {
-    if (!sending) {
-      waiting = false;
-      release();
-      hinder("It has expired.");
+    if (!sending && waiting) {
+      showText(part("state"), "Expired: nobody decided in time.");
+      end();
     }
   }
 
-  /**
-   * Sign a decision, send it, and say what has come of it.
-   *
-   * @param {"approve" | "reject" | "edit"} outcome
-   * @param {any} [params] of an edit
-   */
+  /** Sign a decision, send it, and say what has come of it. */
   async function decide(outcome, params) {
     const said = part("said");
     const reason = part("reason").value.trim();
-    const off = outcome === "approve" && editing();
+    const off = outcome === "approve" && !part("editing").hidden;
     if (sending || off || (outcome !== "reject" && !mayApprove())) {
       return;
     }
+    said.className = "alarm";
     if (outcome === "reject" && !reason) {
       said.textContent = "Say why you reject it.";
       part("reason").focus();
       return;
     }
     sending = true;
-    part("approve").disabled = part("reject").disabled = part("edit").disabled = true;
-    const request = outcome === "reject" ? asked : shown;
-    sending = await isOver({ request, outcome, reason, params });
-    if (!sending) {
-      release();
-    }
-    said.focus(); // the button that had it is off, or was
-  }
-
-  /** Return whether nothing more is decided here: it counts, or waits for a worker. */
-  async function isOver(decided) {
-    const said = part("said");
-    let sent;
+    release();
     try {
       said.textContent = "Signing…";
-      [sent] = await signed(signer ?? {}, [decided]);
+      const request = outcome === "reject" ? asked : call;
+      const [decision] = await signed(signer ?? {}, [{ request, outcome, reason, params }]);
+      said.textContent = "Sending…";
+      const come = await deliver("/decide", decision, (why) => `Your decision counts: ${why}.`);
+      const counted = come.how === "accepted";
+      sending = counted || come.how === "left";
+      said.className = counted ? "good" : "alarm";
+      showText(said, come.said);
+      if (counted) {
+        putAway();
+      }
     } catch (error) {
+      sending = false;
       said.textContent = `Nothing was sent: ${words(error)}`;
-      return false;
     }
-    said.textContent = "Sending…";
-    const come = await deliver("/decide", sent, (why) => `Your decision counts: ${why}.`);
-    counted = come.how === "accepted";
-    said.className = counted ? "good" : "alarm";
-    showText(said, come.said);
-    if (counted) {
-      part("hindrance").hidden = true;
-      part("others").hidden = false;
-    }
-    if (counted || come.how === "refused") {
-      await tell();
-    }
-    return counted || come.how === "left";
+    release();
+    said.focus(); // the button that had it is off, or was
+    await tell();
   }
 
   function edit() {
-    const opened = !editing();
-    part("editing").hidden = !opened;
-    part("edit").setAttribute("aria-expanded", String(opened));
+    const opens = part("editing").hidden;
+    part("editing").hidden = !opens;
+    part("edit").setAttribute("aria-expanded", String(opens));
     release();
-    if (opened && form === null) {
-      form = makeForm(JSON.parse(shown.schema), shown.params, part("form"));
-      for (const happens of ["input", "change", "click"]) {
-        part("form").addEventListener(happens, compare);
-      }
+    if (opens && form === null) {
+      form = makeForm(JSON.parse(call.schema), call.params, part("form"));
+      part("form").addEventListener("input", compare);
       compare();
     }
+    part("editing").scrollIntoView({ block: "nearest" });
   }
 
   /** Show what an edit would change, once all that was filled in can be read. */
   function compare() {
-    if (form?.problems().length) {
+    if (form?.isWrong()) {
       part("edited").replaceChildren();
     } else {
-      showDifferences(differences(shown.params, form?.value()), part("edited"));
+      showDifferences(differences(call.params, form?.value()), part("edited"));
     }
   }
 
-  function askAnew() {
+  function sendEdit() {
     compare();
-    const [problem] = form?.problems() ?? [];
-    if (problem) {
-      showText(part("said"), `${problem.path} ${problem.message}`);
-      return;
+    try {
+      decide("edit", form?.value());
+    } catch (error) {
+      showText(part("said"), words(error));
     }
-    decide("edit", form?.value());
   }
 
   /** Tell the run's story, as far as the run answers. */
   async function tell() {
     try {
-      const run = encodeURIComponent(part("run").textContent);
-      const { state, lines } = JSON.parse(await fetchText(`/story.json?run=${run}`));
-      showText(part("run-state"), `State of the run: ${state}`);
+      const lines = JSON.parse(await fetchText(`/story.json?run=${encodeURIComponent(run)}`));
       tellStory(part("story"), lines);
     } catch (error) {
       showText(part("story"), `The run does not answer: ${words(error)}`);
     }
-  }
-
-  /** Say what stands in the way, or is to be known, above the buttons. */
-  function hinder(what) {
-    part("hindrance").hidden = counted;
-    showText(part("hindrance"), what);
   }
 }
 
@@ -233,73 +202,126 @@ async function one() {
  * them all. One that cannot be shown whole keeps all of them from being approved here.
  */
 async function several() {
-  const calls = [];
-  for (const place of document.querySelectorAll("[data-call]")) {
-    calls.push(await drawn(place));
-  }
-  let signer = null;
-  if (calls.length && calls.every(({ told }) => told !== null)) {
-    const found = await signerFor(calls.map(({ told }) => told));
-    signer = found.signer;
-    if (found.why) {
-      part("hindrance").hidden = false;
-      showText(part("hindrance"), found.why);
+  const places = [...document.querySelectorAll("[data-call]")];
+  const calls = await Promise.all(places.map((place) => shownCall(place.dataset.call, place)));
+  const checks = places.map((place) => place.querySelector(".check"));
+  for (const [at, call] of calls.entries()) {
+    if (call !== null && !call.waits) {
+      doubt(checks[at], "It no longer waits for a decision.");
     }
   }
-  const off = signer === null || !calls.every(({ whole, told }) => whole && told.waits);
-  part("approve").disabled = off;
-  part("approve").addEventListener("click", approve);
+  if (!calls.every((call) => call?.waits)) {
+    return;
+  }
+  const { signer, why } = await signerFor(calls);
+  const unread = new Set(checks);
+  const button = part("approve");
+  const label = button.textContent;
+  hinder(why, signer === null);
+  button.disabled = signer === null;
+  button.addEventListener("click", () => (unread.size ? scrollTo([...unread][0]) : approve()));
+  for (const check of checks) {
+    whenSeen(check, () => {
+      unread.delete(check);
+      showRead();
+    });
+  }
+  showRead();
+
+  function showRead() {
+    button.textContent = unread.size ? "Read on ↓" : label;
+    button.className = unread.size ? "main" : "yes";
+  }
 
   async function approve() {
-    part("approve").disabled = true;
+    button.disabled = true;
     const reason = part("reason").value.trim();
-    let sent;
+    const said = part("said");
     try {
-      part("said").textContent = "Signing…";
-      const asked = calls.map(({ told }) => ({ request: told, outcome: "approve", reason }));
-      sent = await signed(signer, asked);
+      said.textContent = "Signing…";
+      const asked = calls.map((request) => ({ request, outcome: "approve", reason }));
+      const sent = await signed(signer, asked);
+      let counted = 0;
+      for (const [at, decision] of sent.entries()) {
+        const come = await deliver("/decide", decision, (why) => `Your decision counts: ${why}.`);
+        const counts = come.how === "accepted";
+        checks[at].className = counts ? "sealed good check" : "sealed alarm check";
+        showText(checks[at], come.said);
+        counted += counts ? 1 : 0;
+      }
+      said.textContent = `${counted} of ${sent.length} decisions count.`;
+      part("others").hidden = false;
     } catch (error) {
-      showText(part("said"), `Nothing was sent: ${words(error)}`);
-      part("approve").disabled = false;
-      part("said").focus();
-      return;
+      showText(said, `Nothing was sent: ${words(error)}`);
+      button.disabled = false;
     }
-    let counted = 0;
-    for (const [at, decision] of sent.entries()) {
-      const come = await deliver("/decide", decision, (why) => `Your decision counts: ${why}.`);
-      const counts = come.how === "accepted";
-      calls[at].check.className = counts ? "good" : "alarm";
-      showText(calls[at].check, come.said);
-      counted += counts ? 1 : 0;
-    }
-    part("said").textContent = `Decisions that count: ${counted} / ${sent.length}`;
-    part("said").focus();
+    said.focus();
   }
 }
 
-async function drawn(place) {
-  const id = place.dataset.call;
-  const find = (name) => place.querySelector(`.${name}`);
-  const call = { told: null, whole: false, check: find("check") };
+/** Draw a request's call, and return it as it is shown; `null`: nobody may approve it here. */
+async function shownCall(id, place) {
+  const check = place.querySelector("#check, .check");
   try {
-    call.told = parseExact(await fetchText(`/approval.json?id=${encodeURIComponent(id)}`));
-    call.whole = await drawCall(call.told, id, {
-      tool: find("tool"),
-      params: find("params"),
-      hash: find("hash"),
-      answers: find("answers"),
-      answersPart: [find("answers")],
-      check: call.check,
-    });
-    if (!call.told.waits) {
-      doubt(call.check, "It waits no more.");
+    const told = parseExact(await fetchText(`/approval.json?id=${encodeURIComponent(id)}`));
+    if (told.params === null) {
+      return doubt(check, "The call is encrypted, and this server has no keys.");
     }
+    const drawn = drawCall(told, JSON.parse(told.schema), place.querySelector("#params, .params"));
+    const call = { ...told, ...drawn };
+    if (hides(call.params)) {
+      const text = " They are written out and marked below.";
+      const flag = made("b", {}, "Contains characters that cannot be seen.");
+      place.querySelector(".flags").append(made("li", { className: "flag" }, flag, text));
+    }
+    const before = JSON.parse(told.before);
+    const changes = place.querySelector(".changes");
+    if (changes && before) {
+      showDifferences(differences(before, call.params), changes);
+    }
+    if (call.approval_id !== id) {
+      throw new Error("the server tells of another request");
+    }
+    await refuseOtherParams(call);
+    check.classList.add("good");
+    check.textContent = told.waits ? PROVEN : "All of the call is shown here.";
+    return call;
   } catch (error) {
-    doubt(call.check, notShown(error));
+    return doubt(check, `This cannot be shown exactly: ${words(error)}.`);
   }
-  return call;
 }
 
-function notShown(error) {
-  return `The params cannot be shown exactly (${words(error)}): approving is off.`;
+/** Say why nobody approves a call. */
+function doubt(check, why) {
+  check.classList.remove("good");
+  check.classList.add("alarm");
+  showText(check, `${why} You cannot approve it here.`);
+  return null;
+}
+
+/** Say what stands in the way, or is to be known, above the buttons. */
+function hinder(what, toKeys) {
+  part("hindrance").hidden = !what;
+  if (what) {
+    const link = made("a", { href: "/keys" }, "Set up my key");
+    part("hindrance").replaceChildren(`${what} `, ...(toKeys ? [link] : []));
+  }
+}
+
+function scrollTo(element) {
+  element.scrollIntoView({ block: "center", behavior: "smooth" });
+}
+
+/** Call something once an element has been on the screen, above the bar of buttons. */
+function whenSeen(element, seen) {
+  const watch = new IntersectionObserver(
+    ([{ isIntersecting }]) => {
+      if (isIntersecting) {
+        watch.disconnect();
+        seen();
+      }
+    },
+    { rootMargin: "0px 0px -72px 0px" },
+  );
+  watch.observe(element);
 }

@@ -3,8 +3,6 @@
 // The page computes the hash of what it shows, and signs no other one. It refuses a number that
 // JSON's readers may have rounded.
 
-/** @typedef {null | boolean | number | string | Json[] | {[name: string]: Json}} Json */
-
 /** First number from which a double cannot tell whole numbers apart. */
 const UNSAFE = 2 ** 53;
 /** Lists and objects inside one another: more than the worker takes, fewer than the stack holds. */
@@ -15,34 +13,20 @@ export class NotExact extends Error {
   name = "NotExact";
 }
 
-/**
- * Return the RFC 8785 form of a JSON value.
- *
- * @param {Json} value
- * @returns {string}
- * @throws {NotExact} It has half of a character, a number that may have lost digits, or is no JSON.
- */
+/** Return the RFC 8785 form of a JSON value. */
 export function canonical(value) {
   return written(value, 0);
 }
 
-/**
- * Return the digest of a value's canonical form, as `identity.digest` does: `sha256:` and hex.
- *
- * @param {Json} value
- * @returns {Promise<string>}
- */
+/** Return the digest of a value's canonical form, as `identity.digest` does: `sha256:` and hex. */
 export async function digest(value) {
   const bytes = await sha256(utf8(canonical(value)));
   return `sha256:${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
 /**
- * Return the hash that an approval is bound to, as `identity.params_hash` does.
- *
- * @param {{tool: string, version: string, params: Json, answers?: Json[], salt?: string | null}}
- *   call `answers`: what humans have answered to the tool's own questions; `salt`: of a sealed run
- * @returns {Promise<string>}
+ * Return the hash that an approval is bound to, as `identity.params_hash` does. `answers`: what
+ * humans have answered to the tool's own questions; `salt`: of a sealed run.
  */
 export async function paramsHash({ tool, version, params, answers = [], salt = null }) {
   const material = { tool, version, params };
@@ -55,13 +39,7 @@ export async function paramsHash({ tool, version, params, answers = [], salt = n
   return digest(material);
 }
 
-/**
- * Parse JSON text into a value that has a canonical form.
- *
- * @param {string} text
- * @returns {Json}
- * @throws {NotExact} It is not JSON, or has no canonical form.
- */
+/** Parse JSON text into a value that has a canonical form. */
 export function parseExact(text) {
   let value;
   try {
@@ -117,12 +95,7 @@ function notExact(why) {
   return new NotExact(`this value has no exact JSON form: ${why}`);
 }
 
-/**
- * Return the browser's cryptography.
- *
- * @returns {SubtleCrypto}
- * @throws {Error} The page was not loaded by https or from localhost.
- */
+/** Return the browser's cryptography. */
 export function subtle() {
   const found = globalThis.crypto?.subtle;
   if (found === undefined) {
@@ -131,32 +104,25 @@ export function subtle() {
   return found;
 }
 
-/** @param {Uint8Array<ArrayBuffer>} bytes */
 export async function sha256(bytes) {
   return new Uint8Array(await subtle().digest("SHA-256", bytes));
 }
 
-/** @param {string} text */
 export function utf8(text) {
   return new TextEncoder().encode(text);
 }
 
-/**
- * @param {ArrayBuffer | Uint8Array} bytes
- * @returns {string} base64url without padding (RFC 4648)
- */
+/** Return bytes as base64url without padding (RFC 4648). */
 export function base64url(bytes) {
   const text = Array.from(new Uint8Array(bytes), (byte) => String.fromCharCode(byte)).join("");
   return btoa(text).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
-/** @param {string} text base64url without padding */
 export function fromBase64url(text) {
   const decoded = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
   return Uint8Array.from(decoded, (character) => character.charCodeAt(0));
 }
 
-/** @param {number} count */
 export function randomBytes(count) {
   return crypto.getRandomValues(new Uint8Array(count));
 }

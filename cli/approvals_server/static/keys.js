@@ -14,27 +14,6 @@ import {
   utf8,
 } from "./canonical.js";
 
-/** @typedef {import("./canonical.js").Json} Json */
-
-/**
- * @typedef {object} OwnKey
- * @property {string} kid the public key's RFC 7638 thumbprint
- * @property {{[name: string]: string}} jwk its public half, as `keygen` writes it
- * @property {(claims: {[name: string]: Json | undefined}, typ: string) => Promise<string>} sign
- *   makes a compact JWS
- */
-
-/**
- * A passkey's public half, as an administrator registers it.
- *
- * @typedef {object} Registration
- * @property {"webauthn"} kind
- * @property {string} credential_id
- * @property {string} rp_id
- * @property {{[name: string]: string}} public_key a JWK
- * @property {boolean} device_bound
- */
-
 const DATABASE = "surehand";
 const STORE = "keys";
 const ALGORITHM = "Ed25519";
@@ -60,14 +39,7 @@ export async function ownKey(tenant, principal) {
   return pair === undefined ? null : asOwnKey(pair);
 }
 
-/**
- * Make a key for a principal; it never leaves this browser.
- *
- * @param {string} tenant
- * @param {string} principal
- * @returns {Promise<OwnKey>}
- * @throws {Error} The browser cannot, or there is a key already; the message is for people.
- */
+/** Make a key for a principal; it never leaves this browser, and replaces no other one. */
 export async function makeKey(tenant, principal) {
   const name = nameOf(tenant, principal);
   const pair = await newPair();
@@ -97,14 +69,7 @@ export async function thumbprint(jwk) {
   return base64url(await sha256(utf8(canonical(needed))));
 }
 
-/**
- * Return claims as a compact JWS, letter by letter as `surehand sign` writes it.
- *
- * @param {CryptoKey} privateKey
- * @param {string} kid
- * @param {{[name: string]: Json | undefined}} claims those without a value are left out
- * @param {string} typ what it is a signature of
- */
+/** Return claims as a compact JWS, letter by letter as `surehand sign` writes it. */
 export async function compactJws(privateKey, kid, claims, typ) {
   const given = Object.entries(claims).filter(([, value]) => value !== undefined && value !== null);
   const parts = [{ alg: "EdDSA", kid, typ }, Object.fromEntries(given)];
@@ -143,14 +108,7 @@ function nameOf(tenant, principal) {
   return JSON.stringify([tenant, principal]);
 }
 
-/**
- * Do one thing in the store, and wait until it is kept.
- *
- * @template T
- * @param {IDBTransactionMode} mode
- * @param {(store: IDBObjectStore) => IDBRequest<T>} ask
- * @returns {Promise<T>}
- */
+/** Do one thing in the store, and wait until it is kept. */
 async function inStore(mode, ask) {
   const database = await opened();
   try {
@@ -175,16 +133,8 @@ function opened() {
 }
 
 /**
- * Make a passkey, and return its public half.
- *
- * @param {object} asked
- * @param {string} asked.rpId the page's domain name
- * @param {string} asked.rpName shown by the browser
- * @param {string} asked.principal whose it is, shown by the browser
- * @param {string[]} [asked.known] credential ids that are there already: no second one beside them
- * @param {number[]} [asked.algorithms] COSE's numbers, the preferred one first
- * @returns {Promise<Registration>}
- * @throws {Error} The person has refused, or the browser cannot.
+ * Make a passkey, and return its public half as an administrator registers it; none beside one of
+ * the credential ids that are `known`. `algorithms`: COSE's numbers, the preferred one first.
  */
 export async function register({ rpId, rpName, principal, known = [], algorithms = [-7, -8] }) {
   const credential = await container().create({
@@ -213,17 +163,8 @@ export async function register({ rpId, rpName, principal, known = [], algorithms
 }
 
 /**
- * Sign decisions with one gesture, or what steers a run with its own.
- *
- * @param {object} asked
- * @param {object[]} asked.claimsList of 1 to 50 decisions; `prepared` makes them; or of one
- *   message to a run
- * @param {Pick<Registration, "credential_id" | "public_key">[]} asked.keys the person's passkeys
- *   on record: the browser signs with one of them
- * @param {string} asked.rpId the page's domain name
- * @param {string} [asked.typ] what the proofs are of
- * @returns {Promise<string[]>} a proof for each decision, in their order
- * @throws {Error} The person has refused, has no passkey on record, or the browser cannot.
+ * Sign the claims of 1 to 50 decisions with one gesture, or those of one message to a run, with one
+ * of the person's passkeys on record. Returns a proof for each, in their order.
  */
 export async function signByPasskey({ claimsList, keys, rpId, typ = DECISION }) {
   const payloads = claimsList.map((claims) => base64url(utf8(canonical({ ...claims }))));

@@ -5,28 +5,15 @@
 // lone surrogates, the separators that break a line, all spaces but U+0020, and whatever else
 // nobody sees (variation selectors, fillers), are written as `\u202e`.
 
-/** @typedef {import("./canonical.js").Json} Json */
-
 const UNSEEN =
   /(?! )[\p{Cc}\p{Cf}\p{Cs}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/gu;
 
-/**
- * Return an element of the page.
- *
- * @param {string} id
- * @returns {any}
- */
+/** Return an element of the page. */
 export function part(id) {
   return document.getElementById(id);
 }
 
-/**
- * Return a new element.
- *
- * @param {string} name
- * @param {{[property: string]: any}} properties of the element
- * @param {...(string | Node)} inside texts are ours; a stranger's is a node that `shown` makes
- */
+/** Return a new element. Texts in it are ours; a stranger's is a node that `shown` makes. */
 export function made(name, properties, ...inside) {
   const element = Object.assign(document.createElement(name), properties);
   element.append(...inside);
@@ -45,15 +32,16 @@ export function showText(element, text) {
 
 /**
  * Return text to show; what would not be seen is set apart, so nobody can write it by hand.
- *
- * @param {string} text
- * @returns {HTMLElement}
+ * One character may be kept as it is: the end of a line.
  */
-export function shown(text) {
+export function shown(text, kept) {
   // `bdi`: text that runs from right to left ends with the element.
   const around = made("bdi", {});
   let done = 0;
   for (const found of text.matchAll(UNSEEN)) {
+    if (found[0] === kept) {
+      continue;
+    }
     const unseen = made("span", { className: "unseen" }, named(found[0]));
     around.append(text.slice(done, found.index), unseen);
     done = found.index + found[0].length;
@@ -64,70 +52,30 @@ export function shown(text) {
 
 /** Return JSON text to read and edit: it parses to the same value, and all is seen. */
 export function jsonText(value) {
-  return Array.from(tokens(value, "\n"), ([text]) => text).join("");
-}
-
-/**
- * Show a JSON value in an element (`pre`), each text isolated: none moves what stands beside it.
- *
- * @param {Element} element
- * @param {Json} value
- */
-export function showJson(element, value) {
-  element.replaceChildren();
-  for (const [text, strange] of tokens(value, "\n")) {
-    element.append(strange ? shown(text) : text);
-  }
+  // By UTF-16 units, as JSON escapes them. The ends of lines that are left are between the values.
+  return JSON.stringify(value, null, 2).replace(UNSEEN, (found) =>
+    found === "\n" ? found : found.split("").map(named).join(""),
+  );
 }
 
 function named(character) {
   return `\\u${character.codePointAt(0).toString(16).padStart(4, "0")}`;
 }
 
-/**
- * Yield pieces of JSON text, each with whether a stranger wrote it.
- *
- * @param {Json} value
- * @param {string} line what a new line begins with
- * @returns {Generator<[string, boolean]>}
- */
-function* tokens(value, line) {
-  if (typeof value === "string") {
-    yield [quoted(value), true];
-    return;
-  }
-  if (typeof value !== "object" || value === null || Object.keys(value).length === 0) {
-    yield [JSON.stringify(value), false];
-    return;
-  }
-  const [opening, closing] = Array.isArray(value) ? "[]" : "{}";
-  let before = opening;
-  for (const [name, one] of Object.entries(value)) {
-    yield [`${before}${line}  `, false];
-    if (!Array.isArray(value)) {
-      yield [quoted(name), true];
-      yield [": ", false];
-    }
-    yield* tokens(one, `${line}  `);
-    before = ",";
-  }
-  yield [`${line}${closing}`, false];
-}
-
-function quoted(text) {
-  // By UTF-16 units, as JSON escapes them: what is shown is also what is read back.
-  return JSON.stringify(text).replace(UNSEEN, (character) =>
-    Array.from({ length: character.length }, (_, at) => named(character.charAt(at))).join(""),
-  );
-}
-
 /** Tell a run's story in an `ol`: a line for each thing that has happened. */
 export function tellStory(place, lines) {
   const items = lines.map(({ at, step, text }) => {
-    const what = [step, text].filter(Boolean).join("  ");
-    return made("li", {}, made("time", {}, at), "  ", shown(what));
+    const whose = step ? [made("b", {}, shown(step)), ": "] : [];
+    return made("li", {}, timeOf(at), made("span", {}, ...whose, shown(text)));
   });
   place.replaceChildren(...(items.length ? items : [made("li", {}, "Nothing yet.")]));
+}
+
+/** Return a time of the server's as it is where its reader is. */
+function timeOf(utc) {
+  const how = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false };
+  const text = new Date(utc.replace(" ", "T")).toLocaleString(undefined, how);
+  return made("time", { dateTime: utc, title: utc }, text);
 }
 
 /** Send something to the server as JSON, and return its status and answer. */
@@ -160,9 +108,7 @@ export async function fetchText(path) {
 /**
  * Call something each time that the server says that what a page shows has changed. A page that
  * nobody sees does not follow: a browser has six connections to a server for all its pages.
- *
- * @param {string} path
- * @param {(told: any) => void} changed is told first how it is when the page is opened or seen
+ * It is told first how it is when the page is opened or seen.
  */
 export function follow(path, changed) {
   /** @type {EventSource | null} */
@@ -183,12 +129,7 @@ export function follow(path, changed) {
 /** Milliseconds that a browser's timer waits at most: a longer one is over at once. */
 const LONGEST_TIMER = 2 ** 31 - 1;
 
-/**
- * Call something at a time of this page's own clock, however far off it is.
- *
- * @param {number} end as `performance.now()` tells it
- * @param {() => void} over
- */
+/** Call something at a time of this page's own clock, however far off it is. */
 export function at(end, over) {
   const left = end - performance.now();
   if (left > 0) {
@@ -198,7 +139,6 @@ export function at(end, over) {
   }
 }
 
-/** @param {unknown} error whose message is told */
 export function words(error) {
   return error instanceof Error ? error.message : String(error);
 }
@@ -211,7 +151,13 @@ signOut?.addEventListener("click", async () => {
 // Each page has its buttons off: what is pressed before there is somebody to hear it is lost.
 signOut?.removeAttribute("disabled");
 
-// The list says when it is another one than it was. It does not change under its reader's hands.
+for (const time of document.querySelectorAll("time.at")) {
+  const local = timeOf(time.dateTime);
+  Object.assign(time, { textContent: local.textContent, title: local.title });
+}
+
+// The list says when it is another one than it was: it does not move under its reader's hands. What
+// has been decided meanwhile is crossed out, unless it may only have moved to the next page.
 const list = part("changed");
 if (list !== null) {
   let first = null;
@@ -219,5 +165,10 @@ if (list !== null) {
     const now = JSON.stringify(told);
     first ??= now;
     list.hidden = now === first;
+    const [then, waiting] = [JSON.parse(first), told].map((all) => new Set(all.map(([id]) => id)));
+    const whole = waiting.size < Number(list.dataset.most);
+    for (const { dataset, classList } of document.querySelectorAll("[data-id]")) {
+      classList.toggle("gone", whole && then.has(dataset.id) && !waiting.has(dataset.id));
+    }
   });
 }

@@ -96,9 +96,10 @@ async function keys() {
       part("command").textContent = registering(key.jwk);
       const registered = told.keys.includes(key.kid);
       part("to-register").hidden = registered;
+      part("registered").className = registered ? "good" : "";
       part("registered").textContent = registered
-        ? "This browser's key is registered."
-        : "This browser's key is not registered yet.";
+        ? "This browser is ready: your key is registered."
+        : "Your key is made, but not registered yet.";
     }
   }
 
@@ -112,7 +113,7 @@ async function keys() {
     if (!sure || event.detail > 1) {
       sure = true;
       part("said").textContent =
-        "Without it this browser signs nothing any more. Press again to forget it.";
+        "Without it this browser cannot sign for you. Press again to forget it.";
       return;
     }
     await forgetKey(told.tenant, told.principal);
@@ -129,7 +130,7 @@ async function keys() {
       part("passkey").textContent = JSON.stringify(made, null, 2);
       part("passkey-command").textContent = registering(made);
       part("new-passkey").hidden = false;
-      part("said").textContent = "It is made. It counts once it is registered.";
+      part("said").textContent = "Your passkey is made. It counts once it is registered.";
     } catch (error) {
       showText(part("said"), `Nothing was sent: ${words(error)}`);
     }

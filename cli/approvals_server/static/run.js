@@ -3,16 +3,17 @@
 // The list of steps is for everybody. The drawing says nothing more, so it is hidden from who hears
 // a page.
 
+import { jsonNodes } from "./call.js";
 import { parseExact } from "./canonical.js";
-import { makeForm } from "./forms.js";
+import { choicesOf, makeForm } from "./forms.js";
 import {
   at,
   fetchText,
   follow,
+  jsonText,
   made,
   part,
   plain,
-  showJson,
   shown,
   showText,
   tellStory,
@@ -23,17 +24,18 @@ import { deliver, message, signedMessage, signerFor } from "./signing.js";
 const SVG = "http://www.w3.org/2000/svg";
 /** Characters of a name that fit into a box. */
 const FIT = 19;
-const WAITS = /^(waiting|paused|needs)_/;
 /** What a doubt's outcomes mean. */
 const OUTCOMES = {
   happened: "It happened",
-  not_happened: "It did not happen: call again",
-  call_off: "It did not happen: never call again",
-  compensated: "It happened, and was undone by hand",
-  undo: "It happened: have it undone",
+  not_happened: "It did not happen: do it now",
+  call_off: "It did not happen: leave it",
+  compensated: "It happened, and somebody has undone it",
+  undo: "It happened: undo it",
   give_up: "Nobody can tell: list it as not undone",
 };
-const JUMPS = { on_no: "on no", on_failure: "on failure", on_reject: "on a rejection" };
+const JUMPS = { on_no: "a no", on_failure: "a failure", on_reject: "a rejection" };
+/** What the usual answers are called on their buttons. */
+const ANSWERS = { true: "Yes", false: "No", accept: "Go ahead", reject: "Stop it" };
 const id = part("run").dataset.id;
 const query = `?id=${encodeURIComponent(id)}`;
 let told = null;
@@ -67,14 +69,17 @@ async function draw() {
     }
     return;
   }
-  const why = told.error ? `: ${told.error}` : "";
-  showText(part("state"), `State of the run: ${told.state}${why}`);
-  listSteps(part("steps"), told.graph.steps);
+  showText(part("run"), told.title);
+  document.title = `${plain(told.title)} · Surehand`;
+  const state = made("b", { className: told.kind === "danger" ? "alarm" : "" }, shown(told.state));
+  part("state").replaceChildren(state, " ", shown(told.started));
+  part("steps").replaceChildren(...told.graph.steps.map(step));
   drawSteps(part("drawing"), told.graph.drawing);
   tellStory(part("story"), told.story);
   drawWaiting([
     ...told.approvals.map((one) => ({ one, make: approval })),
     ...told.questions.map((one) => ({ one, make: question })),
+    ...told.pauses.map((one) => ({ one, make: pause })),
     ...told.doubts.map(({ evidence, part, later, ...one }) => ({
       one,
       make: () => doubt(one, later),
@@ -113,38 +118,55 @@ function drawWaiting(waiting) {
 }
 
 function approval(one) {
-  return made("p", {}, "Waits for an approval: ", link("/approval?id=", one.id, one.text));
+  return sectionOf("Waiting for an approval", link("/approval?id=", one.id, one.text));
+}
+
+function pause({ text, remedy, command }) {
+  const section = sectionOf("It does not go on", shown(text));
+  section.append(made("p", {}, remedy), made("pre", { tabIndex: 0 }, shown(command)));
+  return section;
 }
 
 function question(one) {
-  const section = sectionOf(`It asks (step ${one.step_id})`, one.question);
+  const schema = JSON.parse(one.answer_schema);
+  const kind = one.kind === "before" ? "Before this step" : "It asks";
+  const section = sectionOf(kind, shown(one.question));
   if (one.value !== null) {
-    const about = made("pre", {});
-    showWhole(about, one.value);
-    section.append("About:", about);
+    section.append(made("pre", { tabIndex: 0 }, ...wholeNodes(one.value)));
   }
-  const place = made("div", {});
-  const form = makeForm(JSON.parse(one.answer_schema), undefined, place, "Your answer");
-  const answer = button("Answer", async () => {
-    if (!form.problems().length) {
-      await tell("answer", { answers: { [one.interrupt_id]: form.value() } }, "Your answer counts");
-    }
-  });
-  section.append(place, answer);
+  const say = (value) =>
+    tell("answer", { answers: { [one.interrupt_id]: value } }, "Your answer counts");
+  const choices = choicesOf(schema);
+  if (choices) {
+    const buttons = choices.map((value) => {
+      const text = typeof value === "string" ? value : jsonText(value);
+      return button(ANSWERS[text] ?? plain(text), () => say(value), "");
+    });
+    section.append(made("p", { className: "buttons" }, ...buttons));
+  }
+  if (!choices || schema.anyOf) {
+    const place = made("div", {});
+    const form = makeForm(choices ? true : schema, undefined, place, "Your answer");
+    const answer = button("Answer", () => form.isWrong() || say(form.value()));
+    const parts = [place, made("p", {}, answer)];
+    const more = made("details", {}, made("summary", {}, "Answer something else"), ...parts);
+    section.append(...(choices ? [more] : parts));
+  }
   return section;
 }
 
 /** Draw a doubt; `later`: what cannot be said yet, and for how long. */
 function doubt(one, later) {
-  const section = sectionOf(`Nobody knows what became of a call (step ${one.step})`, one.text);
-  section.append(made("div", { className: "known" }));
+  const section = sectionOf("Nobody knows whether this happened", shown(one.text));
+  const known = made("details", {}, made("summary", {}, "What is on record"));
+  known.append(made("div", { className: "known" }));
   if (one.elsewhere !== null) {
     const own = link("/run?id=", one.elsewhere, one.elsewhere);
-    section.append(made("p", {}, "Its own run settles it: ", own));
+    section.append(made("p", {}, "Say so on the page of its own run: ", own), known);
     return section;
   }
   if (!one.outcomes.length) {
-    section.append(made("p", {}, "There is nothing to settle here any more."));
+    section.append(made("p", {}, "This is settled."), known);
     return section;
   }
   const options = one.outcomes.map((name) => new Option(OUTCOMES[name], name));
@@ -154,11 +176,12 @@ function doubt(one, later) {
   if (later !== null) {
     section.append(notYet(outcome, later));
   }
-  section.append(labelled("What has happened", outcome), labelled("How you know", evidence));
+  section.append(labelled("What happened", outcome), labelled("How you know", evidence));
   if (one.outcomes.includes("happened")) {
-    const what = "What the call would have returned, as JSON (only if it happened)";
+    const what = "What it returned, as JSON (only if it happened)";
     section.append(labelled(what, receipt));
   }
+  section.append(known);
   const settle = button("Settle it", async () => {
     if (!outcome.value) {
       outcome.focus();
@@ -173,31 +196,26 @@ function doubt(one, later) {
     };
     await tell("resolve", values, "It is settled");
   });
-  section.append(settle);
+  section.append(made("p", {}, settle));
   return section;
 }
 
 /** Show what is on record of a doubt; `done`: what happened of it in part, as JSON. */
 function showEvidence(section, evidence, done) {
-  const list = made("dl", {});
-  for (const [name, text] of evidence) {
-    list.append(made("dt", {}, shown(name)), made("dd", {}, shown(text)));
-  }
-  if (done !== null) {
-    const value = made("pre", {});
-    showWhole(value, done);
-    list.append(made("dt", {}, "What was done of it"), made("dd", {}, value));
-  }
-  const heading = made("h3", {}, "What is on record");
-  section.querySelector(".known")?.replaceChildren(...(evidence.length ? [heading, list] : []));
+  const texts = evidence.map(([name, text]) => [name, shown(text)]);
+  const parts = done === null ? [] : [["Done so far", made("pre", {}, ...wholeNodes(done))]];
+  const lines = [...texts, ...parts].map(([name, inside]) =>
+    made("div", {}, made("dt", {}, shown(name)), made("dd", {}, inside)),
+  );
+  section.querySelector(".known").replaceChildren(made("dl", { className: "fields" }, ...lines));
 }
 
-/** Show a value that nothing is signed for, letter by letter if it is not exact here. */
-function showWhole(place, json) {
+/** Return a value that nothing is signed for, letter by letter if it is not exact here. */
+function wholeNodes(json) {
   try {
-    showJson(place, parseExact(json));
+    return jsonNodes(parseExact(json));
   } catch {
-    showText(place, json);
+    return [shown(json)];
   }
 }
 
@@ -208,8 +226,8 @@ function notYet(outcome, later) {
   const line = made(
     "p",
     { className: "note" },
-    "A call may still arrive. What rules it out can be said",
-    ` from ${end.toLocaleString()} on.`,
+    "The call may still arrive. You can rule it out from ",
+    `${end.toLocaleString()} on.`,
   );
   off.forEach((option) => (option.disabled = true));
   at(performance.now() + later.left_ms, () => {
@@ -237,19 +255,19 @@ function link(path, id, text) {
   return made("a", { href: path + encodeURIComponent(id) }, shown(text));
 }
 
-function sectionOf(title, text) {
-  return made("section", {}, made("h2", {}, shown(title)), made("p", {}, shown(text)));
+function sectionOf(kind, ...inside) {
+  const about = made("p", { className: "note" }, kind);
+  return made("section", { className: "card" }, about, made("h2", {}, ...inside));
 }
 
 function labelled(text, field) {
   labels += 1;
   field.id = `field-${labels}`;
-  const label = made("label", { htmlFor: field.id }, text);
-  return made("p", {}, label, made("br", {}), field);
+  return made("div", { className: "field" }, made("label", { htmlFor: field.id }, text), field);
 }
 
-function button(text, press) {
-  const pressed = made("button", { type: "button", className: "main" }, text);
+function button(text, press, className = "main") {
+  const pressed = made("button", { type: "button", className }, text);
   pressed.addEventListener("click", async () => {
     pressed.disabled = true;
     try {
@@ -262,32 +280,20 @@ function button(text, press) {
   return pressed;
 }
 
-/** List a run's steps in an `ol`. */
-function listSteps(place, steps) {
-  place.replaceChildren(...steps.map(step));
-}
-
 function step(one) {
-  const what = [one.id, one.does, one.state].filter(Boolean).join(" \u00b7 ");
-  const item = made("li", {}, made("span", {}, shown(what)));
+  const tag = made("span", { className: `tag ${one.kind}` }, one.words);
+  const item = made("li", {}, made("b", {}, shown(one.id)), " ", shown(one.does), tag);
   Object.assign(item.dataset, { step: one.id, state: one.state });
+  const notes = [
+    ...(one.after.length ? [`After ${one.after.join(", ")}.`] : []),
+    ...(one.when === null ? [] : [`Only if ${one.when}.`]),
+    ...one.jumps.map(({ to, on }) => `After ${on.map((end) => JUMPS[end]).join(" or ")}: ${to}.`),
+    ...one.notes,
+  ];
+  item.append(...notes.map((note) => made("p", {}, shown(note))));
   if (one.child !== null) {
-    const href = `/run?id=${encodeURIComponent(one.child)}`;
-    item.append(" \u00b7 ", made("a", { href }, shown(one.child)));
+    item.append(made("p", {}, "Its own run: ", link("/run?id=", one.child, one.child)));
   }
-  const notes = [];
-  if (one.after !== null) {
-    const after = one.after.join(", ");
-    notes.push(after ? `Waits for: ${after}` : "Waits for no other step.");
-  }
-  if (one.when !== null) {
-    notes.push(`Only when: ${one.when}`);
-  }
-  for (const { to, on } of one.jumps) {
-    notes.push(`Goes on elsewhere, ${on.map((end) => JUMPS[end]).join(", ")}: ${to}`);
-  }
-  notes.push(...[one.error, one.undone].filter((said) => said !== null));
-  item.append(...notes.map((note) => made("p", { className: "note" }, shown(note))));
   return item;
 }
 
@@ -311,13 +317,13 @@ function line({ from: [x1, y1], to: [x2, y2], jump }) {
   return svg("path", { d: path + head, class: jump ? "edge jump" : "edge" });
 }
 
-function drawnBox({ id, state, x, y }, { width, height }) {
-  const group = svg("g", { class: `step ${WAITS.test(state) ? "waits" : state}` });
+function drawnBox({ id, words, kind, x, y }, { width, height }) {
+  const group = svg("g", { class: `step ${kind}` });
   const middle = x + width / 2;
   const name = svg("text", { x: middle, y: y + 20, class: "name" });
   name.textContent = short(id);
   const where = svg("text", { x: middle, y: y + 38 });
-  where.textContent = short(state);
+  where.textContent = short(words);
   group.append(svg("rect", { x, y, width, height, rx: 6 }), name, where);
   return group;
 }

@@ -1,19 +1,13 @@
-// What is shown is what is signed: draws a call, and signs decisions on it and messages to runs.
+// Signs decisions on calls, and messages to runs.
 //
 // A decision is made as `surehand approve`, `reject` and `edit` make it, a message as `surehand
 // answer` and `resolve` do.
 
 import { base64url, canonical, digest, paramsHash, randomBytes } from "./canonical.js";
 import { ownKey, signByPasskey } from "./keys.js";
-import { send, showJson, showText, words } from "./page.js";
+import { send, words } from "./page.js";
 
-/** @typedef {import("./canonical.js").Json} Json */
-
-/**
- * With what is signed: a key, passkeys, or nothing.
- *
- * @typedef {{key?: import("./keys.js").OwnKey, passkeys?: any[]}} Signer
- */
+/** @typedef {{key?: any, passkeys?: any[]}} Signer with what is signed: one of these, or nothing */
 
 /** Proofs that only a passkey is good enough for. */
 const BY_PASSKEY = ["passkey", "device_passkey"];
@@ -22,50 +16,7 @@ const LASTS = 300;
 /** Bytes of a nonce: nobody meets another one's by chance. */
 const NONCE = 24;
 const DEFAULT_TENANT = "default";
-const MISMATCH =
-  "What the server shows is not what it asks you to sign: approving is off. Tell whoever runs it.";
-const LOST = "No answer came: look at this page again before you decide once more.";
-
-/**
- * Draw the call that a request asks for, from the same values that are hashed and signed.
- *
- * @param {any} told the request, as the server tells it
- * @param {string} id the request that was asked for
- * @param {{tool: Element, params: Element, hash: Element, answers: HTMLElement,
- *   answersPart: HTMLElement[], check: Element}} parts where it is drawn
- * @returns {Promise<boolean>} whether all of it is there, and is what the server asks to sign
- */
-export async function drawCall(told, id, parts) {
-  showText(parts.tool, `${told.tool} (version ${told.version})`);
-  parts.hash.textContent = told.params_hash.replace("sha256:", "").slice(0, 12);
-  for (const one of parts.answersPart) {
-    one.hidden = told.answers.length === 0;
-  }
-  showJson(parts.answers, told.answers);
-  if (told.params === null) {
-    const sealed = "The params are encrypted, and this server has no keys: approving is off.";
-    return doubt(parts.check, sealed);
-  }
-  showJson(parts.params, told.params);
-  try {
-    await refuseOtherParams(told);
-  } catch {
-    return doubt(parts.check, MISMATCH);
-  }
-  if (told.approval_id !== id) {
-    return doubt(parts.check, MISMATCH);
-  }
-  parts.check.className = "good";
-  parts.check.textContent = "You decide on exactly this call.";
-  return true;
-}
-
-/** Say why nobody approves a call. */
-export function doubt(check, why) {
-  check.className = "alarm";
-  showText(check, why);
-  return false;
-}
+const LOST = "No answer came. Look at this page again before you decide once more.";
 
 /**
  * Return with what decisions on requests are signed here.
@@ -81,11 +32,11 @@ export async function signerFor(requests) {
   const fitting = passkeys.filter((one) => isHere(one) && (one.device_bound || !bound));
   const byPasskey = fitting.length ? { signer: { passkeys: fitting } } : null;
   if (proofs.some((proof) => BY_PASSKEY.includes(proof))) {
-    const why = "It takes a passkey of yours that is registered for this page: see “My key”.";
+    const why = "This needs a passkey of yours that is registered for this page.";
     return byPasskey ?? { signer: null, why };
   }
   let key = null;
-  let why = "This browser has no key of yours: make one under “My key”.";
+  let why = "This browser has no key of yours yet.";
   try {
     key = await ownKey(tenant, principal);
   } catch (error) {
@@ -100,20 +51,13 @@ export async function signerFor(requests) {
   }
   if (proofs.every((proof) => proof === "open")) {
     // A key that nobody knows proves nothing, and would have the decision refused.
-    return { signer: {}, why: "Not signed here: marked as unverified." };
+    return { signer: {}, why: "Your decision will not be signed, and is marked so." };
   }
-  const unknown = "This browser's key is not registered for you yet: see “My key”.";
+  const unknown = "Your key in this browser is not registered yet.";
   return { signer: null, why: key === null ? why : unknown };
 }
 
-/**
- * Return decisions as they are sent; several by passkey take one gesture.
- *
- * @param {Signer} signer
- * @param {Parameters<typeof prepared>[0][]} asked
- * @returns {Promise<{[name: string]: any}[]>} in their order
- * @throws {Error} Something else was shown than is asked for, or the person has refused.
- */
+/** Return decisions as they are sent; several by passkey take one gesture. */
 export async function signed(signer, asked) {
   const all = await Promise.all(asked.map(prepared));
   const made = await signatures(signer, "decision", all.map(({ claims }) => claims));
@@ -125,14 +69,8 @@ export async function signed(signer, asked) {
  *
  * Whatever fails the check of params may be rejected all the same: then no call is made.
  *
- * @param {object} decided
- * @param {any} decided.request as it is shown; a rejection needs no call in it
- * @param {"approve" | "reject" | "edit"} decided.outcome
- * @param {string} [decided.reason]
- * @param {{[name: string]: Json}} [decided.params] of an edit: all params to ask for instead
- * @returns {Promise<{claims: {[name: string]: any}, decision: {[name: string]: any}}>}
- * @throws {Error} Other params are shown than are asked for, an edit changes nothing, or the
- *   approval is another tenant's.
+ * @param {any} decided `request`: as it is shown, for a rejection without its call; `outcome`:
+ *   `approve`, `reject` or `edit`; `params`: of an edit, all that are asked for instead
  */
 export async function prepared({ request, outcome, reason = "", params }) {
   const { tenant, principal, approval_id, params_hash } = request;
@@ -148,7 +86,7 @@ export async function prepared({ request, outcome, reason = "", params }) {
   }
   if (outcome === "edit") {
     if (params === undefined || canonical(params) === canonical(request.params)) {
-      throw new Error("The params are so already.");
+      throw new Error("Nothing is changed.");
     }
     claims.edited = await digest(params);
     decision.params = params;
@@ -158,11 +96,7 @@ export async function prepared({ request, outcome, reason = "", params }) {
 
 /**
  * Return a message to a run: what is empty is left out, as the worker leaves it out of the digest.
- *
- * @param {string} actor
- * @param {{[name: string]: any}} values
- * @param {string} [id] of the message if it is sent again: it counts once, however often it is sent
- * @returns {{[name: string]: any}}
+ * With the id of an earlier one it is that one again, and counts once.
  */
 export function message(actor, values, id = base64url(randomBytes(NONCE))) {
   const given = Object.entries(values).filter(
@@ -171,13 +105,7 @@ export function message(actor, values, id = base64url(randomBytes(NONCE))) {
   return { actor, id, ...Object.fromEntries(given) };
 }
 
-/**
- * Return a message to a run with its signature.
- *
- * @param {Signer} signer
- * @param {{tenant: string, run: string, verb: string, message: {[name: string]: any}}} sent
- * @returns {Promise<{[name: string]: any}>}
- */
+/** Return a message to a run with its signature. */
 export async function signedMessage(signer, { tenant, run, verb, message }) {
   const content = await digest(message);
   const claims = { ...freshClaims(tenant, message.actor), run_id: run, verb, content };
@@ -186,13 +114,8 @@ export async function signedMessage(signer, { tenant, run, verb, message }) {
 }
 
 /**
- * Send a decision or a message, and return what has come of it.
- *
- * @param {string} path
- * @param {{[name: string]: any}} sent
- * @param {(why: string) => string} accepted what is said if it counts
- * @returns {Promise<{how: string, said: string}>} `how`: `accepted`, `refused` by the run, `left`
- *   for a worker that is back later, `not_taken`, `failed`: nothing was sent, or `lost`
+ * Send a decision or a message, and return what has come of it: `accepted`, `refused` by the run,
+ * `left` for a worker that is back later, `not_taken`, `failed` (nothing was sent), or `lost`.
  */
 export async function deliver(path, sent, accepted) {
   let status, answer;
@@ -207,7 +130,7 @@ export async function deliver(path, sent, accepted) {
     return { how: "accepted", said: accepted(why) };
   }
   if (status === 202) {
-    return { how: "left", said: `It was sent, and counts once a worker is back: ${why}` };
+    return { how: "left", said: `It was sent, and counts as soon as a worker is back: ${why}` };
   }
   if (status === 409) {
     return answer.verdict
@@ -219,10 +142,11 @@ export async function deliver(path, sent, accepted) {
     : { how: "lost", said: `${LOST} (${why})` };
 }
 
-async function refuseOtherParams(request) {
+/** Refuse a request whose hash is not that of its call. */
+export async function refuseOtherParams(request) {
   if ((await paramsHash(request)) !== request.params_hash) {
     throw new Error(
-      "The params that are shown are not those that are asked for: their hash is another one.",
+      "What is shown is not what the server asks you to sign.",
     );
   }
 }
