@@ -36,7 +36,7 @@ from temporalio.worker import (
 )
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from surehand.activities.approvals.gate import ApprovalActivities
+from surehand.activities.approvals import ApprovalActivities
 from surehand.activities.artifacts import ArtifactsMisconfigured, ArtifactStore
 from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.effects.leases import keep_freeing
@@ -57,23 +57,28 @@ from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers
 from surehand.activities.outbox import Outbox
 from surehand.activities.run_keys import LedgerKeys
 from surehand.activities.runs import RunActivities
-from surehand.activities.tools.toolbox import ToolboxError, load_toolbox
-from surehand.activities.tools.workflow_modules import (
+from surehand.activities.tools.toolbox import (
+    ToolboxError,
     WorkflowModulesError,
+    load_toolbox,
     load_workflows,
     naming_what_the_sandbox_refuses,
     pass_through,
 )
-from surehand.activities.worker.attempt import AroundActivities
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import AroundActivities, WorkerContext
 from surehand.activities.worker.crash_points import Crash, CrashInterceptor
-from surehand.activities.worker.health import Readiness, answering, health_paths
-from surehand.activities.worker.metrics import Metrics
-from surehand.activities.worker.rounds import keep_learning, keep_measuring
+from surehand.activities.worker.health import (
+    Readiness,
+    answering,
+    health_paths,
+    keep_learning,
+    keep_measuring,
+)
 from surehand.activities.worker.settings import Secrets, Settings, SettingsError, load_settings
 from surehand.activities.worker.takeover import taking_over, worker_identity
 from surehand.activities.worker.telemetry import (
     AddressError,
+    Metrics,
     Receiver,
     configure_logging,
     core_runtime,

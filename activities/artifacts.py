@@ -38,12 +38,10 @@ log = structlog.get_logger()
 #: An outcome is in hand: after this long without an answer the ledger keeps the value itself.
 PATIENCE: Final = timedelta(seconds=5)
 _LEDGER: Final = "ledger:"
-#: Pause before the store is asked again. An undo asks at most ``MOST_READS`` times; then a human
-#: decides.
-READ_PAUSE: Final = timedelta(seconds=5)
+#: An undo asks the store at most that many times; then a human decides.
+MOST_READS: Final = 24
 #: Pause before a run's key is asked for again.
 KEY_PAUSE: Final = 1.0  # seconds
-MOST_READS: Final = 24
 
 
 class ArtifactUnavailable(Exception):

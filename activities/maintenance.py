@@ -10,7 +10,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.activities.effects.reaper import settle_stale
+from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.ledger.core.store import (
     Ledger,
     LedgerUnavailable,
@@ -22,8 +22,7 @@ from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps import drafts as draft_rows
-from surehand.activities.worker.attempt import stop
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import WorkerContext, stop
 from surehand.workflows.contracts.base import Recorded
 from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, StoppedRun, UnwindRun
 from surehand.workflows.names import IS_RUN, TENANT, ErrorType

@@ -46,7 +46,7 @@ from surehand.activities.ledger.outbox.notification import (
     Notifier,
     ReceiverGone,
 )
-from surehand.activities.tools.failures import retry_after
+from surehand.activities.tools.failures import read_retry_after
 from surehand.activities.worker.settings import Settings
 from surehand.process.settings import PREFIX, NotLoaded, is_named, load_named
 
@@ -139,7 +139,7 @@ class Webhook:
             message = f"HTTP {code}"
             if later is None or code not in _LATER:
                 raise NotDelivered(message)
-            raise NotDelivered(message, retry_after(later, datetime.now(UTC)))
+            raise NotDelivered(message, read_retry_after(later, datetime.now(UTC)))
 
 
 _PORTS: Final = {"smtp": 587, "smtps": 465}

@@ -30,8 +30,8 @@ from surehand.activities.ledger.outbox.notification import (
 )
 from surehand.activities.ledger.outbox.notification_rows import Taken, write_reminders
 from surehand.activities.ledger.steps.entries import milliseconds
-from surehand.activities.worker.metrics import Metrics
 from surehand.activities.worker.settings import Secrets
+from surehand.activities.worker.telemetry import Metrics
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plain_text import plain_line
 

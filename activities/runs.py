@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -15,7 +14,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from surehand.activities.artifacts import READ_PAUSE, ArtifactUnavailable
+from surehand.activities.artifacts import ArtifactUnavailable
 from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.effects import resolve as intervention_rows
@@ -33,8 +32,7 @@ from surehand.activities.ledger.steps.acting import ActsElsewhere, take_over_run
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.activities.ledger.steps.foreign import content_of
 from surehand.activities.tools.describing import describe_plan
-from surehand.activities.worker.attempt import Attempt, again, stop
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext, again, stop
 from surehand.process.json_schemas import find_schema_problem
 from surehand.process.off_loop import call_off_loop, run_in_thread
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, is_too_deep
@@ -80,9 +78,6 @@ from surehand.workflows.run.code_run import find_offered
 T = TypeVar("T")
 log = structlog.get_logger()
 
-#: Before a late attempt is tried again. Temporal tries none whose execution is over.
-_LATE_PAUSE: Final = timedelta(seconds=1)
-
 
 def execution_of(run_id: str) -> str | None:
     """Return the execution of a run that this activity acts for; ``None``: it is not the run's."""
@@ -110,7 +105,7 @@ async def take_over_as_newest(ledger: Ledger, found: ActsElsewhere) -> None:
     """
     if await _newest(found.run_id) != found.mine:
         message = f"execution {found.mine} is over: another one goes on with the run"
-        raise again(ErrorType.LEASE_HELD, message, _LATE_PAUSE) from found
+        raise again(ErrorType.LEASE_HELD, message) from found
     await ledger.transact(found.tenant, take_over_run, found)
 
 
@@ -463,5 +458,5 @@ class RunActivities:
             reader = activity.info().workflow_id or ""
             value = await self._worker.artifacts.read(asked.tenant, reader, asked.artifact)
         except ArtifactUnavailable as error:
-            raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
+            raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error)) from error
         return ArtifactRead(value=value)

@@ -135,7 +135,7 @@ def module_problems(caller: Caller, plan: Plan) -> tuple[list[PlanError], list[s
 
 
 def _workflow_names(modules: list[str]) -> list[str]:
-    from surehand.activities.tools.workflow_modules import (
+    from surehand.activities.tools.toolbox import (
         WorkflowModulesError,
         load_workflows,
         workflow_name,

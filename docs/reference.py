@@ -342,7 +342,7 @@ def instruments() -> list[tuple[str, str, str]]:
         def create_gauge(self, name: str, meaning: str, unit: str | None) -> None:
             made.append((name, f"{name}_{unit}" if unit else name, meaning))
 
-    module("surehand.activities.worker.metrics").Metrics(Meter())
+    module("surehand.activities.worker.telemetry").Metrics(Meter())
     return made
 
 

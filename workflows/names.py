@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -103,14 +104,17 @@ class ErrorType(StrEnum):
     SETTLING = "Settling"
     """A lookup found nothing, but the first call may still arrive: wait and look again."""
 
-    @classmethod
-    def for_failure(cls, failure_class: str) -> ErrorType:
-        """Return the type of a retryable failure class: ``rate_limited`` -> ``RateLimited``."""
-        return cls("".join(word.capitalize() for word in failure_class.split("_")))
-
 
 #: Failures that only mean waiting: nobody has to look at them.
 WAITS: Final = frozenset({ErrorType.LEASE_HELD, ErrorType.SETTLING})
+
+#: Pause before the next attempt after a failure that does not say itself how long to wait.
+PAUSES: Final = {
+    ErrorType.LEASE_HELD: timedelta(seconds=1),
+    ErrorType.RESOURCE_BUSY: timedelta(seconds=1),
+    ErrorType.TRANSIENT: timedelta(seconds=2),
+    ErrorType.ARTIFACT_UNAVAILABLE: timedelta(seconds=5),
+}
 
 #: Failures that the same activity may heal when it is tried again; others Temporal must not retry.
 _RETRYABLE: Final = WAITS | {

@@ -164,3 +164,9 @@ def reasons(error: ValidationError, whole: str) -> Iterator[str]:
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"]) or whole
         yield f"{where}: {reason_of(item)}"
+
+
+def clean_text(text: str, longest: int | None = None) -> str:
+    """Return text that both databases and UTF-8 can carry, cut if it is longer."""
+    kept = text[:longest].replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    return kept.encode("utf-8", "replace").decode()

@@ -94,7 +94,7 @@ BEGIN_UNWIND: Final = Port("begin_unwind", effects.UnwindRun, Recorded)
 
 
 #: A dead worker that no other one has noticed (``activities/worker/takeover.py``) is missed when it
-#: has not spoken for this long: every activity heartbeats (``activities/worker/attempt.py``). A
+#: has not spoken for this long: every activity heartbeats (``activities/worker/context.py``). A
 #: live one that is held up for less is not taken for dead. The lease of an effect is as long.
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=3)
 

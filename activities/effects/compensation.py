@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar, assert_never
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.artifacts import MOST_READS, READ_PAUSE, ArtifactUnavailable
+from surehand.activities.artifacts import MOST_READS, ArtifactUnavailable
 from surehand.activities.effects.leases import hold_resources
 from surehand.activities.effects.prepare import bare_request
-from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, written
-from surehand.activities.effects.write import CannotSettle, EffectCall, settle
+from surehand.activities.effects.reconcile import CannotSettle, settle_entry
+from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, write_surely
+from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import compensations, run_tree
 from surehand.activities.ledger.effects.compensations import GivenUp, NothingToUndo, ToUndo
@@ -23,23 +24,13 @@ from surehand.activities.ledger.history.run_display import read_recovery
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.quotas import OverQuota
-from surehand.activities.ledger.steps import acting
-from surehand.activities.ledger.steps.entries import (
-    ApprovalRefused,
-    Asked,
-    Barred,
-    ClaimRequest,
-    Doubtful,
-    Drifted,
-    Entry,
-    Forbidden,
-    Held,
-)
+from surehand.activities.ledger.steps import acting, entries
+from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.runs import as_newest, execution_of, stop_child_runs
-from surehand.activities.tools.tool import Tool, explain, resource_names
-from surehand.activities.worker.attempt import Attempt, again
-from surehand.activities.worker.context import WorkerContext
-from surehand.activities.worker.spans import note, note_effect
+from surehand.activities.tools.tool import explain, resource_names
+from surehand.activities.worker.context import Attempt, WorkerContext, again
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.activities.worker.telemetry import note, note_effect
 from surehand.workflows.contracts.base import ChainHead, as_artifact
 from surehand.workflows.contracts.effects import (
     Compensate,
@@ -57,7 +48,7 @@ from surehand.workflows.plain_text import plain_line
 T = TypeVar("T")
 
 #: Failures after which a compensation is a human's business; any other end is tried again.
-_FAILED_FOR_GOOD = frozenset(
+_NEED_HUMAN = frozenset(
     {ErrorType.TOOL_FAILED, ErrorType.NOT_AS_REVIEWED, ErrorType.PARAMS_MISMATCH}
 )
 
@@ -120,269 +111,239 @@ class CompensationActivities:
         """Bar the step, settle what is in doubt, and undo the effect if it remains."""
         # What an earlier execution would undo, the newest may have completed on.
         attempt = replace(Attempt.current(), execution=execution_of(asked.within or asked.run_id))
-        report = await as_newest(self._worker.ledger, lambda: self._compensate(asked, attempt))
+        ledger, undoing = self._worker.ledger, UndoAttempt(self._worker, asked, attempt)
+        report = await as_newest(ledger, undoing.run)
         if attempt.number > 1 and asked.within is None:
-            ledger, step = self._worker.ledger, (asked.run_id, asked.step_id)
-            story = await written(lambda: ledger.transact(asked.tenant, read_recovery, *step))
+            step = (asked.run_id, asked.step_id)
+            story = await write_surely(lambda: ledger.transact(asked.tenant, read_recovery, *step))
             report = report.model_copy(update={"story": story})
         # Each run's history carries the heads of its own chain, and of no other.
         return report if asked.within is None else report.model_copy(update={"head": None})
 
-    async def _compensate(self, asked: Compensate, attempt: Attempt) -> CompensationReport:
-        found, head = await self._begin(asked, attempt)
+
+@dataclass(frozen=True)
+class UndoAttempt:
+    """One attempt to undo one effect."""
+
+    worker: WorkerContext
+    asked: Compensate
+    attempt: Attempt
+
+    async def run(self) -> CompensationReport:
+        """Undo it, or say why it is not undone."""
+        found, head = await self._begin()
         match found:
             case NothingToUndo(reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
             case GivenUp(reason):
                 return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
-            case Asked(_, intervention_id, question):
-                return _asked(intervention_id, question, head)
-            case Held():
-                self._held(asked, found, "an attempt is still under way")
-            case Doubtful(entry):
-                return await self._settle(asked, attempt, entry)
+            case entries.Asked(_, intervention_id, question):
+                return _report(CompensationOutcome.HUMAN_NEEDED, question, head, intervention_id)
+            case entries.Held():
+                self._wait_for_lease(found, "an attempt is still under way")
+            case entries.Doubtful(entry):
+                return await self._settle(entry)
             case ToUndo(entry):
-                return await self._undo(asked, attempt, entry)
+                return await self.undo_effect(entry)
             case _:
                 assert_never(found)
 
-    async def _begin(
-        self, asked: Compensate, attempt: Attempt
-    ) -> tuple[compensations.BeginResult, ChainHead]:
+    async def _begin(self) -> tuple[compensations.BeginResult, ChainHead]:
+        asked = self.asked
+
         def begin(tx: Transaction) -> compensations.BeginResult:
             found = compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
             if isinstance(found, GivenUp):
                 run_tree.leave(tx, asked.run_id, [asked.entry_id], found.reason)
             return found
 
-        return await self._record(asked, attempt, begin)
+        return await self._record(begin)
 
-    async def _record(
-        self, asked: Compensate, attempt: Attempt, work: Callable[[Transaction], T]
-    ) -> tuple[T, ChainHead]:
+    async def _record(self, work: Callable[[Transaction], T]) -> tuple[T, ChainHead]:
         """Record something, as the execution of the run that acts: any other one is late."""
+        asked, execution = self.asked, self.attempt.execution
 
-        def as_acting(tx: Transaction) -> T:
-            if attempt.execution is not None:
-                acting.require_acting(tx, asked.within or asked.run_id, attempt.execution)
+        def record(tx: Transaction) -> T:
+            if execution is not None:
+                acting.require_acting(tx, asked.within or asked.run_id, execution)
             return work(tx)
 
-        return await self._worker.ledger.record(asked.tenant, asked.run_id, as_acting)
+        return await self.worker.ledger.record(asked.tenant, asked.run_id, record)
 
-    def _held(self, asked: Compensate, held: Held, why: str) -> NoReturn:
-        self._worker.metrics.lease_wait("", "held", held.wait)
+    def _wait_for_lease(self, held: entries.Held, why: str) -> NoReturn:
+        self.worker.metrics.lease_wait("", "held", held.wait)
         wait = held.wait + timedelta(milliseconds=50)
-        raise again(ErrorType.LEASE_HELD, f"step {asked.step_id}: {why}", wait)
+        raise again(ErrorType.LEASE_HELD, f"step {self.asked.step_id}: {why}", wait)
 
-    async def _settle(
-        self, asked: Compensate, attempt: Attempt, entry: Entry
-    ) -> CompensationReport:
+    async def _settle(self, entry: Entry) -> CompensationReport:
         """Find out whether an effect in doubt happened, without ever calling it forward."""
         try:
-            result, head = await settle(self._worker, entry, attempt, asked.user)
+            result, head = await settle_entry(self.worker, entry, self.attempt, self.asked.user)
         except CannotSettle as error:
-            return await self._ask(asked, attempt, entry, str(error))
+            return await self._ask_after_failure(entry, str(error))
         match result:
             case Done(settled, receipt, _):
-                remaining = replace(settled, state="committed", receipt=receipt)
-                return await self._undo(asked, attempt, remaining)
-            case Asked(_, intervention_id, question):
-                return _asked(intervention_id, question, head)
-            case Barred(reason=reason):
+                return await self.undo_effect(replace(settled, state="committed", receipt=receipt))
+            case entries.Asked(_, intervention_id, question):
+                return _report(CompensationOutcome.HUMAN_NEEDED, question, head, intervention_id)
+            case entries.Barred(reason=reason) | SaidNo(reason=reason):
                 return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
-            case SaidNo(reason, _, _):
-                return _report(CompensationOutcome.NOTHING_TO_UNDO, reason, head)
-            case WantsAnswer() | ApprovalRefused() | Drifted() | Forbidden() | OverQuota():
+            case (
+                WantsAnswer()
+                | entries.ApprovalRefused()
+                | entries.Drifted()
+                | entries.Forbidden()
+                | OverQuota()
+            ):
                 raise AssertionError("a reconciliation that may not call forward")
             case _:
                 assert_never(result)
 
-    async def _undo(self, asked: Compensate, attempt: Attempt, entry: Entry) -> CompensationReport:
-        tool = self._worker.toolbox.get(entry.tool)
+    async def undo_effect(self, entry: Entry) -> CompensationReport:
+        """Call the tool that undoes a committed effect, unless a human has to say whether."""
+        worker, asked, attempt = self.worker, self.asked, self.attempt
+        tool = worker.toolbox.get(entry.tool)
         if tool is None:
-            return await self._ask(
-                asked, attempt, entry, f"tool {entry.tool!r} is not loaded any more"
+            return await self._ask_after_failure(
+                entry, f"tool {entry.tool!r} is not loaded any more"
             )
-        loaded = self._worker.toolbox.undo_spec(tool, approved=True)
+        loaded = worker.toolbox.undo_spec(tool, approved=True)
         kept = UndoSpec.model_validate(entry.undo) if entry.undo else loaded
         changed = kept.changed_to(loaded, cleanup=asked.cleanup)
         if changed is not None and kept.approved:
-            return await self._ask_whether_to_undo(asked, attempt, entry, changed, loaded)
+            question = (
+                f"undoing {entry.tool} {entry.key} has changed since it was approved: {changed}."
+                " Settle it as undo to run what there is now, as compensated once it is undone by"
+                " hand, or give it up"
+            )
+            return await self._ask_human(entry, question, loaded)
         undo = tool.cleanup if asked.cleanup else tool.compensate
         if undo is None:
-            return await self._leave(asked, attempt, entry, _why_not(tool, cleanup=asked.cleanup))
-        undoing = self._worker.toolbox.get(undo.tool)
+            why_not = "irreversible" if tool.irreversible else "the tool has no compensation"
+            return await self._leave(
+                entry, "kept: the tool has no cleanup" if asked.cleanup else why_not
+            )
+        undoing = worker.toolbox.get(undo.tool)
         assert undoing is not None, "load_toolbox has checked it"
         try:
-            receipt = await self._receipt(entry)
+            receipt = await self._read_receipt(entry)
             params = undoing.validate(undo.params(entry.params, receipt))
             plain = params.model_dump(mode="json")
             names = resource_names(undoing.resource, params)
             # No approval and no permission: people have approved it with its step, or as changed.
-            request = await self._worker.ledger.with_keys(
+            request = await worker.ledger.with_keys(
                 lambda: bare_request(
-                    *(self._worker, asked, undoing, plain, attempt),
+                    *(worker, asked, undoing, plain, attempt),
                     key=undo_key(entry.entry_id),
                     user=asked.user,
                 ),
                 plain,
             )
-            request = replace(
-                request,
-                undoes=entry.entry_id,
-                instead_of=changed,
-                execution=attempt.execution,
-                within=asked.within,
-            )
         except ArtifactUnavailable as error:
             if attempt.number >= MOST_READS:
-                return await self._ask(
-                    asked, attempt, entry, f"its receipt cannot be read: {error}"
-                )
-            raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
+                why = f"its receipt cannot be read: {error}"
+                return await self._ask_after_failure(entry, why)
+            raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error)) from error
         except Exception as error:
-            why = explain(error) if isinstance(error, ValidationError) else repr(error)
-            return await self._ask(
-                asked, attempt, entry, f"params of {undo.tool} cannot be made: {why}"
-            )
-        return await self._call(asked, attempt, entry, undoing, params, request, names)
-
-    async def _call(
-        self,
-        asked: Compensate,
-        attempt: Attempt,
-        entry: Entry,
-        undoing: Tool,
-        params: BaseModel,
-        request: ClaimRequest,
-        names: tuple[str, ...],
-    ) -> CompensationReport:
+            reason = explain(error) if isinstance(error, ValidationError) else repr(error)
+            why = f"params of {undo.tool} cannot be made: {reason}"
+            return await self._ask_after_failure(entry, why)
+        request = replace(
+            request,
+            undoes=entry.entry_id,
+            instead_of=changed,
+            execution=attempt.execution,
+            within=asked.within,
+        )
         try:
-            with self._worker.spans.undo(asked, undoing.name, attempt.number):
+            with worker.spans.undo(asked, undoing.name, attempt.number):
                 note_effect(asked.tenant, undoing.name, request.key)
-                async with hold_resources(self._worker, undoing, names, asked, attempt) as held:
-                    effect = EffectCall(self._worker, undoing, params, request, held)
+                async with hold_resources(worker, undoing, names, asked, attempt) as held:
+                    effect = EffectCall(worker, undoing, params, request, held)
                     result = await effect.run()
                 if isinstance(result, Done):
                     note({"surehand.outcome": "compensated", "surehand.replayed": result.replayed})
                 else:
                     note({"surehand.outcome": "human_needed"})
         except ApplicationError as error:
-            if error.type not in _FAILED_FOR_GOOD:
+            if error.type not in _NEED_HUMAN:
                 raise
-            return await self._ask(asked, attempt, entry, error.message)
+            return await self._ask_after_failure(entry, error.message)
         match result:
             case Done():
-                effect.before_report()
+                effect.crash(CrashPoint.BEFORE_REPORT)
                 return _report(CompensationOutcome.COMPENSATED, undoing.name, effect.head)
-            case Asked(_, intervention_id, question):
-                return _asked(intervention_id, question, effect.head)
-            case Barred() if not await self._remains(asked, attempt):
+            case entries.Asked(_, intervention_id, question):
+                head = effect.head
+                return _report(CompensationOutcome.HUMAN_NEEDED, question, head, intervention_id)
+            case entries.Barred() if not isinstance((await self._begin())[0], ToUndo):
                 # This attempt is late: a human has settled it while it was on its way.
-                return await self._compensate(asked, attempt)
+                return await self.run()
             case (
-                SaidNo(reason, _, _)
-                | Barred(reason=reason)
-                | ApprovalRefused(reason)
-                | Drifted(reason)
-                | Forbidden(reason)
+                SaidNo(reason=reason)
+                | entries.Barred(reason=reason)
+                | entries.ApprovalRefused(reason)
+                | entries.Drifted(reason)
+                | entries.Forbidden(reason)
             ):
-                return await self._ask(asked, attempt, entry, f"{undoing.name} says no: {reason}")
+                return await self._ask_after_failure(entry, f"{undoing.name} says no: {reason}")
             case WantsAnswer() | OverQuota():
                 raise AssertionError("an undo can ask nobody, and needs no quota")
             case _:
                 assert_never(result)
 
-    async def _receipt(self, entry: Entry) -> Any:
+    async def _read_receipt(self, entry: Entry) -> Any:
         if entry.content_deleted_ms is not None:
             raise ValueError("its receipt was deleted, as the retention says")
         artifact = as_artifact(entry.receipt)
         if artifact is None:
             return entry.receipt
-        return await self._worker.artifacts.read(entry.tenant, entry.run_id, artifact)
+        return await self.worker.artifacts.read(entry.tenant, entry.run_id, artifact)
 
-    async def _remains(self, asked: Compensate, attempt: Attempt) -> bool:
-        begun, _ = await self._begin(asked, attempt)
-        return isinstance(begun, ToUndo)
+    async def _ask_after_failure(self, entry: Entry, why: str) -> CompensationReport:
+        return await self._ask_human(entry, f"undoing {entry.tool} {entry.key} failed: {why}")
 
-    async def _ask(
-        self, asked: Compensate, attempt: Attempt, entry: Entry, why: str
+    async def _ask_human(
+        self, entry: Entry, question: str, changed: UndoSpec | None = None
     ) -> CompensationReport:
-        question = f"undoing {entry.tool} {entry.key} failed: {why}"
-        return await self._open_intervention(asked, attempt, entry, question)
-
-    async def _ask_whether_to_undo(
-        self, asked: Compensate, attempt: Attempt, entry: Entry, changed: str, loaded: UndoSpec
-    ) -> CompensationReport:
-        """Have a human say whether an undo may run that is not the one that was approved."""
-        question = (
-            f"undoing {entry.tool} {entry.key} has changed since it was approved: {changed}."
-            " Settle it as undo to run what there is now, as compensated once it is undone by hand,"
-            " or give it up"
-        )
-        return await self._open_intervention(asked, attempt, entry, question, loaded)
-
-    async def _open_intervention(
-        self,
-        asked: Compensate,
-        attempt: Attempt,
-        entry: Entry,
-        question: str,
-        changed: UndoSpec | None = None,
-    ) -> CompensationReport:
+        """Open an intervention; ``changed``: the undo that is not the one that was approved."""
         found, head = await self._record(
-            asked, attempt, lambda tx: compensations.failed(tx, entry, question, changed)
+            lambda tx: compensations.failed(tx, entry, question, changed)
         )
         if found is None:
             # This attempt is late: look at what has become of it.
-            return await self._compensate(asked, attempt)
-        if isinstance(found, Held):
-            self._held(asked, found, "another attempt may be undoing it")
-        return _asked(found, question, head)
+            return await self.run()
+        if isinstance(found, entries.Held):
+            self._wait_for_lease(found, "another attempt may be undoing it")
+        return _report(CompensationOutcome.HUMAN_NEEDED, question, head, found)
 
-    async def _leave(
-        self, asked: Compensate, attempt: Attempt, entry: Entry, reason: str
-    ) -> CompensationReport:
+    async def _leave(self, entry: Entry, reason: str) -> CompensationReport:
+        run_id, step_id = self.asked.run_id, self.asked.step_id
+        told = {"entry_id": entry.entry_id, "tool": entry.tool, "reason": reason, "action": "list"}
+        facts = Facts(what=plain_line(f"{entry.tool} {entry.key}: {reason}"), tool=entry.tool)
+
         def leave(tx: Transaction) -> None:
             run_tree.leave(tx, entry.run_id, [entry.entry_id], reason)
-            tx.event(
-                asked.run_id,
-                "effect.uncompensated",
-                step_id=asked.step_id,
-                entry_id=entry.entry_id,
-                tool=entry.tool,
-                reason=reason,
-                action="list",
-            )
+            tx.event(run_id, "effect.uncompensated", step_id=step_id, **told)
             notification_rows.write_notification(
                 tx,
                 Kind.UNCOMPENSATED,
-                Facts(what=plain_line(f"{entry.tool} {entry.key}: {reason}"), tool=entry.tool),
-                run_id=asked.run_id,
-                step_id=asked.step_id,
+                facts,
+                run_id=run_id,
+                step_id=step_id,
                 subject=entry.entry_id,
             )
 
-        _, head = await self._record(asked, attempt, leave)
+        _, head = await self._record(leave)
         return _report(CompensationOutcome.UNCOMPENSATED, reason, head)
 
 
-def _why_not(tool: Tool, *, cleanup: bool) -> str:
-    if cleanup:
-        return "kept: the tool has no cleanup"
-    return "irreversible" if tool.irreversible else "the tool has no compensation"
-
-
-def _asked(intervention_id: str, question: str, head: ChainHead | None) -> CompensationReport:
-    return CompensationReport(
-        outcome=CompensationOutcome.HUMAN_NEEDED,
-        reason=question,
-        intervention_id=intervention_id,
-        head=head,
-    )
-
-
 def _report(
-    outcome: CompensationOutcome, reason: str, head: ChainHead | None
+    outcome: CompensationOutcome,
+    reason: str,
+    head: ChainHead | None,
+    intervention_id: str | None = None,
 ) -> CompensationReport:
-    return CompensationReport(outcome=outcome, reason=reason, head=head)
+    return CompensationReport(
+        outcome=outcome, reason=reason, intervention_id=intervention_id, head=head
+    )

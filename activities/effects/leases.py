@@ -10,15 +10,13 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import structlog
-from temporalio.exceptions import ApplicationError
 
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction, Turn
 from surehand.activities.ledger.effects import resource_leases as leases
 from surehand.activities.ledger.effects.resource_leases import Busy, Lease, LeaseRequest
 from surehand.activities.tools.failures import CallStopped
 from surehand.activities.tools.tool import Tool
-from surehand.activities.worker.attempt import Attempt
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext, again
 from surehand.process import clock
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import WAITS_FOR, ToolCall
@@ -28,6 +26,8 @@ from surehand.workflows.names import ErrorType
 log = structlog.get_logger()
 T = TypeVar("T")
 
+#: Seconds between tries to write something that must not be lost.
+DATABASE_PAUSE: Final = 0.25
 #: How often a call's limits are looked at.
 _LOOK_EVERY: Final = 1.0  # seconds
 
@@ -134,11 +134,6 @@ async def call_within(
         since: ``clock.now()`` that the deadline counts from; ``None`` is now.
         stopped_within: Seconds that a call which is stopped may take to end; ``None`` waits until
             it has.
-
-    Raises:
-        LeaseLost: A lease could not be kept.
-        DeadlineOver: No answer in time.
-        CallCancelled: The call has cancelled itself.
     """
     deadline = (clock.now() if since is None else since) + timeout.total_seconds()
     running = asyncio.ensure_future(call)
@@ -187,15 +182,12 @@ async def _keep(
 
 #: How often a waiting attempt looks whether a resource is free.
 _LOOK_FREE_EVERY: Final = 0.2  # seconds
-#: Pause before the attempt after one that has waited in vain.
-BUSY_PAUSE: Final = timedelta(seconds=1)
 #: Two renewals may fail before a lease is lost.
 _RENEWALS: Final = 3
 #: This part of a lease is for a call that is stopped to end in, before others may have it.
 _MARGIN: Final = 10
 #: After that many the lease is left to run out.
 _RELEASE_TRIES: Final = 3
-_DATABASE_PAUSE: Final = 0.25  # seconds
 #: Leases that are freed in one transaction.
 _BATCH: Final = 100
 
@@ -243,10 +235,6 @@ async def hold_resources(
 
     Nothing is held between attempts, nor by a lookup outside of a call. An undo holds its own
     tool's resources.
-
-    Raises:
-        ApplicationError: ``ResourceBusy``; retryable, counts for no class of failures.
-        LedgerUnavailable: The database is away.
     """
     if not names:
         yield NO_RESOURCES
@@ -303,8 +291,7 @@ async def _acquire(
             if waited >= wait:
                 await ledger.transact(request.tenant, leases.refuse, request, found, waited)
                 message = f"{request.tool}: {found}"
-                type_ = ErrorType.RESOURCE_BUSY.value
-                raise ApplicationError(message, type=type_, next_retry_delay=BUSY_PAUSE)
+                raise again(ErrorType.RESOURCE_BUSY, message)
             attempt.doing.text = f"{WAITS_FOR}{found}"
             await asyncio.sleep(min(_LOOK_FREE_EVERY, (wait - waited).total_seconds()))
     finally:
@@ -319,7 +306,7 @@ async def _release(ledger: Ledger, tenant: str, held: tuple[Lease, ...]) -> None
         except LedgerUnavailable as error:
             # What the attempt has come to stands already: it is not failed for this.
             log.warning("ledger.unavailable", error=str(error), holding="resources")
-            await asyncio.sleep(_DATABASE_PAUSE)
+            await asyncio.sleep(DATABASE_PAUSE)
 
 
 async def free_leases(ledger: Ledger, tenant: str) -> int:

@@ -15,22 +15,20 @@ from typing import Any, Final
 from pydantic import ValidationError
 from temporalio import activity
 
-from surehand.activities.artifacts import READ_PAUSE, ArtifactStore, ArtifactUnavailable
+from surehand.activities.artifacts import ArtifactStore, ArtifactUnavailable
+from surehand.activities.effects.drafts import follow_progress
 from surehand.activities.effects.leases import NO_RESOURCES
 from surehand.activities.effects.prepare import PreparedCall, claim_request
-from surehand.activities.effects.progress_checkpoints import following
 from surehand.activities.effects.read import ReadCall
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.call_reports import note_tokens, spend
 from surehand.activities.tools.failures import Permanent
-from surehand.activities.tools.output_json import clean_text
 from surehand.activities.tools.tool import Tool, ToolContext
-from surehand.activities.worker.attempt import Attempt, again, stop
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext, again, stop
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.activities.worker.spans import note_said
+from surehand.activities.worker.telemetry import note_said
 from surehand.workflows.contracts.tools import (
     MODEL,
     Conversation,
@@ -42,7 +40,7 @@ from surehand.workflows.contracts.tools import (
 )
 from surehand.workflows.identity import forward_key, root_run_id, step_key
 from surehand.workflows.names import ErrorType
-from surehand.workflows.plain_text import reasons
+from surehand.workflows.plain_text import clean_text, reasons
 
 #: Conversations that a worker has at hand: of one that it has not, each part is read once.
 MOST_AT_HAND: Final = 200
@@ -111,7 +109,6 @@ class ModelActivities:
         return await self._tools.report_call(call, attempt, self._taken(call, attempt))
 
     async def _taken(self, call: ToolCall, attempt: Attempt) -> ToolReport:
-        self._worker.crash.at(MODEL, call.step_id, CrashPoint.BEFORE_CLAIM)
         try:
             turn = ModelTurn.model_validate(call.params)
         except ValidationError as error:
@@ -125,7 +122,7 @@ class ModelActivities:
             asked, kept = await self._conversations.opened(call, turn)
         except ArtifactUnavailable as error:
             # Nobody was asked, and nothing is wrong with the turn: it waits for the store.
-            raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
+            raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error)) from error
 
         async def say(params: Any, ctx: ToolContext) -> dict[str, Any]:
             tell = note_tokens if self._worker.stream_turns else None
@@ -153,9 +150,15 @@ class ModelActivities:
         request = await worker.ledger.with_keys(
             lambda: claim_request(worker, call, prepared, attempt), prepared.plain
         )
-        read = ReadCall(self._worker, call, prepared, request, attempt, NO_RESOURCES, kept)
-        async with following(self._worker, call, attempt):
-            return await read.run()
+        holders = attempt.unacknowledged_holders()
+        answers = call.answered
+        read = ReadCall(
+            *(worker, prepared.tool, turn, request, NO_RESOURCES, answers), holders, kept
+        )
+        async with follow_progress(worker, call, attempt):
+            outcome = await read.run()
+        read.crash(CrashPoint.BEFORE_REPORT)
+        return ToolReport(outcome=outcome, foreign=read.heard, head=read.head)
 
 
 def _prepared(hashes: Hashes, call: ToolCall, turn: ModelTurn, say: Any) -> PreparedCall:
@@ -182,11 +185,7 @@ class KeptConversations:
         self._at_hand: OrderedDict[tuple[str, str], tuple[str, ...]] = OrderedDict()
 
     async def opened(self, of: ToolCall, turn: ModelTurn) -> tuple[TurnRequest, tuple[Kept, ...]]:
-        """Return what a turn asks, and what its step is to keep of it.
-
-        Raises:
-            ArtifactUnavailable: What an earlier turn has kept cannot be read.
-        """
+        """Return what a turn asks, and what its step is to keep of it."""
         kept = [await self._kept(of, turn.conversation.model_dump(mode="json"))]
         setup = turn.setup_text
         if setup is None:

@@ -9,38 +9,44 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from surehand.activities.artifacts import READ_PAUSE, ArtifactStore, ArtifactUnavailable
-from surehand.activities.effects.leases import NO_RESOURCES, HeldResources
+from surehand.activities.artifacts import ArtifactStore, ArtifactUnavailable
 from surehand.activities.expressions import RuleBroken, exact_names, holds, problem
 from surehand.activities.ledger.core.sealed import KeyNeeded
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Covered, Covers, Entry
 from surehand.activities.run_keys import Hashes
-from surehand.activities.tools.call_reports import Answers, NoDraft
-from surehand.activities.tools.classify import classify
-from surehand.activities.tools.failures import Failure, FailureClass
-from surehand.activities.tools.output_json import clean_text, make_json
+from surehand.activities.tools.call_reports import Answers, Draft, NoDraft, make_json
+from surehand.activities.tools.failures import Failure, FailureClass, classify
 from surehand.activities.tools.tool import Tool, ToolContext, explain, resource_names
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.attempt import Attempt, again, stop
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext, again, stop
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
-from surehand.workflows.canonical_json import LOST_DIGITS, NotCanonical, digest, has_lost_digits
 from surehand.workflows.contracts.approvals import Assurance, Scope
-from surehand.workflows.contracts.effects import Compensate, UndoSpec
+from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import Effect, QuotaNeeded, ToolCall
-from surehand.workflows.identity import forward_key, step_key
+from surehand.workflows.identity import (
+    LOST_DIGITS,
+    NotCanonical,
+    digest,
+    forward_key,
+    has_lost_digits,
+    step_key,
+)
 from surehand.workflows.names import ErrorType
+from surehand.workflows.plain_text import clean_text
 from surehand.workflows.plan.policy import Needs, combine
 from surehand.workflows.plan.references import ReferenceUnresolved
 from surehand.workflows.run.step_rules import fill_in
+
+log = structlog.get_logger()
 
 #: Digits before and after the point that an amount may have: sums of them stay exact.
 MOST_DIGITS: Final = 30
@@ -127,12 +133,7 @@ class PreparedCall:
 
 
 async def complete(artifacts: ArtifactStore, call: ToolCall) -> ToolCall:
-    """Return the call with the params that hang on artifacts filled in.
-
-    Raises:
-        ApplicationError: ``ArtifactUnavailable``, tried again until the store has it;
-            ``InvalidParams`` if a field that the params refer to is not there.
-    """
+    """Return the call with the params that hang on artifacts filled in."""
     if not call.late:
         return call
     wanted = {name: artifact for late in call.late for name, artifact in late.artifacts.items()}
@@ -140,7 +141,7 @@ async def complete(artifacts: ArtifactStore, call: ToolCall) -> ToolCall:
         contents = await artifacts.read_all(call.tenant, call.run_id, wanted)
     except ArtifactUnavailable as error:
         # Nothing has been called, and nothing is wrong with the step: it waits for the store.
-        raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error), READ_PAUSE) from error
+        raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error)) from error
 
     def filled_in(contents: Mapping[str, Any]) -> dict[str, Any]:
         params = copy.deepcopy(call.params)
@@ -155,12 +156,7 @@ async def complete(artifacts: ArtifactStore, call: ToolCall) -> ToolCall:
 
 
 def prepare(toolbox: Toolbox, hashes: Hashes, call: ToolCall) -> PreparedCall:
-    """Validate a call with the tool's own model and hash what came out.
-
-    Raises:
-        ApplicationError: ``ToolNotFound`` or ``InvalidParams``, neither retryable.
-        KeyNeeded: The run's key is not at hand.
-    """
+    """Validate a call with the tool's own model and hash what came out; may raise ``KeyNeeded``."""
     tool = toolbox.get(call.tool.name)
     if tool is None:
         raise stop(ErrorType.TOOL_NOT_FOUND, f"no tool {call.tool.name!r} is loaded here")
@@ -168,17 +164,12 @@ def prepare(toolbox: Toolbox, hashes: Hashes, call: ToolCall) -> PreparedCall:
 
 
 def prepare_here(worker: WorkerContext, call: ToolCall) -> PreparedCall:
-    """Prepare a call on a worker, watched.
-
-    Raises:
-        ApplicationError: ``ToolNotFound`` or ``InvalidParams``, neither retryable.
-        KeyNeeded: The run's key is not at hand.
-    """
-    with preparing(worker, call.tool.name, call.run_id):
+    """Prepare a call on a worker, watched."""
+    with watch_preparing(worker, call.tool.name, call.run_id):
         return prepare(worker.toolbox, worker.hashes, call)
 
 
-def preparing(worker: WorkerContext, tool: str, run_id: str) -> AbstractContextManager[None]:
+def watch_preparing(worker: WorkerContext, tool: str, run_id: str) -> AbstractContextManager[None]:
     """Watch what a tool has for params: it runs in the worker's own loop, or in a transaction.
 
     A validator, a key or a resource that does not return would hold up all other calls.
@@ -195,12 +186,7 @@ def prepare_params(
     step_id: str,
     answers: Sequence[Any] = (),
 ) -> PreparedCall:
-    """Validate params with the tool's own model and hash what came out.
-
-    Raises:
-        ApplicationError: ``InvalidParams``, not retryable.
-        KeyNeeded: The run's key is not at hand.
-    """
+    """Validate params with the tool's own model and hash what came out; may raise ``KeyNeeded``."""
     if has_lost_digits(dict(given)):
         # Before the model makes text or a `Decimal` of what may have been another amount.
         raise stop(ErrorType.INVALID_PARAMS, f"{tool.name}: params: {LOST_DIGITS}")
@@ -247,14 +233,11 @@ def _key(tool: Tool, params: BaseModel, run_id: str, step_id: str) -> str:
 def claim_request(
     worker: WorkerContext, call: ToolCall, prepared: PreparedCall, attempt: Attempt
 ) -> ClaimRequest:
-    """Return what the ledger is asked for by a step's call.
-
-    Raises:
-        ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
-    """
+    """Return what the ledger is asked for by a step's call."""
     tool = prepared.tool
     asking = _asking(call, needed(call, prepared, foreign=False))
     if_foreign = _asking(call, needed(call, prepared, foreign=True))
+    reads, is_approved = tool.effect is Effect.READ, call.approval_id is not None
     return replace(
         bare_request(
             *(worker, call, tool, prepared.plain, attempt),
@@ -270,22 +253,16 @@ def claim_request(
         standing=asking.standing,
         proof=asking.proof,
         if_foreign=None if if_foreign == asking else if_foreign,
-        foreign=brings_foreign(call, tool),
-        undo=_undo_spec(worker.toolbox, call, tool),
+        foreign=call.tool.foreign or tool.foreign,
+        undo=None if reads else worker.toolbox.undo_spec(tool, approved=is_approved),
         covers=covering(tool, prepared.params),
-        permissions=permissions(call, tool),
+        permissions=frozenset(filter(None, (call.tool.permission, tool.permission))),
         drift=drift(call, tool),
         withdrawn=tool.withdrawn,
         execution=attempt.execution,
         batch=attempt.batch,
         first_attempt=call.attempts_before + 1,
     )
-
-
-def _undo_spec(toolbox: Toolbox, call: ToolCall, tool: Tool) -> UndoSpec | None:
-    if tool.effect is Effect.READ:
-        return None
-    return toolbox.undo_spec(tool, approved=call.approval_id is not None)
 
 
 def _asking(call: ToolCall, needs: Needs | None) -> Asking:
@@ -309,11 +286,7 @@ def bare_request(
     user: str,
     params_hash: str | None = None,
 ) -> ClaimRequest:
-    """Return what the ledger is asked for by a call that needs no approval and no permission.
-
-    Raises:
-        KeyNeeded: The run's key, or its tenant's, is not at hand.
-    """
+    """Return what the ledger is asked for by a call that needs no approval and no permission."""
     if params_hash is None:
         made = worker.hashes.of_params(of.run_id, tool.name, tool.version, params)
         params_hash = made.hash
@@ -345,36 +318,34 @@ def bare_request(
 
 
 def tool_context(
-    of: ToolCall | ClaimRequest,
-    attempt: int,
-    held: HeldResources = NO_RESOURCES,
+    of: ClaimRequest,
+    fencing_tokens: Mapping[str, int] = MappingProxyType({}),
     *,
-    provider_key: str = "",
+    key: str = "",
     answers: Answers | None = None,
+    draft: Draft | None = None,
 ) -> ToolContext:
-    """Return what a tool may know about its call; without a provider key for what only reads."""
+    """Return what a tool may know about its call; without a draft it can write none.
+
+    ``key`` is for the provider; what only reads has none.
+    """
     return ToolContext(
         tenant=of.tenant,
         run_id=of.run_id,
         step_id=of.step_id,
         user=of.user,
-        attempt=attempt,
-        idempotency_key=provider_key,
-        fencing_tokens=held.fencing_tokens(),
+        attempt=of.attempt,
+        idempotency_key=key,
+        fencing_tokens=fencing_tokens,
         answers=answers,
-        artifact=NoDraft(),
+        artifact=draft or NoDraft(),
     )
 
 
 def needed(call: ToolCall, prepared: PreparedCall, *, foreign: bool) -> Needs | None:
     """Return what has to be approved: the plan's, the recorded and the present policy together.
 
-    Args:
-        prepared: The call with its tool.
-        foreign: Whether its run has read content from outside.
-
-    Raises:
-        ApplicationError: ``InvalidParams``: a rule of a policy cannot be evaluated.
+    ``foreign``: whether the run has read content from outside.
     """
     own = (call.tool.approval, prepared.tool.approval)
     policies = (*call.policies, *(policy for policy in own if policy is not None))
@@ -388,16 +359,6 @@ def needed(call: ToolCall, prepared: PreparedCall, *, foreign: bool) -> Needs | 
         raise stop(ErrorType.INVALID_PARAMS, f"{prepared.tool.name}: {error}") from error
 
 
-def permissions(call: ToolCall, tool: Tool) -> frozenset[str]:
-    """Return what the acting user must be allowed: by the recorded and the present tool."""
-    return frozenset(name for name in (call.tool.permission, tool.permission) if name is not None)
-
-
-def brings_foreign(call: ToolCall, tool: Tool) -> bool:
-    """Return whether a call brings in content from outside: by the recorded or the present tool."""
-    return call.tool.foreign or tool.foreign
-
-
 def drift(call: ToolCall, tool: Tool) -> str | None:
     """Return how the loaded tool differs from the one recorded at the run's start."""
     if tool.version != call.tool.version:
@@ -408,29 +369,20 @@ def drift(call: ToolCall, tool: Tool) -> str | None:
 
 
 def require_queue(found: OverQuota, tool: str) -> None:
-    """Make sure that what is over the tenant's quotas waits.
-
-    Raises:
-        ApplicationError: ``QuotaExceeded``: it is rejected, and proven not to have been called.
-    """
+    """Raise ``QuotaExceeded`` if what is over the tenant's quotas may not wait."""
     if found.over == "reject":
         raise stop(ErrorType.QUOTA_EXCEEDED, f"{tool}: over the tenant's quota, {found.wait.text}")
 
 
 def quota_needed(found: OverQuota, tool: str, attempts: int) -> QuotaNeeded:
-    """Return the outcome of a call that is over a quota.
-
-    Raises:
-        ApplicationError: As ``require_queue`` does.
-    """
+    """Return the outcome of a call that is over a quota and waits."""
     require_queue(found, tool)
     return QuotaNeeded(wait=found.wait, attempts=attempts)
 
 
-#: Well below the deadline of the activity that asks for an approval.
+#: Limit of a precondition: well below the deadline of the activity that asks for an approval.
 LIMIT: Final = timedelta(seconds=5)
-#: Between tries to read it, and how many there are: nobody is asked on a guess.
-PAUSE: Final = timedelta(seconds=2)
+#: Tries to read it: nobody is asked on a guess.
 MOST_TRIES: Final = 10
 #: Equals no digest: an approval is not used on a guess, either.
 _UNREADABLE: Final = "unreadable"
@@ -441,18 +393,16 @@ async def to_ask_with(
 ) -> ClaimRequest:
     """Return the request with the digest of what the tool's precondition says now.
 
-    Raises:
-        ApplicationError: ``Transient``, retryable: it cannot be read; ``ToolFailed`` after ten, or
-            at once where it will never be true of these params.
+    If it cannot be read, that is tried again, at most ten times.
     """
     try:
-        return replace(request, precondition=await _read(watchdog, request, prepared))
+        return replace(request, precondition=await _read_precondition(watchdog, request, prepared))
     except Exception as error:
         failure = classify(error)
         message = f"{prepared.tool.name}: its precondition: {failure.message}"
         if failure.failure_class is FailureClass.PERMANENT or attempt >= MOST_TRIES:
             raise stop(ErrorType.TOOL_FAILED, message) from error
-        raise again(ErrorType.TRANSIENT, message, PAUSE) from error
+        raise again(ErrorType.TRANSIENT, message) from error
 
 
 async def to_call_with(
@@ -462,24 +412,24 @@ async def to_call_with(
     if prepared.tool.precondition is None:
         return request
     try:
-        return replace(request, precondition=await _read(watchdog, request, prepared))
+        return replace(request, precondition=await _read_precondition(watchdog, request, prepared))
     except Exception:
         # What is recorded, or in doubt, can still be settled: only a first call is refused.
         return replace(request, precondition=_UNREADABLE)
 
 
-async def _read(watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall) -> str | None:
+async def _read_precondition(
+    watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall
+) -> str | None:
     read = prepared.tool.precondition
     if read is None or not request.gated:
         return None
-    context = tool_context(request, request.attempt)
+    context = tool_context(request)
     what = f"the precondition of {prepared.tool.name} of run {request.run_id}"
     async with watchdog.watched(what, LIMIT):
         said = await make_json(await read(prepared.params, context))
         return await call_off_loop(digest, said)
 
-
-log = structlog.get_logger()
 
 #: A dependency that does not say within this time that it is well, is not. Far below a lease.
 PATIENCE: Final = timedelta(seconds=1)

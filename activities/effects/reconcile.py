@@ -1,164 +1,153 @@
-"""Settling an entry in doubt: the outside system is asked, or a human (guarantee G2)."""
+"""Settles effects in doubt that their own run is not settling; never calls a write forward (G2).
+
+A run settles its own entries. What is left over (a terminated run, a run that waits for something
+else, a worker that never came back) is found by the reaper: the outside system is asked, and what
+it cannot tell goes to a human.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
 
 import structlog
-from pydantic import BaseModel
+from pydantic import ValidationError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
-from surehand.activities.effects.recorder import Done, Recorder, SaidNo
-from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.effects import reconcile
-from surehand.activities.ledger.steps.entries import (
-    FORGOTTEN,
-    UNASKED,
-    Asked,
-    Barred,
-    ClaimResult,
-    Entry,
-    Held,
-)
-from surehand.activities.runs import as_newest
-from surehand.activities.tools.classify import classify
-from surehand.activities.tools.output_json import clean_text, make_json
-from surehand.activities.tools.tool import Found, No, NotFound, Partial, Unknown
-from surehand.activities.worker.attempt import again, stop
-from surehand.activities.worker.crash_points import CrashPoint
-from surehand.process import clock
-from surehand.workflows.names import ErrorType
+from surehand.activities.effects.leases import free_leases
+from surehand.activities.effects.prepare import bare_request
+from surehand.activities.effects.recorder import Done, SaidNo
+from surehand.activities.effects.write import CallResult, EffectCall
+from surehand.activities.ledger.core.store import LedgerUnavailable, Transaction
+from surehand.activities.ledger.effects import outcomes
+from surehand.activities.ledger.effects import reconcile as stale_rows
+from surehand.activities.ledger.effects.interventions import open_intervention
+from surehand.activities.ledger.steps.entries import Asked, Barred, Entry
+from surehand.activities.tools.tool import explain
+from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.workflows.contracts.base import ChainHead
+from surehand.workflows.contracts.effects import Reconciled
 
 log = structlog.get_logger()
 
-Settled = Done | SaidNo | Asked | ClaimResult
 
-#: How often an effect is looked for while "not found" proves nothing.
-_LOOK_AGAIN: Final = timedelta(seconds=10)
+class CannotSettle(Exception):
+    """The outside system cannot be asked about an entry; the message says why."""
 
 
-@dataclass(frozen=True)
-class Settling:
-    """One attempt to settle an entry that is in doubt under its fencing token.
+async def settle_entry(
+    worker: WorkerContext, entry: Entry, attempt: Attempt, user: str
+) -> tuple[CallResult, ChainHead | None]:
+    """Find out whether an effect in doubt happened, without ever calling it forward.
 
-    ``forward`` says whether the tool may be called when the effect is proven not to have happened;
-    a run that is being undone only records that.
+    ``entry`` is under our fencing token. Raises ``CannotSettle``; and ``ApplicationError`` if it
+    cannot be known yet.
     """
+    tool = worker.toolbox.get(entry.tool)
+    if tool is None:
+        raise CannotSettle(f"tool {entry.tool!r} is not loaded any more")
+    try:
+        params = tool.validate(entry.params)
+    except Exception as error:  # a validator of the user's own may raise anything
+        why = explain(error) if isinstance(error, ValidationError) else repr(error)
+        raise CannotSettle(f"its params do not fit the tool now: {why}") from error
+    request = await worker.ledger.with_keys(
+        lambda: bare_request(worker, entry, tool, entry.params, attempt, key=entry.key, user=user),
+        entry.params,
+    )
+    effect = EffectCall(worker, tool, params, replace(request, undoes=entry.undoes))
+    return await effect.reconcile(entry, forward=False), effect.head
 
-    recorder: Recorder
-    params: BaseModel
-    entry: Entry
-    forward: bool
 
-    async def run(self) -> Settled:
-        """Return what is recorded now; a ``ClaimResult`` says how the call goes on."""
-        tool, recorder = self.recorder.tool, self.recorder
-        never_in_doubt = tool.transactional and self.entry.tool_version == tool.version
-        if never_in_doubt and not self.forward:
-            # However late: without an outcome nothing has happened.
-            return await self._not_applied("transactional", clock.now())
-        if self.entry.observed == UNASKED:
-            # A lookup by state is asked, and its answer recorded, before anything is called.
-            return await self._not_applied("not_called", clock.now())
-        limit = recorder.request.recovery_limit
-        # By the database's clock, as it was in the newest transaction.
-        if self.entry.recovers_too_long(limit, await recorder.now_ms()):
-            seconds = limit.total_seconds()
-            return await self._ask(f"its recovery has taken longer than {seconds:g} s")
-        if never_in_doubt:
-            return await self._not_applied("transactional", clock.now())
-        if tool.lookup is None:
-            return await self._ask(self.entry.unknown_because)
-        if tool.lookup_by == "state" and (proves_nothing := self._proves_nothing()):
-            return await self._ask(proves_nothing)
-        looked, what = clock.now(), f"the lookup of {tool.name} of run {recorder.request.run_id}"
+async def settle_stale(
+    worker: WorkerContext,
+    tenant: str,
+    is_alive: Callable[[str], Awaitable[bool]],
+    *,
+    quiet: timedelta,
+    limit: int,
+    after: str | None = None,
+) -> Reconciled:
+    """Settle a page of a tenant's stale entries, and return what became of them.
+
+    It also frees the resources that dead calls have left behind. Raises ``LedgerUnavailable`` and
+    ``RPCError``: what is settled stays settled.
+
+    Args:
+        worker: Its ledger and its tools.
+        tenant: Whose entries.
+        is_alive: Whether a run of that id is still open at the Temporal server.
+        quiet: How long an entry is left to its own run first.
+        limit: Most entries of a page.
+        after: What the page before has returned as ``next``.
+    """
+    counts: Counter[str] = Counter()
+    entries = await worker.ledger.transact(tenant, stale_rows.stale_entries, quiet, limit, after)
+    for seen in entries:
         try:
-            async with recorder.worker.watchdog.watched(what, recorder.request.timeout):
-                answer: object = await tool.lookup(self.params, recorder.context(self.entry))
-        except (Exception, asyncio.CancelledError) as error:
-            failure = classify(error)
-            why = f"lookup failed: {failure.message}"
-            return await recorder.unsettled(self.entry, why, failure.retry_after)
-        answered = type(answer).__name__
-        log.info("effect.looked_up", entry_id=self.entry.entry_id, answer=answered)
-        if isinstance(answer, Found | Partial | No):
-            recorder.hear_lookup()
-        return await self._believe(answer, looked)
+            outcome = await _reap(worker, seen, is_alive)
+        except (LedgerUnavailable, RPCError):
+            raise
+        except Exception:
+            # Whatever is wrong with this one, those behind it are come to.
+            log.exception("effect.reap_failed", entry_id=seen.entry_id)
+            outcome = "waiting"
+        if outcome is not None:
+            counts[outcome] += 1
+            worker.metrics.stale(seen.tool, outcome)
+    looked_at, freed = counts.total(), await free_leases(worker.ledger, tenant)
+    following = stale_rows.place(entries[-1]) if len(entries) == limit else None
+    return Reconciled.model_validate(
+        {"looked_at": looked_at, "freed": freed, "next": following, **counts}
+    )
 
-    async def _believe(self, answer: object, looked: float) -> Settled:
-        match answer:
-            case Found(receipt):
-                evidence: dict[str, Any] = {"rule": "lookup", "answer": "found"}
-                if self.recorder.tool.lookup_by == "state":
-                    evidence["before"] = self.entry.observed
-                return await self.recorder.commit(self.entry, await make_json(receipt), evidence)
-            case NotFound() if self.entry.settle_ms is None:
-                return await self._ask(
-                    "the lookup found nothing, and the call was made without a settle time"
-                )
-            case NotFound():
-                return await self._not_applied("lookup_not_found", looked)
-            case No():
-                said = answer.cleaned()
-                await self.recorder.say_no(self.entry, said)
-                return SaidNo(said.reason, said.code, False)
-            case Partial(details, receipt):
-                worker, request = self.recorder.worker, self.recorder.request
-                whose = (request.tenant, request.run_id)
-                part = await worker.artifacts.keep(*whose, await make_json(receipt))
-                why = clean_text(f"it happened in part: {details}")
-                return await self.recorder.ask(self.entry, why, part=part)
-            case Unknown(reason):
-                return await self._ask(clean_text(f"the lookup cannot tell: {reason}"))
-        # User code may return anything at all; then it says nothing.
-        why = f"lookup answered {type(answer).__name__}"
-        return await self.recorder.unsettled(self.entry, why)
 
-    async def _ask(self, why: str) -> Asked:
-        return await self.recorder.ask(self.entry, why)
+async def _reap(
+    worker: WorkerContext, seen: Entry, is_alive: Callable[[str], Awaitable[bool]]
+) -> str | None:
+    """Settle a stale entry and return what became of it; ``None``: somebody was quicker."""
+    tool = worker.toolbox.get(seen.tool)
+    if tool is not None and tool.lookup is None and await is_alive(seen.run_id):
+        # Only calling again could settle it, and that is for its own run to do.
+        return "waiting"
+    entry = await worker.ledger.transact(seen.tenant, stale_rows.take_over, seen)
+    if entry is None:
+        return None
+    reaper = f"reaper:{uuid.uuid4().hex}"
+    # No attempt of the step: its rows tell of its own attempts only.
+    attempt = Attempt(number=0, activity_key=reaper, holder=reaper)
+    try:
+        result, _ = await settle_entry(worker, entry, attempt, "reaper")
+    except CannotSettle as error:
+        outcome = await _ask_human(worker, entry, str(error))
+    except ApplicationError as error:
+        log.info("effect.not_settled_yet", entry_id=entry.entry_id, reason=error.message)
+        outcome = "waiting"
+    else:
+        match result:
+            case Done():
+                outcome = "committed"
+            case Barred() | SaidNo():
+                outcome = "not_applied"
+            case Asked():
+                outcome = "asked"
+            case _:
+                raise AssertionError(f"a reconciliation ended as {result!r}")
+    log.info("effect.reaped", entry_id=entry.entry_id, outcome=outcome)
+    return outcome
 
-    def _proves_nothing(self) -> str | None:
-        """Return why the state of the world, as it is now, tells nothing of the call."""
-        before, unknown = self.entry.observed_answer, self.entry.unknown_because
-        if before == "not_found":
-            return None
-        if before == "found":
-            return f"{unknown}, and its lookup was true before the call"
-        if before == FORGOTTEN:
-            return f"{unknown}, and what its lookup said before the call"
-        return f"{unknown}, and its lookup could not tell before the call"
 
-    async def _not_applied(self, rule: reconcile.Proof, looked: float) -> ClaimResult:
-        recorder, request = self.recorder, self.recorder.request
-        mine = self.entry.owned_by(request.run_id, request.step_id)
-        # What another run was told, is not this one's end: it makes the call.
-        failed = self.entry.reported_failure if self.forward and mine else None
+async def _ask_human(worker: WorkerContext, entry: Entry, why: str) -> str:
+    question = f"{entry.tool} {entry.key}: {why}. Did it happen?"
 
-        def go_on(tx: Transaction) -> ClaimResult:
-            # What was not there when it was looked for may have come since.
-            result = reconcile.after_not_found(
-                tx,
-                request,
-                self.entry,
-                forward=self.forward and failed is None,
-                rule=rule,
-                looked=timedelta(seconds=clock.now() - looked),
-                action="bar" if failed is None else "fail",
-            )
-            if failed is not None and isinstance(result, Barred):
-                recorder.mark_foreign(tx)
-            return result
+    def ask(tx: Transaction) -> str:
+        if not outcomes.still_ours(tx, entry):
+            return "waiting"  # for whoever has taken it over meanwhile
+        open_intervention(tx, entry, question, rule="unknown")
+        return "asked"
 
-        result = await as_newest(recorder.worker.ledger, lambda: recorder.in_ledger(go_on))
-        if isinstance(result, Held) and result.settling:
-            tool = recorder.tool.name
-            recorder.worker.metrics.lease_wait(tool, "settling", result.wait)
-            message = f"{tool}: not found, but the first call may still arrive"
-            # Until then it may be found as well.
-            raise again(ErrorType.SETTLING, message, min(result.wait, _LOOK_AGAIN))
-        if failed is not None and isinstance(result, Barred):
-            recorder.crash(CrashPoint.AFTER_OUTCOME)
-            raise stop(ErrorType.TOOL_FAILED, f"{recorder.tool.name}: {failed}")
-        return result
+    return await worker.ledger.transact(entry.tenant, ask)

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 import structlog
 from structlog.contextvars import bound_contextvars
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from surehand.activities.effects.drafts import follow_progress
 from surehand.activities.effects.leases import hold_resources
 from surehand.activities.effects.prepare import (
     PreparedCall,
@@ -23,62 +24,38 @@ from surehand.activities.effects.prepare import (
     quota_needed,
     to_call_with,
 )
-from surehand.activities.effects.progress_checkpoints import following
 from surehand.activities.effects.read import ReadCall, input_needed
-from surehand.activities.effects.recorder import Ahead, Begun, Done, SaidNo, WantsAnswer, written
-from surehand.activities.effects.write import EffectCall
+from surehand.activities.effects.recorder import (
+    Ahead,
+    Done,
+    NextWrite,
+    Recorder,
+    SaidNo,
+    WantsAnswer,
+    write_surely,
+)
+from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.effects.claim_entry import OVERTAKEN_PAUSE
 from surehand.activities.ledger.history.run_display import read_recovery
 from surehand.activities.ledger.quotas import OverQuota, add_spent
-from surehand.activities.ledger.steps import acting
+from surehand.activities.ledger.steps import acting, entries
 from surehand.activities.ledger.steps import attempts as step_rows
-from surehand.activities.ledger.steps.acting import Holding, Overtaken, Revoked
-from surehand.activities.ledger.steps.entries import (
-    ApprovalRefused,
-    Asked,
-    Barred,
-    ClaimRequest,
-    Drifted,
-    Entry,
-    Forbidden,
-)
-from surehand.activities.tools.call_reports import Meter, metering
+from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
+from surehand.activities.tools.call_reports import Meter, measure_usage
 from surehand.activities.tools.describing import define, describe_plan
-from surehand.activities.worker.attempt import Attempt, again, stop, tell_failure
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.tools.tool import Tool
+from surehand.activities.worker.context import Attempt, WorkerContext, again, log_failure, stop
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.activities.worker.spans import note_effect, note_report
+from surehand.activities.worker.telemetry import note_effect, note_report
+from surehand.workflows.contracts import tools as contracts
 from surehand.workflows.contracts.base import ForeignContent, TimelineLine, Usage
-from surehand.workflows.contracts.tools import (
-    AnsweredNo,
-    ApprovalNeeded,
-    AttemptsUsed,
-    Batch,
-    BatchReport,
-    DescribeTools,
-    Effect,
-    FailedStep,
-    HumanNeeded,
-    InputNeeded,
-    PermissionNeeded,
-    RateLimited,
-    StepReport,
-    Succeeded,
-    ToolCall,
-    ToolOutcome,
-    ToolReport,
-    ToolsDescribed,
-    batch_name,
-)
+from surehand.workflows.contracts.tools import Batch, BatchReport, Effect, ToolCall, ToolReport
 from surehand.workflows.names import ErrorType
-from surehand.workflows.plan.references import ReferenceUnresolved
-from surehand.workflows.run.step_rules import resolve_inline
 
 log = structlog.get_logger()
 
 #: How often a step looks whether the question it has joined is settled: a human takes minutes.
-JOINED_PAUSE: Final = timedelta(seconds=5)
+_JOINED_PAUSE: Final = timedelta(seconds=5)
 
 
 class ToolActivities:
@@ -88,10 +65,10 @@ class ToolActivities:
         self._worker = worker
 
     @activity.defn(name="describe_tools")
-    async def describe_tools(self, asked: DescribeTools) -> ToolsDescribed:
+    async def describe_tools(self, asked: contracts.DescribeTools) -> contracts.ToolsDescribed:
         """Return the specs of a plan's tools, and what in the plan does not fit them.
 
-        Where a run asks for definitions, these are returned, and nothing of the plan.
+        If a run asks for definitions, these are returned, and nothing of the plan.
         """
         if asked.defined:
             return define(self._worker.toolbox, asked.defined)
@@ -101,64 +78,62 @@ class ToolActivities:
     async def execute_tools(self, batch: Batch) -> BatchReport:
         """Make calls one after another, each checked, claimed, called and recorded.
 
-        It ends where a call does not simply succeed, or the run has to be asked. A failure that is
-        tried again is raised: the next attempt finds what is done in the ledger.
-
-        Raises:
-            ApplicationError: Typed as in ``workflows/names.py``.
+        It ends at a call that does not simply succeed, or about which the run has to be asked. A
+        failure that is tried again is raised: the next attempt finds what is done in the ledger.
         """
         own = attempt = Attempt.current()
         if batch.number is not None:
             attempt = await self._begin_batch(batch, batch.number, attempt)
             own = attempt.of_next_step(unacknowledged=batch.again)
-        done: list[StepReport] = []
+        done: list[contracts.StepReport] = []
         facts = dict(batch.facts)
         call: ToolCall | None = batch.first
-        begun: Begun | None = None
+        prepared: NextWrite | None = None
         # Between an outcome and the next claim, and nowhere else.
-        while call is not None and (_is_claimed(begun) or await self._may_begin(batch, call)):
-            ahead = self._ahead(batch, attempt, call.step_id, facts, len(done))
+        while call is not None and (
+            (prepared is not None and prepared.claimed) or await self._may_begin(batch, call)
+        ):
+            ahead = None
+            if batch.number is not None:
+                attempt.doing.text = call.step_id
+                following = attempt.of_next_step(unacknowledged=batch.again)
+                ahead = Ahead(self._worker, following, batch, len(done), facts)
             with bound_contextvars(step_id=call.step_id):
                 try:
-                    report = await self.report_call(
-                        call, own, self.call_tool(call, own, ahead, begun)
-                    )
+                    made = self.call_tool(call, own, ahead, prepared)
+                    report = await self.report_call(call, own, made)
                 except ApplicationError as error:
                     if not error.non_retryable or not done:
                         raise
-                    tell_failure(log, error)
-                    return BatchReport(steps=done, failed=_failed(call, error))
-            done.append(StepReport(step_id=call.step_id, report=report))
-            if ahead is None or not isinstance(report.outcome, Succeeded):
+                    log_failure(log, error)
+                    return BatchReport(steps=done, failed=_failed_step(call, error))
+            done.append(contracts.StepReport(step_id=call.step_id, report=report))
+            if ahead is None or not isinstance(report.outcome, contracts.Succeeded):
                 break
             facts[call.step_id] = report.outcome.output
-            own, begun = ahead.attempt, ahead.begun
-            call = begun.next.call if begun else _next_call(batch, len(done) - 1, facts)
+            own, prepared = ahead.attempt, ahead.next
+            call = prepared.call if prepared else ahead.make_call(facts)
         return BatchReport(steps=done)
 
     async def _begin_batch(self, batch: Batch, number: int, attempt: Attempt) -> Attempt:
-        """Make a batch this attempt's own, so that no other goes on with it.
-
-        Raises:
-            ApplicationError: ``StepBarred``: it was revoked. ``LeaseHeld``: a later attempt has
-                begun.
-        """
+        """Make a batch this attempt's own, so that no other goes on with it."""
         info, call = activity.info(), batch.first
         execution = info.workflow_run_id or ""
         scheduled_ms = int(info.current_attempt_scheduled_time.timestamp() * 1000)
-        mine = Holding(scheduled_ms, execution, number, attempt.holder)
+        mine = acting.Holding(scheduled_ms, execution, number, attempt.holder)
 
         def begin(tx: Transaction) -> bool:
             if batch.follows is not None:
-                acting.revoke_batches(tx, call.run_id, [batch_name(execution, batch.follows)])
+                before = contracts.batch_name(execution, batch.follows)
+                acting.revoke_batches(tx, call.run_id, [before])
             return acting.begin_batch(tx, call.run_id, mine)
 
         try:
             others = await self._worker.ledger.transact(call.tenant, begin)
-        except Revoked as error:
+        except acting.Revoked as error:
             raise stop(ErrorType.STEP_BARRED, str(error)) from error
-        except Overtaken as error:
-            raise again(ErrorType.LEASE_HELD, str(error), OVERTAKEN_PAUSE) from error
+        except acting.Overtaken as error:
+            raise again(ErrorType.LEASE_HELD, str(error)) from error
         return replace(attempt, batch=mine.token, unacknowledged=attempt.unacknowledged or others)
 
     async def _may_begin(self, batch: Batch, call: ToolCall) -> bool:
@@ -170,31 +145,11 @@ class ToolActivities:
         ledger, step = self._worker.ledger, (call.run_id, call.step_id)
         return await ledger.transact(call.tenant, step_rows.has_begun, *step)
 
-    def _ahead(
-        self, batch: Batch, attempt: Attempt, step_id: str, facts: dict[str, Any], number: int
-    ) -> Ahead | None:
-        """Return what a batch does after a call; ``None``: the call is alone."""
-        if batch.number is None:
-            return None
-
-        def call_after(output: Any) -> ToolCall | None:
-            if activity.is_cancelled() or batch.follows is not None:
-                return None
-            return _next_call(batch, number, {**facts, step_id: output})
-
-        attempt.doing.text = step_id
-        next_attempt = attempt.of_next_step(unacknowledged=batch.again)
-        return Ahead(self._worker, next_attempt, call_after)
-
     async def report_call(
         self, call: ToolCall, attempt: Attempt, made: Awaitable[ToolReport]
     ) -> ToolReport:
-        """Make a call that is measured, and told of as its run takes it.
-
-        Raises:
-            ApplicationError: Typed as in ``workflows/names.py``.
-        """
-        with self._worker.spans.call(call, attempt.number), metering() as meter:
+        """Make a call, measure it, and report it as its run takes it."""
+        with self._worker.spans.call(call, attempt.number), measure_usage() as meter:
             try:
                 report = await made
             except ApplicationError as error:
@@ -204,27 +159,34 @@ class ToolActivities:
                     await self._keep_usage(call, attempt, meter.usage())
                     raise
                 heard = error.type in (ErrorType.TOOL_FAILED, ErrorType.NOT_AS_REVIEWED)
-                used = AttemptsUsed(
+                used = contracts.AttemptsUsed(
                     attempts=call.attempts_before + attempt.number,
-                    foreign=self._foreign(call) if heard else None,
-                    usage=await self._usage(call, attempt, meter),
+                    foreign=self._foreign_content(call) if heard else None,
+                    usage=await self._count_usage(call, attempt, meter),
                 )
                 if pause is None:
                     raise ApplicationError(
                         error.message, used, type=error.type, non_retryable=True
                     ) from error
-                report = _limited(pause, error.message, used)
+                # A rate limit is an answer: the run waits for its end, and says so.
+                outcome = contracts.RateLimited(
+                    pause=pause, reason=error.message, attempts=used.attempts
+                )
+                report = ToolReport(outcome=outcome, usage=used.usage)
             else:
-                heard = isinstance(report.outcome, Succeeded | AnsweredNo | InputNeeded)
+                heard = isinstance(
+                    report.outcome,
+                    contracts.Succeeded | contracts.AnsweredNo | contracts.InputNeeded,
+                )
                 said = {
-                    "usage": await self._usage(call, attempt, meter),
-                    "foreign": report.foreign or (self._foreign(call) if heard else None),
+                    "usage": await self._count_usage(call, attempt, meter),
+                    "foreign": report.foreign or (self._foreign_content(call) if heard else None),
                 }
                 report = report.model_copy(update=said)
             note_report(report)
             return report
 
-    def _foreign(self, call: ToolCall) -> ForeignContent | None:
+    def _foreign_content(self, call: ToolCall) -> ForeignContent | None:
         """Return what the run has got from outside by a call that it has heard of."""
         tool = self._worker.toolbox.get(call.tool.name)  # A model is none.
         if not call.tool.foreign and (tool is None or not tool.foreign):
@@ -236,26 +198,56 @@ class ToolActivities:
         call: ToolCall,
         attempt: Attempt,
         ahead: Ahead | None = None,
-        begun: Begun | None = None,
+        next_write: NextWrite | None = None,
     ) -> ToolReport:
         """Make one tool call.
 
         Args:
+            call: The call.
+            attempt: Who makes it.
             ahead: What a batch does after it.
-            begun: A write that is claimed already.
-
-        Raises:
-            ApplicationError: Typed as in ``workflows/names.py``.
+            next_write: The call, if it was prepared with the outcome of the write before.
         """
-        if begun is None:
-            call = await complete(self._worker.artifacts, call)
-            prepared = await self._prepared(call)
+        worker = self._worker
+        if next_write is None:
+            call = await complete(worker.artifacts, call)
+            prepared = await worker.ledger.with_keys(
+                lambda: prepare_here(worker, call), call.params
+            )
+            tool, changed = prepared.tool, drift(call, prepared.tool)
+            if call.params_hash not in (None, prepared.params_hash) and changed is None:
+                # The hash covers the version: a newer tool is asked about again, at the claim.
+                await self._refuse_changed_params(call, prepared)
+            if changed and tool.effect is Effect.READ:
+                raise stop(ErrorType.TOOL_CHANGED, changed)
+            request = await worker.ledger.with_keys(
+                lambda: claim_request(worker, call, prepared, attempt), prepared.plain
+            )
+            request = await to_call_with(worker.watchdog, request, prepared)
         else:
-            prepared = begun.next.prepared
-        async with following(self._worker, call, attempt):
-            if prepared.tool.effect is Effect.READ:
-                return await self._read(call, prepared, attempt)
-            return await self._write(call, prepared, attempt, ahead, begun)
+            prepared, request = next_write.prepared, next_write.request
+            tool = prepared.tool
+        async with (
+            follow_progress(worker, call, attempt),
+            hold_resources(worker, tool, prepared.resources, call, attempt) as held,
+        ):
+            given = (worker, tool, prepared.params, request, held, call.answered)
+            made: Recorder
+            if tool.effect is Effect.READ:
+                made = read = ReadCall(*given, attempt.unacknowledged_holders())
+                outcome = await read.run()
+            else:
+                note_effect(call.tenant, tool.name, request.key)
+                made = write = EffectCall(*given, ahead)
+                outcome = _outcome_of(await write.run(next_write), call, tool, request)
+        story: tuple[TimelineLine, ...] = ()
+        if made.recovered:  # how that was found out, the run's timeline tells
+            step = (call.run_id, call.step_id)
+            story = await write_surely(
+                lambda: worker.ledger.transact(call.tenant, read_recovery, *step)
+            )
+        made.crash(CrashPoint.BEFORE_REPORT)
+        return ToolReport(outcome=outcome, foreign=made.heard, story=story, head=made.head)
 
     async def _keep_usage(self, call: ToolCall, attempt: Attempt, usage: Usage) -> None:
         """Keep what an attempt has used, for a later one that reports, and count it."""
@@ -267,9 +259,9 @@ class ToolActivities:
             if step_rows.keep_usage(tx, *step, usage, attempt.holder):
                 add_spent(tx, usage)
 
-        await written(lambda: ledger.transact(call.tenant, keep))
+        await write_surely(lambda: ledger.transact(call.tenant, keep))
 
-    async def _usage(self, call: ToolCall, attempt: Attempt, meter: Meter) -> Usage:
+    async def _count_usage(self, call: ToolCall, attempt: Attempt, meter: Meter) -> Usage:
         """Return what this activity has used, in all of its attempts, and count this one's.
 
         The day's quotas lose it if the worker dies between the outcome and here, and have it twice
@@ -280,175 +272,82 @@ class ToolActivities:
             # It may be tried again because of a later step: then nobody has heard of this one.
             await self._keep_usage(call, attempt, own)
         elif own != Usage():
-            await written(lambda: ledger.transact(call.tenant, add_spent, own))
+            await write_surely(lambda: ledger.transact(call.tenant, add_spent, own))
         if attempt.number > 1:
-            earlier = await written(
-                lambda: ledger.transact(
-                    call.tenant,
-                    step_rows.kept_usage,
-                    *(call.run_id, call.step_id, f"{attempt.activity_key}:", attempt.holder),
-                )
+            whose = (call.run_id, call.step_id, f"{attempt.activity_key}:", attempt.holder)
+            earlier = await write_surely(
+                lambda: ledger.transact(call.tenant, step_rows.kept_usage, *whose)
             )
             for one in earlier:
                 meter.add(one.tokens, one.money)
         return meter.usage()
 
-    async def _prepared(self, call: ToolCall) -> PreparedCall:
-        worker = self._worker
-        prepared = await worker.ledger.with_keys(lambda: prepare_here(worker, call), call.params)
-        changed = call.params_hash is not None and call.params_hash != prepared.params_hash
-        # The hash covers the version: a newer tool is asked about again, at the claim.
-        if changed and drift(call, prepared.tool) is None:
-            await self._refuse_changed_params(call, prepared)
-        return prepared
-
-    async def _request(
-        self, call: ToolCall, prepared: PreparedCall, attempt: Attempt
-    ) -> ClaimRequest:
-        worker = self._worker
-        return await worker.ledger.with_keys(
-            lambda: claim_request(worker, call, prepared, attempt), prepared.plain
-        )
-
     async def _refuse_changed_params(self, call: ToolCall, prepared: PreparedCall) -> None:
         evidence = f"approved are params {call.params_hash}, to be run {prepared.params_hash}"
+        told = {"tool": call.tool.name, "rule": "Mismatch", "evidence": evidence}
 
         def refuse(tx: Transaction) -> None:
-            tx.event(
-                call.run_id,
-                "effect.refused",
-                step_id=call.step_id,
-                tool=call.tool.name,
-                rule="Mismatch",
-                evidence=evidence,
-            )
+            tx.event(call.run_id, "effect.refused", step_id=call.step_id, **told)
 
         await self._worker.ledger.transact(call.tenant, refuse)
         raise stop(ErrorType.PARAMS_MISMATCH, f"{call.tool.name}: {evidence}")
 
-    async def _write(
-        self,
-        call: ToolCall,
-        prepared: PreparedCall,
-        attempt: Attempt,
-        ahead: Ahead | None,
-        begun: Begun | None,
-    ) -> ToolReport:
-        if begun is None:
-            request = await self._request(call, prepared, attempt)
-            request = await to_call_with(self._worker.watchdog, request, prepared)
-        else:
-            request = begun.next.request
-        tool = prepared.tool
-        note_effect(call.tenant, tool.name, request.key)
-        async with hold_resources(self._worker, tool, prepared.resources, call, attempt) as held:
-            answered = call.answered
-            effect = EffectCall(self._worker, tool, prepared.params, request, held, answered, ahead)
-            result = await effect.run(begun)
-        outcome: ToolOutcome
 
-        def mine(entry: Entry) -> bool:
-            return entry.owned_by(call.run_id, call.step_id)
+def _outcome_of(
+    result: CallResult, call: ToolCall, tool: Tool, request: ClaimRequest
+) -> contracts.ToolOutcome:
+    """Return what a write has come to as its run takes it."""
+    attempts = request.attempt
 
-        match result:
-            case Done(entry, receipt, replayed):
-                outcome = Succeeded(
-                    output=receipt,
-                    attempts=request.attempt,
-                    replayed=replayed,
-                    made_by=None if entry.run_id == call.run_id else entry.run_id,
-                    entry_id=entry.entry_id,
-                    effect=entry.view(state="committed") if mine(entry) else None,
-                )
-            case SaidNo(reason, code, replayed):
-                outcome = AnsweredNo(
-                    reason=reason, code=code, attempts=request.attempt, replayed=replayed
-                )
-            case ApprovalRefused(reason):
-                outcome = ApprovalNeeded(reason=reason, attempts=request.attempt)
-            case Drifted(reason):
-                # What was approved is not what would run: the tool as it is now is asked about.
-                now = tool.spec()
-                outcome = ApprovalNeeded(reason=reason, attempts=request.attempt, tool=now)
-            case WantsAnswer(asked):
-                outcome = input_needed(asked, request.attempt)
-            case OverQuota():
-                outcome = quota_needed(result, prepared.tool.name, request.attempt)
-            case Forbidden(reason):
-                outcome = PermissionNeeded(reason=reason, attempts=request.attempt)
-            case Asked(entry, intervention_id) if intervention_id == call.joined:
-                message = f"{prepared.tool.name}: run {entry.run_id} waits for a human"
-                raise again(ErrorType.LEASE_HELD, message, JOINED_PAUSE)
-            case Asked(entry, intervention_id, question):
-                outcome = HumanNeeded(
-                    intervention_id=intervention_id,
-                    question=question,
-                    attempts=request.attempt,
-                    effect=entry.view() if mine(entry) else None,
-                )
-            case Barred(reason, called_off):
-                type_ = ErrorType.CALLED_OFF if called_off else ErrorType.STEP_BARRED
-                raise stop(type_, f"{prepared.tool.name}: {reason}")
-            case _:
-                assert_never(result)
-        story = await self._recovery(call) if effect.recovered else ()
-        effect.before_report()
-        return ToolReport(outcome=outcome, foreign=effect.heard, story=story, head=effect.head)
+    def is_mine(entry: Entry) -> bool:
+        return entry.owned_by(call.run_id, call.step_id)
 
-    async def _recovery(self, call: ToolCall) -> tuple[TimelineLine, ...]:
-        """Return how the call's outcome was found out: the run's timeline tells it."""
-        ledger, step = self._worker.ledger, (call.run_id, call.step_id)
-        return await written(lambda: ledger.transact(call.tenant, read_recovery, *step))
-
-    async def _read(self, call: ToolCall, prepared: PreparedCall, attempt: Attempt) -> ToolReport:
-        tool = prepared.tool
-        changed = drift(call, tool)
-        if changed:
-            raise stop(ErrorType.TOOL_CHANGED, changed)
-        request = await self._request(call, prepared, attempt)
-        request = await to_call_with(self._worker.watchdog, request, prepared)
-        self._worker.crash.at(tool.name, call.step_id, CrashPoint.BEFORE_CLAIM)
-        async with hold_resources(self._worker, tool, prepared.resources, call, attempt) as held:
-            return await ReadCall(self._worker, call, prepared, request, attempt, held).run()
+    match result:
+        case Done(entry, receipt, replayed):
+            return contracts.Succeeded(
+                output=receipt,
+                attempts=attempts,
+                replayed=replayed,
+                made_by=None if entry.run_id == call.run_id else entry.run_id,
+                entry_id=entry.entry_id,
+                effect=entry.view(state="committed") if is_mine(entry) else None,
+            )
+        case SaidNo(reason, code, replayed):
+            return contracts.AnsweredNo(
+                reason=reason, code=code, attempts=attempts, replayed=replayed
+            )
+        case entries.ApprovalRefused(reason):
+            return contracts.ApprovalNeeded(reason=reason, attempts=attempts)
+        case entries.Drifted(reason):
+            # What was approved is not what would run: the tool as it is now is asked about.
+            return contracts.ApprovalNeeded(reason=reason, attempts=attempts, tool=tool.spec())
+        case WantsAnswer(asked):
+            return input_needed(asked, attempts)
+        case OverQuota():
+            return quota_needed(result, tool.name, attempts)
+        case entries.Forbidden(reason):
+            return contracts.PermissionNeeded(reason=reason, attempts=attempts)
+        case entries.Asked(entry, intervention_id) if intervention_id == call.joined:
+            message = f"{tool.name}: run {entry.run_id} waits for a human"
+            raise again(ErrorType.LEASE_HELD, message, _JOINED_PAUSE)
+        case entries.Asked(entry, intervention_id, question):
+            return contracts.HumanNeeded(
+                intervention_id=intervention_id,
+                question=question,
+                attempts=attempts,
+                effect=entry.view() if is_mine(entry) else None,
+            )
+        case entries.Barred(reason, called_off):
+            type_ = ErrorType.CALLED_OFF if called_off else ErrorType.STEP_BARRED
+            raise stop(type_, f"{tool.name}: {reason}")
+        case _:
+            assert_never(result)
 
 
-def _next_call(batch: Batch, number: int, facts: dict[str, Any]) -> ToolCall | None:
-    """Return the call of one of the following steps, made of what the ones before have returned.
-
-    ``None`` where there is none, or it refers to what is not there: the run says so itself.
-    """
-    if number >= len(batch.following):
-        return None
-    step, first = batch.following[number], batch.first
-    try:
-        params, late = resolve_inline(step.params, {**facts, **step.own})
-    except ReferenceUnresolved:
-        return None
-    return ToolCall(
-        tenant=first.tenant,
-        run_id=first.run_id,
-        step_id=step.id,
-        plan_version=first.plan_version,
-        user=first.user,
-        tool=batch.tools[step.tool],
-        params=params,
-        late=late,
-        attempts_before=step.attempts_before,
-    )
-
-
-def _is_claimed(begun: Begun | None) -> bool:
-    return begun is not None and begun.claimed is not None
-
-
-def _failed(call: ToolCall, error: ApplicationError) -> FailedStep:
+def _failed_step(call: ToolCall, error: ApplicationError) -> contracts.FailedStep:
     used = error.details[0] if error.details else None
-    if not isinstance(used, AttemptsUsed):
-        used = AttemptsUsed(attempts=0)
-    return FailedStep(step_id=call.step_id, type=error.type, message=error.message, used=used)
-
-
-def _limited(pause: timedelta, reason: str, used: AttemptsUsed) -> ToolReport:
-    """Return a rate limit as an answer: the run waits for its end, and says so."""
-    outcome = RateLimited(pause=pause, reason=reason, attempts=used.attempts)
-    return ToolReport(outcome=outcome, usage=used.usage)
+    if not isinstance(used, contracts.AttemptsUsed):
+        used = contracts.AttemptsUsed(attempts=0)
+    return contracts.FailedStep(
+        step_id=call.step_id, type=error.type, message=error.message, used=used
+    )

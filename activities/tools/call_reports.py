@@ -1,14 +1,19 @@
-"""What a tool may do during its call, through its context: spend, report progress, ask, write.
+"""What a tool says: during its call, through its context, and as its output.
 
-Progress goes to Temporal with each heartbeat, whose details the next attempt gets. An artifact that
-is written part by part is kept by ``effects/drafts.py``; by itself a draft is in memory: that is
-what a tool gets in a test.
+During its call it may spend, report progress, ask and write. Progress goes to Temporal with each
+heartbeat, whose details the next attempt gets. An artifact that is written part by part is kept by
+``effects/drafts.py``; by itself a draft is in memory: that is what a tool gets in a test.
+
+Its output becomes JSON that the ledger, the chain and history can carry. This happens after an
+effect, so it never raises: an odd output is recorded in the best form it has, and does not fail the
+call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,12 +23,74 @@ from decimal import Context, Decimal, InvalidOperation, localcontext
 from typing import Any, Final
 
 import structlog
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
+from pydantic_core import to_jsonable_python
 
 from surehand.activities.tools.failures import Permanent
-from surehand.activities.tools.output_json import LARGEST, clean_text, to_json
-from surehand.workflows.canonical_json import canonical_json, digest
+from surehand.process.off_loop import call_off_loop
+from surehand.workflows.canonical_json import is_too_deep, loses_digits
 from surehand.workflows.contracts.base import Usage
+from surehand.workflows.identity import canonical_json, digest
+from surehand.workflows.plain_text import clean_text
+
+#: Larger ones are recorded by their digest only: a worker holds several outputs in memory.
+LARGEST: Final = 64 * 1024 * 1024  # bytes
+#: Characters that are kept of what is no JSON at all.
+LONGEST_TEXT: Final = 2000
+
+
+def to_json(output: Any) -> Any:
+    """Return a tool's output as JSON; too large ones by digest, impossible ones by their text."""
+    try:
+        clean = _clean(_plain(output))
+        text = canonical_json(clean)
+        if is_too_deep(clean):
+            return {"unserialisable": _text_of(output)}
+    except Exception:
+        # Whatever is wrong with it, the effect has happened.
+        return {"unserialisable": _text_of(output)}
+    if len(text) > LARGEST:
+        return {"too_large": {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}}
+    return clean
+
+
+async def make_json(output: Any) -> Any:
+    """Return the same, made beside the event loop if the output is large."""
+    return await call_off_loop(to_json, output)
+
+
+def _plain(output: Any) -> Any:
+    if isinstance(output, BaseModel):
+        try:
+            return output.model_dump(mode="json")
+        except ValueError:
+            pass  # The general way below has a fallback for what the model cannot say.
+    return to_jsonable_python(output, fallback=_text_of)
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return clean_text(repr(value), LONGEST_TEXT)
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
+
+
+def _clean(value: Any) -> Any:
+    """Replace what RFC 8785 or a database refuses: huge numbers, infinity, surrogates, NUL."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, int | float) and loses_digits(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {clean_text(str(key)): _clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return value
+
 
 log = structlog.get_logger()
 
@@ -68,7 +135,7 @@ _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 
 @contextmanager
-def metering() -> Iterator[Meter]:
+def measure_usage() -> Iterator[Meter]:
     """Measure one call."""
     meter = Meter()
     token = _METER.set(meter)
@@ -172,7 +239,7 @@ def earlier_progress() -> JsonValue:
 
 
 @contextmanager
-def progressing(progress: Progress) -> Iterator[None]:
+def take_progress(progress: Progress) -> Iterator[None]:
     """Take what the call under way says."""
     token = _PROGRESS.set(progress)
     try:

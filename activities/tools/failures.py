@@ -7,15 +7,22 @@ the call be repeated, or has it failed. Otherwise its outcome is in doubt: recon
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import random
+import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, assert_never
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, assert_never
+
+import structlog
 
 from surehand.workflows.names import ErrorType
+from surehand.workflows.plain_text import clean_text
 
 
 class FailureClass(StrEnum):
@@ -44,6 +51,21 @@ class FailureClass(StrEnum):
     """It will never work with these params: the step fails."""
     IN_DOUBT = "in_doubt"
     """It may have been applied: reconciled, never repeated blindly."""
+
+    @property
+    def error_type(self) -> ErrorType:
+        """How a failure of this class crosses to the run."""
+        match self:
+            case FailureClass.TRANSIENT:
+                return ErrorType.TRANSIENT
+            case FailureClass.DEPENDENCY_DOWN:
+                return ErrorType.DEPENDENCY_DOWN
+            case FailureClass.RATE_LIMITED:
+                return ErrorType.RATE_LIMITED
+            case FailureClass.PERMANENT:
+                return ErrorType.TOOL_FAILED
+            case FailureClass.IN_DOUBT:
+                return ErrorType.IN_DOUBT
 
 
 class ToolFault(Exception):
@@ -139,8 +161,8 @@ class Failure:
     """Whether it is for somebody to look at before the run goes on."""
 
     @property
-    def for_good(self) -> ErrorType:
-        """Return what a run is told where the call is not tried again."""
+    def final_type(self) -> ErrorType:
+        """What a run is told if the call is not tried again."""
         return ErrorType.NOT_AS_REVIEWED if self.unreviewed else ErrorType.TOOL_FAILED
 
 
@@ -205,7 +227,7 @@ class Retries:
         return pauses[earlier] * (1 + self.uniform(-self.jitter, self.jitter))
 
 
-def retry_after(value: str | None, now: datetime) -> timedelta:
+def read_retry_after(value: str | None, now: datetime) -> timedelta:
     """Return the pause of a ``Retry-After`` header (RFC 9110, 10.2.3): seconds or an HTTP date.
 
     Never raises: a header must not get in the way of recording an outcome. One that makes no sense
@@ -225,3 +247,88 @@ def retry_after(value: str | None, now: datetime) -> timedelta:
         return max(until.astimezone(UTC) - now, timedelta(0))
     except OverflowError:
         return BEYOND_MEASURE
+
+
+if TYPE_CHECKING:
+    import httpx
+
+log = structlog.get_logger()
+
+#: Characters of an error that are kept.
+LONGEST_MESSAGE: Final = 2000
+
+
+def classify(error: BaseException, declared: Declared = NOTHING_DECLARED) -> Failure:
+    """Return the class of what a call raised. What is not recognised is in doubt.
+
+    Of what the tool declares of errors of its own, the first that fits wins.
+    """
+    import httpx
+
+    message = clean_text(f"{type(error).__name__}: {error}".rstrip(": "), LONGEST_MESSAGE)
+    for type_, class_ in declared.items():
+        if isinstance(error, type_) and not isinstance(error, CallStopped):
+            return Failure(class_, message, getattr(error, "retry_after", None))
+    if isinstance(error, RateLimited):
+        return Failure(FailureClass.RATE_LIMITED, message, error.retry_after)
+    if isinstance(error, ToolFault):
+        return Failure(
+            error.failure_class,
+            message,
+            reported=isinstance(error, ReportedFailure),
+            unreviewed=isinstance(error, NotAsReviewed),
+        )
+    if isinstance(error, httpx.HTTPStatusError):
+        return _classify_http_status(error.response)
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
+        # The request was never sent.
+        return Failure(FailureClass.DEPENDENCY_DOWN, message)
+    if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
+        return Failure(FailureClass.PERMANENT, message)
+    return Failure(FailureClass.IN_DOUBT, message)
+
+
+def classify_call(
+    error: BaseException, tool: str, module: str, declared: Declared = NOTHING_DECLARED
+) -> Failure:
+    """Return the class of what a tool's call raised; one it has not declared is logged.
+
+    The message names the line of the user's own code, which is in the package of ``module``.
+    """
+    import httpx  # not with the users' API, which is light
+
+    failure = classify(error, declared)
+    # No bug of the tool's: raised on purpose, by its HTTP client, or by us to end a call.
+    on_purpose = (ToolFault, CallStopped, TimeoutError, asyncio.CancelledError)
+    if isinstance(error, (*on_purpose, httpx.HTTPError, httpx.InvalidURL, *declared)):
+        return failure
+    log.error("tool.raised", tool=tool, error=failure.message, exc_info=error)
+    place = _find_place(error, module.partition(".")[0])
+    kept = failure.message[: LONGEST_MESSAGE - len(place)]
+    return replace(failure, message=f"{kept}{place}")
+
+
+def _find_place(error: BaseException, package: str) -> str:
+    """Return where the user's code raised an error, or called what did; empty if it is not in it.
+
+    ``package`` is the top-level package of that code.
+    """
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+            path = Path(frame.f_code.co_filename)
+            return f" ({path.parent.name}/{path.name}:{line})"
+    return ""
+
+
+def _classify_http_status(response: httpx.Response) -> Failure:
+    status = response.status_code
+    message = f"HTTP {status} from {response.request.method} {response.request.url.path}"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        pause = read_retry_after(response.headers.get("Retry-After"), datetime.now(UTC))
+        return Failure(FailureClass.RATE_LIMITED, message, pause)
+    if status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.LOCKED):
+        # 409 and 423 commonly mean "your first request is still being worked on".
+        return Failure(FailureClass.IN_DOUBT, message)
+    if 400 <= status < 500:
+        return Failure(FailureClass.PERMANENT, message)
+    return Failure(FailureClass.IN_DOUBT, message)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 
 from surehand.activities.tools.call_reports import Draft, earlier_progress, note_progress, spend
-from surehand.activities.tools.output_json import clean_text
 from surehand.process.json_schemas import find_schema_problem
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
-from surehand.workflows.plain_text import reasons
+from surehand.workflows.plain_text import clean_text, reasons
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.ports import CALL_MARGIN
 

@@ -1,17 +1,34 @@
-"""What the activities share: what they work with, and who this attempt is."""
+"""What the activities share: what they work with, who this attempt is, what is around them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import asyncio
+import uuid
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.core.store import (
+    Ledger,
+    LedgerUnavailable,
+    RunNotFound,
+    TenantInvalid,
+)
+from surehand.activities.ledger.history.reads import knows_run
+from surehand.activities.ledger.runs.tenant_cell import cell_of_tenant
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.failures import Retries
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.crash_points import Crash
-from surehand.activities.worker.metrics import Metrics
 from surehand.activities.worker.settings import (
     CHECKPOINT_EVERY,
     RESOURCE_LEASE,
@@ -19,9 +36,13 @@ from surehand.activities.worker.settings import (
     ReconcileLimits,
     Settings,
 )
-from surehand.activities.worker.spans import Spans
+from surehand.activities.worker.telemetry import FAILURE_IS_LOGGED, Metrics, Spans
 from surehand.activities.worker.watchdog import Watchdog
+from surehand.process.settings import OwnCell
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.identity import tenant_of_run
+from surehand.workflows.names import NO_RUNS, PAUSES, WAITS, ErrorType
+from surehand.workflows.ports import OPEN_RUN
 
 
 @dataclass(frozen=True)
@@ -85,3 +106,296 @@ class WorkerContext:
             stream_turns=settings.stream_turns,
             assurance=Assurance(settings.decisions),
         )
+
+
+if TYPE_CHECKING:
+    from surehand.activities.tools.call_reports import Progress
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+#: A third of the time after which Temporal takes this worker for dead.
+HEARTBEAT_EVERY: Final = 1.0  # seconds
+
+#: Characters: a message is part of the history, and no codec makes it smaller.
+LONGEST_MESSAGE: Final = 4000
+
+
+def stop(type_: ErrorType, message: str, *details: Any) -> ApplicationError:
+    """Return a failure that no repetition heals."""
+    text = message[:LONGEST_MESSAGE]
+    return ApplicationError(text, *details, type=type_.value, non_retryable=True)
+
+
+def again(type_: ErrorType, message: str, delay: timedelta | None = None) -> ApplicationError:
+    """Return a failure after which Temporal tries the activity again."""
+    pause = PAUSES[type_] if delay is None else delay
+    text = message[:LONGEST_MESSAGE]
+    return ApplicationError(text, type=type_.value, next_retry_delay=pause)
+
+
+class NobodyWaits(Exception):
+    """The activity was cancelled while it did what has no effect outside."""
+
+
+@dataclass
+class Doing:
+    """What an attempt is at; Temporal shows it beside the activity."""
+
+    text: str = ""
+    """What it waits for, or the step that a batch is at."""
+    progress: Progress | None = None
+    told_before: Mapping[str, Any] | None = None
+    """What the attempt before has told of its progress: told on until there is news, so that
+    it is not lost with an attempt that dies at once."""
+    _ends: asyncio.Task[Any] | None = None
+    """The task in which the activity does what a cancellation ends."""
+
+    @staticmethod
+    def current() -> Doing:
+        """Return what the heartbeats of the current activity tell."""
+        return _doing.get(None) or Doing()
+
+    def details(self) -> list[Any]:
+        """Return it as the details of a heartbeat."""
+        news = self.progress.told() if self.progress is not None else None
+        told = news or self.told_before
+        return [self.text, told] if told else [self.text] if self.text else []
+
+    @contextmanager
+    def until_cancelled(self) -> Iterator[None]:
+        """End the block when the activity is cancelled: for what has no effect outside.
+
+        Raises ``NobodyWaits``.
+        """
+        if _cancelled():
+            raise NobodyWaits
+        self._ends = task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            if task is None or not _cancelled():
+                raise
+            task.uncancel()
+            raise NobodyWaits from error
+        finally:
+            self._ends = None
+
+    def end(self) -> None:
+        """End what a cancellation ends, if the activity is at it."""
+        if self._ends is not None and _cancelled():
+            self._ends.cancel()
+
+
+def _cancelled() -> bool:
+    """Return whether whoever wanted the activity has cancelled it: its worker's end is no such."""
+    details = activity.cancellation_details()
+    return details is not None and details.cancel_requested
+
+
+_doing: Final[ContextVar[Doing]] = ContextVar("doing")
+
+
+async def keep_alive(work: Coroutine[Any, Any, T]) -> T:
+    """Run the current activity to its end, heartbeating, even if it is cancelled meanwhile.
+
+    Only what is inside of ``until_cancelled`` ends then, such as the question to a model. All
+    others are short or end within a deadline. A call that is stopped would only have an unknown
+    outcome, and nobody would hear what a transaction has come to.
+
+    Every activity heartbeats, because the death of a worker can cut off a transaction of the ledger
+    as it can a tool's call. If no other worker notices it (``takeover.py``), missing heartbeats do.
+    """
+    info = activity.info()
+    told = next((part for part in info.heartbeat_details if isinstance(part, dict)), None)
+    # What a model has said to an attempt that is over is void.
+    doing = Doing(told_before=told and {k: v for k, v in told.items() if k != "tokens"})
+    _doing.set(doing)
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    timer: asyncio.TimerHandle | None = None
+
+    def wait() -> None:
+        nonlocal timer
+        # A timer and no task: hardly any activity lasts long enough to need one.
+        timer = loop.call_later(HEARTBEAT_EVERY, beat)
+
+    def beat() -> None:
+        wait()
+        activity.heartbeat(*doing.details())
+
+    # A local activity has nobody to tell: it lives as long as its workflow task. Others do not
+    # heartbeat at once: Temporal counts from the start, and to write a heartbeat down takes the
+    # server as long as to start an activity.
+    if not info.is_local:
+        wait()
+    try:
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                doing.end()
+            except Exception:
+                break
+    finally:
+        if timer is not None:
+            timer.cancel()
+    return task.result()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """This attempt of the current activity."""
+
+    number: int
+    """Counts from 1."""
+    activity_key: str
+    holder: str
+    unacknowledged: bool = False
+    """Whether an earlier one may have come to an end that Temporal has not heard of: what it has
+    stored is taken then, because what was made of it may be there."""
+    execution: str | None = None
+    """The execution of the run that it is an attempt of."""
+    batch: str | None = None
+    """The token of the batch that it makes (``ledger/steps/acting.py``)."""
+    doing: Doing = field(default_factory=Doing, compare=False)
+
+    @classmethod
+    def current(cls) -> Attempt:
+        """Return the attempt that this code runs in."""
+        info = activity.info()
+        activity_key = f"{info.workflow_run_id}:{info.activity_id}"
+        holder = f"{activity_key}:{info.attempt}:{uuid.uuid4().hex}"
+        return cls(
+            *(info.attempt, activity_key, holder),
+            unacknowledged=info.is_local,
+            execution=info.workflow_run_id,
+            doing=Doing.current(),
+        )
+
+    def unacknowledged_holders(self) -> str | None:
+        """Return the prefix of the holders whose recorded reads this attempt takes over.
+
+        ``None``: no earlier answer counts. A run that was reset reads anew.
+        """
+        if self.unacknowledged:
+            return ""
+        # Had Temporal heard of an answer of this activity, there would be no further attempt.
+        return f"{self.activity_key}:" if self.number > 1 else None
+
+    def of_next_step(self, *, unacknowledged: bool = False) -> Attempt:
+        """Return the attempt as that of one step more, whose claims are its own."""
+        holder = f"{self.activity_key}:{self.number}:{uuid.uuid4().hex}"
+        unacknowledged = unacknowledged or self.unacknowledged or self.number > 1
+        return replace(self, holder=holder, unacknowledged=unacknowledged)
+
+
+class AroundActivities(Interceptor):
+    """Stands around every activity of a worker: logs it, keeps it alive, and judges its failure."""
+
+    def __init__(self, ledger: Ledger, cell: OwnCell | None = None) -> None:
+        """Guard a ledger's activities; ``cell``: the worker's, if there are several."""
+        self._ledger, self._cell = ledger, cell
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """Wrap the activities of this worker."""
+        return _Around(next, self._ledger, self._cell)
+
+
+class _Around(ActivityInboundInterceptor):
+    def __init__(
+        self, next: ActivityInboundInterceptor, ledger: Ledger, cell: OwnCell | None
+    ) -> None:
+        super().__init__(next)
+        self._ledger, self._cell = ledger, cell
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        """Run an activity; each line that it logs has its run, step and attempt."""
+        info = activity.info()
+        message = input.args[0] if input.args else None
+        call = getattr(message, "first", getattr(message, "call", message))
+        with structlog.contextvars.bound_contextvars(
+            run_id=info.workflow_id,
+            step_id=getattr(call, "step_id", None),
+            attempt=info.attempt,
+            activity=info.activity_type,
+        ):
+            log.debug("activity.started")
+            try:
+                result = await keep_alive(self._guarded(info, input))
+            except Exception as error:
+                log_failure(log, error)
+                raise
+            outcome = getattr(result, "outcome", None)
+            log.debug("activity.done", outcome=getattr(outcome, "kind", outcome))
+            return result
+
+    async def _guarded(self, info: activity.Info, input: ExecuteActivityInput) -> Any:
+        """Run an activity; say ``LedgerLost`` if it fails because nothing is recorded of its run.
+
+        Every write belongs to the run's row, so nothing was called under a ledger that lost it.
+        """
+        try:
+            if self._cell is not None:
+                await self._require_own(self._cell)
+            return await self.next.execute_activity(input)
+        except (ApplicationError, LedgerUnavailable):
+            raise
+        except TenantInvalid as error:
+            raise stop(ErrorType.RUN_ID_INVALID, str(error)) from error
+        except Exception as error:
+            run_id = info.workflow_id or ""
+            # Before the run is recorded, nobody knows it.
+            first = info.activity_type == OPEN_RUN.name and not isinstance(error, RunNotFound)
+            if info.workflow_type in NO_RUNS or first:
+                raise
+            if await self._ledger.transact(tenant_of_run(run_id), knows_run, run_id):
+                raise
+            raise stop(
+                ErrorType.LEDGER_LOST,
+                f"the ledger does not know run {run_id}: its database was replaced or emptied."
+                " Nothing is called meanwhile. Restore it from its backup and the run goes on;"
+                f" if that cannot be, end it: temporal workflow terminate -w {run_id}",
+            ) from error
+
+    async def _require_own(self, cell: OwnCell) -> None:
+        """See that the work is of this worker's cell."""
+        info = activity.info()
+        run_id = info.workflow_id or ""
+        tenant = tenant_of_run(run_id)
+        problem = cell.problem(tenant)
+        begins = info.activity_type == OPEN_RUN.name
+        if begins and problem is None:
+            # The file may be wrong, or old: another ledger may know the tenant's keys.
+            named = await self._ledger.transact(tenant, cell_of_tenant)
+            if named is None:
+                problem = f"cell {cell.name} does not know tenant {tenant}: `tenant add` adds it"
+            elif named != cell.name:
+                problem = f"the ledger of cell {cell.name} says: tenant {tenant} is of cell {named}"
+        if problem is None:
+            return
+        if begins and not await self._ledger.transact(tenant, knows_run, run_id):
+            raise stop(ErrorType.TENANT_ELSEWHERE, problem)
+        raise LedgerUnavailable(problem)
+
+
+def log_failure(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
+    """Log how an attempt failed: one line, and a traceback only where nobody expected it."""
+    FAILURE_IS_LOGGED.set(True)
+    if isinstance(error, LedgerUnavailable):
+        log.warning("ledger.unavailable", error=str(error))
+        return
+    if not isinstance(error, ApplicationError):
+        log.error("activity.broken", error_type=type(error).__name__, exc_info=error)
+        return
+    if error.type == ErrorType.LEDGER_LOST:
+        say = log.error
+    else:
+        say = log.info if error.type in WAITS else log.warning
+    delay = error.next_retry_delay
+    say(
+        "activity.failed",
+        error_type=error.type,
+        error=error.message,
+        retry_in=None if delay is None else round(delay.total_seconds(), 3),
+        final=error.non_retryable,
+    )

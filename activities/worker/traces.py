@@ -1,8 +1,7 @@
 """Traces by OpenTelemetry, through Temporal's own plugin; needs the extra ``opentelemetry``.
 
-A trace is a *stretch* of a run: from where it begins, or goes on, to where it waits for people or
-ends. Its root is the span ``invoke_agent``. A wait may last for months, so no span is open in it;
-the stretch behind it is a trace of its own, with a link to the one before.
+Each execution of a run is a trace. Its root is the span ``invoke_agent``, which is sent when the
+execution ends. The spans of calls are sent when the calls end.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, StatusCode
 from temporalio import client, workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.opentelemetry import (
@@ -31,22 +30,23 @@ from temporalio.contrib.opentelemetry import (
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import (
-    ContinueAsNewInput,
     ExecuteWorkflowInput,
     HandleQueryInput,
     HandleSignalInput,
     HandleUpdateInput,
     Interceptor,
-    StartActivityInput,
-    StartChildWorkflowInput,
-    StartLocalActivityInput,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
-    WorkflowOutboundInterceptor,
 )
 
-from surehand.activities.worker.spans import CHAT, EXECUTE_TOOL, INVOKE_AGENT, Spans, Value, noting
-from surehand.workflows import ports
+from surehand.activities.worker.telemetry import (
+    CHAT,
+    EXECUTE_TOOL,
+    INVOKE_AGENT,
+    Spans,
+    Value,
+    noting,
+)
 from surehand.workflows.contracts.base import ENDED, RunState
 from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.names import WAITS
@@ -111,12 +111,6 @@ class _ReadableInbound(WorkflowInboundInterceptor):
 
 #: What spans call the thing that they are about, by their operation.
 _NAMED: Final = {EXECUTE_TOOL: "gen_ai.tool.name", CHAT: "gen_ai.request.model"}
-#: Activities that act for the agent; a stretch begins with the first of them.
-_ACTS: Final = frozenset(
-    port.name for port in (ports.EXECUTE_TOOLS, ports.TAKE_TURN, ports.COMPENSATE)
-)
-#: A run in one of these goes on by itself, and its stretch with it; a rate limit's end is near.
-_GOES_ON: Final = frozenset({RunState.RUNNING, RunState.COMPENSATING, RunState.WAITING_RATE_LIMIT})
 #: How long a worker that ends waits for the receiver of its last spans.
 FLUSH_PATIENCE: Final = timedelta(seconds=3)
 
@@ -155,7 +149,7 @@ def open_traces(environ: Mapping[str, str], version: str) -> Traces:
 
 
 class _CallSpans(Spans):
-    """Spans of what a run calls, inside the one of its stretch."""
+    """Spans of what a run calls, inside the run's own."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
@@ -187,7 +181,7 @@ class _CallSpans(Spans):
 
 
 class _RunSpans(Interceptor):
-    """Has each run make the spans of its stretches."""
+    """Makes a span of each execution of a run."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
@@ -197,149 +191,53 @@ class _RunSpans(Interceptor):
     ) -> type[WorkflowInboundInterceptor]:
         tracer = self._tracer
 
-        class Inbound(_Inbound):
-            def __init__(self, next: WorkflowInboundInterceptor) -> None:
-                super().__init__(next)
-                self.stretches = _Stretches(tracer)
+        class Inbound(WorkflowInboundInterceptor):
+            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+                run = workflow.instance()
+                if not isinstance(run, BaseRun):
+                    return await super().execute_workflow(input)
+                span = _start_span_of_run(tracer, input.args[0])
+                # Never detached: the tasks of the run have it, and their context ends with them.
+                attach(trace.set_span_in_context(span))
+                ended = ""
+                try:
+                    return await super().execute_workflow(input)
+                except workflow.ContinueAsNewError:
+                    ended = "continued"
+                    raise
+                except ApplicationError:
+                    ended = "refused"
+                    raise
+                finally:
+                    if run.run_state in ENDED:
+                        ended = run.run_state.value
+                    # A run that is dropped from memory raises, too: another worker ends its span.
+                    if ended:
+                        span.set_attribute("surehand.run.state", ended)
+                        if ended in ("refused", RunState.FAILED):
+                            span.set_status(StatusCode.ERROR)
+                        span.end()
 
         return Inbound
 
 
-class _Stretches:
-    """The stretches of one execution of a run; also in a replay, where no span is sent.
+def _start_span_of_run(tracer: trace.Tracer, request: StartRun) -> Span:
+    """Start the span below whoever has started the run, such as its parent run.
 
-    Ids come from Temporal's own generator, which is the same in each replay. So a link leads to the
-    span that was sent, whichever worker goes on. It is not the generator that the run's own code
-    draws from: a worker with traces replays what one without has begun.
-
-    A run's tasks live longer than its stretches. So a stretch is put around each call as it is
-    begun, and no task remembers one. One ends by a state that is shown, by continue-as-new or by a
-    refusal. It ends by no exception that passes: a run that is dropped from memory raises some.
+    An execution that Temporal has continued has a trace of its own, with a link to the one before:
+    no viewer shows a trace of ten thousand spans. Its id comes from Temporal's generator, which is
+    the same in each replay: so whichever worker ends it, the spans inside are below it.
     """
-
-    def __init__(self, tracer: trace.Tracer) -> None:
-        self._tracer = tracer
-        self._request: StartRun | None = None
-        self._span: Span | None = None
-        self._last: SpanContext | None = None
-        self._over = False
-
-    def open(self, request: StartRun) -> None:
-        """Begin the first one, below whoever has started the run.
-
-        That is how a child run's is part of its parent's trace: whoever reads that asks what took
-        so long. Later ones are not, because no viewer shows in its time a span below an ended one.
-        What Temporal has continued goes on in another trace.
-        """
-        self._request = request
-        caller = trace.get_current_span().get_span_context()
-        if workflow.info().continued_run_id is None:
-            self._begin(trace.set_span_in_context(NonRecordingSpan(caller), Context()))
-        elif caller.is_valid:
-            self._last = caller
-
-    def _begin(self, context: Context) -> Span:
-        assert self._request is not None
-        request = self._request
-        attributes = {
-            "gen_ai.operation.name": INVOKE_AGENT,
-            "gen_ai.agent.name": request.plan.name,
-            "gen_ai.conversation.id": request.run_id,
-            "surehand.tenant": request.tenant,
-            "surehand.run.id": request.run_id,
-        }
-        span = self._tracer.start_span(
-            f"{INVOKE_AGENT} {request.plan.name}",
-            context=context,
-            attributes=attributes,
-            links=[] if self._last is None else [Link(self._last)],
-        )
-        self._span, self._last = span, span.get_span_context()
-        return span
-
-    def shown(self, state: RunState) -> None:
-        """End the stretch where the run waits for people, or has ended."""
-        if state in ENDED:
-            self.end(state.value, failed=state is RunState.FAILED)
-        elif state not in _GOES_ON and self._span is not None:
-            self._close(self._span, state.value)
-
-    def end(self, state: str, *, failed: bool = False) -> None:
-        """End the last stretch; a run that ends out of a wait has one that says just that."""
-        if self._request is None or self._over:
-            return
-        self._over = True
-        span = self._span or self._begin(Context())
-        if failed:
-            span.set_status(StatusCode.ERROR)
-        self._close(span, state)
-
-    def _close(self, span: Span, state: str) -> None:
-        span.set_attribute("surehand.run.state", state)
-        span.end()
-        self._span = None
-
-    @contextmanager
-    def inside(self, *, acts: bool = True) -> Iterator[None]:
-        """Have what is begun in the block belong to the stretch; one begins with what acts."""
-        span = self._span
-        if span is None and acts and self._request is not None and not self._over:
-            span = self._begin(Context())
-        if span is None:
-            yield
-            return
-        with trace.use_span(span, record_exception=False, set_status_on_exception=False):
-            yield
-
-    @contextmanager
-    def handed_on(self) -> Iterator[None]:
-        """End the stretch, and have the next execution know it."""
-        if self._span is not None:
-            self._close(self._span, "continued")
-        before = NonRecordingSpan(self._last or trace.INVALID_SPAN_CONTEXT)
-        with trace.use_span(before, record_exception=False, set_status_on_exception=False):
-            yield
-
-
-class _Inbound(WorkflowInboundInterceptor):
-    stretches: _Stretches
-
-    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        super().init(_Outbound(outbound, self.stretches))
-
-    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        run = workflow.instance()
-        if not isinstance(run, BaseRun):
-            return await super().execute_workflow(input)
-        self.stretches.open(input.args[0])
-        run.watch_state(self.stretches.shown)
-        try:
-            return await super().execute_workflow(input)
-        except ApplicationError:
-            # Refused before it was opened. A run that is dropped from memory raises other things.
-            self.stretches.end("refused", failed=True)
-            raise
-
-
-class _Outbound(WorkflowOutboundInterceptor):
-    def __init__(self, next: WorkflowOutboundInterceptor, stretches: _Stretches) -> None:
-        super().__init__(next)
-        self._stretches = stretches
-
-    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
-        with self._stretches.inside(acts=input.activity in _ACTS):
-            return super().start_activity(input)
-
-    def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
-        with self._stretches.inside(acts=input.activity in _ACTS):
-            return super().start_local_activity(input)
-
-    async def start_child_workflow(
-        self, input: StartChildWorkflowInput
-    ) -> workflow.ChildWorkflowHandle[Any, Any]:
-        with self._stretches.inside():
-            return await super().start_child_workflow(input)
-
-    def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
-        with self._stretches.handed_on():
-            super().continue_as_new(input)
+    caller = trace.get_current_span().get_span_context()
+    context, links = trace.set_span_in_context(NonRecordingSpan(caller), Context()), list[Link]()
+    if workflow.info().continued_run_id is not None:
+        context, links = Context(), [Link(caller)] if caller.is_valid else []
+    attributes = {
+        "gen_ai.operation.name": INVOKE_AGENT,
+        "gen_ai.agent.name": request.plan.name,
+        "gen_ai.conversation.id": request.run_id,
+        "surehand.tenant": request.tenant,
+        "surehand.run.id": request.run_id,
+    }
+    name = f"{INVOKE_AGENT} {request.plan.name}"
+    return tracer.start_span(name, context=context, attributes=attributes, links=links)

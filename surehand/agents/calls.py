@@ -27,7 +27,7 @@ from surehand.activities.tools.failures import (
     RateLimited,
     ToolFault,
     Transient,
-    retry_after,
+    read_retry_after,
 )
 from surehand.workflows.contracts.base import ARTIFACT, as_artifact
 from surehand.workflows.names import provider_names
@@ -337,7 +337,7 @@ PAUSE: Final = timedelta(seconds=30)
 
 def make_rate_limited(text: str, named: str | None) -> RateLimited:
     """Return the failure, with the pause of its ``Retry-After``."""
-    return RateLimited(text, PAUSE if named is None else retry_after(named, datetime.now(UTC)))
+    return RateLimited(text, PAUSE if named is None else read_retry_after(named, datetime.now(UTC)))
 
 
 def read_status(text: str, status: int, retry_after: str | None) -> ToolFault:

@@ -62,10 +62,10 @@ class Receiver:
         found = [span for span in self.spans if span.name.startswith(beginning)]
         return sorted(found, key=lambda span: span.began_ns)
 
-    def stretches(self, run_id: str) -> list[Seen]:
-        """Return the roots of a run's traces, oldest first.
+    def executions(self, run_id: str) -> list[Seen]:
+        """Return the spans of a run's executions, oldest first.
 
-        A workflow task that Temporal has had tried again ends its stretch again: that is the same
+        A workflow task that Temporal has had tried again ends its run again: that is the same
         span, by its id.
         """
         roots = {span.id: span for span in self.named("invoke_agent")}

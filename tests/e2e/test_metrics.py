@@ -25,10 +25,9 @@ from surehand.workflows.contracts.base import RunState
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.docs.test_alerts import metrics_asked_for, whole
 from tests.e2e.executions import inside
-from tests.e2e.messages import answered
-from tests.e2e.otlp_receiver import Receiver, Seen, receiving
+from tests.e2e.otlp_receiver import Receiver, receiving
 from tests.e2e.plans import child, plan, refund_step
-from tests.e2e.runs import Run, decision_on, example_plan, until
+from tests.e2e.runs import decision_on, example_plan, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_agents import driven, settings
 from tests.worker_process import ROOT, WorkerProcess
@@ -178,21 +177,16 @@ def ended(worker: WorkerProcess) -> None:
     assert "Failed to detach context" not in worker.output()
 
 
-async def arrived(receiver: Receiver, run: Run, stretches: int) -> list[Seen]:
-    """Wait until so many stretches of a run have ended and arrived."""
-    return await until(lambda: receiver.stretches(run.run_id), lambda seen: len(seen) == stretches)
-
-
 @pytest.mark.crash
 @pytest.mark.parametrize("mode", ["sync", "async", "exit"])
-async def test_a_wait_is_no_open_span_and_links_join_the_traces_over_a_kill_and_replays(
+async def test_a_run_is_one_trace_over_a_wait_a_kill_and_replays(
     stage: Stage, order_id: str, receiver: Receiver, mode: str
 ) -> None:
-    with traced(stage, receiver):
+    with traced(stage, receiver) as worker:
         run = await stage.start(example_plan("refund.yaml", order_id=order_id), durability=mode)
         request = await run.asks()
-        [first] = await arrived(receiver, run, 1)
-        assert sorted(span.name for span in receiver.spans) == sorted([first.name, *BEFORE])
+        ended(worker)
+    assert sorted(span.name for span in receiver.spans) == BEFORE
     with traced(stage, receiver, crash_at="payments.refund:after_call") as doomed:
         doomed.wait_ready()
         await run.send(decision_on(request))
@@ -204,18 +198,15 @@ async def test_a_wait_is_no_open_span_and_links_join_the_traces_over_a_kill_and_
         ended(worker)
 
     assert result.state is RunState.COMPLETED
-    first, second = receiver.stretches(run.run_id)
-    inside = receiver.inside(second)
-    assert receiver.inside(first) == BEFORE
+    [whole] = receiver.executions(run.run_id)
+    inside = receiver.inside(whole)
     # Its lease may last a little longer than its workflow task: then the call is tried again.
-    assert [name for name, _ in groupby(inside)] == AFTER
-    assert len({span.id for span in receiver.spans}) == 2 + len(BEFORE) + len(inside)
-    assert (first.links, second.links) == ((), (first.id,))
-    assert {span.trace for span in receiver.spans} == {first.trace, second.trace}
-    assert (first.parent, second.parent, first.trace != second.trace) == ("", "", True)
-    states = [one.attributes["surehand.run.state"] for one in (first, second)]
-    assert states == ["waiting_approval", "completed"]
-    assert first.ended_ns <= second.began_ns
+    assert [name for name, _ in groupby(inside)] == [*BEFORE, *AFTER]
+    assert len({span.id for span in receiver.spans}) == 1 + len(inside)
+    assert {span.trace for span in receiver.spans} == {whole.trace}
+    assert (whole.parent, whole.links) == ("", ())
+    assert whole.attributes["surehand.run.state"] == "completed"
+    assert all(whole.began_ns <= span.began_ns for span in receiver.spans)
 
 
 async def test_spans_follow_conventions(stage: Stage, order_id: str, receiver: Receiver) -> None:
@@ -227,7 +218,7 @@ async def test_spans_follow_conventions(stage: Stage, order_id: str, receiver: R
         await again.result()
         ended(worker)
 
-    agent = receiver.stretches(run.run_id)[0]
+    agent = receiver.executions(run.run_id)[0]
     assert (agent.name, agent.service) == ("invoke_agent refund", "surehand")
     assert agent.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert agent.attributes["gen_ai.agent.name"] == "refund"
@@ -259,29 +250,23 @@ async def test_spans_hold_no_secrets(stage: Stage, order_id: str, receiver: Rece
     assert (closing.failed, closing.attributes["error.type"]) == (True, "ToolFailed")
     undone = receiver.named("execute_tool payments.cancel_refund")[-1]
     assert undone.attributes["surehand.outcome"] == "compensated"
-    assert receiver.stretches(run.run_id)[-1].failed
+    assert receiver.executions(run.run_id)[-1].failed
     for content in (order_id, "ticket-78", "HTTP 422", "legal hold", "120.00", "@example"):
         assert content.encode() not in receiver.raw, content
 
 
 async def test_a_child_shares_the_trace(stage: Stage, order_id: str, receiver: Receiver) -> None:
-    after = {"id": "after", "ask": "Paid. Well?"}
     with traced(stage, receiver) as worker:
-        run = await stage.start(plan(child(refund_step(order_id)), after))
+        run = await stage.start(plan(child(refund_step(order_id))))
         inner = inside(stage, run)
         await run.in_state(RunState.WAITING_APPROVAL)
         await inner.decide(decision_on(await inner.asks()))
-        await run.in_state(RunState.WAITING_INPUT)
-        await answered(run, answer="yes")
         await run.result()
         ended(worker)
 
-    parents, childs = receiver.stretches(run.run_id), receiver.stretches(inner.run_id)
-    assert (childs[0].parent, childs[0].trace) == (parents[0].id, parents[0].trace)
-    assert (childs[1].parent, childs[1].links) == ("", (childs[0].id,))
-    assert receiver.inside(childs[1]) == ["execute_tool payments.refund"]
-    for span in parents + childs:
-        assert span.attributes["surehand.run.state"] != "running"
+    [parents], [childs] = receiver.executions(run.run_id), receiver.executions(inner.run_id)
+    assert (childs.parent, childs.trace) == (parents.id, parents.trace)
+    assert receiver.inside(childs) == ["execute_tool payments.refund"]
 
 
 async def test_continued_runs_link_up(stage: Stage, order_id: str, receiver: Receiver) -> None:
@@ -292,7 +277,7 @@ async def test_continued_runs_link_up(stage: Stage, order_id: str, receiver: Rec
         await run.result()
         ended(worker)
 
-    found = receiver.stretches(run.run_id)
+    found = receiver.executions(run.run_id)
     assert len(found) > 1
     assert [span.links for span in found] == [(), *((span.id,) for span in found[:-1])]
     states = [span.attributes["surehand.run.state"] for span in found]

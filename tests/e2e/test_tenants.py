@@ -27,8 +27,8 @@ from temporalio.service import RPCError
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import effects, runs
-from surehand.activities.worker import rounds
-from surehand.activities.worker.rounds import learn
+from surehand.activities.worker import health
+from surehand.activities.worker.health import learn
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import ReconcileLedger, UnwindRun
 from surehand.workflows.contracts.runs import StartRun
@@ -111,7 +111,7 @@ async def test_a_worker_learns_of_tenants_beside_runs_of_odd_names(stage: Stage)
 
 # G5: people of every tenant are reminded after a start, however many tenants there are.
 async def test_many_tenants_are_all_learned(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_MOST", 1)
+    monkeypatch.setattr(health, "_MOST", 1)
     asks = Plan.model_validate([{"id": "a", "ask": "Go on?"}])
     names = {"t-one", "t-three", "t-two"}
     async with stage.worker_here():
@@ -123,7 +123,7 @@ async def test_many_tenants_are_all_learned(stage: Stage, monkeypatch: pytest.Mo
     ledger.tenants.add("a-tenant")
 
     async def learnt() -> set[str]:
-        await rounds.learn(stage.client, ledger)
+        await health.learn(stage.client, ledger)
         return names & ledger.tenants
 
     # The server's list of runs lags a little behind.

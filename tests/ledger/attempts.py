@@ -18,8 +18,7 @@ from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
-from surehand.activities.worker.attempt import Attempt
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.tools import ToolCall, ToolReport
 from tests.ledger.scene import LEASE, RUN, STEP, Scene

@@ -22,8 +22,7 @@ from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.tool import Dedupes, No, Tool, ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
-from surehand.activities.worker.attempt import keep_alive
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import WorkerContext, keep_alive
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.tools import Batch, BatchReport, NextStep, ToolCall
 from tests.ledger.commit_cutter import CommitCutter, Cut

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from surehand.activities.effects.compensation import CompensationActivities
-from surehand.activities.effects.reaper import settle_stale
+from surehand.activities.effects.compensation import UndoAttempt
+from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import compensations, outcomes
 from surehand.activities.ledger.effects.interventions import open_intervention
@@ -21,8 +21,7 @@ from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Barred, Committed, Entry, Held
 from surehand.activities.tools.tool import Found, No, NotFound, ToolContext, Undo
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.attempt import Attempt
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import (
@@ -91,9 +90,8 @@ async def test_an_undoing_asks_the_lookup_and_no_human(scene: Scene, said: Any, 
     asked = Compensate(
         tenant=scene.tenant, run_id=RUN, step_id=STEP, entry_id=entry.entry_id, user="ada"
     )
-    activities = CompensationActivities(provider.context(scene))
 
-    await activities._compensate(asked, Attempt(1, "undo", "undo:1"))
+    await UndoAttempt(provider.context(scene), asked, Attempt(1, "undo", "undo:1")).run()
 
     assert provider.lookups == 1
     assert (scene.row(effects))["state"] == state
@@ -270,7 +268,7 @@ async def test_a_late_undo_asks_nothing_that_is_settled_or_asked_already(
     )
     late = Attempt(number=9, activity_key="undo", holder="undo:9:x")
 
-    report = await CompensationActivities(context)._undo(asked, late, entry)
+    report = await UndoAttempt(context, asked, late).undo_effect(entry)
 
     assert report.outcome is reported
     assert undone.keys == []

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 from sqlalchemy import update
 
-from surehand.activities.effects.reaper import settle_stale
+from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.ledger.core import tables
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects

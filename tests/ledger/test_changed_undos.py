@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from surehand.activities.effects.compensation import CompensationActivities
+from surehand.activities.effects.compensation import UndoAttempt
 from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.ledger.steps.entries import ApprovalRefused, ClaimRequest, Entry
 from surehand.activities.tools.tool import No, Tool, Undo
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.attempt import Attempt
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.effects import (
     Compensate,
@@ -81,7 +80,7 @@ class Deploy:
             cleanup=cleanup,
         )
         mine = Attempt(attempt, "undo", f"undo:{attempt}")
-        return await CompensationActivities(context)._compensate(asked, mine)
+        return await UndoAttempt(context, asked, mine).run()
 
 
 SHOWN = Deploy(cleaned_up_by="payments.charge")

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from surehand.activities.effects.progress_checkpoints import following
+from surehand.activities.effects.drafts import follow_progress
 from surehand.activities.ledger.core.engine import CONNECTIONS, FOR_RENEWALS, KEPT_BACK
 from surehand.activities.ledger.core.store import (
     Ledger,
@@ -26,8 +26,7 @@ from surehand.activities.ledger.core.store import (
 )
 from surehand.activities.ledger.effects import outcomes
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.attempt import Attempt
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.tools import ToolCall
 from tests.ledger.databases import Database, until_one_waits
@@ -260,7 +259,7 @@ async def test_a_checkpoint_that_has_taken_long_and_is_there_is_not_called_left_
         call = ToolCall(**named, plan_version=1, tool=SPEC, params={})
 
         with capture_logs() as lines:
-            async with following(worker, call, Attempt(1, "call", "call:1")):
+            async with follow_progress(worker, call, Attempt(1, "call", "call:1")):
                 with ledger.transaction(scene.tenant) as holder, monkeypatch.context() as patched:
                     holder.lock_chain(RUN)
                     await until_one_waits(holder)

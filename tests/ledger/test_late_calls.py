@@ -13,9 +13,9 @@ from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
 from surehand import READ, WRITE, Found, OutcomeUnknown, ToolContext, tool
-from surehand.activities.approvals.gate import ApprovalActivities
+from surehand.activities.approvals import ApprovalActivities
 from surehand.activities.effects.prepare import prepare, to_call_with
-from surehand.activities.effects.recorder import Begun, Done, Next
+from surehand.activities.effects.recorder import Done, NextWrite
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.approvals.decisions import Edited
@@ -34,8 +34,7 @@ from surehand.activities.ledger.steps.entries import (
 from surehand.activities.tools.failures import DependencyDown
 from surehand.activities.tools.tool import Dedupes, NotFound, Tool
 from surehand.activities.tools.toolbox import Toolbox
-from surehand.activities.worker.attempt import Attempt
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process import clock as own_clock
@@ -220,8 +219,14 @@ async def test_a_suspended_machine_does_not_call(scene: Scene, asleep: Asleep) -
     asleep.slept = timedelta(hours=1)
     other = await last_of(scene, refund, holder="other", activity_key="other")
 
-    following = Next(None, None, suspended.request)  # type: ignore[arg-type]
-    result = await suspended.run(Begun(following, Claimed(entry), asked))
+    following = NextWrite(
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        suspended.request,
+        Claimed(entry),
+        asked,
+    )
+    result = await suspended.run(following)
 
     assert isinstance(result, Done) and result.replayed
     assert isinstance(other, Done)

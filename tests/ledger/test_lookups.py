@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.effects.reaper import settle_stale
+from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.tables import effects, interventions
@@ -476,7 +476,7 @@ async def test_the_words_of_a_failure_reach_the_next_attempt(scene: Scene) -> No
     provider, loaded = refusing(NotFound())
     request = request_for(scene, loaded)
     call = effect_call(scene, loaded, request)
-    left = await call._recorder.leave_in_doubt(scene.claimed(request), WORDS, reported=True)
+    left = await call.leave_in_doubt(scene.claimed(request), WORDS, reported=True)
     assert left.reported_failure == WORDS
 
     assert WORDS in await fails(scene, loaded)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import update
 
-from surehand.activities.effects.reaper import settle_stale
+from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.effects.recorder import Done, SaidNo
 from surehand.activities.ledger.core.tables import effects, interventions, notifications
 from surehand.activities.ledger.effects import compensations

@@ -131,7 +131,7 @@ async def test_what_does_not_hold_any_more_is_named(scene: Scene) -> None:
     claimed = await call._claim()
     change(scene, effects, params_hash="sha256:another")
 
-    assert isinstance(await call._go_on(claimed), Done)
+    assert isinstance(await call.act_on(claimed), Done)
 
     assert (verified(scene))["broken"] == ["runs_what_was_approved"]
 

@@ -17,7 +17,7 @@ from temporalio.testing import ActivityEnvironment
 from surehand.activities.effects import leases as leases_module
 from surehand.activities.effects.compensation import CompensationActivities
 from surehand.activities.effects.leases import keep_freeing
-from surehand.activities.effects.reaper import settle_stale
+from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.tables import effects, leases
 from surehand.activities.ledger.effects import resource_leases as lease_rows
@@ -25,12 +25,12 @@ from surehand.activities.ledger.effects.resource_leases import LeaseRequest
 from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.tool import Dedupes, Tool, ToolContext, Undo
 from surehand.activities.tools.toolbox import READ, WRITE, Toolbox, tool
-from surehand.activities.worker.attempt import keep_alive
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import WorkerContext, keep_alive
 from surehand.activities.worker.crash_points import Crash
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.workflows.contracts.effects import Compensate, CompensationOutcome
 from surehand.workflows.contracts.tools import Batch, Succeeded, ToolCall, ToolReport
+from surehand.workflows.names import PAUSES, ErrorType
 from tests.ledger.scene import OTHER_RUN, RUN, Scene
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ async def test_a_held_resource_refuses_others(scene: Scene, bank: Bank, second: 
         await here.call(other, OTHER_RUN)
 
     assert (refused.value.type, refused.value.non_retryable) == ("ResourceBusy", False)
-    assert refused.value.next_retry_delay == leases_module.BUSY_PAUSE
+    assert refused.value.next_retry_delay == PAUSES[ErrorType.RESOURCE_BUSY]
     assert f"'account:7' is held by step pay of run {RUN}" in refused.value.message
     assert told(scene, OTHER_RUN) == ["resource.waited", "resource.refused"]
     assert scene.rows(effects, run_id=OTHER_RUN) == []
@@ -228,7 +228,7 @@ async def test_an_attempt_that_may_wait_gets_the_resource_when_it_is_free(
 async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
     scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surehand.activities.worker.attempt.HEARTBEAT_EVERY", 0.01)
+    monkeypatch.setattr("surehand.activities.worker.context.HEARTBEAT_EVERY", 0.01)
     pay = bank.tool(resource_wait=timedelta(seconds=30))
     here = worker(scene, pay)
     first = asyncio.create_task(here.call(pay))
@@ -239,7 +239,7 @@ async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
         if details == (f"waits: resource 'account:7' is held by step pay of run {RUN}",):
             shown.set()
 
-    monkeypatch.setattr("surehand.activities.worker.attempt.activity.heartbeat", beat)
+    monkeypatch.setattr("surehand.activities.worker.context.activity.heartbeat", beat)
     second = asyncio.create_task(here.call(pay, OTHER_RUN))
     await shown.wait()
     bank.may_end.set()

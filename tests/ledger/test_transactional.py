@@ -141,7 +141,7 @@ async def test_an_attempt_that_was_taken_over_writes_nothing(scene: Scene) -> No
     request = request_for(scene, loaded, holder="zombie")
     entry = scene.claimed(request)
     zombie = effect_call(scene, loaded, request)
-    zombie._recorder.began = asyncio.get_running_loop().time()
+    zombie.began = asyncio.get_running_loop().time()
     await attempt(scene, loaded, 2)
 
     with pytest.raises(ApplicationError, match="taken this effect over"):

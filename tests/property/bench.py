@@ -16,7 +16,7 @@ from temporalio.testing import ActivityEnvironment
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.effects.compensation import CompensationActivities
-from surehand.activities.effects.reaper import settle_stale
+from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.core.tables import effects, events, interventions, runs

@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 from surehand.activities.ledger.approvals.decisions import judge
 from surehand.activities.ledger.steps.acting import EVERY_STEP
-from surehand.activities.worker.attempt import again, stop
+from surehand.activities.worker.context import again, stop
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
     ApprovalClosed,

@@ -31,7 +31,7 @@ from sqlalchemy import make_url, select
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from surehand.activities.approvals.gate import ApprovalActivities
+from surehand.activities.approvals import ApprovalActivities
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.effects import leases, reconcile, recorder, write
 from surehand.activities.effects.tool_calls import ToolActivities

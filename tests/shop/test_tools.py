@@ -9,8 +9,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from surehand.activities.tools.classify import classify
-from surehand.activities.tools.failures import FailureClass
+from surehand.activities.tools.failures import FailureClass, classify
 from surehand.activities.tools.tool import Partial, ToolContext, Unknown
 from surehand.activities.tools.toolbox import Toolbox, load_toolbox
 from surehand.workflows.contracts.tools import Recovery

@@ -27,7 +27,7 @@ from surehand.activities.tools.call_reports import (
 )
 from surehand.activities.tools.tool import LookupAnswer, LookupBy, NotFound, ToolContext
 from surehand.activities.tools.toolbox import WRITE, lookup_warning, tool
-from surehand.activities.worker.attempt import Doing, NobodyWaits, keep_alive
+from surehand.activities.worker.context import Doing, NobodyWaits, keep_alive
 from surehand.workflows import ports
 from surehand.workflows import ports as options
 from surehand.workflows.contracts.base import Message

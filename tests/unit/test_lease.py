@@ -22,8 +22,8 @@ from surehand.activities.effects.leases import DeadlineOver, LeaseLost, call_wit
 from surehand.activities.ledger.core.engine import LedgerUnavailable
 from surehand.activities.mcp import connection
 from surehand.activities.mcp.connection import LARGEST_MESSAGE, TooLarge
-from surehand.activities.tools import output_json
-from surehand.activities.tools.output_json import make_json
+from surehand.activities.tools import call_reports
+from surehand.activities.tools.call_reports import make_json
 from surehand.activities.worker.settings import Secrets
 from surehand.cli import approvals
 from surehand.cli.approvals import diff
@@ -360,13 +360,13 @@ def test_a_value_that_is_inside_itself_is_looked_at_with_an_end() -> None:
 
 async def test_a_large_output_is_made_json_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = list[threading.Thread]()
-    plain = output_json.canonical_json
+    plain = call_reports.canonical_json
 
     def noted(value: Any) -> bytes:
         threads.append(threading.current_thread())
         return plain(value)
 
-    monkeypatch.setattr(output_json, "canonical_json", noted)
+    monkeypatch.setattr(call_reports, "canonical_json", noted)
     assert await make_json({"rows": [1] * 5000}) == {"rows": [1] * 5000}
     assert await make_json({"rows": [1]}) == {"rows": [1]}
     assert threads[0] is not threading.current_thread() is threads[1]

@@ -18,8 +18,13 @@ from surehand.activities.mcp.connection import McpConnection
 from surehand.activities.mcp.server_file import DEFINED, McpServer, McpTool, pins_of
 from surehand.activities.mcp.tools import mcp_tools
 from surehand.activities.tools.call_reports import Answers, NeedsAnswer
-from surehand.activities.tools.classify import LONGEST_MESSAGE, classify
-from surehand.activities.tools.failures import FailureClass, NotAsReviewed, Permanent
+from surehand.activities.tools.failures import (
+    LONGEST_MESSAGE,
+    FailureClass,
+    NotAsReviewed,
+    Permanent,
+    classify,
+)
 from surehand.activities.tools.tool import ToolContext
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.names import ErrorType
@@ -99,7 +104,7 @@ def test_what_is_as_it_was_reviewed_has_not_changed() -> None:
 )
 def test_unreviewed_tools_are_for_people(error: Permanent, type_: ErrorType) -> None:
     failure = classify(error)
-    assert (failure.failure_class, failure.for_good) == (FailureClass.PERMANENT, type_)
+    assert (failure.failure_class, failure.final_type) == (FailureClass.PERMANENT, type_)
 
 
 @pytest.mark.parametrize("on_failure", ["compensate", "continue", "pause"])

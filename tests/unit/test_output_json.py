@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from surehand.activities.mcp.connection import LARGEST_MESSAGE
-from surehand.activities.tools.output_json import LARGEST, clean_text, make_json, to_json
+from surehand.activities.tools.call_reports import LARGEST, make_json, to_json
 from surehand.client import run as client_run
 from surehand.client.run import Run
 from surehand.workflows import plain_text
@@ -30,7 +30,7 @@ from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.base import Acknowledged, StepState
 from surehand.workflows.contracts.runs import StepView
 from surehand.workflows.contracts.tools import Succeeded, ToolReport
-from surehand.workflows.plain_text import LONGEST_TEXT, markdown, plain, plain_line
+from surehand.workflows.plain_text import LONGEST_TEXT, clean_text, markdown, plain, plain_line
 
 
 class Receipt(BaseModel):

@@ -32,8 +32,7 @@ from surehand.activities.ledger.steps.entries import ClaimRequest, Covered
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Dedupes, Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
-from surehand.activities.worker.attempt import Attempt
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.activities.worker.crash_points import Crash
 from surehand.workflows.contracts.approvals import Assurance, Scope
 from surehand.workflows.contracts.effects import UndoSpec

@@ -16,9 +16,14 @@ from temporalio.runtime import (
 )
 
 from surehand.activities.ledger.retention.hiding import LastRound
-from surehand.activities.worker.metrics import BUCKETS, Metrics
 from surehand.activities.worker.settings import SettingsError
-from surehand.activities.worker.telemetry import find_metrics_receiver, find_receiver, shown
+from surehand.activities.worker.telemetry import (
+    BUCKETS,
+    Metrics,
+    find_metrics_receiver,
+    find_receiver,
+    shown,
+)
 
 ANY = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://any:4318/"}
 METRICS = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://ann:secret@own:4318/in"}

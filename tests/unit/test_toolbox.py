@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
+from surehand.activities.tools.call_reports import to_json
 from surehand.activities.tools.describing import describe_plan
-from surehand.activities.tools.output_json import to_json
 from surehand.activities.tools.tool import (
     Dedupes,
     LookupAnswer,

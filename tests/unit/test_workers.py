@@ -24,8 +24,8 @@ from structlog.testing import capture_logs
 from temporalio import workflow
 
 from surehand.activities.ledger.core.store import LedgerUnavailable
-from surehand.activities.tools.workflow_modules import WorkflowModulesError, load_workflows
-from surehand.activities.worker.attempt import again, stop, tell_failure
+from surehand.activities.tools.toolbox import WorkflowModulesError, load_workflows
+from surehand.activities.worker.context import again, log_failure, stop
 from surehand.activities.worker.crash_points import Crash, CrashPoint, CrashSettingError
 from surehand.activities.worker.watchdog import EXIT_CODE, GRACE, Watchdog, grace
 from surehand.cli.audit import head_in
@@ -74,7 +74,7 @@ def test_a_worker_that_is_told_to_end_while_it_loads_ends_in_order(tmp_path: Pat
 )
 def test_an_expected_answer_is_one_line(error: Exception, says: dict[str, Any]) -> None:
     with capture_logs() as lines:
-        tell_failure(structlog.get_logger(), error)
+        log_failure(structlog.get_logger(), error)
 
     [line] = lines
     assert line.items() >= says.items()
@@ -85,7 +85,7 @@ def test_what_nobody_expected_is_logged_with_its_traceback() -> None:
     error = ZeroDivisionError("a bug")
 
     with capture_logs() as lines:
-        tell_failure(structlog.get_logger(), error)
+        log_failure(structlog.get_logger(), error)
 
     [line] = lines
     assert (line["event"], line["exc_info"]) == ("activity.broken", error)
@@ -369,12 +369,12 @@ def test_the_clock_of_leases_counts_suspension() -> None:
 
 
 def test_nothing_that_judges_a_lease_goes_by_another_clock() -> None:
-    from surehand.activities.effects import leases, read, reconcile, write
+    from surehand.activities.effects import leases, read, write
     from surehand.activities.ledger.core import engine
     from surehand.activities.worker import watchdog
 
     assert engine.clock is clock
-    for module in (write, leases, read, reconcile, watchdog):
+    for module in (write, leases, read, watchdog):
         assert module.clock is clock, module.__name__
         assert "time.monotonic" not in inspect.getsource(module), module.__name__
 

@@ -248,9 +248,10 @@ class BaseRun:
         )
         return not found.interventions
 
-    def watch_state(self, watcher: Callable[[RunState], None]) -> None:
-        """Have somebody told of each state that the run shows, again in each replay."""
-        self._core.watch_state(watcher)
+    @property
+    def run_state(self) -> RunState:
+        """Where the run stands."""
+        return self._data.state
 
     # Whatever is sent, also with no argument or with several, must not raise here: the run could
     # not move on any more.

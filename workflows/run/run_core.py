@@ -16,7 +16,6 @@ from surehand.workflows.contracts.base import (
     LONGEST_LOOK,
     SHORTEST_LOOK,
     QuotaWait,
-    RunState,
     StepState,
 )
 from surehand.workflows.contracts.runs import ChildReport, Linked, StartRun
@@ -75,7 +74,6 @@ class RunCore:
         self._making_room = False
         self._signals = set[asyncio.Task[None]]()
         self._shown: tuple[str, int] | None = None
-        self._watcher: Callable[[RunState], None] | None = None
         self._told_parent: ChildReport | None = None
         self._telling_parent = False
 
@@ -95,10 +93,6 @@ class RunCore:
         self.data.refuse_signal(workflow.now(), name, reason)
         workflow.set_current_details(current_details(self.data))
 
-    def watch_state(self, watcher: Callable[[RunState], None]) -> None:
-        """Have somebody told of each state that the run shows, again in each replay."""
-        self._watcher = watcher
-
     def show_change(self) -> None:
         """Show where the run stands: search attributes, the Web UI's details, its parent."""
         state, open_items = self.data.state, self.data.open_items
@@ -107,8 +101,6 @@ class RunCore:
             workflow.upsert_search_attributes(
                 [names.RUN_STATE.value_set(state.value), names.OPEN_ITEMS.value_set(open_items)]
             )
-            if self._watcher is not None:
-                self._watcher(state)
         workflow.set_current_details(current_details(self.data))
         self._tell_parent()
 

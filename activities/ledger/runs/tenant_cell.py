@@ -1,7 +1,7 @@
 """The cell whose runs a ledger may begin for a tenant: an administrator's row says it.
 
 A key is known to one ledger only. So in a cell no run of a tenant begins unless the ledger names
-that cell (``worker/attempt.py``), whatever the file of cells says.
+that cell (``worker/context.py``), whatever the file of cells says.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from surehand.activities.effects.prepare import (
     needed,
     prepare_here,
     prepare_params,
-    preparing,
     require_queue,
     to_ask_with,
+    watch_preparing,
 )
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
@@ -37,8 +37,7 @@ from surehand.activities.ledger.quotas import OverQuota, QuotaUsedUp
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.entries import Covered
-from surehand.activities.worker.attempt import Attempt
-from surehand.activities.worker.context import WorkerContext
+from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.process.program import shared_program
 from surehand.workflows.contracts.approvals import (
     ApprovalAsked,
@@ -197,15 +196,11 @@ class ApprovalActivities:
         return None if prepared is None else covered(scope, prepared.tool, prepared.params)
 
     def _prepared(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> PreparedCall | None:
-        """Return the call of an approval's row with some params; ``None``: its tool has changed.
-
-        Raises:
-            ApplicationError: The tool does not take them.
-        """
+        """Return the call of an approval's row with some params; ``None``: its tool has changed."""
         tool = self._worker.toolbox.get(row["tool"])
         if tool is None or tool.version != row["tool_version"]:
             return None
-        with preparing(self._worker, tool.name, row["run_id"]):
+        with watch_preparing(self._worker, tool.name, row["run_id"]):
             where = (row["run_id"], row["step_id"])
             return prepare_params(tool, self._worker.hashes, params, *where)
 

@@ -1,1 +1,0 @@
-"""The activities of the gate."""
