@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from surehand.workflows.plan.plan import ID_FORM, NAME_FORM, OBJECT_FORM, STEP_FORM
-
 #: Unicode categories that change how text looks without being seen: control characters (escape
 #: sequences), format characters (right-to-left overrides, zero width), lone surrogates, the
 #: separators that break a line, and spaces that are none (``U+0020`` alone is a space): what does
@@ -67,13 +65,19 @@ def markdown(value: object, longest: int = LONGEST_TEXT) -> str:
     return _MARKUP.sub(r"\\\1", plain_line(value, longest))
 
 
-#: The forms that our own fields ask for, in words.
-_FORMS: Final = {
-    ID_FORM: "1 to 64 letters, digits, '_' or '-'",
-    STEP_FORM: "1 to 64 letters, digits, '_' or '-'",
-    NAME_FORM: "1 to 64 letters, digits, '_', '.' or '-'",
-    OBJECT_FORM: "module:name",
-}
+def _describe_form(pattern: str) -> str:
+    """Return in words the form that a field asks for."""
+    # Plans load the SDK, and whoever asks a verb for its help need not wait for that.
+    from surehand.workflows.plan.plan import ID_FORM, NAME_FORM, OBJECT_FORM, STEP_FORM
+
+    forms = {
+        ID_FORM: "1 to 64 letters, digits, '_' or '-'",
+        STEP_FORM: "1 to 64 letters, digits, '_' or '-'",
+        NAME_FORM: "1 to 64 letters, digits, '_', '.' or '-'",
+        OBJECT_FORM: "module:name",
+    }
+    return forms.get(pattern, f"of the form {pattern}")
+
 
 _MAPPING: Final = "must be a mapping of names to values"
 _LIST: Final = "must be a list"
@@ -119,9 +123,7 @@ _COUNTED: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "string_too_long": lambda c: (
         f"must have at most {_count_of(c['max_length'], 'character', 'characters')}"
     ),
-    "string_pattern_mismatch": lambda c: (
-        f"must be {_FORMS.get(c['pattern'], 'of the form ' + c['pattern'])}"
-    ),
+    "string_pattern_mismatch": lambda c: f"must be {_describe_form(c['pattern'])}",
     "decimal_max_places": lambda c: (
         f"must have at most {_count_of(c['decimal_places'], 'decimal place', 'decimal places')}"
     ),
