@@ -50,7 +50,7 @@ from surehand.activities.ledger.core.engine import (
 from surehand.activities.ledger.core.migrate import DatabaseBehind, require_head
 from surehand.activities.ledger.core.presence import presence_of
 from surehand.activities.ledger.core.store import LedgerUnavailable, open_ledger
-from surehand.activities.ledger.effects.epochs import MEANING, current
+from surehand.activities.ledger.effects.epochs import MEANING, current_epoch
 from surehand.activities.maintenance import MaintenanceActivities
 from surehand.activities.mcp.tools import look_for_changes, mcp_tools
 from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers, where
@@ -365,7 +365,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         losing = await asyncio.to_thread(find_asynchronous_standbys, ledger.engine)
         if losing is not None:
             log.warning("worker.standby_asynchronous", meaning=losing)
-        epoch = await ledger.transact(DEFAULT_TENANT, current)
+        epoch = await ledger.transact(DEFAULT_TENANT, current_epoch)
         if epoch is not None:
             log.warning("worker.restored", epoch=epoch.number, meaning=MEANING)
         for problem in await look_for_changes(settings.mcp) if settings.mcp else ():

@@ -29,8 +29,12 @@ from surehand.activities.effects.prepare import (
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.approvals.decisions import DecisionVerdict, Edited
-from surehand.activities.ledger.approvals.standing_grants import Voters, voters
-from surehand.activities.ledger.approvals.votes import needs_of, requesters
+from surehand.activities.ledger.approvals.votes import (
+    Voters,
+    find_requesters,
+    find_voters,
+    needs_of,
+)
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.people.starts import name_starter
 from surehand.activities.ledger.quotas import OverQuota, QuotaUsedUp
@@ -92,16 +96,16 @@ class ApprovalActivities:
         )
 
         def ask(tx: Transaction) -> _Requested | None:
-            foreign = foreign_rows.content_of(tx, call.run_id)
+            foreign = foreign_rows.foreign_content(tx, call.run_id)
             needs = asking[bool(foreign)]
             if needs is not None and asked.escalated_to is not None:
                 needs = needs.escalated(asked.escalated_to)
             if needs is None:
-                approval_rows.waive(tx, request)
+                approval_rows.waive_approval(tx, request)
                 return None
-            if approval_rows.is_settled(tx, request):
+            if approval_rows.is_effect_settled(tx, request):
                 return None
-            row = approval_rows.request(
+            row = approval_rows.request_approval(
                 tx,
                 request,
                 number=asked.number,
@@ -114,9 +118,9 @@ class ApprovalActivities:
                 judge_early=partial(self._judge_early, asked),
             )
             started_by = name_starter(tx, call.run_id)
-            votes = voters(tx, row["approval_id"])
-            excluded = requesters(tx, row, needs_of(row).requirements)
-            decided = decision_rows.decided(tx, row)
+            votes = find_voters(tx, row["approval_id"])
+            excluded = find_requesters(tx, row, needs_of(row).requirements)
+            decided = decision_rows.find_ending_decision(tx, row)
             return _Requested(row, decided, votes, started_by, excluded, foreign)
 
         try:
@@ -129,7 +133,7 @@ class ApprovalActivities:
         kept = await worker.artifacts.keep(call.tenant, call.run_id, row["params"])
         if kept.artifact is not None:
             where = (call.run_id, call.step_id)
-            await worker.ledger.transact(call.tenant, artifact_rows.record, *where, kept)
+            await worker.ledger.transact(call.tenant, artifact_rows.record_artifact, *where, kept)
         view = request_view(found, kept.value, prepared)
         if row["state"] == ApprovalState.PENDING:
             log.info(
@@ -169,7 +173,7 @@ class ApprovalActivities:
         return bool(asked.early)
 
     def _verify(self, tx: Transaction, asked: VerifyDecision) -> DecisionVerdict:
-        return decision_rows.verify(
+        return decision_rows.verify_decision(
             tx,
             asked,
             assurance=self._worker.assurance,
@@ -209,7 +213,7 @@ class ApprovalActivities:
         """Expire or void a request; the row decides, a decision may have been quicker."""
         which, ledger = (asked.run_id, asked.approval_id), self._worker.ledger
         state, head = await ledger.record(
-            asked.tenant, asked.run_id, approval_rows.close, *which, asked.to
+            asked.tenant, asked.run_id, approval_rows.close_approval, *which, asked.to
         )
         return ApprovalClosed(state=state, head=head)
 

@@ -21,9 +21,7 @@ import structlog
 
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.steps import artifacts as artifact_rows
-from surehand.activities.ledger.steps import drafts as draft_rows
-from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.drafts import WrittenDraft
+from surehand.activities.ledger.steps.artifacts import Kept, WrittenDraft
 from surehand.process.blobs import Blobs, read_kept
 from surehand.process.ciphers import RunKey
 from surehand.process.off_loop import call_off_loop, load_json
@@ -177,7 +175,7 @@ class ArtifactStore:
             except (StoreUnavailable, TimeoutError) as error:
                 log.warning("draft.not_removed", run_id=draft.run_id, error=str(error))
                 continue
-            await self._ledger.transact(tenant, draft_rows.removed, draft)
+            await self._ledger.transact(tenant, artifact_rows.note_removed_draft, draft)
 
     async def read(self, tenant: str, run_id: str, artifact: Artifact) -> Any:
         """Return the value of an artifact, verified. Raises ``ArtifactUnavailable``."""
@@ -194,7 +192,7 @@ class ArtifactStore:
             raise ArtifactUnavailable(f"{where}: {error}") from error
         content, in_ledger = None, artifact.uri.startswith(_LEDGER)
         if in_ledger:
-            kept = artifact_rows.content_of
+            kept = artifact_rows.artifact_content
             content = await self._ledger.transact(tenant, kept, artifact.sha256)
         if content is None:
             # The same value may be there, from when the store was up.
@@ -226,7 +224,7 @@ class ArtifactStore:
         if self._ledger.keys is None:
             raise ArtifactUnavailable(f"{where} is encrypted, and {KEYS} is not set here")
         if root != root_run_id(run_id):
-            given = artifact_rows.was_given
+            given = artifact_rows.may_read_artifact
             if not await self._ledger.transact(tenant, given, run_id, artifact.sha256):
                 raise ArtifactUnavailable(f"{where} is of another run than {run_id[:200]!r}")
         try:

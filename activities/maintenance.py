@@ -21,7 +21,7 @@ from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.runs import lifecycle as run_rows
-from surehand.activities.ledger.steps import drafts as draft_rows
+from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.worker.context import WorkerContext, stop
 from surehand.workflows.contracts.base import Recorded
 from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, StoppedRun, UnwindRun
@@ -94,7 +94,7 @@ async def reconcile_part(
         )
         if so_far.next is not None:
             return so_far
-        over = await worker.ledger.transact(asked.tenant, draft_rows.over)
+        over = await worker.ledger.transact(asked.tenant, artifact_rows.end_unneeded_drafts)
         await worker.artifacts.remove_drafts(asked.tenant, over)
     found: list[StoppedRun] = []
     async for run_id in _stopped(worker.ledger, server, asked.tenant):
@@ -134,7 +134,7 @@ async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
         before = run_rows.times_stopped(tx, run_id)
         if not run_rows.close_terminated(tx, run_id):
             return None
-        page = run_tree.remaining(tx, run_id, limit=_MOST_LISTED)
+        page = run_tree.list_remaining(tx, run_id, limit=_MOST_LISTED)
         remain = run_tree.how_many_remain(tx, run_id)
         facts = Facts(what=plain_line(f"{run_id}: {remain} of its effects may stand"))
         # It may have been reset since it was stopped before: that is told again.

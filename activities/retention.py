@@ -27,7 +27,7 @@ from surehand.activities.ledger.retention.deletion import (
     content_of,
 )
 from surehand.activities.ledger.retention.hiding import Policy
-from surehand.activities.ledger.steps import drafts as draft_rows
+from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.process.blobs import Collected, collect_unreferred, read_kept
 from surehand.process.exits import ExitCode, SurehandError
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable, path_of, payloads_of
@@ -284,9 +284,9 @@ class Retention:
         """Remove what is only these runs'; artifacts may be others', too: they are collected."""
         if going.kind in ("runs", "steps"):
             for run_id in going.runs:
-                over = await self._do(draft_rows.over, run_id)
+                over = await self._do(artifact_rows.end_unneeded_drafts, run_id)
                 await self.artifacts.remove_drafts(self.tenant, over)
-                if await self._do(draft_rows.over, run_id):
+                if await self._do(artifact_rows.end_unneeded_drafts, run_id):
                     raise StoreUnavailable(f"drafts of run {run_id} cannot be removed now")
         if going.kind in ("runs", "messages"):
             await self.artifacts.blobs.remove(payloads_of(going.root))

@@ -87,11 +87,11 @@ class LedgerKeys:
     async def _fetched(self, root: str, *, make: bool) -> RunKey:
         tenant, ledger = owner_of(root), self._ledger()
         try:
-            row = await ledger.transact(tenant, rows.find, root)
+            row = await ledger.transact(tenant, rows.find_key, root)
             if row is None and make:
                 secret = secrets.token_bytes(KEY_BYTES)
                 new = await asyncio.to_thread(wrap, self.ring, root, secret)
-                row = await ledger.transact(tenant, rows.add, root, new)
+                row = await ledger.transact(tenant, rows.add_key, root, new)
         except LedgerUnavailable as error:
             raise KeyUnavailable(f"the key of run {root[:200]!r}: {error}") from error
         if row is None:

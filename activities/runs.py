@@ -17,20 +17,20 @@ from temporalio.service import RPCError, RPCStatusCode
 from surehand.activities.artifacts import ArtifactUnavailable
 from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.effects import resolve as intervention_rows
+from surehand.activities.ledger.effects import reconcile
+from surehand.activities.ledger.effects.interventions import find_withdrawn
 from surehand.activities.ledger.effects.run_tree import TakesOverUndone
-from surehand.activities.ledger.effects.undone import undone_under
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.quotas import QuotaUsedUp, admit_run
-from surehand.activities.ledger.runs import interrupts, steering
 from surehand.activities.ledger.runs import lifecycle as run_rows
+from surehand.activities.ledger.runs import steering
 from surehand.activities.ledger.runs.lifecycle import Opened, plan_of
 from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps.acting import ActsElsewhere, take_over_run
 from surehand.activities.ledger.steps.attempts import StepAttempt
-from surehand.activities.ledger.steps.foreign import content_of
+from surehand.activities.ledger.steps.foreign import foreign_content
 from surehand.activities.tools.describing import describe_plan
 from surehand.activities.worker.context import Attempt, WorkerContext, again, stop
 from surehand.process.json_schemas import find_schema_problem
@@ -170,7 +170,7 @@ MOST_EFFECTS: Final = 1000
 
 
 def _known(tx: Transaction, row: StepAttempt) -> ValueRecorded | None:
-    stored = step_rows.stored(tx, row, after=0)
+    stored = step_rows.find_stored(tx, row, after=0)
     return None if stored is None else ValueRecorded(value=stored.output)
 
 
@@ -282,7 +282,7 @@ class RunActivities:
     @activity.defn(name="find_interventions")
     async def find_interventions(self, asked: FindInterventions) -> InterventionsFound:
         """Return what was undone under a run that is about to complete."""
-        rows = await self._worker.ledger.transact(asked.tenant, undone_under, asked.run_id)
+        rows = await self._worker.ledger.transact(asked.tenant, find_withdrawn, asked.run_id)
         return InterventionsFound(
             interventions=[
                 OpenIntervention(
@@ -301,24 +301,18 @@ class RunActivities:
     @activity.defn(name="settle_intervention")
     async def settle_intervention(self, asked: SettleIntervention) -> InterventionSettled:
         """Apply a human's answer to an intervention, once."""
-
-        def settle(tx: Transaction) -> tuple[bool, str, bool]:
-            accepted, message = intervention_rows.settle(
-                tx, asked.run_id, asked.resolution_id, asked.resolution, self._can_undo
-            )
-            settled = intervention_rows.is_settled(tx, asked.resolution.intervention_id)
-            return accepted, message, settled
-
-        told, head = await self._worker.ledger.record(asked.tenant, asked.run_id, settle)
-        accepted, message, settled = told
-        return InterventionSettled(accepted=accepted, message=message, settled=settled, head=head)
+        answer = (asked.run_id, asked.resolution_id, asked.resolution, self._can_undo)
+        told, head = await self._worker.ledger.record(
+            asked.tenant, asked.run_id, reconcile.settle_intervention, *answer
+        )
+        return InterventionSettled(**told._asdict(), head=head)
 
     @activity.defn(name="evaluate")
     async def evaluate(self, asked: Evaluate) -> Evaluated:
         """Say whether a step's condition holds; the answer stays in the run's history."""
         values = asked.values
         if RUN in names_in(asked.expression):
-            found = await self._worker.ledger.transact(asked.tenant, content_of, asked.run_id)
+            found = await self._worker.ledger.transact(asked.tenant, foreign_content, asked.run_id)
             values = {**values, **of_run(bool(found))}
         try:
             judge = partial(condition_holds, asked.expression)
@@ -333,7 +327,7 @@ class RunActivities:
         if described.problems:
             return Amended(problems=described.problems)
         _, head = await self._worker.ledger.record(
-            asked.tenant, asked.run_id, run_rows.amend, asked, described.tools
+            asked.tenant, asked.run_id, run_rows.amend_run, asked, described.tools
         )
         return Amended(tools=described.tools, head=head)
 
@@ -341,7 +335,11 @@ class RunActivities:
     async def record_refusal(self, asked: RecordRefusal) -> Recorded:
         """Record that a step was refused before anything of it began."""
         _, head = await self._worker.ledger.record(
-            asked.tenant, asked.run_id, step_rows.refuse, asked, Attempt.current().activity_key
+            asked.tenant,
+            asked.run_id,
+            step_rows.note_refusal,
+            asked,
+            Attempt.current().activity_key,
         )
         return Recorded(head=head)
 
@@ -349,7 +347,7 @@ class RunActivities:
     async def steer(self, asked: Steer) -> Steered:
         """Say whether something that was sent to a run counts; the same delivery is judged once."""
         judged, head = await self._worker.ledger.record(
-            asked.tenant, asked.run_id, steering.judge, asked, self._worker.assurance
+            asked.tenant, asked.run_id, steering.judge_steering, asked, self._worker.assurance
         )
         return Steered(
             code=judged.code,
@@ -370,7 +368,7 @@ class RunActivities:
             text = f"it cannot be asked: the answer's schema: {wrong}"
             raise stop(ErrorType.INVALID_PARAMS, text)
         _, head = await self._worker.ledger.record(
-            asked.tenant, asked.run_id, interrupts.record, asked
+            asked.tenant, asked.run_id, steering.record_interrupt, asked
         )
         return Recorded(head=head)
 
@@ -434,9 +432,9 @@ class RunActivities:
             known = _known(tx, row)
             if known is not None:
                 return known
-            step_rows.start(tx, row)
-            artifact_rows.record(tx, asked.run_id, asked.step_id, kept)
-            step_rows.finish(tx, row, "succeeded", output=kept.value)
+            step_rows.start_attempt(tx, row)
+            artifact_rows.record_artifact(tx, asked.run_id, asked.step_id, kept)
+            step_rows.finish_attempt(tx, row, "succeeded", output=kept.value)
             tx.event(
                 asked.run_id,
                 "step.succeeded",

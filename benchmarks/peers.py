@@ -325,11 +325,13 @@ async def play_ledger(scene: Scene, first: int, count: int, what: str) -> Turn:
     for request in make_writes(scene, first, count):
         if what == APPROVED:
             request = await asyncio.to_thread(scene.approved, request)
-        claimed = await scene.ledger.transact(scene.tenant, claims.claim, request)
+        claimed = await scene.ledger.transact(scene.tenant, claims.claim_effect, request)
         assert isinstance(claimed, Claimed)
         began.append(time.monotonic())
         kept = Kept({"refund": "r-1", "amount": "120.00"})
-        await scene.ledger.transact(scene.tenant, outcomes.commit, request, claimed.entry, kept)
+        await scene.ledger.transact(
+            scene.tenant, outcomes.commit_effect, request, claimed.entry, kept
+        )
     return Turn([began])
 
 

@@ -38,7 +38,7 @@ from benchmarks.harness import (
     tree_cpu,
 )
 from benchmarks.plain import APPROVE, PLAIN_QUEUE, PLAIN_REFUND
-from surehand.activities.ledger.approvals import standing_grants
+from surehand.activities.ledger.approvals import standing as standing_rows
 from surehand.client.plan_file import load_plan
 from surehand.drill.environment import Environment
 from surehand.process import ROOT
@@ -101,7 +101,7 @@ class WholeRuns:
         )
         given = StandingGrant(granter="benchmark", scope=scope, nonce=secrets.token_urlsafe(24))
         with administration(self._place.url) as tx:
-            standing_grants.grant(tx, given)
+            standing_rows.grant_standing(tx, given)
 
     async def turn(self, kind: str, runs: int, *, at_once: bool) -> Turn:
         """Play runs in a mode or by Temporal alone."""

@@ -17,7 +17,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.effects.epochs import epochs_of
+from surehand.activities.ledger.effects.epochs import list_epochs
 from surehand.activities.ledger.history.audit import (
     Break,
     NotAnExport,
@@ -353,7 +353,7 @@ async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
             return await _audit_deleted(ledger, tenant, gone)
         events, entries, recorded = await ledger.transact(tenant, chain_of, run_id)
         forged = await ledger.transact(tenant, first_unproven, run_id, events)
-        restores = await ledger.transact(tenant, epochs_of)
+        restores = await ledger.transact(tenant, list_epochs)
     forgotten = 0
     try:
         told = await history_heads(await caller.connection(), run_id)

@@ -33,7 +33,7 @@ from surehand.activities.ledger.core.engine import (
     without_passwords,
 )
 from surehand.activities.ledger.core.migrate import weak_guards
-from surehand.activities.ledger.effects.epochs import MEANING, current
+from surehand.activities.ledger.effects.epochs import MEANING, current_epoch
 from surehand.activities.mcp.calls import SeenTool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import (
@@ -551,7 +551,7 @@ async def _database(caller: Caller, settings: Settings) -> list[Check]:
             before = time.time()
             with ledger.transaction(caller.tenant) as transaction:
                 difference = timedelta(seconds=transaction.now_ms / 1000 - before)
-                epoch = current(transaction)
+                epoch = current_epoch(transaction)
             warnings = weak_guards(ledger.engine)
             losing = find_asynchronous_standbys(ledger.engine)
             shown = without_passwords(ledger.engine.url)

@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.transaction import RunNotFound, Transaction
 from surehand.activities.ledger.effects import epochs
-from surehand.activities.ledger.effects.epochs import Epoch, EpochError, close, open_at
+from surehand.activities.ledger.effects.epochs import Epoch, EpochError, begin_epoch, close_epoch
 from surehand.activities.ledger.history.audit import without_forgotten
 from surehand.activities.ledger.history.reads import chain_of, knows_run, open_interventions
 from surehand.activities.ledger.history.stats import Retried, Stats, StatsScope
@@ -287,7 +287,7 @@ async def restored(
     newest: int | None = None
     if moment is None and not done:
         async with ledger_of(read_settings()) as ledger:
-            known = await ledger.transact(caller.tenant, epochs.epochs_of)
+            known = await ledger.transact(caller.tenant, epochs.list_epochs)
         epoch = known[-1] if known else None
     else:
         async with administration(caller.tenant) as tx:
@@ -314,8 +314,8 @@ def _changed(tx: Transaction, moment: datetime | None, to: str | None, actor: st
 
     try:
         if moment is None:
-            return close(tx, actor)
-        return open_at(tx, int(moment.timestamp() * 1000), actor)
+            return close_epoch(tx, actor)
+        return begin_epoch(tx, int(moment.timestamp() * 1000), actor)
     except EpochError as error:
         option = "--done" if moment is None else f"--to {to}"
         raise WrongUse(f"{option}: {error}") from error

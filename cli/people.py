@@ -20,8 +20,8 @@ import typer
 from pydantic import ValidationError
 
 from surehand.activities.effects.prepare import scope_problem
-from surehand.activities.ledger.approvals import standing_grants
-from surehand.activities.ledger.approvals.standing_grants import Listed
+from surehand.activities.ledger.approvals import standing as standing_rows
+from surehand.activities.ledger.approvals.standing import Listed
 from surehand.activities.ledger.core.transaction import Transaction
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import Change, Kind
@@ -597,7 +597,7 @@ async def list_standing(caller: options.Onlooker) -> Reply:
     settings = read_settings()
     async with ledger_of(settings) as ledger:
         with ledger.transaction(caller.tenant) as tx:
-            found = standing_grants.all_standing(tx)
+            found = standing_rows.list_granted(tx)
     standing = [_show_standing(one, settings) for one in found]
     table = table_or(
         _STANDING_COLUMNS, [_standing_row(one) for one in standing], "No standing approvals"
@@ -613,8 +613,8 @@ async def revoke_standing(caller: options.Actor, standing_id: Id) -> Reply:
     actor = check_name(caller.settings.user)
     settings = read_settings()
     async with administration(caller.tenant) as tx:
-        changed = standing_grants.revoke(tx, standing_id, actor)
-        now = standing_grants.listed(tx, standing_id)
+        changed = standing_rows.revoke_standing(tx, standing_id, actor)
+        now = standing_rows.describe_standing(tx, standing_id)
     if now is None:
         raise NotFound(f"there is no standing approval {standing_id!r}")
     said = "revoked" if changed else "was revoked already: nothing changed"
@@ -647,8 +647,8 @@ async def _add_standing(caller: Caller, settings: Settings, given: StandingGrant
     if settings.decisions == "signed" and given.signature is None:
         raise WrongUse("only signed standing approvals count here: name your --key")
     async with administration(caller.tenant) as tx:
-        standing = standing_grants.grant(tx, given)
-        now = standing_grants.listed(tx, standing.standing_id)
+        standing = standing_rows.grant_standing(tx, given)
+        now = standing_rows.describe_standing(tx, standing.standing_id)
     assert now is not None, "it was written in that transaction"
     one = _show_standing(now, settings)
     revoke = caller.settings.command("standing", "revoke", one.standing_id)

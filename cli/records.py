@@ -21,7 +21,7 @@ from surehand.activities.ledger.history.audit import write_lines
 from surehand.activities.ledger.history.recordings import NoSuchEvent, rebuild_checkpoint
 from surehand.activities.ledger.retention.hiding import parse_policy
 from surehand.activities.ledger.runs import checkpoints
-from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
+from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
 from surehand.cli import options
 from surehand.cli.audit import signed_head
 from surehand.cli.options import (
@@ -45,7 +45,7 @@ class CheckpointSaved(Shape):
     """``checkpoint RUN --save NAME``."""
 
     run_id: str
-    saved: Saved
+    saved: SavedCheckpoint
     hidden: list[str]
     """Older ones that made room, by name."""
 
@@ -54,7 +54,7 @@ class CheckpointList(Shape):
     """``checkpoint RUN --list``: those that are kept, the newest first."""
 
     run_id: str
-    checkpoints: list[Saved]
+    checkpoints: list[SavedCheckpoint]
 
 
 _EFFECT_COLUMNS: Final = ("step_id", "tool", "key", "generation", "state", "calls", "error")
@@ -351,7 +351,7 @@ async def _save(
         kept = await store.keep(caller.tenant, run_id, document, _SAVED_WITHIN)
         saved, surplus = await ledger.transact(
             caller.tenant,
-            checkpoints.save,
+            checkpoints.save_checkpoint,
             run_id,
             name,
             kept,
@@ -375,7 +375,7 @@ async def _list(caller: Caller, run_id: str) -> Reply:
 
     async with _ledger() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
-        found = await ledger.transact(caller.tenant, checkpoints.saved, run_id)
+        found = await ledger.transact(caller.tenant, checkpoints.list_checkpoints, run_id)
     columns = ("name", "event", "saved", "by", "kept until", "bytes")
     return Reply(
         CheckpointList(run_id=run_id, checkpoints=found),
@@ -383,7 +383,7 @@ async def _list(caller: Caller, run_id: str) -> Reply:
     )
 
 
-def _row(one: Saved) -> list[str]:
+def _row(one: SavedCheckpoint) -> list[str]:
     times = shown_time(one.saved_at), one.saved_by, shown_time(one.expires_at)
     return [one.name, str(one.seq), *times, str(one.bytes)]
 
@@ -392,7 +392,7 @@ async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
 
     async with _ledger() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
-        one = await ledger.transact(caller.tenant, checkpoints.named, run_id, name)
+        one = await ledger.transact(caller.tenant, checkpoints.find_checkpoint, run_id, name)
         artifact = as_artifact(one.document)
         document: dict[str, Any] = one.document
         if artifact is not None:

@@ -35,7 +35,7 @@ from surehand.activities.ledger.history.audit import (
 from surehand.activities.ledger.retention import hiding
 from surehand.activities.ledger.retention.deletion import Content, Exported
 from surehand.activities.ledger.retention.hiding import NotPermitted, Policy, explain_refusal
-from surehand.activities.ledger.runs import erasure
+from surehand.activities.ledger.runs import keys
 from surehand.activities.retention import Files, Retention, Round
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
@@ -295,8 +295,8 @@ async def erase(caller: options.Actor, run: options.Run, reason: options.Reason 
     run_id, by = caller.run_id(run), caller.settings.user
     async with administration(caller.tenant, forgets=True) as tx:
         try:
-            done = erasure.erase(tx, run_id, by=by, because=reason)
-        except erasure.NotErasable as error:
+            done = keys.erase_run(tx, run_id, by=by, because=reason)
+        except keys.NotErasable as error:
             raise WrongUse(str(error)) from error
     shown = RunErased(run_id=run_id, erased_by=by, reason=reason, **asdict(done))
     more = f" and {counted(len(done.runs) - 1, 'child run')}" if len(done.runs) > 1 else ""

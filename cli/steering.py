@@ -425,11 +425,11 @@ async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution)
             " SUREHAND_DATABASE_URL and try again"
         )
     async with ledger_of(read_settings()) as ledger:
-        from surehand.activities.ledger.effects.resolve import settle
+        from surehand.activities.ledger.effects.reconcile import settle_intervention
 
         sent_as = _ledger_resolution_id(resolution)
-        accepted, message = await ledger.transact(
-            caller.tenant, settle, run_id, sent_as, resolution
+        accepted, message, _ = await ledger.transact(
+            caller.tenant, settle_intervention, run_id, sent_as, resolution
         )
     if not accepted:
         raise Refused(f"run {run_id}: {message}")

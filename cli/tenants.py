@@ -19,7 +19,7 @@ from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.quotas import Limits, QuotaUse, change_limits, read_quotas
 from surehand.activities.ledger.runs import keys as rows
-from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant, knows_tenant
+from surehand.activities.ledger.runs.keys import add_tenant, cell_of_tenant, knows_tenant
 from surehand.activities.run_keys import unwrap, wrap
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
@@ -317,7 +317,7 @@ async def list_keys(caller: options.Onlooker) -> Reply:
     settings = read_settings()
     ring = _ring(settings)
     async with ledger_of(settings) as ledger:
-        found = await ledger.transact(caller.tenant, rows.counts)
+        found = await ledger.transact(caller.tenant, rows.count_keys)
     wrapped = {one.kek_id: one.keys for one in found if one.kek_id is not None}
     shown = [
         KeyEncryptionKeyShown(
@@ -361,7 +361,9 @@ async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int
     lost: list[KeyUnavailable] = []
     after: str | None = None
     try:
-        while page := await ledger.transact(tenant, rows.wrapped_otherwise, ring.first.id, after):
+        while page := await ledger.transact(
+            tenant, rows.list_wrapped_otherwise, ring.first.id, after
+        ):
             # Outside of a transaction: a key management service may take its time.
             fresh = []
             for old in page:
@@ -372,7 +374,7 @@ async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int
                     if len(lost) == MOST_LOST:
                         raise
             with principals.open_administration(ledger, tenant) as tx:
-                changed = rows.wrap_all_anew(tx, fresh)
+                changed = rows.rewrap_keys(tx, fresh)
             rotated, left = rotated + changed, left + len(fresh) - changed
             after = page[-1].run_id
         if lost:

@@ -32,7 +32,7 @@ _OF_TOOLS: Final = ("surehand.activities.tools.", "surehand.workflows.plan.polic
 _MADE: Final = "<!-- Written by `make reference`. Changes made here are lost. -->\n\n"
 #: A call that writes an event, with its type.
 _WRITES_EVENT: Final = re.compile(
-    r'\b(?:event|tell|_note|_note_busy)\(\s*[^()"]*?"([a-z_]+\.[a-z_]+)"'
+    r'\b(?:event|tell|tell_lease|tell_busy)\(\s*[^()"]*?"([a-z_]+\.[a-z_]+)"'
 )
 _CONTRACTS: Final = "surehand.workflows.contracts"
 #: Where the models lie that ``--json`` prints, beside those.

@@ -6,7 +6,7 @@ The command line and ``Client`` need a few of them and nothing of ``activities/`
 Each cell is a Temporal namespace, a task queue and a ledger for some tenants. A file lists the
 cells and says which tenant is in which. What it says about a cell replaces the settings of the same
 names. It routes; the ledgers keep a tenant's effects in one place
-(``activities/ledger/runs/tenant_cell.py``).
+(``activities/ledger/runs/keys.py``).
 """
 
 from __future__ import annotations

@@ -72,20 +72,20 @@ class CompensationActivities:
             if execution is not None:
                 acting.require_acting(tx, within, execution)
             if asked.bar:
-                run_tree.bar(tx, asked.run_id, asked.step_id)
+                run_tree.bar_tree(tx, asked.run_id, asked.step_id)
             open_ = list[str]()
             if asked.bar or asked.completing or asked.leave is not None:
                 # Those of this life of the run have ended before anybody asks.
                 open_ = run_tree.open_below(tx, asked.run_id, asked.step_id)
             if asked.completing:
                 for run_id in open_:
-                    run_tree.bar(tx, run_id)
+                    run_tree.bar_tree(tx, run_id)
             acting.revoke_batches(tx, asked.run_id, asked.revoked_batches)
             after = None if asked.after is None else run_tree.Cursor.read(asked.after)
-            page = run_tree.remaining(tx, asked.run_id, asked.step_id, after=after)
+            page = run_tree.list_remaining(tx, asked.run_id, asked.step_id, after=after)
             if asked.leave is not None:
                 left = [one.entry.entry_id for one in page.effects]
-                run_tree.leave(tx, asked.run_id, left, asked.leave)
+                run_tree.note_left(tx, asked.run_id, left, asked.leave)
             used = run_tree.used_in(tx, asked.run_id, page.effects)
             found = RemainingFound(
                 effects=[
@@ -95,7 +95,7 @@ class CompensationActivities:
                     for one in page.effects
                 ],
                 after=None if page.following is None else str(page.following),
-                unwound=list(run_tree.unwound(tx, asked.run_id)) if asked.completing else [],
+                unwound=list(run_tree.find_unwound(tx, asked.run_id)) if asked.completing else [],
             )
             return found, open_
 
@@ -152,9 +152,9 @@ class UndoAttempt:
         asked = self.asked
 
         def begin(tx: Transaction) -> compensations.BeginResult:
-            found = compensations.begin(tx, asked.entry_id, asked.run_id, asked.step_id)
+            found = compensations.begin_undo(tx, asked.entry_id, asked.run_id, asked.step_id)
             if isinstance(found, GivenUp):
-                run_tree.leave(tx, asked.run_id, [asked.entry_id], found.reason)
+                run_tree.note_left(tx, asked.run_id, [asked.entry_id], found.reason)
             return found
 
         return await self._record(begin)
@@ -308,7 +308,7 @@ class UndoAttempt:
     ) -> CompensationReport:
         """Open an intervention; ``changed``: the undo that is not the one that was approved."""
         found, head = await self._record(
-            lambda tx: compensations.failed(tx, entry, question, changed)
+            lambda tx: compensations.ask_about_undo(tx, entry, question, changed)
         )
         if found is None:
             # This attempt is late: look at what has become of it.
@@ -323,7 +323,7 @@ class UndoAttempt:
         facts = Facts(what=plain_line(f"{entry.tool} {entry.key}: {reason}"), tool=entry.tool)
 
         def leave(tx: Transaction) -> None:
-            run_tree.leave(tx, entry.run_id, [entry.entry_id], reason)
+            run_tree.note_left(tx, entry.run_id, [entry.entry_id], reason)
             tx.event(run_id, "effect.uncompensated", step_id=step_id, **told)
             notification_rows.write_notification(
                 tx,

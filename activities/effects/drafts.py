@@ -25,8 +25,7 @@ from surehand.activities.effects.leases import DATABASE_PAUSE, LeaseLost
 from surehand.activities.effects.recorder import write_surely
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.steps import artifacts as artifact_rows
-from surehand.activities.ledger.steps import drafts as draft_rows
-from surehand.activities.ledger.steps.drafts import DraftPart, WrittenDraft
+from surehand.activities.ledger.steps.artifacts import DraftPart, WrittenDraft
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.call_reports import Draft, Progress, note_written, take_progress
 from surehand.activities.tools.failures import OutcomeUnknown, Permanent
@@ -81,7 +80,7 @@ class KeptDraft(Draft):
         return self._call.run_id, self._call.step_id, self._call.params_hash
 
     async def _find(self) -> None:
-        found = await self._fenced(lambda tx: draft_rows.standing(tx, *self._key))
+        found = await self._fenced(lambda tx: artifact_rows.find_draft(tx, *self._key))
         if found is not None:
             self._stands(found)
         self._sure = True
@@ -94,7 +93,7 @@ class KeptDraft(Draft):
     def end(self, tx: Transaction) -> None:
         """Record with the call's outcome that nothing more is written."""
         if self._written is not None:
-            draft_rows.end(tx, self._written)
+            artifact_rows.end_draft(tx, self._written)
 
     async def _append(self, data: bytes) -> None:
         if not self._sure:
@@ -111,7 +110,7 @@ class KeptDraft(Draft):
             after = replace(after, parts=(*before.parts, part), tail=b"")
 
         def write(tx: Transaction) -> bool:
-            return draft_rows.write(tx, before, after)
+            return artifact_rows.write_draft(tx, before, after)
 
         try:
             if not await self._fenced(write):
@@ -119,14 +118,14 @@ class KeptDraft(Draft):
         except LeaseLost:
             # Whoever removes what is over may have done so before this part came.
             tenant, worker = self._call.tenant, self._worker
-            if await worker.ledger.transact(tenant, draft_rows.is_over, before):
+            if await worker.ledger.transact(tenant, artifact_rows.is_draft_over, before):
                 await worker.artifacts.remove_drafts(tenant, [before])
             raise
         self._stands(after)
         self._sure = True
 
     async def _begin(self) -> WrittenDraft:
-        return await self._fenced(lambda tx: draft_rows.begin(tx, *self._key))
+        return await self._fenced(lambda tx: artifact_rows.begin_draft(tx, *self._key))
 
     async def _read(self, start: int) -> bytes:
         if not self._sure:
@@ -152,7 +151,7 @@ class KeptDraft(Draft):
             call.tenant, call.run_id, content, media_type
         )
         step = (call.run_id, call.step_id)
-        await self._fenced(lambda tx: artifact_rows.record(tx, *step, kept))
+        await self._fenced(lambda tx: artifact_rows.record_artifact(tx, *step, kept))
         return kept.digest.removeprefix("sha256:")
 
     def _stands(self, now: WrittenDraft) -> None:
@@ -269,7 +268,7 @@ class _Checkpoints:
 
         def save(tx: Transaction) -> None:
             if kept is not None:
-                artifact_rows.record(tx, call.run_id, call.step_id, kept)
+                artifact_rows.record_artifact(tx, call.run_id, call.step_id, kept)
             tx.event(
                 call.run_id,
                 "step.progress",

@@ -215,7 +215,7 @@ class HeldResources:
     def mark(self, tx: Transaction, run_id: str) -> None:
         """Say in an outcome's events which resources were lost before it was written."""
         outcome = [e for e in tx.pending[run_id] if e.type.startswith(("effect.", "step."))]
-        gone = leases.lost(tx, self.leases) if outcome else []
+        gone = leases.find_lost_resources(tx, self.leases) if outcome else []
         for event in outcome if gone else []:
             event.body["resources_lost"] = gone
 
@@ -255,7 +255,7 @@ async def hold_resources(
     since, held = await _acquire(worker.ledger, request, wait, attempt)
 
     def renewed(tx: Transaction) -> float | None:
-        return tx.began if leases.renew(tx, held, limit) else None
+        return tx.began if leases.renew_resources(tx, held, limit) else None
 
     async def renew() -> float | None:
         until, _ = await worker.ledger.run_transaction(
@@ -278,7 +278,7 @@ async def _acquire(
     """Return the leases, and when the transaction began that got them, by ``clock.now()``."""
 
     def acquire(tx: Transaction) -> tuple[float, tuple[Lease, ...] | Busy]:
-        return tx.began, leases.acquire(tx, request, waited)
+        return tx.began, leases.acquire_resources(tx, request, waited)
 
     asked, before = clock.now(), attempt.doing.text
     waited: timedelta | None = None
@@ -289,7 +289,7 @@ async def _acquire(
                 return began, found
             waited = timedelta(seconds=clock.now() - asked)
             if waited >= wait:
-                await ledger.transact(request.tenant, leases.refuse, request, found, waited)
+                await ledger.transact(request.tenant, leases.note_refusal, request, found, waited)
                 message = f"{request.tool}: {found}"
                 raise again(ErrorType.RESOURCE_BUSY, message)
             attempt.doing.text = f"{WAITS_FOR}{found}"
@@ -301,7 +301,9 @@ async def _acquire(
 async def _release(ledger: Ledger, tenant: str, held: tuple[Lease, ...]) -> None:
     for _ in range(_RELEASE_TRIES):
         try:
-            await ledger.run_transaction(tenant, lambda tx: leases.release(tx, held), Turn.OUTCOME)
+            await ledger.run_transaction(
+                tenant, lambda tx: leases.release_resources(tx, held), Turn.OUTCOME
+            )
             return
         except LedgerUnavailable as error:
             # What the attempt has come to stands already: it is not failed for this.

@@ -13,7 +13,7 @@ from surehand.activities.effects.prepare import STILL_DOWN, is_healthy, quota_ne
 from surehand.activities.effects.recorder import Recorder
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.effects.claims import note as note_claim
+from surehand.activities.ledger.effects.claims import note_claim
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import QuotaUsedUp, require_unspent
@@ -126,11 +126,11 @@ class ReadCall(Recorder):
         """Record that the read runs; an answer that is recorded already is the answer."""
         request, row = self.request, self._row
         if request.if_foreign is not None:
-            request = request.in_run(foreign=bool(foreign_rows.content_of(tx, row.run_id)))
+            request = request.in_run(foreign=bool(foreign_rows.foreign_content(tx, row.run_id)))
         # Its row is locked before the run's, as wherever people decide.
-        refused = approval_rows.refusal(tx, request) if request.gated else None
+        refused = approval_rows.refuse_read(tx, request) if request.gated else None
         for kept in self.keeps:
-            artifact_rows.record(tx, row.run_id, row.step_id, kept)
+            artifact_rows.record_artifact(tx, row.run_id, row.step_id, kept)
         after = request.first_attempt - 1
         known = step_rows.begin_read(tx, row, after=after, holders=self.holders)
         if known is not None:
@@ -138,7 +138,7 @@ class ReadCall(Recorder):
             return known
         who = (request.run_id, request.user)
         lacking = why_forbidden(tx, *who, request.permissions, request.assurance)
-        was_down = row.attempt > 1 and step_rows.failures(tx, row, _DOWN)
+        was_down = row.attempt > 1 and step_rows.count_failures(tx, row, _DOWN)
         if lacking is None and refused is not None:
             note_claim(tx, request, refused)
         if lacking is None and refused is None:
@@ -177,15 +177,15 @@ class ReadCall(Recorder):
             tx.watch(row.run_id)
             delay = None
             if failure is not None:
-                earlier = step_rows.failures(tx, row, failure.failure_class.value)
+                earlier = step_rows.count_failures(tx, row, failure.failure_class.value)
                 delay = self.worker.retries.delay(failure, earlier)
             ended = {"output": output.value, "error": error, "error_class": class_}
-            if not step_rows.finish(tx, row, state, **ended):
+            if not step_rows.finish_attempt(tx, row, state, **ended):
                 if step_rows.has_ended(tx, row):
                     return delay
                 message = f"{row.tool}: another worker has taken this read over"
                 raise again(ErrorType.LEASE_HELD, message)
-            artifact_rows.record(tx, row.run_id, row.step_id, output)
+            artifact_rows.record_artifact(tx, row.run_id, row.step_id, output)
             if state == "succeeded":
                 self._draft.end(tx)
             retry_ms = None if delay is None else milliseconds(delay)

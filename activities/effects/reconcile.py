@@ -100,7 +100,7 @@ async def settle_stale(
             counts[outcome] += 1
             worker.metrics.stale(seen.tool, outcome)
     looked_at, freed = counts.total(), await free_leases(worker.ledger, tenant)
-    following = stale_rows.place(entries[-1]) if len(entries) == limit else None
+    following = stale_rows.place_of(entries[-1]) if len(entries) == limit else None
     return Reconciled.model_validate(
         {"looked_at": looked_at, "freed": freed, "next": following, **counts}
     )

@@ -149,7 +149,7 @@ class Recorder:
         """Mark the run, in the transaction of what it hears, if that comes from outside."""
         if self.request.foreign and self.request.undoes is None:
             self.heard = self.request.content
-            foreign_rows.mark(tx, self.request.run_id, [self.heard])
+            foreign_rows.mark_foreign(tx, self.request.run_id, [self.heard])
 
     def context(self, key: str = "", draft: Draft | None = None) -> ToolContext:
         """Return what the tool may know about its call."""
@@ -330,7 +330,7 @@ class EffectRecorder(Recorder):
             following = ahead.prepare_next(request.step_id, kept.value)
 
         def record(tx: Transaction) -> int | None:
-            commit = outcomes.commit(tx, self.request, entry, kept, evidence=evidence)
+            commit = outcomes.commit_effect(tx, self.request, entry, kept, evidence=evidence)
             if commit is not None:
                 self.mark_foreign(tx)
             if draft is not None and commit is not None:
@@ -387,7 +387,7 @@ class EffectRecorder(Recorder):
 
         def record(tx: Transaction) -> Entry | None:
             self.mark_foreign(tx)
-            return outcomes.answer_no(tx, self.request, entry, answer.reason, answer.code)
+            return outcomes.record_no(tx, self.request, entry, answer.reason, answer.code)
 
         recorded = await self.record(record)
         self.crash(CrashPoint.AFTER_OUTCOME)
@@ -412,7 +412,9 @@ class EffectRecorder(Recorder):
                 delay = delay if tx.now_ms + milliseconds(delay) <= limit else None
             if delay is None:  # its words reach the run
                 self.mark_foreign(tx)
-            return outcomes.fail(tx, self.request, entry, class_, failure.message, delay=delay)
+            return outcomes.record_failure(
+                tx, self.request, entry, class_, failure.message, delay=delay
+            )
 
         recorded = await self.record(record)
         self.crash(CrashPoint.AFTER_OUTCOME)
@@ -422,7 +424,9 @@ class EffectRecorder(Recorder):
         """Give up a claim under which nothing was called; that counts for no class of failures."""
         type_, pause = ErrorType.RESOURCE_BUSY, PAUSES[ErrorType.RESOURCE_BUSY]
         await self.write(
-            lambda tx: outcomes.fail(tx, self.request, entry, type_.value, message, delay=pause)
+            lambda tx: outcomes.record_failure(
+                tx, self.request, entry, type_.value, message, delay=pause
+            )
         )
         raise again(type_, message)
 
@@ -432,7 +436,7 @@ class EffectRecorder(Recorder):
 
         def record(tx: Transaction) -> Entry | None:
             self.mark_foreign(tx)
-            return outcomes.fail(tx, self.request, entry, "asked", text, delay=at_once)
+            return outcomes.record_failure(tx, self.request, entry, "asked", text, delay=at_once)
 
         await self.record(record)
         self.crash(CrashPoint.AFTER_OUTCOME)

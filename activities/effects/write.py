@@ -35,7 +35,7 @@ from surehand.activities.ledger.core.store import (
     Transaction,
     Turn,
 )
-from surehand.activities.ledger.effects import claim_entry, claims, outcomes
+from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.effects import reconcile as reconcile_rows
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps import entries
@@ -109,7 +109,7 @@ class EffectCall(EffectRecorder):
         tries = 1
         while True:
             try:
-                return await self.in_ledger(lambda tx: claims.claim(tx, self.request))
+                return await self.in_ledger(lambda tx: claims.claim_effect(tx, self.request))
             except ActsElsewhere as found:
                 await take_over_as_newest(self.worker.ledger, found)
             except LedgerUnavailable:
@@ -180,7 +180,7 @@ class EffectCall(EffectRecorder):
             said = {Found: "found", NotFound: "not_found"}.get(type(answer), "unknown")
             evidence = await call_off_loop(digest, await make_json(answer))
         observed = await self.in_ledger(
-            lambda tx: claim_entry.keep_observed(tx, request, entry, said, evidence)
+            lambda tx: claims.keep_observed(tx, request, entry, said, evidence)
         )
         if observed is None:
             self.end_as_fenced()
@@ -235,7 +235,7 @@ class EffectCall(EffectRecorder):
         request = self.request
 
         def renew(tx: Transaction) -> float | None:
-            return tx.began if outcomes.renew(tx, entry) else None
+            return tx.began if outcomes.renew_lease(tx, entry) else None
 
         async def renew_lease() -> float | None:
             # Not `in_ledger`: what that notes is what the attempt itself does.
@@ -296,7 +296,7 @@ class EffectCall(EffectRecorder):
             raise _GaveUp(answer.cleaned())
         whose = (self.request.tenant, self.request.run_id)
         kept = await self.worker.artifacts.keep(*whose, await make_json(answer))
-        commit = await transaction.do(outcomes.commit, self.request, entry, kept)
+        commit = await transaction.do(outcomes.commit_effect, self.request, entry, kept)
         await transaction.do(self.mark_foreign)
         await transaction.do(self.held.mark, self.request.run_id)
         assert commit is not None, "the entry's row is locked by this transaction"

@@ -24,7 +24,7 @@ from surehand.activities.ledger.core.store import (
     TenantInvalid,
 )
 from surehand.activities.ledger.history.reads import knows_run
-from surehand.activities.ledger.runs.tenant_cell import cell_of_tenant
+from surehand.activities.ledger.runs.keys import cell_of_tenant
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.failures import Retries
 from surehand.activities.tools.toolbox import Toolbox

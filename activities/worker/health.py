@@ -27,7 +27,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
-from surehand.activities.ledger.effects.epochs import current
+from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.retention.hiding import read_last_round
 from surehand.activities.worker.telemetry import AddressError, Metrics
 from surehand.workflows.identity import (
@@ -277,7 +277,7 @@ async def repeat(
 
 async def measure(ledger: Ledger, metrics: Metrics) -> None:
     """Measure all of it once. Raises ``LedgerUnavailable``."""
-    epoch = await ledger.transact(DEFAULT_TENANT, current)
+    epoch = await ledger.transact(DEFAULT_TENANT, current_epoch)
     metrics.epoch(0 if epoch is None else epoch.number)
     rounds = [
         await ledger.transact(one, read_last_round) for one in {DEFAULT_TENANT, *ledger.tenants}

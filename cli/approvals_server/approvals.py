@@ -19,17 +19,18 @@ from pydantic import JsonValue
 from starlette.requests import Request
 from starlette.responses import Response
 
-from surehand.activities.ledger.approvals.own_decisions import Moment, own_decisions
-from surehand.activities.ledger.approvals.votes import folded, needs_of
+from surehand.activities.ledger.approvals.votes import fold_name, needs_of
 from surehand.activities.ledger.approvals.waiting import (
     DECIMAL,
     ListPlace,
+    Moment,
     Search,
     WaitingPage,
+    list_own_decisions,
+    list_waiting,
     record_question_read,
     record_read,
     secret_requests,
-    waiting,
 )
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.store import Ledger, Transaction
@@ -110,7 +111,7 @@ class PagePart:
 
     def look(self, tx: Transaction, person: Principal) -> WaitingPage:
         """Return that part, as the person sees it."""
-        return waiting(
+        return list_waiting(
             tx,
             most=ON_A_PAGE,
             after=self.after,
@@ -147,9 +148,9 @@ _SOON_MS: Final = 24 * 60 * 60 * 1000
 def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]:
     """Return one line of the list."""
     sealed = isinstance(row["description"], SealedValue | Erased)
-    mine = folded(me.name)
-    voted = mine in map(folded, row["voters"])
-    asked = mine in map(folded, (row["user_id"], *row["editors"]))
+    mine = fold_name(me.name)
+    voted = mine in map(fold_name, row["voters"])
+    asked = mine in map(fold_name, (row["user_id"], *row["editors"]))
     tags = (
         (str(row["undo"]).startswith(CANNOT_BE_UNDONE), "danger", "cannot be undone"),
         (bool(row["editors"]), "warn", "edited"),
@@ -333,13 +334,13 @@ class Viewed(NamedTuple):
 
     def _hint(self) -> str | None:
         """Return why the vote of whoever looks will not count, as far as that is known here."""
-        mine = folded(self.me.name)
-        if mine in map(folded, self.one.excluded):
+        mine = fold_name(self.me.name)
+        if mine in map(fold_name, self.one.excluded):
             return (
                 "You asked for this, or answered a question of its run: somebody else has to"
                 " approve it."
             )
-        if mine in (folded(said["approver"]) for said in self._yeses()):
+        if mine in (fold_name(said["approver"]) for said in self._yeses()):
             return "You have approved it already, and each person counts once."
         roles = [set(requirement.roles) for requirement in self.one.needs.requirements]
         if all(asked and asked.isdisjoint(self.me.roles) for asked in roles):
@@ -377,7 +378,7 @@ def own_keys(keys: Iterable[Key]) -> dict[str, Any]:
 async def show_own_decisions(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:
     """Return a page of one's own decisions, the newest ones first; nobody sees another's."""
     after = _begins_at(request.query_params.get("before"), _LONGEST_DECISION_ID, Moment)
-    found = await ledger.transact(tenant, own_decisions, me, most=ON_A_PAGE, after=after)
+    found = await ledger.transact(tenant, list_own_decisions, me, most=ON_A_PAGE, after=after)
     more = None
     if found.more is not None:
         more = f"/mine?{urlencode({'before': f'{found.more.at_ms}:{found.more.decision_id}'})}"

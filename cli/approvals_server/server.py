@@ -27,7 +27,7 @@ from starlette.types import ASGIApp
 from surehand.activities.ledger.approvals.waiting import (
     LOOKED_AT,
     WaitingPage,
-    groups,
+    list_groups,
     waiting_for_others,
 )
 from surehand.activities.ledger.core.store import Ledger, Transaction
@@ -256,7 +256,7 @@ class ApprovalsServer:
 
         def look(tx: Transaction) -> tuple[WaitingPage, Principal, list[str], Counter[str], int]:
             person = principals.find_principals(tx, [me])[me]
-            tools = [group.tool for group in groups(tx)]
+            tools = [group.tool for group in list_groups(tx)]
             elsewhere = (
                 waiting_for_others(tx, person.roles, ON_A_PAGE) if part.mine else Counter[str]()
             )

@@ -325,7 +325,7 @@ async def test_what_warns_of_a_call_is_read_before_it_and_its_buttons(
     scene.open_run(OTHER_RUN)
     other = scene.committed(scene.call(run_id=OTHER_RUN, key=before.key))
     with scene.tx() as tx:
-        foreign.mark(tx, RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
+        foreign.mark_foreign(tx, RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
 
     on = await opened(site, browser, gated, me="ada")
 

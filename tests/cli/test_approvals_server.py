@@ -305,7 +305,7 @@ def shown_hostile(site: Site) -> str:
     with site.scene.tx() as tx:
         needs = Needs(requirements=(Requirement(),), expires_in=timedelta(hours=1))
         text = f"{HOSTILE} pay \u202e0005\u0007"
-        row = requests.request(tx, call, number=1, description=text, needs=needs)
+        row = requests.request_approval(tx, call, number=1, description=text, needs=needs)
     return str(row["approval_id"])
 
 

@@ -85,7 +85,7 @@ async def test_each_line_warns_of_irreversible_calls_and_foreign_content(site: S
         call = scene.call(step_id=f"s{number}", key=f"k{number}", undo=undo)
         with scene.tx() as tx:
             needs = Needs(requirements=(Requirement(),), expires_in=timedelta(hours=1))
-            requests.request(tx, call, number=1, description=undo_text(undo), needs=needs)
+            requests.request_approval(tx, call, number=1, description=undo_text(undo), needs=needs)
     await site.sign_in("ann")
 
     page = (await site.get("/?says=cannot+be")).text
@@ -93,7 +93,7 @@ async def test_each_line_warns_of_irreversible_calls_and_foreign_content(site: S
     assert "text from outside" not in page
     assert '<span class="tag ' not in (await site.get("/?says=undone+by")).text
     with scene.tx() as tx:
-        foreign.mark(tx, RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
+        foreign.mark_foreign(tx, RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
     page = (await site.get("/?says=undone+by")).text
     assert '<span class="tag warn">text from outside</span>' in page
 

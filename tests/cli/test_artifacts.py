@@ -17,9 +17,9 @@ from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, open_ledger
 from surehand.activities.ledger.core.tables import artifacts
 from surehand.activities.ledger.runs import lifecycle
-from surehand.activities.ledger.runs.erasure import erase
+from surehand.activities.ledger.runs.keys import erase_run
 from surehand.activities.ledger.steps import artifacts as artifact_rows
-from surehand.activities.ledger.steps.artifacts import record
+from surehand.activities.ledger.steps.artifacts import record_artifact
 from surehand.activities.run_keys import LedgerKeys
 from surehand.cli.approvals_server import runs as pages
 from surehand.process.ciphers import read_key_ring
@@ -58,7 +58,7 @@ def fetch(verbs: Verbs, settings: dict[str, str], store: Path, run_id: str) -> F
                 tenant, run_id_for(tenant, run_id), BIG
             )
             with scene.tx() as tx:
-                record(tx, run_id_for(tenant, run_id), STEP, kept)
+                record_artifact(tx, run_id_for(tenant, run_id), STEP, kept)
 
     for tenant in ("default", "acme"):
         asyncio.run(keep(tenant))
@@ -113,7 +113,7 @@ HTML: Final = b"<!doctype html><script>alert(document.cookie)</script>"
 async def kept(scene: Scene, content: bytes, type_: str, step_id: str = STEP) -> str:
     found = await scene.artifacts.keep_bytes(scene.tenant, RUN, content, type_)
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, step_id, found)
+        artifact_rows.record_artifact(tx, RUN, step_id, found)
     [row] = [one for one in scene.rows(artifacts) if one["step_id"] == step_id]
     return str(row["artifact_id"])
 
@@ -243,7 +243,7 @@ async def test_an_erased_run_s_artifact_is_read_by_nobody(site: Site, ledger: Le
     with site.scene.tx() as tx:
         lifecycle.close_run(tx, ended)
     with site.scene.tx() as tx:
-        assert erase(tx, RUN, by="root", because="asked").artifacts == 1
+        assert erase_run(tx, RUN, by="root", because="asked").artifacts == 1
     ledger.keys = LedgerKeys(lambda: ledger, ring)
     told = await site.get(path)
     assert told.status_code == 503

@@ -267,7 +267,7 @@ def test_only_the_role_that_owns_the_ledger_erases(
 ) -> None:
     scene = Scene.begin(ledger, "default")
     with scene.tx() as tx:
-        keys.add(tx, RUN, wrap(KeyRing([new_key("first")]), RUN, b"k" * 32))
+        keys.add_key(tx, RUN, wrap(KeyRing([new_key("first")]), RUN, b"k" * 32))
         end = CloseRun(tenant="default", run_id=RUN, state=RunState.COMPLETED)
         lifecycle.close_run(tx, end)
     owner = make_url(ledger_url).set(username=OWNER).render_as_string(hide_password=False)

@@ -232,7 +232,7 @@ def test_only_the_role_that_owns_the_ledger_wraps_keys_anew(
 ) -> None:
     old, file = new_key("old"), tmp_path / "keys"
     with ledger.transaction("default") as tx:
-        rows.add(tx, "a", wrap(KeyRing([old]), "a", b"k" * 32))
+        rows.add_key(tx, "a", wrap(KeyRing([old]), "a", b"k" * 32))
     add_to_file(file, old)
     add_to_file(file, new_key("fresh"))
     keys = {"SUREHAND_KEY_ENCRYPTION_KEYS": str(file)}
@@ -254,9 +254,9 @@ def test_a_rotation_says_which_key_cannot_be_unwrapped_and_wraps_all_others(
     old, lost, fresh = new_key("old"), new_key("lost"), new_key("fresh")
     file = tmp_path / "keys"
     with ledger.transaction("default") as tx:
-        rows.add(tx, "a", wrap(KeyRing([old]), "a", b"k" * 32))
-        rows.add(tx, "b", wrap(KeyRing([lost]), "b", b"k" * 32))
-        rows.add(tx, "c", wrap(KeyRing([old]), "c", b"k" * 32))
+        rows.add_key(tx, "a", wrap(KeyRing([old]), "a", b"k" * 32))
+        rows.add_key(tx, "b", wrap(KeyRing([lost]), "b", b"k" * 32))
+        rows.add_key(tx, "c", wrap(KeyRing([old]), "c", b"k" * 32))
     add_to_file(file, old)
     add_to_file(file, fresh)
     environment = {"SUREHAND_DATABASE_URL": ledger_url, "SUREHAND_KEY_ENCRYPTION_KEYS": str(file)}

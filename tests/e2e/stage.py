@@ -29,7 +29,7 @@ from surehand.activities.ledger.core.tables import (
     steerings,
     steps,
 )
-from surehand.activities.ledger.effects.resolve import may_arrive_until
+from surehand.activities.ledger.effects.reconcile import may_arrive_until
 from surehand.activities.ledger.history.audit import (
     first_unproven,
     verify_chain,

@@ -339,7 +339,7 @@ async def test_unwinding_undoes_once_and_last_first(stage: Stage, order_id: str)
 
 
 async def test_unwinding_takes_executions(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=4))
+    monkeypatch.setattr(run_tree, "list_remaining", partial(run_tree.list_remaining, limit=4))
     stays = {"name": paper(stage, "stays")}
     names = [str(number) for number in range(12)]
     steps = [files(stage, name) for name in names]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from surehand.activities.ledger.approvals import standing_grants
+from surehand.activities.ledger.approvals import standing as standing_rows
 from surehand.activities.ledger.approvals.standing import Standing
 from surehand.activities.ledger.history.audit import unverified_approvers
 from surehand.activities.tools.toolbox import load_toolbox
@@ -287,7 +287,7 @@ def granted(stage: Stage, granter: str, key: Any = None, **limits: Any) -> Stand
 
 def uses(stage: Stage, one: Standing) -> int:
     with stage.ledger.transaction(stage.tenant) as tx:
-        listed = standing_grants.listed(tx, one.standing_id)
+        listed = standing_rows.describe_standing(tx, one.standing_id)
     assert listed is not None
     return listed.uses
 

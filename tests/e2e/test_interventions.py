@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
-from surehand.activities.ledger.effects.resolve import settle
+from surehand.activities.ledger.effects.reconcile import settle_intervention
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import RunState, Waiting
 from surehand.workflows.contracts.effects import Resolution
@@ -126,7 +126,7 @@ async def test_a_run_follows_a_question_settled_elsewhere(stage: Stage, order_id
         answer = {"intervention_id": question.id, "outcome": "not_happened"}
         elsewhere = Resolution.model_validate({**answer, "actor": "olga"})
         with stage.ledger.transaction("default") as tx:
-            assert (settle(tx, run.run_id, "ledger#1", elsewhere))[0]
+            assert (settle_intervention(tx, run.run_id, "ledger#1", elsewhere))[0]
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await run.resolve(**answer)
         assert "already settled by olga" in str(refused.value.cause)

@@ -443,7 +443,7 @@ async def test_child_runs_are_not_stopped_before_all_that_is_kept_is_marked(
     meant.write_text("child")
     read, _ = which(meant)
     inner = [files(stage, "b"), files(stage, "c"), {"id": "inner", "ask": "Inside?"}]
-    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=1))
+    monkeypatch.setattr(run_tree, "list_remaining", partial(run_tree.list_remaining, limit=1))
     marked = list[list[str | None]]()
 
     async def stop(*asked: Any) -> None:

@@ -103,7 +103,7 @@ def opened(stage: Stage, run: Run) -> bool:
 
 async def test_large_child_runs_leave_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands is told in pages, and an end lists the newest effects: both small ones here."""
-    monkeypatch.setattr(run_tree, "remaining", partial(run_tree.remaining, limit=5))
+    monkeypatch.setattr(run_tree, "list_remaining", partial(run_tree.list_remaining, limit=5))
     monkeypatch.setattr(runs, "MOST_EFFECTS", 5)
 
     def items(name: str, numbers: range) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from surehand.activities.ledger.effects import (
     claims,
     compensations,
     outcomes,
-    resolve,
+    reconcile,
     resource_leases,
     run_tree,
 )
@@ -159,7 +159,7 @@ class Scene:
 
     def claim(self, request: ClaimRequest, after: timedelta = NOW) -> ClaimResult:
         with self.tx(after) as tx:
-            return claims.claim(tx, request)
+            return claims.claim_effect(tx, request)
 
     def claimed(self, request: ClaimRequest, after: timedelta = NOW) -> Entry:
         result = self.claim(request, after)
@@ -168,7 +168,7 @@ class Scene:
 
     def commit(self, request: ClaimRequest, entry: Entry, receipt: Any = "r-1") -> int:
         with self.tx() as tx:
-            number = outcomes.commit(tx, request, entry, Kept(receipt))
+            number = outcomes.commit_effect(tx, request, entry, Kept(receipt))
         assert number is not None
         return number
 
@@ -182,14 +182,14 @@ class Scene:
         entry = self.claimed(request)
         with self.tx() as tx:
             second = timedelta(seconds=1)
-            failed = outcomes.fail(tx, request, entry, class_, "no route", delay=second)
+            failed = outcomes.record_failure(tx, request, entry, class_, "no route", delay=second)
         assert failed is not None
         return failed
 
     def answered_no(self, request: ClaimRequest) -> Entry:
         entry = self.claimed(request)
         with self.tx() as tx:
-            assert outcomes.answer_no(tx, request, entry, "already shipped", "shipped")
+            assert outcomes.record_no(tx, request, entry, "already shipped", "shipped")
         return self.entry(entry.entry_id)
 
     def in_doubt(self, request: ClaimRequest, after: timedelta = NOW) -> Entry:
@@ -236,8 +236,8 @@ class Scene:
     ) -> compensations.BeginResult:
         """Bar a step and begin to undo what stands of it, or else what it has made last."""
         with self.tx(after) as tx:
-            run_tree.bar(tx, run_id, step_id)
-            page = run_tree.remaining(tx, run_id, step_id)
+            run_tree.bar_tree(tx, run_id, step_id)
+            page = run_tree.list_remaining(tx, run_id, step_id)
             its = (effects.c.run_id == run_id, effects.c.step_id == step_id)
             made = tx.all(
                 select(effects.c.entry_id)
@@ -247,12 +247,12 @@ class Scene:
             ids = [one.entry.entry_id for one in page.effects] + [row["entry_id"] for row in made]
             if not ids:
                 return NothingToUndo("nothing was claimed")
-            return compensations.begin(tx, ids[0], run_id, step_id)
+            return compensations.begin_undo(tx, ids[0], run_id, step_id)
 
     def remaining(self, run_id: str = RUN, step_id: str | None = None) -> list[str]:
         """Return the keys of what is to be undone, in that order."""
         with self.tx() as tx:
-            page = run_tree.remaining(tx, run_id, step_id)
+            page = run_tree.list_remaining(tx, run_id, step_id)
         return [one.entry.key for one in page.effects]
 
     def settle(
@@ -267,7 +267,10 @@ class Scene:
         """Deliver a human's answer to an intervention, when no call of it may arrive any more."""
         sent_as = f"{run_id}{resolution_id}"
         with self.tx(after) as tx:
-            return resolve.settle(tx, run_id, sent_as, resolution, lambda _: can_undo)
+            settled = reconcile.settle_intervention(
+                tx, run_id, sent_as, resolution, lambda _: can_undo
+            )
+        return settled.accepted, settled.message
 
     def ask_approval(
         self,
@@ -290,7 +293,7 @@ class Scene:
             proof=proof,
         )
         with self.tx(after) as tx:
-            row = requests.request(
+            row = requests.request_approval(
                 tx, request, number=number, description=description, needs=needs, **changes
             )
         return replace(request, gated=True, approval_id=row["approval_id"])
@@ -308,7 +311,7 @@ class Scene:
             self.tenant, RUN, STEP, "payments.refund", (resource,), "holder", 1, LEASE
         )
         with self.tx() as tx:
-            held = resource_leases.acquire(tx, asked)
+            held = resource_leases.acquire_resources(tx, asked)
         assert not isinstance(held, resource_leases.Busy)
         return held[0]
 
@@ -316,7 +319,7 @@ class Scene:
         """Expire or void a call's approval and return its state."""
         assert gated.approval_id is not None
         with self.tx(after) as tx:
-            return requests.close(tx, gated.run_id, gated.approval_id, to)
+            return requests.close_approval(tx, gated.run_id, gated.approval_id, to)
 
     def decide(
         self,
@@ -344,7 +347,7 @@ class Scene:
             decision=Decision(**values),
         )
         with self.tx(after) as tx:
-            judged = decisions.verify(
+            judged = decisions.verify_decision(
                 tx,
                 asked,
                 assurance=assurance,

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel
 
 from surehand.activities.effects.prepare import covering, prepare_params
-from surehand.activities.ledger.approvals import requests, standing_grants
-from surehand.activities.ledger.approvals.standing import Standing
-from surehand.activities.ledger.approvals.standing_grants import Listed, all_standing
+from surehand.activities.ledger.approvals import requests
+from surehand.activities.ledger.approvals import standing as standing_rows
+from surehand.activities.ledger.approvals.standing import Listed, Standing, list_granted
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Tool, ToolContext
@@ -75,7 +75,7 @@ def granted(
     if key is not None:
         nonce, signature = signed(scene.tenant, granter, wanted, key)
     with administration(scene) as tx:
-        return standing_grants.grant(tx, grant(granter, wanted, nonce, signature))
+        return standing_rows.grant_standing(tx, grant(granter, wanted, nonce, signature))
 
 
 def grant(granter: str, wanted: Scope, nonce: str, signature: str | None) -> StandingGrant:
@@ -86,7 +86,7 @@ def grant(granter: str, wanted: Scope, nonce: str, signature: str | None) -> Sta
 
 def revoked(scene: Place, standing: Standing, actor: str = "root") -> None:
     with administration(scene) as tx:
-        assert standing_grants.revoke(tx, standing.standing_id, actor)
+        assert standing_rows.revoke_standing(tx, standing.standing_id, actor)
 
 
 def ask(
@@ -120,7 +120,7 @@ def ask(
     )
     wanted = requirement if isinstance(requirement, tuple) else (requirement,)
     with scene.tx(after) as tx:
-        row = requests.request(
+        row = requests.request_approval(
             tx,
             call,
             number=number,
@@ -136,6 +136,6 @@ def ask(
 def listed(scene: Scene, standing: Standing) -> Listed:
     with scene.tx() as tx:
         [found] = [
-            one for one in all_standing(tx) if one.standing.standing_id == standing.standing_id
+            one for one in list_granted(tx) if one.standing.standing_id == standing.standing_id
         ]
     return found

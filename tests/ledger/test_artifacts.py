@@ -18,7 +18,6 @@ from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.tables import artifacts, drafts, effects
 from surehand.activities.ledger.history.reads import artifacts_of
 from surehand.activities.ledger.steps import artifacts as artifact_rows
-from surehand.activities.ledger.steps import drafts as draft_rows
 from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools import call_reports as tool_drafts
 from surehand.activities.tools.call_reports import Draft
@@ -103,12 +102,12 @@ async def test_the_ledger_keeps_what_the_store_lost(scene: Scene, tmp_path: Path
     store = ArtifactStore(str(folder), scene.ledger, largest_inline=LARGEST_INLINE)
     kept = await store.keep(scene.tenant, RUN, BIG)
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, RUN, STEP, kept)
     take_away(folder)
 
     again = await store.keep(scene.tenant, RUN, BIG)
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, STEP, again)
+        artifact_rows.record_artifact(tx, RUN, STEP, again)
 
     assert await store.read(scene.tenant, RUN, reference(again.value)) == BIG
     assert len(scene.rows(artifacts)) == 1
@@ -202,7 +201,7 @@ def store(scene: Scene, folder: Path) -> ArtifactStore:
 
 async def removed(scene: Scene, store: ArtifactStore) -> int:
     """Remove what nobody needs any more, and return how many drafts that are."""
-    over = await scene.ledger.transact(scene.tenant, draft_rows.over)
+    over = await scene.ledger.transact(scene.tenant, artifact_rows.end_unneeded_drafts)
     await store.remove_drafts(scene.tenant, over)
     return len(over)
 
@@ -356,5 +355,7 @@ async def test_no_other_tenant_goes_on_with_it(scene: Scene, other: Scene) -> No
 
     for one, found in ((scene, True), (other, False)):
         with one.tx() as tx:
-            there = draft_rows.standing(tx, request.run_id, request.step_id, request.params_hash)
+            there = artifact_rows.find_draft(
+                tx, request.run_id, request.step_id, request.params_hash
+            )
         assert (there is not None) is found

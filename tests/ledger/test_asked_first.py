@@ -104,7 +104,7 @@ def given(scene: Scene, state: str) -> tuple[Entry, str]:
         return scene.asked(scene.call(), partial=state == "partial")
     committed = scene.committed(scene.call())
     with scene.tx() as tx:
-        intervention = compensations.failed(tx, committed, "the bank says no")
+        intervention = compensations.ask_about_undo(tx, committed, "the bank says no")
     assert isinstance(intervention, str)
     return scene.entry(committed.entry_id), intervention
 
@@ -203,9 +203,9 @@ def asked_to_undo(scene: Scene) -> tuple[Entry, str]:
     undo = scene.undo(entry)
     claimed = scene.claimed(undo)
     with scene.tx() as tx:
-        outcomes.fail(tx, undo, claimed, "permanent", "refused", delay=None)
+        outcomes.record_failure(tx, undo, claimed, "permanent", "refused", delay=None)
     with scene.tx() as tx:
-        question = compensations.failed(tx, entry, "Undo it by hand?")
+        question = compensations.ask_about_undo(tx, entry, "Undo it by hand?")
     assert question is not None
     return entry, question
 
@@ -310,7 +310,7 @@ def test_a_late_attempt_whose_undo_failed_asks_nobody_about_what_is_undone(scene
     entry = scene.compensated(scene.call())
 
     with scene.tx() as tx:
-        assert compensations.failed(tx, entry, "refused") is None
+        assert compensations.ask_about_undo(tx, entry, "refused") is None
 
     assert scene.rows(interventions) == []
 
@@ -330,7 +330,7 @@ def test_nobody_is_asked_to_undo_by_hand_what_may_be_being_undone(scene: Scene) 
     original = scene.compensating(scene.call())
 
     with scene.tx() as tx:
-        assert isinstance(compensations.failed(tx, original, "refused"), Held)
+        assert isinstance(compensations.ask_about_undo(tx, original, "refused"), Held)
 
     assert scene.rows(interventions) == []
 
@@ -351,7 +351,7 @@ def test_of_an_undoing_in_doubt_a_human_is_asked_before_its_effect(scene: Scene,
             assert scene.settle(answer(first, ResolutionOutcome.GIVE_UP))[0]
 
     with scene.tx(LEASE_OVER) as tx:
-        asked = compensations.failed(tx, original, "refused")
+        asked = compensations.ask_about_undo(tx, original, "refused")
 
     [question] = scene.rows(interventions, state="open")
     about = original if how == "given up" else undo
@@ -370,7 +370,7 @@ async def test_an_effect_undone_after_a_human_left_it_is_on_record(scene: Scene)
             .where(effects.c.tenant_id == tx.tenant, effects.c.entry_id == resumed.entry_id)
             .values(state="in_doubt")
         )
-        assert outcomes.commit(tx, undo, resumed, Kept({"id": "u-1"})) is not None
+        assert outcomes.commit_effect(tx, undo, resumed, Kept({"id": "u-1"})) is not None
 
     assert scene.entry(original.entry_id).state == "compensated"
     events, entries, _ = await scene.ledger.transact(scene.tenant, chain_of, RUN)

@@ -72,13 +72,13 @@ def begun(scene: Scene, row: StepAttempt, *, holders: str | None = None) -> Stor
 
 def answered(scene: Scene, row: StepAttempt, output: str) -> bool:
     with scene.tx() as tx:
-        return attempts.finish(tx, row, "succeeded", output=output)
+        return attempts.finish_attempt(tx, row, "succeeded", output=output)
 
 
 def counts(scene: Scene) -> object:
     """Return what the next attempt takes as the answer."""
     with scene.tx() as tx:
-        known = attempts.stored(tx, read("next", attempt=9), after=0)
+        known = attempts.find_stored(tx, read("next", attempt=9), after=0)
     return None if known is None else known.output
 
 
@@ -306,7 +306,7 @@ def test_the_reaper_takes_an_entry_over_under_the_next_token(scene: Scene) -> No
     assert taken is not None
     assert (taken.state, taken.fencing_token) == ("in_doubt", claimed.fencing_token + 1)
     with scene.tx() as tx:
-        assert outcomes.commit(tx, request, claimed, Kept("late")) is None
+        assert outcomes.commit_effect(tx, request, claimed, Kept("late")) is None
 
 
 @pytest.mark.parametrize("quicker", ["renewed", "committed", "reaped"])
@@ -319,7 +319,7 @@ def test_a_quicker_settlement_is_not_taken_over(scene: Scene, quicker: str) -> N
         scene.commit(request, seen)
     else:
         with scene.tx(LATER) as tx:
-            assert outcomes.renew(tx, seen)
+            assert outcomes.renew_lease(tx, seen)
     before = scene.entry(seen.entry_id)
 
     assert take_over(scene, seen) is None

@@ -93,7 +93,7 @@ def test_the_commit_of_an_undo_marks_its_original_in_the_same_transaction(scene:
     undoing = scene.claimed(undo)
 
     with pytest.raises(ZeroDivisionError), scene.tx() as tx:
-        assert outcomes.commit(tx, undo, undoing, Kept("u-1")) is not None
+        assert outcomes.commit_effect(tx, undo, undoing, Kept("u-1")) is not None
         raise ZeroDivisionError
     states = {row["state"] for row in scene.rows(effects)}
     assert states == {"compensating", "claimed"}
@@ -146,7 +146,7 @@ def test_doubts_are_settled_before_an_undo(scene: Scene, made: object) -> None:
     assert isinstance(found, Doubtful)
     assert found.entry.fencing_token == entry.fencing_token + 1
     with scene.tx() as tx:
-        assert outcomes.commit(tx, request, entry, Kept("late")) is None
+        assert outcomes.commit_effect(tx, request, entry, Kept("late")) is None
 
 
 @pytest.mark.parametrize("made", [Scene.failed, Scene.answered_no, Scene.compensated])
@@ -169,9 +169,9 @@ def test_a_run_that_only_replayed_an_effect_does_not_undo_it(scene: Scene) -> No
 def test_a_failed_undo_is_put_in_front_of_a_human_once_and_keeps_the_key(scene: Scene) -> None:
     committed = scene.committed(scene.call())
     with scene.tx() as tx:
-        first = compensations.failed(tx, committed, "the bank says no")
+        first = compensations.ask_about_undo(tx, committed, "the bank says no")
     with scene.tx() as tx:
-        assert compensations.failed(tx, committed, "again") == first
+        assert compensations.ask_about_undo(tx, committed, "again") == first
 
     original = scene.entry(committed.entry_id)
     assert original.state == "compensating"
@@ -183,7 +183,7 @@ def test_a_failed_undo_is_put_in_front_of_a_human_once_and_keeps_the_key(scene: 
 def test_an_effect_whose_undoing_a_human_gave_up_stands(scene: Scene) -> None:
     committed = scene.committed(scene.call())
     with scene.tx() as tx:
-        intervention = compensations.failed(tx, committed, "the bank says no")
+        intervention = compensations.ask_about_undo(tx, committed, "the bank says no")
     outcome = ResolutionOutcome.GIVE_UP
     resolution = Resolution(
         intervention_id=intervention, outcome=outcome, actor="olga", evidence="too late"
@@ -243,7 +243,7 @@ def test_a_step_of_an_undone_run_does_not_wait_for_its_undo(scene: Scene) -> Non
     assert isinstance(scene.claim(scene.call()), Held)
 
     with scene.tx() as tx:
-        run_tree.bar(tx, RUN)
+        run_tree.bar_tree(tx, RUN)
 
     # Its run was reset: nobody else undoes it but this life, once the step has ended.
     assert isinstance(scene.claim(scene.call()), Barred)

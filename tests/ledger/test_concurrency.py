@@ -18,9 +18,9 @@ from sqlalchemy import select
 
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import approvals, effects
-from surehand.activities.ledger.effects.claims import claim
+from surehand.activities.ledger.effects.claims import claim_effect
 from surehand.activities.ledger.effects.compensations import NothingToUndo
-from surehand.activities.ledger.effects.run_tree import remaining
+from surehand.activities.ledger.effects.run_tree import list_remaining
 from surehand.activities.ledger.steps import acting
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Barred, Claimed, Held
 from tests.ledger.databases import Database, until_one_waits
@@ -275,12 +275,12 @@ async def test_a_batch_ends_behind_its_claims(postgres_database: Database, end: 
         def over() -> int:
             with scene.tx() as tx:
                 end(tx)
-                return len((remaining(tx, RUN)).effects)
+                return len((list_remaining(tx, RUN)).effects)
 
         with scene.tx() as tx:
             acting.begin_batch(tx, RUN, FIRST)
         with scene.tx() as tx:
-            claimed = claim(tx, scene.call(batch=FIRST.token))
+            claimed = claim_effect(tx, scene.call(batch=FIRST.token))
             ending = asyncio.create_task(asyncio.to_thread(over))
             await until_one_waits(tx)
         # What was claimed before, it sees: nothing slips between.

@@ -102,7 +102,7 @@ class Restorable:
         again = self.scene(copy)
         owner = Ledger(make_engine(copy.owner_url))
         with owner.transaction("default") as tx:
-            epochs.open_at(tx, tx.now_ms - int(ago / AT_ONCE), "oscar")
+            epochs.begin_epoch(tx, tx.now_ms - int(ago / AT_ONCE), "oscar")
         owner.close()
         return again
 
@@ -180,7 +180,7 @@ def closed_by_owner(scene: Scene) -> None:
     name = "surehand_owner" if url.username else None
     owner = Ledger(make_engine(url.set(username=name).render_as_string(False)))
     with owner.transaction("default") as tx:
-        epochs.close(tx, "oscar")
+        epochs.close_epoch(tx, "oscar")
     owner.close()
 
 
@@ -346,7 +346,7 @@ def test_an_undo_of_what_was_made_after_the_restore_is_not_in_doubt(restorable: 
     assert isinstance(doubtful, Doubtful)
     with scene.tx() as tx:
         found = {"rule": "lookup", "answer": "found"}
-        assert outcomes.commit(tx, request, doubtful.entry, Kept("r-0"), evidence=found)
+        assert outcomes.commit_effect(tx, request, doubtful.entry, Kept("r-0"), evidence=found)
 
     assert isinstance(scene.claim(scene.undo(made, **HUMAN)), Claimed)
     assert isinstance(scene.claim(scene.undo(doubtful.entry, **HUMAN)), Doubtful)
@@ -355,7 +355,7 @@ def test_an_undo_of_what_was_made_after_the_restore_is_not_in_doubt(restorable: 
 def test_only_heads_of_the_forgotten_time_are_no_break(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing)
     with scene.tx() as tx:
-        (epoch,) = epochs.epochs_of(tx)
+        (epoch,) = epochs.list_epochs(tx)
         events, _, head = chain_of(tx, RUN)
     ahead = ChainHead(seq=9, hash=GENESIS)
 
@@ -468,12 +468,14 @@ def test_an_epoch_is_opened_once_and_not_in_the_future(restorable: Restorable) -
         return ""
 
     def twice(tx: Transaction) -> None:
-        assert epochs.open_at(tx, tx.now_ms, "oscar").number == 2
-        epochs.open_at(tx, tx.now_ms, "oscar")
+        assert epochs.begin_epoch(tx, tx.now_ms, "oscar").number == 2
+        epochs.begin_epoch(tx, tx.now_ms, "oscar")
 
-    assert "still to come" in refused(lambda tx: epochs.open_at(tx, tx.now_ms + 60_000, "oscar"))
+    assert "still to come" in refused(
+        lambda tx: epochs.begin_epoch(tx, tx.now_ms + 60_000, "oscar")
+    )
     assert "epoch 2 is open already" in refused(twice)
-    assert "no epoch is open" in refused(lambda tx: epochs.close(tx, "oscar"))
+    assert "no epoch is open" in refused(lambda tx: epochs.close_epoch(tx, "oscar"))
 
 
 @pytest.mark.postgres
@@ -482,7 +484,7 @@ def test_workers_neither_open_nor_close_an_epoch(restorable: Restorable) -> None
     scene = restored_after(restorable, nothing, nothing)
 
     for work in (
-        lambda tx: epochs.close(tx, "mallory"),
+        lambda tx: epochs.close_epoch(tx, "mallory"),
         lambda tx: tx.execute(
             epochs.insert_row(epochs.epochs, number=9, restored_to_ms=1, opened_ms=2, opened_by="m")
         ),

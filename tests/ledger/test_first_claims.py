@@ -219,11 +219,12 @@ def test_the_step_that_undid_its_effect_may_not_make_it_again(scene: Scene) -> N
 Write = Callable[[Transaction, ClaimRequest, Entry], Any]
 #: Every way to write an outcome, and what a fenced attempt is told.
 WRITES: dict[str, tuple[Write, Any]] = {
-    "renew": (lambda tx, request, entry: outcomes.renew(tx, entry), False),
-    "commit": (lambda tx, request, entry: outcomes.commit(tx, request, entry, Kept("late")), None),
-    "answer_no": (lambda tx, request, entry: outcomes.answer_no(tx, request, entry, "", ""), None),
+    "renew": (lambda tx, request, entry: outcomes.renew_lease(tx, entry), False),
+    "commit": (lambda tx, call, own: outcomes.commit_effect(tx, call, own, Kept("late")), None),
+    "answer_no": (lambda tx, request, entry: outcomes.record_no(tx, request, entry, "", ""), None),
     "fail": (
-        lambda tx, request, entry: outcomes.fail(tx, request, entry, "x", "", delay=None), None,
+        lambda tx, request, own: outcomes.record_failure(tx, request, own, "x", "", delay=None),
+        None,
     ),
     "leave_in_doubt": (
         lambda tx, request, entry: outcomes.leave_in_doubt(tx, request, entry, ""), None,
@@ -319,7 +320,7 @@ def test_a_renewal_extends_the_lease_from_now(scene: Scene) -> None:
     entry = scene.claimed(scene.call())
 
     with scene.tx(after=timedelta(seconds=2)) as tx:
-        assert outcomes.renew(tx, entry)
+        assert outcomes.renew_lease(tx, entry)
         now_ms = tx.now_ms
 
     row = scene.row(effects)
@@ -362,7 +363,7 @@ def test_failures_are_counted_by_class_over_the_attempts_of_their_step(scene: Sc
         request = scene.call(attempt=attempt)
         entry = scene.claimed(request)
         with scene.tx() as tx:
-            failed = outcomes.fail(tx, request, entry, class_, "again", delay=LEASE)
+            failed = outcomes.record_failure(tx, request, entry, class_, "again", delay=LEASE)
         assert failed is not None
         counts.append(failed.failures)
 

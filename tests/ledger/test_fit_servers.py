@@ -11,7 +11,7 @@ from sqlalchemy import Connection, make_url, text
 
 from surehand.activities.ledger.core.engine import LedgerUnfit, require_fit
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, open_ledger
-from surehand.activities.ledger.effects.claims import claim
+from surehand.activities.ledger.effects.claims import claim_effect
 from surehand.activities.ledger.effects.run_tree import bar_step
 from surehand.activities.ledger.steps.entries import Barred
 from tests.ledger.databases import Database
@@ -49,7 +49,7 @@ async def test_a_late_claim_sees_the_bar_that_it_has_waited_for(two: tuple[Ledge
 
     def claim_late() -> object:
         with late.tx() as tx:
-            return claim(tx, scene.call())
+            return claim_effect(tx, scene.call())
 
     with scene.tx() as tx:
         tx.lock_step(RUN, STEP)

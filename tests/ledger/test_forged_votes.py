@@ -17,7 +17,7 @@ from sqlalchemy import delete, insert, update
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger.approvals.decisions import Edited
-from surehand.activities.ledger.approvals.requests import refusal
+from surehand.activities.ledger.approvals.requests import refuse_read
 from surehand.activities.ledger.core.tables import approvals, decisions, effects
 from surehand.activities.ledger.history.audit import first_unproven
 from surehand.activities.ledger.history.reads import chain_of
@@ -121,7 +121,7 @@ async def broken(scene: Scene) -> str | None:
 
 def may_read(scene: Scene, gated: ClaimRequest) -> bool:
     with scene.tx() as tx:
-        return refusal(tx, gated) is None
+        return refuse_read(tx, gated) is None
 
 
 @pytest.mark.parametrize("who_is_strict", ["request", "worker"])

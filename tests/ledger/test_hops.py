@@ -181,7 +181,7 @@ async def test_outcomes_held_up_cost_no_other_calls_lease(postgres_database: Dat
 
         async with asyncio.timeout(ENOUGH):
             renewed, _ = await ledger.run_transaction(
-                other.tenant, lambda tx: outcomes.renew(tx, entry), Turn.RENEWAL, MINUTE
+                other.tenant, lambda tx: outcomes.renew_lease(tx, entry), Turn.RENEWAL, MINUTE
             )
         assert renewed
         assert not any(task.done() for task in held_up)
@@ -202,7 +202,7 @@ async def test_a_renewal_gives_up_before_its_lease_ends(postgres_database: Datab
             with pytest.raises(LedgerUnavailable, match="statement timeout"):
                 await ledger.run_transaction(
                     scene.tenant,
-                    lambda tx: outcomes.renew(tx, entry),
+                    lambda tx: outcomes.renew_lease(tx, entry),
                     Turn.RENEWAL,
                     timedelta(milliseconds=50),
                 )

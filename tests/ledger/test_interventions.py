@@ -26,7 +26,7 @@ from tests.ledger.scene import NOW, OTHER_RUN, RUN, TIMEOUT, Scene
 def _compensating(scene: Scene) -> tuple[Entry, str]:
     committed = scene.committed(scene.call())
     with scene.tx() as tx:
-        intervention = compensations.failed(tx, committed, "the bank says no")
+        intervention = compensations.ask_about_undo(tx, committed, "the bank says no")
     return scene.entry(committed.entry_id), intervention
 
 
@@ -184,7 +184,7 @@ def test_an_attempt_that_comes_back_after_a_human_settled_it_is_fenced_out(scene
     scene.settle(_answer(intervention, "not_happened"))
 
     with scene.tx() as tx:
-        assert outcomes.commit(tx, request, entry, Kept("late")) is None
+        assert outcomes.commit_effect(tx, request, entry, Kept("late")) is None
 
 
 def test_an_entry_that_is_in_doubt_again_gets_a_question_of_its_own(scene: Scene) -> None:
@@ -263,7 +263,7 @@ def _asked_after_the_clock_was_set_back(scene: Scene) -> tuple[Entry, str]:
     scene.begin_undo()
     entry = scene.entry(made.entry_id)
     with scene.tx(-timedelta(hours=1)) as tx:
-        second = compensations.failed(tx, entry, "the bank says no")
+        second = compensations.ask_about_undo(tx, entry, "the bank says no")
     assert second is not None
     return entry, second
 

@@ -22,7 +22,7 @@ from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects import claims, reconcile
-from surehand.activities.ledger.effects.outcomes import doubt
+from surehand.activities.ledger.effects.outcomes import put_in_doubt
 from surehand.activities.ledger.steps.entries import (
     Asked,
     Claimed,
@@ -130,7 +130,7 @@ class Asleep:
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
     """Time that passes, by the database's clock and this process's own, while nothing runs."""
     found = Asleep()
-    real_now, real_claim = own_clock.now, claims.claim
+    real_now, real_claim = own_clock.now, claims.claim_effect
 
     def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
         tx.now_ms += milliseconds(found.before_the_claim + found.slept)
@@ -138,7 +138,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
         found.slept, found.next = found.slept + found.next, timedelta(0)
         return result
 
-    monkeypatch.setattr(claims, "claim", claim)
+    monkeypatch.setattr(claims, "claim_effect", claim)
     monkeypatch.setattr(own_clock, "now", lambda: real_now() + found.slept.total_seconds())
     return found
 
@@ -200,7 +200,7 @@ def test_a_first_call_that_lies_ahead_of_the_clock_is_out_of_the_window(scene: S
 def test_a_recovery_that_begins_later_than_now_is_a_humans_business(scene: Scene) -> None:
     entry = scene.in_doubt(scene.call(), after=timedelta(hours=1))
     with scene.tx(timedelta(hours=1)) as tx:
-        entry = doubt(tx, entry, None)
+        entry = put_in_doubt(tx, entry, None)
 
     assert entry.recovers_too_long(RECOVERY_LIMIT, (entry.recovering_ms or 0) - 1)
 

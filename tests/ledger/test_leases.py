@@ -55,7 +55,7 @@ def acquire(
     scene: Scene, request: LeaseRequest, after: timedelta = NOW, **more: Any
 ) -> tuple[Lease, ...] | Busy:
     with scene.tx(after) as tx:
-        return resource_leases.acquire(tx, request, **more)
+        return resource_leases.acquire_resources(tx, request, **more)
 
 
 def acquired(scene: Scene, request: LeaseRequest, after: timedelta = NOW) -> tuple[Lease, ...]:
@@ -66,12 +66,12 @@ def acquired(scene: Scene, request: LeaseRequest, after: timedelta = NOW) -> tup
 
 def renew(scene: Scene, held: tuple[Lease, ...], after: timedelta = NOW) -> bool:
     with scene.tx(after) as tx:
-        return resource_leases.renew(tx, held, LEASE)
+        return resource_leases.renew_resources(tx, held, LEASE)
 
 
 def release(scene: Scene, held: tuple[Lease, ...]) -> None:
     with scene.tx() as tx:
-        resource_leases.release(tx, held)
+        resource_leases.release_resources(tx, held)
 
 
 def free(scene: Scene, after: timedelta, limit: int = 100) -> int:
@@ -81,7 +81,7 @@ def free(scene: Scene, after: timedelta, limit: int = 100) -> int:
 
 def lost(scene: Scene, held: tuple[Lease, ...], after: timedelta = NOW) -> list[str]:
     with scene.tx(after) as tx:
-        return resource_leases.lost(tx, held)
+        return resource_leases.find_lost_resources(tx, held)
 
 
 def test_what_one_run_holds_another_does_not_get_whatever_the_tool(scene: Scene) -> None:
@@ -254,7 +254,7 @@ def test_waiting_refusal_and_release_are_told_with_who_holds_it(scene: Scene) ->
     busy = acquire(scene, other, waited=2 * second)
     assert isinstance(busy, Busy)
     with scene.tx() as tx:
-        resource_leases.refuse(tx, other, busy, 3 * second)
+        resource_leases.note_refusal(tx, other, busy, 3 * second)
     release(scene, held)
     acquire(scene, other, waited=4 * second)
 

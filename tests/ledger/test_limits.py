@@ -174,7 +174,7 @@ def test_a_long_lease_is_no_clock_that_was_set_back(scene: Scene) -> None:
         assert isinstance(scene.begin_undo(after=after), Held)
 
     with scene.tx(SOON) as tx:
-        assert outcomes.renew(tx, entry)
+        assert outcomes.renew_lease(tx, entry)
     assert (scene.entry(entry.entry_id)).lease_until_ms == tx.now_ms + 300_000
     assert scene.events(type_="clock.set_back") == []
 
@@ -209,7 +209,7 @@ def wants(scene: Scene, lease: timedelta, **changes: Any) -> LeaseRequest:
 
 def acquire(scene: Scene, request: LeaseRequest, after: timedelta = NOW) -> Any:
     with scene.tx(after) as tx:
-        return resource_leases.acquire(tx, request)
+        return resource_leases.acquire_resources(tx, request)
 
 
 async def test_a_resource_is_kept_for_its_first_leases_time(scene: Scene) -> None:
@@ -219,7 +219,7 @@ async def test_a_resource_is_kept_for_its_first_leases_time(scene: Scene) -> Non
     acquire(scene, wants(scene, LONG_LEASE))
     held = acquire(scene, wants(scene, LEASE, holder="h2", attempt=2))
     with scene.tx() as tx:
-        resource_leases.release(tx, held)
+        resource_leases.release_resources(tx, held)
 
     for after in (NOW, SOON):
         assert isinstance(acquire(scene, other, after), Busy)
@@ -270,7 +270,7 @@ async def test_a_shorter_timeout_is_no_proof(scene: Scene, monkeypatch: pytest.M
 
         monkeypatch.setattr(module, name, shifted)
 
-    at_the_banks_time(claims, "claim")
+    at_the_banks_time(claims, "claim_effect")
     at_the_banks_time(reconcile, "after_not_found")
     result: Any = None
     attempt = 1
@@ -318,7 +318,7 @@ def test_a_live_attempt_keeps_its_claim_by_renewing_it(scene: Scene) -> None:
     scene.claim(scene.call(holder="other", activity_key="other"))
 
     with scene.tx() as tx:
-        assert outcomes.renew(tx, entry)
+        assert outcomes.renew_lease(tx, entry)
     assert scene.commit(request, entry)
 
 

@@ -104,7 +104,7 @@ def test_a_call_without_an_outcome_is_in_doubt_once_its_run_has_ended(scene: Sce
 def test_an_undo_that_failed_leaves_its_original_uncompensated(scene: Scene) -> None:
     entry = scene.committed(scene.call())
     with scene.tx() as tx:
-        question = compensations.failed(tx, entry, "undoing it failed")
+        question = compensations.ask_about_undo(tx, entry, "undoing it failed")
 
     left = left_by(scene, RunState.FAILED)
 

@@ -110,7 +110,7 @@ def amend(scene: Scene, run_id: str, actor: str = "bob", *, taken: bool = True) 
             tenant=scene.tenant, run_id=run_id, plan=plan, plan_version=2, steering_id=name
         )
         with scene.tx() as tx:
-            lifecycle.amend(tx, recorded, {SPEC.name: SPEC})
+            lifecycle.amend_run(tx, recorded, {SPEC.name: SPEC})
 
 
 def ended(scene: Scene, run_id: str, state: RunState = RunState.COMPLETED) -> None:

@@ -82,7 +82,7 @@ def grown(ledger_url: str) -> Iterator[Ledger]:
         assert scene.settle(said)[0]
         with scene.tx() as tx:
             artifact = Artifact(sha256="a" * 64, uri="a", bytes=1)
-            artifacts.record(tx, RUN, STEP, Kept({}, artifact, b"a"))
+            artifacts.record_artifact(tx, RUN, STEP, Kept({}, artifact, b"a"))
             over = CloseRun(tenant=DEFAULT_TENANT, run_id=RUN, state=RunState.COMPLETED)
             lifecycle.close_run(tx, over)
         grow(ledger_url, DEFAULT_TENANT, RUN, COPIES)
@@ -193,10 +193,10 @@ def counted_trips(ledger: Ledger, trace: Path) -> Iterator[list[int]]:
 def test_a_claim_and_an_outcome_take_four_trips_each(scene: Scene, tmp_path: Path) -> None:
     call = scene.call()
     with counted_trips(scene.ledger, tmp_path / "claim") as claiming, scene.tx() as tx:
-        claimed = claims.claim(tx, call)
+        claimed = claims.claim_effect(tx, call)
     assert isinstance(claimed, Claimed)
     with counted_trips(scene.ledger, tmp_path / "outcome") as recording, scene.tx() as tx:
-        assert outcomes.commit(tx, call, claimed.entry, Kept({"paid": True})) is not None
+        assert outcomes.commit_effect(tx, call, claimed.entry, Kept({"paid": True})) is not None
 
     assert (claiming, recording) == ([4], [4])
 

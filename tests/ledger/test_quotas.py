@@ -375,7 +375,9 @@ def test_what_settles_or_repeats_or_undoes_a_call_needs_no_quota(scene: Scene) -
     failed, lost, kept = (scene.call(step_id=name, key=name) for name in ("f", "l", "k"))
     entry = scene.claimed(failed, now)
     with scene.tx() as tx:
-        assert outcomes.fail(tx, failed, entry, "transient", "no", delay=timedelta(seconds=1))
+        assert outcomes.record_failure(
+            tx, failed, entry, "transient", "no", delay=timedelta(seconds=1)
+        )
     scene.claimed(lost, now)
     made = scene.claimed(kept, now)
     scene.commit(kept, made)
@@ -415,13 +417,13 @@ def test_a_claim_that_is_rolled_back_has_counted_nothing(scene: Scene) -> None:
     """As when its worker dies between count and claim: they are one transaction."""
     limited(scene, effects_per_hour=1)
     with pytest.raises(RuntimeError, match="killed"), scene.tx() as tx:
-        assert isinstance(claims.claim(tx, scene.call()), Claimed)
+        assert isinstance(claims.claim_effect(tx, scene.call()), Claimed)
         raise RuntimeError("killed")
 
     assert (scene.rows(effects), used(scene)) == ([], [])
     entry = scene.claimed(scene.call())
     with scene.tx() as tx:
-        assert outcomes.commit(tx, scene.call(), entry, Kept("r")) is not None
+        assert outcomes.commit_effect(tx, scene.call(), entry, Kept("r")) is not None
     assert len(scene.events(RUN, "effect.committed")) == 1
 
 

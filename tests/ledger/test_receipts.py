@@ -194,7 +194,7 @@ def undo(scene: Scene) -> None:
 
 def undo_failed(scene: Scene, original: Entry) -> str:
     with scene.tx() as tx:
-        question = compensations.failed(tx, original, "undoing it failed")
+        question = compensations.ask_about_undo(tx, original, "undoing it failed")
     assert question is not None
     return question
 

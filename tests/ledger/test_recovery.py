@@ -21,7 +21,7 @@ from surehand.activities.ledger.history.recordings import (
 )
 from surehand.activities.ledger.history.run_display import _RECOVERY, read_recovery, read_run_view
 from surehand.activities.ledger.runs import checkpoints, lifecycle
-from surehand.activities.ledger.runs.checkpoints import CheckpointError, Saved
+from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Asked, Claimed, Committed, Doubtful
 from surehand.activities.tools.tool import Dedupes, Found, Tool
@@ -289,7 +289,7 @@ def save(
     """Save a checkpoint; returns the names of those that made room."""
     kept = document if isinstance(document, Kept) else Kept(document or {"run_id": run_id})
     with scene.tx(after) as tx:
-        _, removed = checkpoints.save(
+        _, removed = checkpoints.save_checkpoint(
             tx, run_id, name, kept, seq=3, size=10, saved_by="ann", ttl=WEEK, most=10, grace=WEEK
         )
     return removed
@@ -297,12 +297,12 @@ def save(
 
 def names(scene: Scene, after: timedelta = NOW) -> list[str]:
     with scene.tx(after) as tx:
-        return [one.name for one in checkpoints.saved(tx, RUN)]
+        return [one.name for one in checkpoints.list_checkpoints(tx, RUN)]
 
 
-def named(scene: Scene, name: str, after: timedelta = NOW) -> Saved:
+def named(scene: Scene, name: str, after: timedelta = NOW) -> SavedCheckpoint:
     with scene.tx(after) as tx:
-        return checkpoints.named(tx, RUN, name)
+        return checkpoints.find_checkpoint(tx, RUN, name)
 
 
 def test_what_was_saved_is_found_by_its_name(scene: Scene) -> None:
@@ -384,4 +384,4 @@ def test_another_tenants_run_has_no_checkpoints_and_gets_none(scene: Scene, othe
     with pytest.raises(RunNotFound):
         save(other, "after", run_id="theirs")
     with other.tx(OVER) as tx:
-        assert checkpoints.saved(tx, "theirs") == []
+        assert checkpoints.list_checkpoints(tx, "theirs") == []

@@ -251,7 +251,7 @@ async def test_the_next_attempt_takes_a_dead_calls_resource(scene: Scene, bank: 
     bank.may_end.set()
     with scene.tx() as tx:
         dead = LeaseRequest(scene.tenant, RUN, "pay", "bank.pay", ("account:7",), "dead", 1, HOUR)
-        lease_rows.acquire(tx, dead)
+        lease_rows.acquire_resources(tx, dead)
     here = worker(scene, pay)
 
     assert isinstance((await here.call(pay)).outcome, Succeeded)

@@ -154,9 +154,9 @@ async def lived(office: Office) -> None:
     )
     kept = await office.retention.artifacts.keep(scene.tenant, RUN, MARKER * 900)
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, RUN, STEP, kept)
         outbox.write_notification(tx, Kind.STOPPED, Facts(what=MARKER), run_id=RUN, subject=RUN)
-        steering.judge(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
+        steering.judge_steering(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
     folder = payloads_of(RUN)
     await office.retention.artifacts.blobs.put(f"{folder}/{'a' * 64}", MARKER.encode())
     save(scene, "before")
@@ -361,8 +361,8 @@ async def test_an_artifact_that_another_run_has_stays_readable(office: Office) -
     kept = await store.keep(scene.tenant, RUN, "x" * 9000)
     scene.open_run(OTHER_RUN)
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, STEP, kept)
-        artifact_rows.record(tx, OTHER_RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, OTHER_RUN, STEP, kept)
     office.end(RUN)
 
     done = await office.round()
@@ -383,7 +383,7 @@ async def test_an_unreferred_file_goes_a_day_later(office: Office, policy: Polic
     assert await store.read(scene.tenant, RUN, kept.artifact) == "x" * 9000
     assert (await office.round(policy)).files == Collected()
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, RUN, STEP, kept)
     assert (await office.round(policy)).files.back == 1
     assert office.files() == [kept.artifact.uri]
     tomorrow = 1 + (1 << 45)
@@ -534,7 +534,7 @@ async def test_the_digest_of_what_an_approval_rested_on_goes_with_its_run(office
 
 def names(office: Office) -> list[str]:
     with office.scene.tx() as tx:
-        return [one.name for one in saved_checkpoints.saved(tx, RUN)]
+        return [one.name for one in saved_checkpoints.list_checkpoints(tx, RUN)]
 
 
 async def checkpoints_of(office: Office) -> Kept:

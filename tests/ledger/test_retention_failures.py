@@ -28,7 +28,6 @@ from surehand.activities.ledger.retention import deletion, hiding
 from surehand.activities.ledger.retention.deletion import Content, Exported
 from surehand.activities.ledger.retention.hiding import LastRound, Policy, parse_policy
 from surehand.activities.ledger.steps import artifacts as artifact_rows
-from surehand.activities.ledger.steps import drafts
 from surehand.activities.retention import Files, Kept, Round
 from surehand.cli.retention import Exports, RetentionReport, _reply, _serve
 from surehand.process.exits import ExitCode, NotReachable, OutputLost, SurehandError, WrongUse
@@ -97,7 +96,7 @@ async def test_an_unexportable_run_is_named(office: Office, error: SurehandError
 
 async def test_stuck_drafts_keep_one_run(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     with office.scene.tx() as tx:
-        drafts.begin(tx, RUN, STEP, "sha256:0")
+        artifact_rows.begin_draft(tx, RUN, STEP, "sha256:0")
     blobs = office.retention.artifacts.blobs
     remove = blobs.remove
 
@@ -330,7 +329,7 @@ async def test_lost_or_foreign_files_are_told(scene: Scene, keeper: Ledger, tmp_
     scene.open_run(run_id, store=await store.store_id())
     kept = await store.keep(scene.tenant, run_id, "x" * 9000)
     with scene.tx() as tx:
-        artifact_rows.record(tx, run_id, STEP, kept)
+        artifact_rows.record_artifact(tx, run_id, STEP, kept)
     office.end(run_id)
     empty = type(store)(str(tmp_path / "empty"), keeper, largest_inline=8 * 1024)
     unmounted = replace(office, retention=replace(office.retention, artifacts=empty))
@@ -398,7 +397,7 @@ async def test_a_checkpoints_document_stays(scene: Scene, keeper: Ledger, tmp_pa
     kept = await office.retention.artifacts.keep(scene.tenant, RUN, "x" * 9000)
     save(scene, "before", kept)
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, RUN, STEP, kept)
     office.end(RUN)
 
     await office.round(parse_policy("artifacts=0s,grace=0s"))

@@ -15,8 +15,8 @@ from surehand.activities.ledger.core.tables import ALL, APPEND_ONLY
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.retention import hiding
 from surehand.activities.ledger.runs import keys, lifecycle, steering
-from surehand.activities.ledger.runs.tenant_cell import add_tenant
-from surehand.activities.ledger.steps import artifacts, drafts
+from surehand.activities.ledger.runs.keys import add_tenant
+from surehand.activities.ledger.steps import artifacts
 from surehand.process.ciphers import Wrapped
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import RunState
@@ -72,13 +72,13 @@ async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Sc
         scene.claim(scene.call(key="replayed"))
         kept = await scene.artifacts.keep(scene.tenant, RUN, "x" * 9000)
         with scene.tx() as tx:
-            artifacts.record(tx, RUN, STEP, kept)
-            drafts.begin(tx, RUN, STEP, "sha256:0")
-            keys.add(tx, RUN, Wrapped("kek", b"wrapped"))
+            artifacts.record_artifact(tx, RUN, STEP, kept)
+            artifacts.begin_draft(tx, RUN, STEP, "sha256:0")
+            keys.add_key(tx, RUN, Wrapped("kek", b"wrapped"))
         save(scene, "before")
         scene.hold("account:7")
         with scene.tx() as tx:
-            steering.judge(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
+            steering.judge_steering(tx, sent(scene, CancelRun(actor="ann")), Assurance.OPEN)
         person(scene, "ann", "manager")
         with administration(scene) as tx:
             principals.add_key(tx, "ann", f"key-{scene.tenant}", SOMEBODYS_KEY, "root")

@@ -9,7 +9,7 @@ import pytest
 
 from surehand.activities.ledger.core.tables import effects, interventions, runs
 from surehand.activities.ledger.effects import claims, outcomes, run_tree
-from surehand.activities.ledger.effects.compensations import NothingToUndo, ToUndo, begin
+from surehand.activities.ledger.effects.compensations import NothingToUndo, ToUndo, begin_undo
 from surehand.activities.ledger.effects.run_tree import Cursor, TakesOverUndone
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.runs import lifecycle
@@ -62,7 +62,7 @@ def test_what_has_no_commit_yet_comes_first_the_newest_claim_before_the_older(sc
         request = scene.call(key=name, step_id=name, run_id=CHILD)
         with scene.tx() as tx:
             tx.now_ms += n
-            assert isinstance(claims.claim(tx, request), Claimed)
+            assert isinstance(claims.claim_effect(tx, request), Claimed)
 
     assert scene.remaining() == ["second", "first", "done"]
 
@@ -91,7 +91,7 @@ def test_pages_of_any_size_list_each_effect_once_in_the_same_order(scene: Scene,
     listed, after = list[str](), None
     while True:
         with scene.tx() as tx:
-            page = run_tree.remaining(tx, RUN, after=after, limit=size)
+            page = run_tree.list_remaining(tx, RUN, after=after, limit=size)
         assert len(page.effects) <= size
         listed += [one.entry.key for one in page.effects]
         if page.following is None:
@@ -105,12 +105,12 @@ def test_a_page_goes_on_behind_its_last_effect_whatever_was_undone_meanwhile(sce
     for name in "abc":
         made(scene, name)
     with scene.tx() as tx:
-        page = run_tree.remaining(tx, RUN, limit=1)
+        page = run_tree.list_remaining(tx, RUN, limit=1)
     undo = scene.undo(page.effects[0].entry)
     scene.commit(undo, scene.claimed(undo))
 
     with scene.tx() as tx:
-        following = run_tree.remaining(tx, RUN, after=page.following)
+        following = run_tree.list_remaining(tx, RUN, after=page.following)
 
     assert [one.entry.key for one in following.effects] == ["b", "a"]
 
@@ -133,7 +133,7 @@ def test_an_effect_is_told_with_the_child_run_and_the_step_that_it_comes_from(sc
     made(scene, "below", BELOW)
 
     with scene.tx() as tx:
-        below, own = (run_tree.remaining(tx, RUN)).effects
+        below, own = (run_tree.list_remaining(tx, RUN)).effects
 
     assert (below.child, below.inside, below.view().run_id) == (CHILD, "pay", BELOW)
     assert (own.child, own.inside, own.view().run_id) == (None, None, None)
@@ -145,7 +145,7 @@ def test_both_effects_of_a_step_are_undone_each_by_its_entry(scene: Scene) -> No
 
     for entry_id in (second, first):
         with scene.tx() as tx:
-            found = begin(tx, entry_id, RUN, STEP)
+            found = begin_undo(tx, entry_id, RUN, STEP)
         assert isinstance(found, ToUndo) and found.entry.entry_id == entry_id
         undo = scene.undo(found.entry)
         scene.commit(undo, scene.claimed(undo))
@@ -162,14 +162,14 @@ def test_an_entry_that_is_another_runs_by_now_is_not_undone(scene: Scene) -> Non
     scene.committed(scene.call(run_id=OTHER_RUN))
 
     with scene.tx() as tx:
-        assert isinstance(begin(tx, entry.entry_id, RUN, STEP), NothingToUndo)
+        assert isinstance(begin_undo(tx, entry.entry_id, RUN, STEP), NothingToUndo)
 
 
 def test_nothing_is_claimed_any_more_in_a_tree_that_is_barred(scene: Scene) -> None:
     tree(scene)
     for _ in range(2):
         with scene.tx() as tx:
-            run_tree.bar(tx, RUN)
+            run_tree.bar_tree(tx, RUN)
 
     for run_id in (RUN, CHILD, BELOW):
         late = scene.call(run_id=run_id, step_id="any", key=run_id)
@@ -181,7 +181,7 @@ def test_nothing_is_claimed_any_more_in_a_tree_that_is_barred(scene: Scene) -> N
 @pytest.mark.parametrize("barred", [None, "pay"])
 def test_a_late_child_run_is_barred(scene: Scene, barred: str | None) -> None:
     with scene.tx() as tx:
-        run_tree.bar(tx, RUN, barred)
+        run_tree.bar_tree(tx, RUN, barred)
 
     tree(scene)
     scene.open_run("run-1~mail", parent=Parent(run_id=RUN, step_id="mail"))
@@ -195,7 +195,7 @@ def test_a_late_child_run_is_barred(scene: Scene, barred: str | None) -> None:
 def test_a_barred_step_bars_its_child_runs_and_no_other_step(scene: Scene) -> None:
     tree(scene)
     with scene.tx() as tx:
-        run_tree.bar(tx, RUN, "pay")
+        run_tree.bar_tree(tx, RUN, "pay")
 
     for run_id, step_id in ((RUN, "pay"), (CHILD, "any"), (BELOW, "any")):
         late = scene.call(run_id=run_id, step_id=step_id, key=f"{run_id}/{step_id}")
@@ -212,7 +212,7 @@ def test_what_is_left_keeps_its_reason_for_as_long_as_it_stands(scene: Scene) ->
     tree(scene)
     kept, undone = made(scene, "kept", CHILD), made(scene, "undone")
     with scene.tx() as tx:
-        run_tree.leave(tx, RUN, [kept, undone], "irreversible")
+        run_tree.note_left(tx, RUN, [kept, undone], "irreversible")
     undo = scene.undo(scene.entry(undone))
     scene.commit(undo, scene.claimed(undo))
 
@@ -261,7 +261,7 @@ def _begin_from(scene: Scene, run_id: str, *steps: str) -> None:
 def _undone_from_above(scene: Scene, effect: Entry, *, done: bool) -> None:
     """Undo what a completed child run has made, as whoever undoes its parent."""
     with scene.tx() as tx:
-        run_tree.bar(tx, CHILD)
+        run_tree.bar_tree(tx, CHILD)
     undo = scene.undo(effect)
     entry = scene.claimed(undo)
     if done:
@@ -353,7 +353,7 @@ def test_an_effect_is_told_with_the_child_runs_that_go_on_with_it(scene: Scene) 
     )
 
     with scene.tx() as tx:
-        page = run_tree.remaining(tx, RUN)
+        page = run_tree.list_remaining(tx, RUN)
         used = run_tree.used_in(tx, RUN, page.effects)
     assert {one.entry.key: used[one.entry.entry_id] for one in page.effects} == {
         "mine": [CHILD],
@@ -374,16 +374,16 @@ def test_a_completed_child_run_of_which_something_was_undone_later_is_told(scene
             lifecycle.close_run(tx, closing)
 
     with scene.tx(timedelta(seconds=1)) as tx:
-        run_tree.bar(tx, RUN)
-        assert run_tree.unwound(tx, RUN) == {}
-        [entry] = [one.entry for one in (run_tree.remaining(tx, CHILD)).effects]
+        run_tree.bar_tree(tx, RUN)
+        assert run_tree.find_unwound(tx, RUN) == {}
+        [entry] = [one.entry for one in (run_tree.list_remaining(tx, CHILD)).effects]
     undo = scene.undo(entry)
     claimed = scene.claimed(undo, timedelta(seconds=2))
     with scene.tx(timedelta(seconds=2)) as tx:
-        assert outcomes.commit(tx, undo, claimed, Kept("r-1")) is not None
+        assert outcomes.commit_effect(tx, undo, claimed, Kept("r-1")) is not None
 
     with scene.tx() as tx:
-        assert run_tree.unwound(tx, RUN) == {CHILD: "pay"}
+        assert run_tree.find_unwound(tx, RUN) == {CHILD: "pay"}
 
 
 def completes(scene: Scene, saga: Saga, newest: int = 10) -> bool:
@@ -413,7 +413,7 @@ def test_a_run_completes_on_what_it_knows_and_on_nothing_else(scene: Scene, newe
     kept = ("kept", made(scene, "kept"))
     begun = scene.compensating(scene.call(key="kept-too", step_id="kept-too"))
     with scene.tx() as tx:
-        run_tree.leave(tx, RUN, [kept[1], begun.entry_id], "irreversible")
+        run_tree.note_left(tx, RUN, [kept[1], begun.entry_id], "irreversible")
     scene.compensated(scene.call(key="undone", step_id="undone"))
     given_up = (kept, ("kept-too", begun.entry_id))
 
@@ -454,7 +454,7 @@ def test_a_child_run_undone_later_stops_completion(scene: Scene) -> None:
     entry = scene.committed(scene.call(run_id=CHILD, key="a", step_id="a"))
     _close(scene, CHILD)
     with scene.tx(timedelta(seconds=1)) as tx:
-        run_tree.bar(tx, CHILD)
+        run_tree.bar_tree(tx, CHILD)
     undo = scene.undo(entry)
     scene.commit(undo, scene.claimed(undo, timedelta(seconds=2)))
 

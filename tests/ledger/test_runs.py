@@ -107,14 +107,14 @@ def test_an_attempt_recorded_twice_is_one_row(scene: Scene) -> None:
     attempt = scene.call().step_attempt
     for _ in range(2):
         with scene.tx() as tx:
-            attempts.start(tx, attempt)
+            attempts.start_attempt(tx, attempt)
     with scene.tx() as tx:
-        attempts.finish(tx, attempt, "failed", error="no", error_class="transient")
+        attempts.finish_attempt(tx, attempt, "failed", error="no", error_class="transient")
         second = replace(attempt, attempt=2)
-        assert attempts.failures(tx, second, "transient") == 1
-        assert attempts.failures(tx, second, "permanent") == 0
+        assert attempts.count_failures(tx, second, "transient") == 1
+        assert attempts.count_failures(tx, second, "permanent") == 0
         # It is not held against itself.
-        assert attempts.failures(tx, attempt, "transient") == 0
+        assert attempts.count_failures(tx, attempt, "transient") == 0
 
     row = scene.row(step_table)
     assert (row["state"], row["error"], row["error_class"]) == ("failed", "no", "transient")
@@ -127,7 +127,7 @@ def test_what_stands_uncompensated_is_listed_with_its_reason(scene: Scene) -> No
     scene.failed(scene.call(step_id="failed", key="failed"))
 
     with scene.tx() as tx:
-        run_tree.leave(tx, RUN, [stands.entry_id], "irreversible")
+        run_tree.note_left(tx, RUN, [stands.entry_id], "irreversible")
     with scene.tx() as tx:
         told = run_tree.effects_of_tree(tx, RUN, 10)
     views = [one.view() for one in told.made]
@@ -282,7 +282,7 @@ def ends(
 ) -> None:
     with scene.tx() as tx:
         if state is not RunState.COMPLETED:
-            run_tree.bar(tx, RUN)
+            run_tree.bar_tree(tx, RUN)
         asked = CloseRun(tenant=scene.tenant, run_id=RUN, state=state, **more)
         lifecycle.close_run(tx, asked, execution)
 
@@ -336,7 +336,7 @@ def test_an_earlier_execution_claims_no_next_write(scene: Scene) -> None:
     entry = scene.claimed(first)
     goes_on(scene)
     with scene.tx() as tx:
-        assert outcomes.commit(tx, first, entry, Kept("r-1")) is not None
+        assert outcomes.commit_effect(tx, first, entry, Kept("r-1")) is not None
         following = scene.call(execution=FIRST, step_id="next", key="next")
         assert claims.claim_at_once(tx, following) is None
 

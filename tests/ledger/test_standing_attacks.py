@@ -10,9 +10,8 @@ import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from surehand.activities.ledger.approvals import standing_grants
-from surehand.activities.ledger.approvals.standing import Standing
-from surehand.activities.ledger.approvals.standing_grants import StandingError
+from surehand.activities.ledger.approvals import standing as standing_rows
+from surehand.activities.ledger.approvals.standing import Standing, StandingError
 from surehand.activities.ledger.core.tables import (
     approvals,
     decisions,
@@ -185,7 +184,7 @@ def test_a_signed_decision_is_no_standing_approval_and_none_is_a_decision(scene:
     nonce, standing = signed(scene.tenant, "ann", scope(), key)
 
     with pytest.raises(StandingError, match="type is not"), administration(scene) as tx:
-        standing_grants.grant(tx, grant("ann", scope(), nonce, decision))
+        standing_rows.grant_standing(tx, grant("ann", scope(), nonce, decision))
     assert (scene.decide(call, approver="ann", signature=standing)).code == "bad_signature"
 
 
@@ -198,7 +197,7 @@ def test_a_stored_signature_grants_nothing(scene: Scene, claims: dict[str, Any])
     nonce, signature = signed(scene.tenant, "ann", scope(), key_of(scene, "ann"), **claims)
 
     with pytest.raises(StandingError, match="the signature"), administration(scene) as tx:
-        standing_grants.grant(tx, grant("ann", scope(), nonce, signature))
+        standing_rows.grant_standing(tx, grant("ann", scope(), nonce, signature))
 
 
 def test_a_signature_grants_once_and_only_what_it_is_for(scene: Scene) -> None:
@@ -208,7 +207,7 @@ def test_a_signature_grants_once_and_only_what_it_is_for(scene: Scene) -> None:
     def arrives(granter: str = "ann", **changes: Any) -> None:
         with administration(scene) as tx:
             widened = wanted.model_copy(update=changes)
-            standing_grants.grant(tx, grant(granter, widened, nonce, signature))
+            standing_rows.grant_standing(tx, grant(granter, widened, nonce, signature))
 
     for widened in ({"count": 2}, {"until": wanted.until + 1}, {"version": "2"}):
         with pytest.raises(StandingError, match="for something else"):
@@ -255,8 +254,8 @@ def test_nobody_rewrites_what_was_granted_or_used(scene: Scene, statement: Any) 
 def test_what_was_revoked_is_not_revived(scene: Scene) -> None:
     standing = granted(scene, "ann")
     with administration(scene) as tx:
-        assert standing_grants.revoke(tx, standing.standing_id, "ann")
-        assert not standing_grants.revoke(tx, standing.standing_id, "root")
+        assert standing_rows.revoke_standing(tx, standing.standing_id, "ann")
+        assert not standing_rows.revoke_standing(tx, standing.standing_id, "root")
 
     with pytest.raises(DBAPIError, match=r"append-only|has ended"), administration(scene) as tx:
         tx.execute(

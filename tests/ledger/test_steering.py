@@ -58,7 +58,7 @@ def sent(scene: Scene, message: Steering, verb: Verb = Verb.CANCEL, **changes: A
 
 def judge(scene: Scene, asked: Steer, assurance: Assurance = Assurance.OPEN) -> SteeringVerdict:
     with scene.tx() as tx:
-        return steering.judge(tx, asked, assurance)
+        return steering.judge_steering(tx, asked, assurance)
 
 
 def signed(scene: Scene, key: Ed25519PrivateKey, message: Steering, **changes: Any) -> Steering:
@@ -300,7 +300,7 @@ class TestResumeTokens:
     def test_is_refused_once_it_has_expired(self, scene: Scene) -> None:
         token, issued = self.made(scene)
         with scene.tx(after=timedelta(hours=1)) as tx:
-            judged = steering.judge(tx, self.resume(scene, token, issued), Assurance.OPEN)
+            judged = steering.judge_steering(tx, self.resume(scene, token, issued), Assurance.OPEN)
 
         assert judged.code == "bad_token" and "expired" in judged.message
 

@@ -31,7 +31,7 @@ from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.audit import RecordedHead
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.runs import lifecycle
-from surehand.activities.ledger.runs.tenant_cell import add_tenant, cell_of_tenant
+from surehand.activities.ledger.runs.keys import add_tenant, cell_of_tenant
 from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, ClaimRequest, Entry
@@ -95,42 +95,51 @@ Use = Callable[[Transaction, Story], Any]
 #: Every function of the ledger that is given a name, and what it says of a name that is not there.
 FINDS_NOTHING: dict[str, tuple[Use, Any]] = {
     "approvals.locked": (
-        lambda tx, s: approval_rows.locked(tx, s.gated.approval_id or ""), None,
+        lambda tx, s: approval_rows.lock_approval(tx, s.gated.approval_id or ""), None,
     ),
     "approvals.is_settled": (
-        lambda tx, s: approval_rows.is_settled(tx, s.scene.call(step_id="t", key="t")), False,
+        lambda tx, s: approval_rows.is_effect_settled(tx, s.scene.call(step_id="t", key="t")),
+        False,
     ),
     "approvals.close": (
-        lambda tx, s: approval_rows.close(tx, THEIRS, s.gated.approval_id or "", "void"), "void",
+        lambda tx, s: approval_rows.close_approval(tx, THEIRS, s.gated.approval_id or "", "void"),
+        "void",
     ),
-    "leases.renew": (lambda tx, s: resource_leases.renew(tx, [s.lease], LEASE), False),
-    "leases.release": (lambda tx, s: resource_leases.release(tx, [s.lease]), None),
-    "leases.lost": (lambda tx, s: resource_leases.lost(tx, [s.lease]), ["account:7"]),
+    "leases.renew": (lambda tx, s: resource_leases.renew_resources(tx, [s.lease], LEASE), False),
+    "leases.release": (lambda tx, s: resource_leases.release_resources(tx, [s.lease]), None),
+    "leases.lost": (
+        lambda tx, s: resource_leases.find_lost_resources(tx, [s.lease]),
+        ["account:7"],
+    ),
     "leases.free_expired": (lambda tx, s: _free_later(tx), 0),
-    "outcomes.renew": (lambda tx, s: outcomes.renew(tx, s.entry), False),
+    "outcomes.renew": (lambda tx, s: outcomes.renew_lease(tx, s.entry), False),
     "outcomes.answer_no": (
-        lambda tx, s: outcomes.answer_no(tx, s.gated, s.entry, "no", "no"), None,
+        lambda tx, s: outcomes.record_no(tx, s.gated, s.entry, "no", "no"), None,
     ),
     "outcomes.fail": (
-        lambda tx, s: outcomes.fail(tx, s.gated, s.entry, "permanent", "no", delay=None), None,
+        lambda tx, s: outcomes.record_failure(tx, s.gated, s.entry, "permanent", "no", delay=None),
+        None,
     ),
     "outcomes.leave_in_doubt": (
         lambda tx, s: outcomes.leave_in_doubt(tx, s.gated, s.entry, "?"), None,
     ),
     "outcomes.ask_human": (lambda tx, s: outcomes.ask_human(tx, s.entry, "?"), None),
     "run_tree.remaining": (
-        lambda tx, s: run_tree.remaining(tx, THEIRS), run_tree.Page([], None),
+        lambda tx, s: run_tree.list_remaining(tx, THEIRS), run_tree.Page([], None),
     ),
     "run_tree.effects_of_tree": (
         lambda tx, s: run_tree.effects_of_tree(tx, THEIRS, 10),
         run_tree.TreeEffects([], 0, [], 0),
     ),
     "run_tree.how_many_remain": (lambda tx, s: run_tree.how_many_remain(tx, THEIRS), 0),
-    "run_tree.bar": (lambda tx, s: run_tree.bar(tx, THEIRS), None),
-    "run_tree.leave": (lambda tx, s: run_tree.leave(tx, THEIRS, [s.entry.entry_id], "no"), None),
-    "steps.failures": (lambda tx, s: attempts.failures(tx, _later(s), "in_doubt"), 0),
+    "run_tree.bar": (lambda tx, s: run_tree.bar_tree(tx, THEIRS), None),
+    "run_tree.leave": (
+        lambda tx, s: run_tree.note_left(tx, THEIRS, [s.entry.entry_id], "no"),
+        None,
+    ),
+    "steps.failures": (lambda tx, s: attempts.count_failures(tx, _later(s), "in_doubt"), 0),
     "steps.has_ended": (lambda tx, s: attempts.has_ended(tx, s.gated.step_attempt), False),
-    "steps.finish": (lambda tx, s: attempts.finish(tx, _held(s), "failed"), False),
+    "steps.finish": (lambda tx, s: attempts.finish_attempt(tx, _held(s), "failed"), False),
 }  # fmt: skip
 #: Every function that would write something about that run.
 RAISES: dict[str, Use] = {
@@ -139,7 +148,7 @@ RAISES: dict[str, Use] = {
     "lifecycle.close_run": lambda tx, s: lifecycle.close_run(
         tx, CloseRun(tenant=tx.tenant, run_id=THEIRS, state=RunState.FAILED)
     ),
-    "decisions.verify": lambda tx, s: decision_rows.verify(
+    "decisions.verify": lambda tx, s: decision_rows.verify_decision(
         tx,
         _decision(s, tx.tenant),
         assurance=Assurance.OPEN,
@@ -147,8 +156,8 @@ RAISES: dict[str, Use] = {
         covers=lambda *_: None,
     ),
     "approvals.request": lambda tx, s: _request(tx, s),
-    "claims.claim": lambda tx, s: claims.claim(tx, replace(s.gated, gated=False)),
-    "compensations.begin": lambda tx, s: compensations.begin(
+    "claims.claim": lambda tx, s: claims.claim_effect(tx, replace(s.gated, gated=False)),
+    "compensations.begin": lambda tx, s: compensations.begin_undo(
         tx, s.entry.entry_id, THEIRS, "refund"
     ),
     "outcomes.note_late_receipt": lambda tx, s: outcomes.note_late_receipt(tx, s.entry, Kept("r")),
@@ -157,7 +166,7 @@ RAISES: dict[str, Use] = {
 
 def _request(tx: Transaction, story: Story) -> None:
     needs = Needs(requirements=(Requirement(),), expires_in=timedelta(days=30))
-    approval_rows.request(tx, story.gated, number=2, description="", needs=needs)
+    approval_rows.request_approval(tx, story.gated, number=2, description="", needs=needs)
 
 
 def _held(story: Story) -> attempts.StepAttempt:

@@ -93,7 +93,7 @@ async def test_a_stopped_worker_frees_it(own_ledger: Ledger, postgres_database: 
     second = timedelta(seconds=1)
     async with open_ledger(postgres_database.url, patience=second) as stopped:
         with pytest.raises(LedgerUnavailable), stopped.transaction(scene.tenant) as tx:
-            assert isinstance(claims.claim(tx, scene.call()), Claimed)
+            assert isinstance(claims.claim_effect(tx, scene.call()), Claimed)
             # It says nothing from here on. Another one waits for what it has locked.
             entry = scene.claimed(scene.call(attempt=2))
             tx.event(RUN, "test.late")

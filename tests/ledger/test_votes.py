@@ -384,7 +384,7 @@ def test_an_approval_is_not_consumed_when_the_transaction_of_the_claim_fails(sce
     before = scene.events()
 
     with pytest.raises(ZeroDivisionError), scene.tx() as tx:
-        assert isinstance(claims.claim(tx, gated), Claimed)
+        assert isinstance(claims.claim_effect(tx, gated), Claimed)
         raise ZeroDivisionError
 
     assert (scene.row(approvals))["consumed_entry"] is None
@@ -488,7 +488,7 @@ def test_a_used_approval_authorises_no_other_entry_or_generation(scene: Scene) -
 
     for entry_id, generation in [("ef-other", 1), (entry.entry_id, 2)]:
         with scene.tx() as tx:
-            refused = approval_rows.consume(tx, gated, entry_id, generation)
+            refused = approval_rows.consume_approval(tx, gated, entry_id, generation)
         assert isinstance(refused, ApprovalRefused)
         assert entry.entry_id in refused.reason
 
@@ -501,7 +501,7 @@ def test_recording_an_outcome_needs_no_approval_any_more(scene: Scene) -> None:
     entry = scene.claimed(gated)
 
     with scene.tx(after=2 * MINUTE) as tx:
-        assert outcomes.commit(tx, gated, entry, Kept("r-1")) is not None
+        assert outcomes.commit_effect(tx, gated, entry, Kept("r-1")) is not None
 
     assert isinstance(scene.claim(gated, after=2 * MINUTE), Committed)
 
@@ -523,7 +523,7 @@ def test_a_request_is_written_once_and_keeps_its_first_time_limit(scene: Scene) 
 def test_a_call_whose_effect_is_recorded_needs_nobody_to_be_asked(scene: Scene) -> None:
     def settled(**changes: Any) -> bool:
         with scene.tx() as tx:
-            return approval_rows.is_settled(tx, scene.call(**changes))
+            return approval_rows.is_effect_settled(tx, scene.call(**changes))
 
     assert not settled()
     scene.claimed(scene.call())
@@ -583,7 +583,7 @@ def test_what_was_no_decision_at_all_is_recorded_with_its_reason(scene: Scene) -
         refused="approver: is missing",
     )
     with scene.tx() as tx:
-        judged = decision_rows.verify(
+        judged = decision_rows.verify_decision(
             tx, asked, assurance=Assurance.OPEN, check_edit=lambda *_: "no", covers=lambda *_: None
         )
     verdict = judged.verdict
@@ -689,7 +689,7 @@ def ask(
 
     def judge(tx: Transaction) -> bool:
         for one in asked:
-            decision_rows.verify(tx, one, **how)
+            decision_rows.verify_decision(tx, one, **how)
         return bool(asked)
 
     return scene.ask_approval(call, requirement=requirement, judge_early=judge)

@@ -12,8 +12,15 @@ import pytest
 from sqlalchemy import event, text
 
 from surehand.activities.ledger.approvals.decisions import Edited
-from surehand.activities.ledger.approvals.own_decisions import Moment, own_decisions
-from surehand.activities.ledger.approvals.waiting import Group, ListPlace, Search, groups, waiting
+from surehand.activities.ledger.approvals.waiting import (
+    Group,
+    ListPlace,
+    Moment,
+    Search,
+    list_groups,
+    list_own_decisions,
+    list_waiting,
+)
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.core.tables import approvals
 from surehand.activities.ledger.history.run_display import read_approval, read_progress
@@ -45,7 +52,7 @@ def pages(scene: Scene, most: int, **filters: Any) -> list[list[str]]:
     found, after = [], None
     while True:
         with scene.tx() as tx:
-            page = waiting(tx, most=most, after=after, **filters)
+            page = list_waiting(tx, most=most, after=after, **filters)
         found.append([row["approval_id"] for row in page.rows])
         if page.more is None:
             return found
@@ -66,7 +73,7 @@ def test_what_was_decided_or_has_expired_waits_no_more(scene: Scene) -> None:
     scene.approved(scene.call(step_id="s3", key="k3"))
 
     with scene.tx(after=MINUTE) as tx:
-        assert [row["approval_id"] for row in waiting(tx, most=5).rows] == [left]
+        assert [row["approval_id"] for row in list_waiting(tx, most=5).rows] == [left]
 
 
 def test_mine_is_what_my_roles_or_everybody_may_vote_for(scene: Scene) -> None:
@@ -78,7 +85,7 @@ def test_mine_is_what_my_roles_or_everybody_may_vote_for(scene: Scene) -> None:
     assert pages(scene, 5, roles={"lawyer"}) == [[anybodys, both]]
     assert pages(scene, 5, roles=frozenset()) == [[anybodys]]
     with scene.tx() as tx:
-        assert groups(tx) == [
+        assert list_groups(tx) == [
             Group("", "payments.refund"),
             Group("lawyer manager", "payments.refund"),
             Group("manager", "payments.refund"),
@@ -100,7 +107,7 @@ def test_a_page_says_who_has_said_yes_in_person(scene: Scene) -> None:
     scene.decide(replace(scene.call(step_id="s1", key="k1"), gated=True, approval_id=two))
 
     with scene.tx() as tx:
-        [row] = waiting(tx, most=5).rows
+        [row] = list_waiting(tx, most=5).rows
     assert row["voters"] == ["alice"]
 
 
@@ -109,7 +116,7 @@ def test_nobody_sees_what_waits_of_another_tenant(scene: Scene, other: Scene) ->
 
     assert pages(scene, 5) == [[]]
     with scene.tx() as tx:
-        assert groups(tx) == []
+        assert list_groups(tx) == []
 
 
 def test_a_search_finds_what_calls_say_in_capitals_or_not_page_by_page(scene: Scene) -> None:
@@ -137,7 +144,7 @@ def test_a_search_is_bounded_and_goes_on(scene: Scene, monkeypatch: pytest.Monke
     with scene.tx() as tx:
         listening = (tx.connection, "before_cursor_execute", note)
         event.listen(*listening)
-        page = waiting(tx, most=5, search=Search(says="call 7"))
+        page = list_waiting(tx, most=5, search=Search(says="call 7"))
         event.remove(*listening)
 
     assert (page.rows, page.more and page.more.approval_id) == ([], ids[2])
@@ -167,7 +174,7 @@ def test_no_search_finds_a_secret_amount_and_it_counts_them(scene: Scene) -> Non
 
     for least in (Decimal(0), Decimal(1000)):
         with scene.tx() as tx:
-            page = waiting(tx, most=5, search=Search(least=least))
+            page = list_waiting(tx, most=5, search=Search(least=least))
         assert page.unread == 1
         assert [row["approval_id"] for row in page.rows] == ([shown] if not least else [])
     assert len(pages(scene, 5, search=Search(says="120.00"))[0]) == 2
@@ -179,9 +186,9 @@ def test_a_line_tells_its_undo_and_foreign_content(scene: Scene) -> None:
     call = scene.call(run_id=OTHER_RUN, step_id="s2", key="k2")
     marked = scene.ask_approval(call).approval_id
     with scene.tx() as tx:
-        foreign.mark(tx, OTHER_RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
+        foreign.mark_foreign(tx, OTHER_RUN, [ForeignContent(tool="mail.read", step_id="inbox")])
     with scene.tx() as tx:
-        lines = {row["approval_id"]: row for row in waiting(tx, most=5).rows}
+        lines = {row["approval_id"]: row for row in list_waiting(tx, most=5).rows}
 
     assert {one: row["foreign"] for one, row in lines.items()} == {mine: False, marked: True}
     assert lines[mine]["undo"] == "changes nothing"
@@ -222,7 +229,7 @@ def test_each_look_reads_an_index(scene: Scene, filters: dict[str, Any], index: 
     with administration(scene) as tx:  # which may have the statistics made
         listening = (tx.connection, "before_cursor_execute", note)
         event.listen(*listening)
-        waiting(tx, most=5, after=ListPlace(tx.now_ms, "a"), **filters)
+        list_waiting(tx, most=5, after=ListPlace(tx.now_ms, "a"), **filters)
         event.remove(*listening)
         postgresql = tx.connection.dialect.name == "postgresql"
         if postgresql:  # which takes any index for a table of two rows, or none
@@ -257,7 +264,7 @@ def pages_of_decisions(scene: Scene, approver: str, most: int) -> list[list[str]
     found, after = [], None
     while True:
         with scene.tx() as tx:
-            page = own_decisions(tx, approver, most=most, after=after)
+            page = list_own_decisions(tx, approver, most=most, after=after)
         found.append([row["approval_id"] for row in page.rows])
         if page.more is None:
             return found
@@ -271,7 +278,7 @@ def test_my_decisions_are_listed_newest_first_page_by_page(scene: Scene) -> None
     assert pages_of_decisions(scene, "ann", 2) == [[ids[4], ids[3]], [ids[2], ids[1]], [ids[0]]]
     assert pages_of_decisions(scene, "ann", 5) == [ids[::-1]]
     with scene.tx() as tx:
-        newest = own_decisions(tx, "ann", most=1).rows[0]
+        newest = list_own_decisions(tx, "ann", most=1).rows[0]
     assert (newest["description"], newest["outcome"]) == ("call 5", "approve")
     assert (newest["verdict"], newest["tool"]) == ("accepted", "payments.refund")
 
@@ -293,7 +300,7 @@ def test_a_decision_that_does_not_count_is_listed_as_such(scene: Scene) -> None:
     )
 
     with scene.tx() as tx:
-        newest, first = own_decisions(tx, "ann", most=5).rows
+        newest, first = list_own_decisions(tx, "ann", most=5).rows
     assert (first["verdict"], newest["outcome"]) == ("accepted", "reject")
     assert newest["verdict"] != "accepted"
 
@@ -305,7 +312,7 @@ async def test_a_hidden_run_shows_nothing(scene: Scene, keeper: Ledger, tmp_path
     await office.round(Policy({"runs": timedelta(0)}, grace=timedelta(days=1)))
 
     with scene.tx() as tx:
-        [row] = own_decisions(tx, "ann", most=5).rows
+        [row] = list_own_decisions(tx, "ann", most=5).rows
     assert row["hidden"]
     assert (row["description"], row["reason"], row["message"]) == (None, None, None)
 
@@ -322,7 +329,7 @@ def test_each_page_reads_a_stretch_of_an_index_and_sorts_nothing(scene: Scene) -
         listening = (tx.connection, "before_cursor_execute", note)
         event.listen(*listening)
         for after in (None, Moment(tx.now_ms, "a")):
-            own_decisions(tx, "ann", most=5, after=after)
+            list_own_decisions(tx, "ann", most=5, after=after)
         event.remove(*listening)
         postgresql = tx.connection.dialect.name == "postgresql"
         if postgresql:  # which would rather read a table of one row as a whole

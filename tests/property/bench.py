@@ -20,7 +20,7 @@ from surehand.activities.effects.reconcile import settle_stale
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.store import LedgerUnavailable
 from surehand.activities.ledger.core.tables import effects, events, interventions, runs
-from surehand.activities.ledger.effects import resolve as intervention_rows
+from surehand.activities.ledger.effects import reconcile as intervention_rows
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.runs import lifecycle as run_rows
 from surehand.activities.ledger.steps.entries import Entry
@@ -359,7 +359,7 @@ class Bench:
         )
         resolution_id = f"{entry.run_id}#{next(self._numbers)}"
         with self.ledger.transaction(self.tenant) as tx:
-            accepted, why = intervention_rows.settle(
+            accepted, why, _ = intervention_rows.settle_intervention(
                 tx, question["run_id"], resolution_id, resolution
             )
         assert accepted, f"a truthful answer was refused: {why}"

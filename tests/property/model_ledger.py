@@ -19,7 +19,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.ledger.approvals.decisions import judge
+from surehand.activities.ledger.approvals.decisions import judge_decision
 from surehand.activities.ledger.steps.acting import EVERY_STEP
 from surehand.activities.worker.context import again, stop
 from surehand.workflows.contracts.approvals import (
@@ -334,7 +334,7 @@ class ModelLedger:
         code, message, row = VerdictCode.MALFORMED, asked.refused or "", None
         if decision is not None:
             row = world.approvals.get(decision.approval_id)
-            refused = judge(decision, _as_row(row), _now_ms())
+            refused = judge_decision(decision, _as_row(row), _now_ms())
             code, message = refused or (VerdictCode.ACCEPTED, f"{decision.outcome} counts")
         if code is VerdictCode.ACCEPTED and decision is not None and row is not None:
             approves = decision.outcome == "approve"

@@ -10,7 +10,13 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from surehand.activities.ledger.approvals.votes import Vote, helps, may_edit, missing, refusal
+from surehand.activities.ledger.approvals.votes import (
+    Vote,
+    may_edit,
+    missing_votes,
+    refuse_vote,
+    vote_helps,
+)
 from surehand.activities.ledger.people.signatures import BadKey, Passkey, read_key_file
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.plan.policy import (
@@ -44,31 +50,31 @@ def test_a_plans_escalation_takes_nothing_from_the_tool(own: dict[str, Any]) -> 
 
     asked = needs_of(lax, {**STRICT, **own}).escalated("intern")
 
-    assert missing(asked.requirements, [INTERN], ()) is not None
-    assert missing(asked.requirements, CFOS, ()) is not None
+    assert missing_votes(asked.requirements, [INTERN], ()) is not None
+    assert missing_votes(asked.requirements, CFOS, ()) is not None
 
 
 def test_the_policy_that_escalates_is_satisfied_by_its_own_role_alone() -> None:
     asked = needs_of({**STRICT, "on_expiry": {"escalate": "ceo"}}).escalated("ceo")
 
-    assert missing(asked.requirements, [Vote("cora", frozenset({"ceo"}))], ()) is None
-    assert missing(asked.requirements, CFOS, ()) is not None
+    assert missing_votes(asked.requirements, [Vote("cora", frozenset({"ceo"}))], ()) is None
+    assert missing_votes(asked.requirements, CFOS, ()) is not None
 
 
 def test_a_policy_for_everybody_lets_nobody_else_reject_or_edit_what_another_guards() -> None:
     asked = needs_of({}, STRICT).requirements
 
-    assert refusal(asked, INTERN, ()) is not None
+    assert refuse_vote(asked, INTERN, ()) is not None
     assert not may_edit(asked, INTERN.roles)
-    assert missing(asked, CFOS, ()) is None
-    assert missing(asked, CFOS[:1], ()) is not None
+    assert missing_votes(asked, CFOS, ()) is None
+    assert missing_votes(asked, CFOS[:1], ()) is not None
 
 
 def test_a_quorum_without_roles_is_not_lost_beside_a_smaller_one_with_roles() -> None:
     asked = needs_of({"quorum": 3}, STRICT).requirements
 
-    assert missing(asked, CFOS, ()) is not None
-    assert missing(asked, [*CFOS, INTERN], ()) is None
+    assert missing_votes(asked, CFOS, ()) is not None
+    assert missing_votes(asked, [*CFOS, INTERN], ()) is None
 
 
 def test_the_earliest_end_of_all_policies_counts() -> None:
@@ -105,7 +111,7 @@ def test_a_policy_that_lets_the_call_pass_refuses_it_no_votes_in_advance() -> No
 def test_a_vote_helps_where_it_is_missing(votes: list[Vote], one_more: Vote, does: bool) -> None:
     asked = needs_of({**STRICT, "four_eyes": True})
 
-    assert helps(asked.requirements, votes, one_more, ["rex"]) is does
+    assert vote_helps(asked.requirements, votes, one_more, ["rex"]) is does
 
 
 def needs(*policies: dict[str, Any], holds: bool = True) -> Needs:

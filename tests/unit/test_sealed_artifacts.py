@@ -62,7 +62,7 @@ async def test_the_ledger_seals_what_it_keeps_for_the_store(tmp_path: Path, ledg
     kept = await store.keep_in_ledger(TENANT, RUN, BIG)
     scene = Scene.begin(ledger, TENANT)
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, RUN, STEP, kept)
 
     assert kept.content is not None and MARKER.encode() not in kept.content
     assert await store_in(tmp_path, ledger).read(TENANT, RUN, artifact(kept)) == BIG
@@ -83,7 +83,7 @@ async def test_a_run_reads_what_the_ledger_has_given_it(tmp_path: Path, ledger: 
     kept = await store.keep(TENANT, RUN, BIG)
     scene = Scene.begin(ledger, TENANT)
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, RUN, STEP, kept)
     await store.named(OTHER_RUN, "0" * 64)  # makes its key
     scene.open_run(OTHER_RUN)
 
@@ -95,7 +95,7 @@ async def test_a_run_reads_what_the_ledger_has_given_it(tmp_path: Path, ledger: 
 
     # The effect stood already: its receipt is this run's, too.
     with scene.tx() as tx:
-        artifact_rows.record(tx, OTHER_RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, OTHER_RUN, STEP, kept)
     assert await store.read(TENANT, OTHER_RUN, artifact(kept)) == BIG
 
 
@@ -104,7 +104,7 @@ async def test_a_fork_reads_what_it_was_forked_from(tmp_path: Path, ledger: Ledg
     kept = await store.keep(TENANT, RUN, BIG)
     scene = Scene.begin(ledger, TENANT)
     with scene.tx() as tx:
-        artifact_rows.record(tx, RUN, STEP, kept)
+        artifact_rows.record_artifact(tx, RUN, STEP, kept)
     await store.named(OTHER_RUN, "0" * 64)  # makes its key
     scene.open_run(OTHER_RUN, linked=Linked(run_id=RUN))
 

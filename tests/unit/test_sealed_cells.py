@@ -15,15 +15,15 @@ from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledg
 from surehand.activities.ledger.core.tables import effects, interventions, plans, runs, steps
 from surehand.activities.ledger.core.transaction import NoKeys
 from surehand.activities.ledger.effects import claims, outcomes
-from surehand.activities.ledger.effects.resolve import settle
-from surehand.activities.ledger.effects.undone import must_be_told, tell_replayers
+from surehand.activities.ledger.effects.interventions import must_be_told, tell_replayers
+from surehand.activities.ledger.effects.reconcile import settle_intervention
 from surehand.activities.ledger.history.audit import find_erasure, verify_chain
 from surehand.activities.ledger.history.reads import chain_of, interventions_of
 from surehand.activities.ledger.history.run_display import read_open_doubts
 from surehand.activities.ledger.retention.deletion import content_of
 from surehand.activities.ledger.retention.hiding import hold_run
 from surehand.activities.ledger.runs import lifecycle
-from surehand.activities.ledger.runs.erasure import NotErasable, erase
+from surehand.activities.ledger.runs.keys import NotErasable, erase_run
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
     NO_IDENTITY,
@@ -82,9 +82,9 @@ def closed(tx: Transaction, run_id: str) -> None:
 
 
 def committed(tx: Transaction, request: ClaimRequest) -> None:
-    found = claims.claim(tx, request)
+    found = claims.claim_effect(tx, request)
     assert isinstance(found, Claimed)
-    assert outcomes.commit(tx, request, found.entry, Kept({"sent": MARKER})) is not None
+    assert outcomes.commit_effect(tx, request, found.entry, Kept({"sent": MARKER})) is not None
 
 
 def raw(tx: Transaction, table: Table, column: str, run_id: str) -> Any:
@@ -205,7 +205,7 @@ async def test_the_same_call_of_two_runs_is_known_by_identity(sealed: Ledger) ->
 
 async def erased(ledger: Ledger, run_id: str = RUN) -> None:
     await ledger.transact(TENANT, closed, run_id)
-    await ledger.transact(TENANT, lambda tx: erase(tx, run_id, by="root", because="asked"))
+    await ledger.transact(TENANT, lambda tx: erase_run(tx, run_id, by="root", because="asked"))
     assert ledger.keys is not None
     ledger.keys = Keys(lambda: ledger, ledger.keys.ring)  # type: ignore[attr-defined]
 
@@ -262,7 +262,7 @@ async def test_the_key_of_an_erased_runs_effect_makes_no_second_one(sealed: Ledg
     await sealed.transact(TENANT, committed, call(TENANT, params=INPUT))
     await erased(sealed)
     again = call(TENANT, params=INPUT, run_id=OTHER_RUN)
-    found = await sealed.transact(TENANT, claims.claim, again)
+    found = await sealed.transact(TENANT, claims.claim_effect, again)
 
     assert isinstance(found, Mismatch) and "which was erased: it is not made again" in found.reason
     [entry] = await sealed.transact(TENANT, lambda tx: tx.all(rows_of(effects, effects.c.calls)))
@@ -273,9 +273,9 @@ async def test_another_run_makes_the_erased_runs_missing_effect(sealed: Ledger) 
     request = call(TENANT, params=INPUT)
 
     def fail(tx: Transaction) -> None:
-        found = claims.claim(tx, request)
+        found = claims.claim_effect(tx, request)
         assert isinstance(found, Claimed)
-        assert outcomes.fail(tx, request, found.entry, "transient", MARKER, delay=None)
+        assert outcomes.record_failure(tx, request, found.entry, "transient", MARKER, delay=None)
 
     await sealed.transact(TENANT, fail)
     await erased(sealed)
@@ -290,7 +290,7 @@ async def test_what_somebody_has_to_settle_keeps_a_run_from_being_erased(sealed:
     request = call(TENANT, params=INPUT)
 
     def doubt(tx: Transaction) -> None:
-        found = claims.claim(tx, request)
+        found = claims.claim_effect(tx, request)
         assert isinstance(found, Claimed)
         assert outcomes.leave_in_doubt(tx, request, found.entry, MARKER) is not None
 
@@ -316,10 +316,10 @@ async def test_what_somebody_has_to_settle_keeps_a_run_from_being_erased(sealed:
     await sealed.transact(TENANT, doubt)
     await sealed.transact(TENANT, closed, RUN)
     with pytest.raises(NotErasable, match="is in_doubt: whoever settles it needs its params"):
-        await sealed.transact(TENANT, lambda tx: erase(tx, RUN, by="root", because=""))
+        await sealed.transact(TENANT, lambda tx: erase_run(tx, RUN, by="root", because=""))
     await sealed.transact(TENANT, ask)
     with pytest.raises(NotErasable, match="intervention iv-1 is open"):
-        await sealed.transact(TENANT, lambda tx: erase(tx, RUN, by="root", because=""))
+        await sealed.transact(TENANT, lambda tx: erase_run(tx, RUN, by="root", because=""))
     found = await sealed.transact(TENANT, interventions_of)
     assert [row["question"] for row in found] == [MARKER]
 
@@ -348,7 +348,7 @@ async def replayed(ledger: Ledger) -> str:
     """Have one run make an effect and another one rely on it; returns the entry's id."""
     await ledger.transact(TENANT, committed, call(TENANT, params=INPUT))
     again = call(TENANT, params=INPUT, run_id=OTHER_RUN)
-    found = await ledger.transact(TENANT, claims.claim, again)
+    found = await ledger.transact(TENANT, claims.claim_effect, again)
     assert isinstance(found, Committed)
     return found.entry.entry_id
 
@@ -386,7 +386,9 @@ async def test_a_run_goes_on_beside_an_erased_undo(sealed: Ledger) -> None:
     answer = Resolution(
         intervention_id=asked.intervention_id, outcome=ResolutionOutcome.COMPENSATED, actor="ann"
     )
-    settled, message = await sealed.transact(TENANT, settle, OTHER_RUN, "r-1", answer)
+    settled, message, _ = await sealed.transact(
+        TENANT, settle_intervention, OTHER_RUN, "r-1", answer
+    )
 
     assert settled, message
     assert await sealed.transact(TENANT, must_be_told, OTHER_RUN) is None

@@ -45,13 +45,13 @@ async def pay(params: HastyRefund, ctx: ToolContext) -> Refund | No:
 
 refund = replace(shop.refund, fn=pay, params_model=HastyRefund, permission="refunds")
 
-_consume = requests.consume
+_consume = requests.consume_approval
 
 
 def _consume_any(
     tx: Transaction, call: ClaimRequest, entry_id: str, generation: int
 ) -> ClaimResult | None:
-    row = requests.locked(tx, call.approval_id or "")
+    row = requests.lock_approval(tx, call.approval_id or "")
     same = replace(call, params_hash=row["params_hash"]) if row else call
     return _consume(tx, same, entry_id, generation)
 
@@ -64,6 +64,6 @@ def _lack_nothing(tx: Transaction, user: str, permissions: Collection[str]) -> N
     return None
 
 
-requests.consume = _consume_any
+requests.consume_approval = _consume_any
 principals.find_lacking = _lack_nothing
 ToolActivities._refuse_changed_params = _let_pass  # type: ignore[method-assign]

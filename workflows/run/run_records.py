@@ -248,7 +248,7 @@ class Saga(Record):
 
         ``remains`` are the entries that remain, ``unwound`` the child runs of which something was
         undone after their end. What was another run's, and is undone, this run is told of
-        (``ledger/effects/undone.py``).
+        (``ledger/effects/interventions.py``).
         """
         made = [step for entry_id, step in self.made.items() if entry_id not in remains]
         made += [step for step, entry_id in self.reused.items() if entry_id not in remains]

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from surehand.activities.ledger.approvals.requests import locked
-from surehand.activities.ledger.approvals.standing_grants import give_back
-from surehand.activities.ledger.approvals.votes import (
-    Vote,
-    accepted_decisions,
-    folded,
-    may_edit,
-    missing,
-    needs_of,
-    refusal,
-    requesters,
-    unknown_requester,
-    votes_now,
-)
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.approvals import votes as vote_rows
+from surehand.activities.ledger.approvals.requests import lock_approval
+from surehand.activities.ledger.approvals.votes import Vote, fold_name, needs_of
+from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, decisions, effects, has_expired
+from surehand.activities.ledger.core.tables import decisions, effects, has_expired
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import Proof, Refusal, prove_decision
 from surehand.activities.ledger.steps.entries import Covered
@@ -57,7 +46,7 @@ CheckEdit = Callable[[Mapping[str, Any], Mapping[str, Any]], Edited | str]
 CoversRow = Callable[[Mapping[str, Any], Scope], Covered | None]
 
 
-def checked_edit(
+def _validate_edit(
     tx: Transaction,
     decision: Decision,
     row: Mapping[str, Any],
@@ -65,7 +54,7 @@ def checked_edit(
     check_edit: CheckEdit,
 ) -> Edited | Refusal:
     """Return the params that an edit of an approval's row asks for, or why it cannot be."""
-    if not may_edit(needs_of(row).requirements, vote.roles):
+    if not vote_rows.may_edit(needs_of(row).requirements, vote.roles):
         return VerdictCode.NOT_PERMITTED, f"{decision.approver} may decide, but not edit"
     checked = check_edit(row, decision.params or {})
     if isinstance(checked, str):
@@ -90,39 +79,7 @@ class DecisionVerdict:
     params: dict[str, Any] | None = None
 
 
-def judged_before(recorded: Mapping[str, Any], row: Mapping[str, Any] | None) -> DecisionVerdict:
-    """Return what was recorded of a delivery; ``row`` is the approval's as it is now."""
-    verdict = Verdict(
-        decision_id=recorded["decision_id"],
-        approval_id=recorded["approval_id"],
-        code=VerdictCode(recorded["verdict"]),
-        message=recorded["message"],
-        state=ApprovalState(row["state"]) if row else None,
-        verified=recorded["verified"],
-    )
-    counted = verdict.code is VerdictCode.ACCEPTED
-    return DecisionVerdict(verdict, recorded["edited"] if counted else None)
-
-
-def verdict_on(
-    asked: VerifyDecision,
-    code: VerdictCode,
-    message: str,
-    state: ApprovalState | None,
-    proof: Proof,
-) -> Verdict:
-    """Return the verdict on a delivery, as its run is told."""
-    return Verdict(
-        decision_id=asked.decision_id,
-        approval_id=asked.decision.approval_id[:400] if asked.decision else "",
-        code=code,
-        message=message,
-        state=state,
-        verified=proof.verified,
-    )
-
-
-def record(
+def _record_decision(
     tx: Transaction,
     asked: VerifyDecision,
     verdict: Verdict,
@@ -137,10 +94,7 @@ def record(
             decisions,
             decision_id=asked.decision_id,
             run_id=asked.run_id,
-            approval_id=verdict.approval_id,
-            approver=decision.approver if decision else "",
-            outcome=decision.outcome.value if decision else "",
-            params_hash=decision.params_hash[:200] if decision else "",
+            **_said(asked),
             reason=decision.reason if decision else "",
             verdict=verdict.code.value,
             message=verdict.message,
@@ -190,7 +144,7 @@ class _Counts:
     edited: Edited | None = None
 
 
-def verify(
+def verify_decision(
     tx: Transaction,
     asked: VerifyDecision,
     *,
@@ -200,71 +154,77 @@ def verify(
 ) -> DecisionVerdict:
     """Return the verdict on a delivered decision, and apply it if it is accepted.
 
-    Verifying the same delivery again returns the recorded verdict.
-
-    Args:
-        assurance: What this worker asks for; the request's own may be stricter.
-        check_edit: Validates the params of an edit.
-        covers: Says which standing approvals cover the call that is asked about.
+    Verifying the same delivery again returns the recorded verdict. The request may ask for more
+    than this worker's ``assurance``.
     """
     decision = asked.decision
     # Locked before looking for a verdict: the same delivery may be verified twice at once.
-    row = locked(tx, decision.approval_id) if decision else None
+    row = lock_approval(tx, decision.approval_id) if decision else None
     if row is not None and row["run_id"] != asked.run_id:
         row = None
+    state = ApprovalState(row["state"]) if row else None
+    verdict = Verdict(
+        decision_id=asked.decision_id,
+        approval_id=_said(asked)["approval_id"],
+        code=VerdictCode.MALFORMED,
+        message=asked.refused or "not a decision",
+        state=state,
+    )
     recorded = tx.one(rows_of(decisions, decision_id=asked.decision_id))
     if recorded is not None:
-        if _is_of(recorded, asked):
-            return judged_before(recorded, row)
+        if all(recorded[name] == value for name, value in _said(asked).items()):
+            code, message = VerdictCode(recorded["verdict"]), recorded["message"]
+            before = {"code": code, "message": message, "verified": recorded["verified"]}
+            edit = recorded["edited"] if code is VerdictCode.ACCEPTED else None
+            return DecisionVerdict(verdict.model_copy(update=before), edit)
         # Nothing is to lend its number to something else: this is the last look before a call.
-        state = ApprovalState(row["state"]) if row else None
         said = "another decision was judged under its number: send it again"
-        return DecisionVerdict(verdict_on(asked, VerdictCode.MALFORMED, said, state, Proof()))
-    found: Proof | Refusal
-    counts: _Counts | Refusal
+        return DecisionVerdict(verdict.model_copy(update={"message": said}))
     if decision is None:
-        found, counts = Proof(), (VerdictCode.MALFORMED, asked.refused or "not a decision")
-    else:
-        found = prove_decision(tx, asked.run_id, decision)
-        counts = _weigh(tx, decision, row, found, assurance, check_edit, covers)
-    proof = found if isinstance(found, Proof) else Proof()
-    if not isinstance(counts, _Counts):
-        code, message = counts
-        state = ApprovalState(row["state"]) if row else None
-        verdict = verdict_on(asked, code, message, state, proof)
-        record(tx, asked, verdict, row, proof, None)
+        _record_decision(tx, asked, verdict, row, Proof(), None)
         return DecisionVerdict(verdict)
-    assert decision is not None and row is not None, "nothing else can count"
-    verdict = verdict_on(asked, VerdictCode.ACCEPTED, counts.message, counts.state, proof)
-    record(tx, asked, verdict, row, proof, counts.edited)
-    if counts.state is not ApprovalState.PENDING:
-        _close(tx, decision, row, counts)
-    return DecisionVerdict(verdict, counts.edited.params if counts.edited else None)
+    found = prove_decision(tx, asked.run_id, decision)
+    counts = _weigh_decision(tx, decision, row, found, assurance, check_edit, covers)
+    proof = found if isinstance(found, Proof) else Proof()
+    edited = counts.edited if isinstance(counts, _Counts) else None
+    if isinstance(counts, _Counts):
+        code, message, state = VerdictCode.ACCEPTED, counts.message, counts.state
+    else:
+        code, message = counts
+    told = {"code": code, "message": message, "state": state, "verified": proof.verified}
+    verdict = verdict.model_copy(update=told)
+    _record_decision(tx, asked, verdict, row, proof, edited)
+    if isinstance(counts, _Counts) and counts.state is not ApprovalState.PENDING:
+        assert row is not None, "nothing else can count"
+        edited_hash = edited.params_hash if edited else None
+        by, verified = decision.approver, counts.verified
+        vote_rows.settle_request(
+            tx, row, counts.state, by, verified=verified, edited_hash=edited_hash
+        )
+        if counts.state is not ApprovalState.APPROVED:
+            vote_rows.give_back_uses(tx, row["run_id"], approval_id=decision.approval_id)
+    return DecisionVerdict(verdict, edited.params if edited else None)
 
 
-def _is_of(recorded: Mapping[str, Any], asked: VerifyDecision) -> bool:
-    """Return whether a row is of this very delivery."""
+def _said(asked: VerifyDecision) -> dict[str, str]:
+    """Return what a delivery's row says of its decision, or of what was none."""
     one = asked.decision
-    said = (one.approver, one.outcome.value, one.params_hash[:200]) if one else ("", "", "")
-    about = one.approval_id[:400] if one else ""
-    names = ("approver", "outcome", "params_hash", "approval_id")
-    return tuple(recorded[name] for name in names) == (*said, about)
+    return {
+        "approval_id": one.approval_id[:400] if one else "",
+        "approver": one.approver if one else "",
+        "outcome": one.outcome.value if one else "",
+        "params_hash": one.params_hash[:200] if one else "",
+    }
 
 
-def decided(tx: Transaction, row: Mapping[str, Any]) -> Decision | None:
+def find_ending_decision(tx: Transaction, row: Mapping[str, Any]) -> Decision | None:
     """Return what has rejected or edited a request; ``None`` if nothing has."""
     outcomes = {"rejected": DecisionOutcome.REJECT, "superseded": DecisionOutcome.EDIT}
     outcome = outcomes.get(row["state"])
     if outcome is None:
         return None
-    found = tx.one(
-        rows_of(
-            decisions,
-            approval_id=row["approval_id"],
-            verdict=VerdictCode.ACCEPTED.value,
-            outcome=outcome.value,
-        )
-    )
+    counted = {"verdict": VerdictCode.ACCEPTED.value, "outcome": outcome.value}
+    found = tx.one(rows_of(decisions, approval_id=row["approval_id"], **counted))
     assert found is not None, "the row and the decision are written in one transaction"
     return Decision(
         approval_id=row["approval_id"],
@@ -276,13 +236,13 @@ def decided(tx: Transaction, row: Mapping[str, Any]) -> Decision | None:
     )
 
 
-def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> Refusal | None:
+def judge_decision(
+    decision: Decision, row: Mapping[str, Any] | None, now_ms: int
+) -> Refusal | None:
     """Return why a decision on an approval row comes too late or is for something else; pure."""
     if row is None:
-        return (
-            VerdictCode.UNKNOWN_APPROVAL,
-            f"this run has no approval request {decision.approval_id[:400]!r}",
-        )
+        named = repr(decision.approval_id[:400])
+        return VerdictCode.UNKNOWN_APPROVAL, f"this run has no approval request {named}"
     if row["state"] in ("approved", "rejected"):
         mark = "" if row["verified"] else " (unverified)"
         decided = f"already {row['state']} by {row['decided_by']}{mark}"
@@ -294,15 +254,12 @@ def judge(decision: Decision, row: Mapping[str, Any] | None, now_ms: int) -> Ref
     if row["state"] != "pending":
         return VerdictCode.NOT_WAITING, f"the request is {row['state']}"
     if decision.params_hash != row["params_hash"]:
-        return (
-            VerdictCode.WRONG_HASH,
-            f"the decision is for params {decision.params_hash[:200]},"
-            f" asked is {row['params_hash']}",
-        )
+        decided = f"the decision is for params {decision.params_hash[:200]}"
+        return VerdictCode.WRONG_HASH, f"{decided}, asked is {row['params_hash']}"
     return None
 
 
-def _weigh(
+def _weigh_decision(
     tx: Transaction,
     decision: Decision,
     row: Mapping[str, Any] | None,
@@ -316,7 +273,7 @@ def _weigh(
         assurance = Assurance(row["assurance"]).stricter(assurance)
         if _lacks_votes(tx, row, assurance, covers):
             row = {**row, "state": ApprovalState.PENDING.value}
-    refused = judge(decision, row, tx.now_ms)
+    refused = judge_decision(decision, row, tx.now_ms)
     if refused is not None or row is None:
         assert refused is not None, "there is nothing to decide"
         return refused
@@ -327,12 +284,14 @@ def _weigh(
             return VerdictCode.PASSKEY_NEEDED, f"decisions {assurance.as_text()} here"
         return VerdictCode.UNSIGNED, "only signed decisions count here"
     requirements = needs_of(row).requirements
-    unknown = unknown_requester(tx, row["run_id"], requirements, assurance)
+    unknown = vote_rows.unknown_requester(tx, row["run_id"], requirements, assurance)
     if unknown is not None:
         return VerdictCode.FOUR_EYES, unknown
     people = principals.find_principals(tx, [decision.approver])
     vote = Vote(decision.approver, people[decision.approver].roles)
-    refused = refusal(requirements, vote, requesters(tx, row, requirements))
+    refused = vote_rows.refuse_vote(
+        requirements, vote, vote_rows.find_requesters(tx, row, requirements)
+    )
     if refused is not None:
         return refused
     match decision.outcome:
@@ -340,7 +299,7 @@ def _weigh(
             message = f"rejected by {decision.approver}"
             return _Counts(ApprovalState.REJECTED, message, found.verified)
         case DecisionOutcome.EDIT:
-            edited = checked_edit(tx, decision, row, vote, check_edit)
+            edited = _validate_edit(tx, decision, row, vote, check_edit)
             if not isinstance(edited, Edited):
                 return edited
             message = f"edited by {decision.approver}"
@@ -361,26 +320,28 @@ def _lacks_votes(
     used_by = row["consumed_entry"]
     if used_by and tx.one(rows_of(effects, effects.c.entry_id, entry_id=used_by)) is not None:
         return False
-    recorded = accepted_decisions(tx, row["approval_id"])
+    recorded = vote_rows.accepted_decisions(tx, row["approval_id"])
     if any(one["outcome"] != DecisionOutcome.APPROVE for one in recorded):
         return False  # Somebody has said no; that the row does not say so changes nothing.
-    return _missing(tx, row, _votes(tx, row, recorded, assurance, covers)) is not None
+    return _count_votes(tx, row, recorded, assurance, covers)[1] is not None
 
 
-def _votes(
+def _count_votes(
     tx: Transaction,
     row: Mapping[str, Any],
     recorded: Iterable[Mapping[str, Any]],
     assurance: Assurance,
     covers: CoversRow,
-) -> list[Vote]:
-    in_advance = partial(covers, row) if needs_of(row).standing else None
-    return votes_now(tx, row["approval_id"], recorded, assurance, in_advance=in_advance)
-
-
-def _missing(tx: Transaction, row: Mapping[str, Any], votes: Sequence[Vote]) -> str | None:
-    requirements = needs_of(row).requirements
-    return missing(requirements, votes, requesters(tx, row, requirements))
+    another: Vote | None = None,
+) -> tuple[list[Vote], str | None]:
+    """Return the votes that stand, with another one, and what they do not satisfy."""
+    needs = needs_of(row)
+    in_advance = partial(covers, row) if needs.standing else None
+    about = (row["approval_id"], recorded, assurance)
+    votes = vote_rows.votes_now(tx, *about, in_advance=in_advance)
+    votes += [] if another is None else [another]
+    asked_by = vote_rows.find_requesters(tx, row, needs.requirements)
+    return votes, vote_rows.missing_votes(needs.requirements, votes, asked_by)
 
 
 def _with_vote(
@@ -392,37 +353,16 @@ def _with_vote(
     covers: CoversRow,
 ) -> _Counts | Refusal:
     """Return where a request stands with one more yes."""
-    recorded = accepted_decisions(tx, row["approval_id"])
-    votes = _votes(tx, row, recorded, assurance, covers)
+    recorded = vote_rows.accepted_decisions(tx, row["approval_id"])
+    votes, lacking = _count_votes(tx, row, recorded, assurance, covers, vote)
     # Whose standing approval has ended since may look at the call and vote in person.
-    in_person = {folded(one["approver"]) for one in recorded if one["standing_id"] is None}
-    if folded(vote.approver) in in_person | {folded(one.approver) for one in votes}:
+    in_person = [one["approver"] for one in recorded if one["standing_id"] is None]
+    voted = {fold_name(name) for name in (*in_person, *(one.approver for one in votes[:-1]))}
+    if fold_name(vote.approver) in voted:
         return VerdictCode.ALREADY_VOTED, f"{vote.approver} counts once"
-    votes = [*votes, vote]
-    lacking = _missing(tx, row, votes)
     if lacking is not None:
         message = f"approved by {vote.approver}; so far {lacking}"
         return _Counts(ApprovalState.PENDING, message, proof.verified)
     verified = proof.verified and all(one["verified"] for one in recorded)
     message = f"approved by {', '.join(one.label for one in votes)}"
     return _Counts(ApprovalState.APPROVED, message, verified)
-
-
-def _close(tx: Transaction, decision: Decision, row: Mapping[str, Any], counts: _Counts) -> None:
-    """Let a request's row follow the decision that has decided it."""
-    tx.execute(
-        update_rows(
-            approvals, approval_id=decision.approval_id, state=row["state"], consumed_entry=None
-        ).values(state=counts.state.value, decided_by=decision.approver, verified=counts.verified)
-    )
-    tx.event(
-        row["run_id"],
-        f"approval.{counts.state}",
-        step_id=row["step_id"],
-        approval_id=decision.approval_id,
-        params_hash=row["params_hash"],
-        edited_hash=counts.edited.params_hash if counts.edited else None,
-        verified=counts.verified,
-    )
-    if counts.state is not ApprovalState.APPROVED:
-        give_back(tx, row["run_id"], approval_id=decision.approval_id)

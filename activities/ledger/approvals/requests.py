@@ -6,21 +6,12 @@ The row decides and the run follows it: every change is a guarded update under t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import and_, or_
 
-from surehand.activities.ledger.approvals.standing_grants import apply, give_back
-from surehand.activities.ledger.approvals.votes import (
-    accepted_decisions,
-    asked_of,
-    missing,
-    needs_of,
-    requesters,
-    unknown_requester,
-    votes_now,
-)
+from surehand.activities.ledger.approvals import votes as vote_rows
+from surehand.activities.ledger.approvals.votes import needs_of
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, effects, has_expired
@@ -33,6 +24,7 @@ from surehand.activities.ledger.steps.entries import (
     ClaimRequest,
     ClaimResult,
     Mismatch,
+    NotClaimed,
     milliseconds,
 )
 from surehand.workflows.contracts.approvals import ApprovalState, Assurance, DecisionOutcome
@@ -41,26 +33,38 @@ from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.plan.policy import Needs
 
 
-def locked(tx: Transaction, approval_id: str) -> Mapping[str, Any] | None:
+def lock_approval(tx: Transaction, approval_id: str) -> Mapping[str, Any] | None:
     """Return an approval's row under its lock; the clock is read once the lock is held."""
     row = tx.one(rows_of(approvals, approval_id=approval_id).with_for_update())
     tx.tick()
     return row
 
 
-def is_settled(tx: Transaction, call: ClaimRequest) -> bool:
+def is_effect_settled(tx: Transaction, call: ClaimRequest) -> bool:
     """Return whether the effect of ``call`` is recorded, so that nobody has to be asked.
 
     One whose content is gone is not made again, whichever params it had.
     """
-    known_by = (call.identity_hash, *call.also_known_by, NO_IDENTITY)
-    found = rows_of(
-        effects, effects.c.identity_hash, tool=call.tool, key=call.key, state="committed"
+    made = {"tool": call.tool, "key": call.key, "state": "committed"}
+    rows = tx.all(rows_of(effects, effects.c.identity_hash, **made))
+    return any(
+        row["identity_hash"] == NO_IDENTITY or call.is_same(row["identity_hash"]) for row in rows
     )
-    return any(row["identity_hash"] in known_by for row in tx.all(found))
 
 
-def request(
+def _bound_to(call: ClaimRequest) -> dict[str, str]:
+    """Return what an approval is bound to, beside the params."""
+    return {
+        "run_id": call.run_id,
+        "step_id": call.step_id,
+        "tool": call.tool,
+        "tool_version": call.tool_version,
+        "key": call.key,
+        "user_id": call.user,
+    }
+
+
+def request_approval(
     tx: Transaction,
     call: ClaimRequest,
     *,
@@ -76,38 +80,22 @@ def request(
     """Write an approval request, or return the one that is there and asks just this.
 
     A row of that id that says anything else is another life's, or forged: it is void from now on,
-    and the next free number is used.
-    The standing approvals that cover the call vote at once, and then whoever has decided before it
-    was asked: people are only told of what still waits after that.
+    and the next free number is used. The standing approvals that cover the call vote at once, and
+    then whoever has decided before it was asked: people are only told of what still waits after
+    that. Raises ``QuotaUsedUp``; nothing of the request is to be left then.
 
-    Args:
-        call: What is asked about.
-        number: Which request of its step this is, if no other has that number.
-        description: The call in one line.
-        needs: Whose yes it needs.
-        assurance: What has to prove a decision, at least; the policies may want more.
-        editors: Who has changed the params.
-        answers: What people have answered to the tool's own questions.
-        secret: Whether it is on record who is shown the params.
-        judge_early: Judges the decisions that have come before the request; whether there are any.
-
-    Raises:
-        QuotaUsedUp: As many requests of the tenant wait as may; nothing of this one is to be left.
+    ``judge_early`` judges the decisions that have come before it, and says whether there are any.
+    Of ``secret`` params it is on record who is shown them. Policies may want more ``assurance``.
     """
     # An attempt that was given up may ask at the same time: one of the two finds the other's row.
     tx.lock_step(call.run_id, call.step_id)
     assurance = assurance.stricter(Assurance(needs.proof))
     asked = {
-        "run_id": call.run_id,
-        "step_id": call.step_id,
-        "tool": call.tool,
-        "tool_version": call.tool_version,
-        "key": call.key,
+        **_bound_to(call),
         "params_hash": call.params_hash,
         "params": call.params,
         "description": description,
         "undo": undo_text(call.undo),
-        "user_id": call.user,
         "editors": list(editors),
         "needs": needs.model_dump(mode="json"),
         "assurance": assurance.value,
@@ -116,24 +104,24 @@ def request(
     }
     lasts = milliseconds(needs.expires_in)
     approval_id = approval_id_of(call.run_id, call.step_id, number)
-    while (already := locked(tx, approval_id)) is not None:
+    while (already := lock_approval(tx, approval_id)) is not None:
         same = all(already[name] == value for name, value in asked.items())
         if same and already["expires_ms"] <= tx.now_ms + lasts:
             judge_early(tx)
-            return locked(tx, approval_id) or already
+            return lock_approval(tx, approval_id) or already
         # One of an attempt, or of a life, that asked otherwise: nobody is to decide on it.
-        close(tx, call.run_id, approval_id, "void")
+        close_approval(tx, call.run_id, approval_id, "void")
         number += 1
         approval_id = approval_id_of(call.run_id, call.step_id, number)
     # What this step has been approved for before and has not used is not used any more.
-    give_back(tx, call.run_id, step_id=call.step_id)
+    vote_rows.give_back_uses(tx, call.run_id, step_id=call.step_id)
     row: Mapping[str, Any] | None = tx.one(
         insert_row(
             approvals,
             **asked,
             approval_id=approval_id,
             answers=list(answers) or None,
-            asked_of=asked_of(needs.requirements),
+            asked_of=vote_rows.roles_asked(needs.requirements),
             state="pending",
             requested_ms=tx.now_ms,
             expires_ms=tx.now_ms + lasts,
@@ -153,9 +141,9 @@ def request(
         assurance=assurance.value,
         quorum=max(requirement.quorum for requirement in needs.requirements),
     )
-    voted = apply(tx, row, call.covers)
+    voted = vote_rows.apply_standing(tx, row, call.covers)
     if judge_early(tx) or voted:
-        row = locked(tx, approval_id)
+        row = lock_approval(tx, approval_id)
         assert row is not None
     if row["state"] == "pending":
         require_place(tx)
@@ -163,167 +151,124 @@ def request(
     return row
 
 
-@dataclass(frozen=True)
-class _Holds:
-    """That an approval allows a call now."""
-
-    row: Mapping[str, Any]
-
-
-def refusal(tx: Transaction, call: ClaimRequest) -> ApprovalRefused | Mismatch | None:
+def refuse_read(tx: Transaction, call: ClaimRequest) -> ApprovalRefused | Mismatch | None:
     """Return why an approval does not allow a read now, or ``None``.
 
     A read changes nothing, so it consumes nothing: it is looked at before each call of the read.
     """
-    found = _looked_at(tx, call)
-    if not isinstance(found, _Holds):
+    found = _check_approval(tx, call)
+    if isinstance(found, NotClaimed):
         return found
-    return _changed(call, found)
+    return _refuse_if_changed(call, found)
 
 
-def consume(
+def consume_approval(
     tx: Transaction, call: ClaimRequest, entry_id: str, generation: int
 ) -> ClaimResult | None:
     """Use an approval for one entry and generation; ``None`` once that is done.
 
     The retries of that entry find it consumed by themselves; no other entry may use it.
     """
-    found = _looked_at(tx, call)
-    if not isinstance(found, _Holds):
+    found = _check_approval(tx, call)
+    if isinstance(found, NotClaimed):
         return found
-    consumer = (found.row["consumed_entry"], found.row["consumed_generation"])
+    consumer = (found["consumed_entry"], found["consumed_generation"])
     if consumer == (entry_id, generation):
         return None
     if consumer != (None, None):
         return ApprovalRefused(f"approval {call.approval_id} was used by {consumer[0]}")
     # Not for the retries of an entry: its own first call may be what has changed the world.
-    changed = _changed(call, found)
+    changed = _refuse_if_changed(call, found)
     if changed is not None:
         return changed
-    tx.send(
-        update_rows(approvals, approval_id=call.approval_id, consumed_entry=None).values(
-            consumed_entry=entry_id, consumed_generation=generation
-        )
-    )
-    tx.event(
-        call.run_id,
-        "approval.consumed",
-        step_id=call.step_id,
-        approval_id=call.approval_id,
-        entry_id=entry_id,
-        generation=generation,
-        params_hash=call.params_hash,
-    )
+    unused = update_rows(approvals, approval_id=call.approval_id, consumed_entry=None)
+    tx.send(unused.values(consumed_entry=entry_id, consumed_generation=generation))
+    body = {"approval_id": call.approval_id, "params_hash": call.params_hash}
+    by = {"entry_id": entry_id, "generation": generation}
+    tx.event(call.run_id, "approval.consumed", step_id=call.step_id, **body, **by)
     return None
 
 
-def _changed(call: ClaimRequest, found: _Holds) -> ApprovalRefused | None:
-    if found.row["precondition"] == call.precondition:
+def _refuse_if_changed(call: ClaimRequest, row: Mapping[str, Any]) -> ApprovalRefused | None:
+    if row["precondition"] == call.precondition:
         return None
     return ApprovalRefused(f"what approval {call.approval_id} was given for has changed since")
 
 
-def _looked_at(tx: Transaction, call: ClaimRequest) -> _Holds | ApprovalRefused | Mismatch:
-    """Look at an approval, under its lock, right before the call that it is for.
+def _check_approval(
+    tx: Transaction, call: ClaimRequest
+) -> Mapping[str, Any] | ApprovalRefused | Mismatch:
+    """Return an approval's row, locked, if it allows the call that is about to be made.
 
     Expiry is checked at each forward call, by the database's clock, and so are the votes: by what
     the policies ask for then and now, and by who may vote now.
     """
     if call.approval_id is None:
         return ApprovalRefused("this call needs an approval")
-    row = locked(tx, call.approval_id)
+    row, named = lock_approval(tx, call.approval_id), f"approval {call.approval_id}"
     if row is None:
         return ApprovalRefused(f"there is no approval {call.approval_id!r}")
-    if row["params_hash"] != call.params_hash:
-        return Mismatch(
-            f"approval {call.approval_id} is for params {row['params_hash']},"
-            f" this call has {call.params_hash}"
-        )
-    bound = {
-        "run_id": call.run_id,
-        "step_id": call.step_id,
-        "tool": call.tool,
-        "tool_version": call.tool_version,
-        "key": call.key,
-        "user_id": call.user,
-    }
-    differs = [name for name, value in bound.items() if row[name] != value]
+    asked, given = row["params_hash"], call.params_hash
+    if asked != given:
+        return Mismatch(f"{named} is for params {asked}, this call has {given}")
+    differs = [name for name, value in _bound_to(call).items() if row[name] != value]
     if differs:
-        return Mismatch(f"approval {call.approval_id} is for another {', '.join(differs)}")
+        return Mismatch(f"{named} is for another {', '.join(differs)}")
     if row["state"] != ApprovalState.APPROVED:
-        return ApprovalRefused(f"approval {call.approval_id} is {row['state']}")
+        return ApprovalRefused(f"{named} is {row['state']}")
     if has_expired(row, tx.now_ms):
-        return ApprovalRefused(f"approval {call.approval_id} has expired")
+        return ApprovalRefused(f"{named} has expired")
     if row["undo"] != (undo := undo_text(call.undo)):
-        return ApprovalRefused(f"approval {call.approval_id} says {row['undo']}; now it is {undo}")
+        return ApprovalRefused(f"{named} says {row['undo']}; now it is {undo}")
     assurance = Assurance(row["assurance"]).stricter(call.assurance).stricter(call.proof)
     then = needs_of(row)
     in_advance = call.covers if then.standing and call.standing else None
-    decided = accepted_decisions(tx, call.approval_id)
+    decided = vote_rows.accepted_decisions(tx, call.approval_id)
     for one in decided:
         # Whatever the row's state says: workers write that, and a no is never taken back.
         if one["outcome"] != DecisionOutcome.APPROVE:
-            said = f"{one['outcome']} by {one['approver']}"
-            return ApprovalRefused(f"approval {call.approval_id} does not hold: {said}")
-    votes = votes_now(tx, call.approval_id, decided, assurance, in_advance=in_advance)
+            return ApprovalRefused(f"{named} does not hold: {one['outcome']} by {one['approver']}")
+    votes = vote_rows.votes_now(tx, call.approval_id, decided, assurance, in_advance=in_advance)
     now = [one.escalated() if then.escalated_to else one for one in call.requirements]
-    asked = (*then.requirements, *now)
-    lacking = unknown_requester(tx, call.run_id, asked, assurance)
+    wanted = (*then.requirements, *now)
+    lacking = vote_rows.unknown_requester(tx, call.run_id, wanted, assurance)
     if lacking is None:
-        lacking = missing(asked, votes, requesters(tx, row, asked))
+        lacking = vote_rows.missing_votes(wanted, votes, vote_rows.find_requesters(tx, row, wanted))
     if lacking is not None:
-        return ApprovalRefused(f"approval {call.approval_id} does not hold any more: {lacking}")
-    return _Holds(row)
+        return ApprovalRefused(f"{named} does not hold any more: {lacking}")
+    return row
 
 
-def waive(tx: Transaction, call: ClaimRequest) -> None:
+def waive_approval(tx: Transaction, call: ClaimRequest) -> None:
     """Record that no policy asks a human about this call: an audit looks for that."""
-    tx.event(
-        call.run_id,
-        "approval.waived",
-        step_id=call.step_id,
-        tool=call.tool,
-        params_hash=call.params_hash,
-    )
+    body = {"tool": call.tool, "params_hash": call.params_hash}
+    tx.event(call.run_id, "approval.waived", step_id=call.step_id, **body)
 
 
-def close(tx: Transaction, run_id: str, approval_id: str, to: str) -> ApprovalState:
+def close_approval(tx: Transaction, run_id: str, approval_id: str, to: str) -> ApprovalState:
     """Expire or void a pending approval; returns its state now, a decision may have been quicker.
 
     An approved one that nothing has consumed is voided too when its run stops asking.
     """
-    row = locked(tx, approval_id)
+    row = lock_approval(tx, approval_id)
     if row is None or row["run_id"] != run_id:
         return ApprovalState.VOID
-    may_close = row["state"] == "pending" or (
-        row["state"] == "approved" and row["consumed_entry"] is None
-    )
-    if to == "expired" and not has_expired(row, tx.now_ms):
-        may_close = False
-    if not may_close:
+    unused = row["state"] == "approved" and row["consumed_entry"] is None
+    too_early = to == "expired" and not has_expired(row, tx.now_ms)
+    if too_early or not (unused or row["state"] == "pending"):
         return ApprovalState(row["state"])
-    tx.execute(
-        update_rows(
-            approvals, approval_id=approval_id, state=row["state"], consumed_entry=None
-        ).values(state=to, decided_by=None, verified=None)
-    )
+    same = {"approval_id": approval_id, "state": row["state"], "consumed_entry": None}
+    tx.execute(update_rows(approvals, **same).values(state=to, decided_by=None, verified=None))
     tx.event(run_id, f"approval.{to}", step_id=row["step_id"], approval_id=approval_id)
-    give_back(tx, run_id, approval_id=approval_id)
+    vote_rows.give_back_uses(tx, run_id, approval_id=approval_id)
     return ApprovalState(to)
 
 
-def void_all(tx: Transaction, run_id: str, *, approved: bool) -> None:
-    """Void what a run that ends still asks.
-
-    Args:
-        approved: Also what it was allowed and has not used. A read uses nothing up.
-    """
+def void_approvals(tx: Transaction, run_id: str, *, approved: bool) -> None:
+    """Void what a run that ends still asks; ``approved``: also what it may do and has not used."""
     waits = approvals.c.state == "pending"
     unused = and_(approvals.c.state == "approved", approvals.c.consumed_entry.is_(None))
-    rows = tx.all(
-        rows_of(approvals, approvals.c.approval_id, run_id=run_id)
-        .where(or_(waits, unused) if approved else waits)
-        .order_by(approvals.c.approval_id)
-    )
-    for row in rows:
-        close(tx, run_id, row["approval_id"], "void")
+    asked = rows_of(approvals, approvals.c.approval_id, run_id=run_id)
+    asked = asked.where(or_(waits, unused) if approved else waits)
+    for row in tx.all(asked.order_by(approvals.c.approval_id)):
+        close_approval(tx, run_id, row["approval_id"], "void")

@@ -1,4 +1,4 @@
-"""Standing approvals as values, and whether one counts: looked at whenever it is used (G3)."""
+"""Standing approvals: granted, listed, revoked; and whether one counts whenever it is used (G3)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from typing import Any, Final
 from pydantic import ValidationError
 from sqlalchemy import bindparam, func, or_
 
-from surehand.activities.ledger.core.statements import PreparedStatement, ours, rows_of
-from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import (
-    approvals,
-    standing_approvals,
-    standing_uses,
+from surehand.activities.ledger.core.engine import lock_name
+from surehand.activities.ledger.core.statements import (
+    PreparedStatement,
+    insert_row,
+    ours,
+    rows_of,
+    update_rows,
 )
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import approvals, standing_approvals, standing_uses
+from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.people.proofs import StoredSignature, verify_stored
-from surehand.activities.ledger.people.signatures import BadSignature
+from surehand.activities.ledger.people.signatures import BadSignature, header_kid
 from surehand.activities.ledger.steps.entries import Covered, Covers
-from surehand.activities.ledger.steps.foreign import content_of
+from surehand.activities.ledger.steps.foreign import foreign_content
 from surehand.workflows.contracts.approvals import (
+    LONGEST_STANDING,
     MOST_USES,
     Assurance,
     Scope,
     StandingClaims,
+    StandingGrant,
     standing_id_of,
     standing_label,
 )
@@ -111,7 +117,7 @@ class Standing:
         return standing_label(self.granter, self.standing_id)
 
 
-def worthless(tx: Transaction, standing: Standing) -> str | None:
+def why_worthless(tx: Transaction, standing: Standing) -> str | None:
     """Return why a standing approval does not count now, as one clause, or ``None``.
 
     Its signature is verified each time, over the whole scope and with the key as it is now: a row
@@ -125,14 +131,13 @@ def worthless(tx: Transaction, standing: Standing) -> str | None:
         return "its id is not that of its nonce"
     if standing.signature is None:
         return None if standing.kid is None else "it names a key, but has no signature"
-    return unsigned(tx, standing)
+    return why_unsigned(tx, standing)
 
 
-def unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> str | None:
+def why_unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> str | None:
     """Return why nothing proves that its granter has granted exactly this; ``None``: it is proven.
 
-    Args:
-        in_force: Whether its key has to count now, or had to when it was granted.
+    Its key has to count now; if not ``in_force``, it had to when this was granted.
     """
     kept = StoredSignature(
         *(standing.signature, standing.granter, standing.kid, standing.nonce, standing.granted_ms)
@@ -144,13 +149,13 @@ def unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> s
     return None if claims.scope == standing.scope else "its signature is for something else"
 
 
-def given_by(tx: Transaction, standing_id: str) -> Standing | None:
+def find_standing(tx: Transaction, standing_id: str) -> Standing | None:
     """Return a standing approval, revoked and ended ones, too."""
     row = tx.one(rows_of(standing_approvals, standing_id=standing_id))
     return None if row is None else Standing.from_row(row)
 
 
-def of_tool(tx: Transaction, tool: str) -> list[Standing]:
+def standing_of_tool(tx: Transaction, tool: str) -> list[Standing]:
     """Return what is granted for a tool and not revoked or over, what ends first before the others.
 
     So that what would be lost soon is used up first.
@@ -159,7 +164,7 @@ def of_tool(tx: Transaction, tool: str) -> list[Standing]:
     return [found for found in map(Standing.from_row, rows) if found is not None]
 
 
-def voting(
+def find_voting(
     tx: Transaction, approval_id: str, standing_ids: Collection[str], covers: Covers
 ) -> dict[str, Standing]:
     """Return those whose vote for an approval counts: in force, for this call, and not returned.
@@ -175,21 +180,21 @@ def voting(
         if row["standing_id"] in standing_ids
     ]
     asked = tx.one(rows_of(approvals, approvals.c.run_id, approval_id=approval_id))
-    foreign = asked is not None and bool(content_of(tx, asked["run_id"]))
+    foreign = asked is not None and bool(foreign_content(tx, asked["run_id"]))
     found: dict[str, Standing] = {}
     for row in rows:
         one = Standing.from_row(row)
-        if one is None or worthless(tx, one) is not None or not one.is_for(foreign=foreign):
+        if one is None or why_worthless(tx, one) is not None or not one.is_for(foreign=foreign):
             continue
         covered = covers(one.scope)
         if covered is None or not is_within(tx, one):
             continue
-        if covered.amount is None or covered.amount == _amount(row["amount"]):
+        if covered.amount is None or covered.amount == _read_amount(row["amount"]):
             found[one.standing_id] = one
     return found
 
 
-def used(tx: Transaction, standing: Standing) -> tuple[int, Decimal]:
+def sum_uses(tx: Transaction, standing: Standing) -> tuple[int, Decimal]:
     """Return how often a standing approval is used up now, and what its amounts come to.
 
     What an effect has used is used up, whatever else its row says.
@@ -205,7 +210,7 @@ def used(tx: Transaction, standing: Standing) -> tuple[int, Decimal]:
     rows = tx.all(amounts.join(approvals, mine).where(stands))
     total = Decimal(0)
     for row in rows:
-        total = _EXACT.add(total, _amount(row["amount"]))
+        total = _EXACT.add(total, _read_amount(row["amount"]))
     return len(rows), total
 
 
@@ -214,7 +219,7 @@ def is_within(tx: Transaction, standing: Standing, another: Covered | None = Non
     scope = standing.scope
     if scope.count is None and scope.total is None:
         return True
-    uses, total = used(tx, standing)
+    uses, total = sum_uses(tx, standing)
     if another is not None:
         uses, total = uses + 1, _EXACT.add(total, another.amount or Decimal(0))
     if uses > (MOST_USES if scope.count is None else scope.count):
@@ -222,6 +227,106 @@ def is_within(tx: Transaction, standing: Standing, another: Covered | None = Non
     return scope.total is None or total <= Decimal(scope.total)
 
 
-def _amount(said: str | None) -> Decimal:
+def _read_amount(said: str | None) -> Decimal:
     """Return the amount that the row of a use says."""
     return Decimal(said) if said is not None and _AMOUNT.fullmatch(said) else _NO_AMOUNT
+
+
+class StandingError(PrincipalError):
+    """A standing approval that cannot be granted or revoked; the message says why."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A standing approval, and what is left of it."""
+
+    standing: Standing
+    uses: int
+    total: Decimal
+    """What its uses come to, where a total limits them."""
+    over: bool
+    worthless: str | None
+    """Why it does not count now."""
+
+
+def grant_standing(tx: Transaction, given: StandingGrant) -> Standing:
+    """Write a standing approval; a signature has to be its granter's own, and just made."""
+    scope, signature = given.scope, given.signature
+    try:
+        kid = None if signature is None else header_kid(signature, StandingClaims.typ)
+    except BadSignature as error:
+        raise StandingError(f"the standing approval would count for nothing: {error}") from error
+    standing = Standing(
+        standing_id=standing_id_of(given.nonce),
+        granter=given.granter,
+        scope=scope,
+        reason=given.reason,
+        nonce=given.nonce,
+        signature=signature,
+        kid=kid,
+        granted_ms=tx.now_ms,
+    )
+    lock_name(tx.connection, f"standing:{tx.tenant}:{standing.standing_id}")
+    if scope.until * 1000 > tx.now_ms + LONGEST_STANDING.total_seconds() * 1000:
+        raise StandingError(f"it would last longer than {LONGEST_STANDING.days} d")
+    why = why_worthless(tx, standing)
+    if why is not None:
+        raise StandingError(f"the standing approval would count for nothing: {why}")
+    if find_standing(tx, standing.standing_id) is not None:
+        raise StandingError("this signature has counted already")
+    tx.execute(
+        insert_row(
+            standing_approvals,
+            standing_id=standing.standing_id,
+            granter=given.granter,
+            tool=scope.tool,
+            tool_version=scope.version,
+            schema_hash=scope.schema_hash,
+            condition=scope.when,
+            most_uses=scope.count,
+            total_of=scope.total_of,
+            most_total=scope.total,
+            foreign_too=scope.foreign,
+            until_ms=scope.until * 1000,
+            reason=given.reason,
+            nonce=given.nonce,
+            signature=signature,
+            kid=kid,
+            granted_ms=standing.granted_ms,
+        )
+    )
+    return standing
+
+
+def revoke_standing(tx: Transaction, standing_id: str, actor: str) -> bool:
+    """Revoke a standing approval; returns whether that changed anything.
+
+    It counts from then on, also for approvals it has given and that no effect has used.
+    """
+    touched = tx.execute(
+        update_rows(standing_approvals, standing_id=standing_id, revoked_ms=None).values(
+            revoked_ms=tx.now_ms, revoked_by=actor
+        )
+    )
+    if not touched and find_standing(tx, standing_id) is None:
+        raise StandingError(f"there is no standing approval {standing_id!r}")
+    return bool(touched)
+
+
+def list_granted(tx: Transaction) -> list[Listed]:
+    """Return all that was ever granted, oldest first."""
+    given = standing_approvals.c
+    rows = tx.all(rows_of(standing_approvals).order_by(given.granted_ms, given.standing_id))
+    return [_describe(tx, one) for one in map(Standing.from_row, rows) if one is not None]
+
+
+def describe_standing(tx: Transaction, standing_id: str) -> Listed | None:
+    """Return one of them, and what is left of it."""
+    found = find_standing(tx, standing_id)
+    return None if found is None else _describe(tx, found)
+
+
+def _describe(tx: Transaction, one: Standing) -> Listed:
+    uses, total = sum_uses(tx, one)
+    over = one.scope.until * 1000 <= tx.now_ms
+    return Listed(one, uses, total, over, why_worthless(tx, one))

@@ -1,21 +1,39 @@
-"""Votes: who has said yes to a request, and whether that is enough *now*."""
+"""Votes: who has said yes to a request, in person or in advance, and whether it is enough *now*."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
-from surehand.activities.ledger.approvals import standing
-from surehand.activities.ledger.core.statements import rows_of
+from sqlalchemy import bindparam
+
+from surehand.activities.ledger.approvals.standing import (
+    Standing,
+    find_voting,
+    is_within,
+    standing_of_tool,
+    why_worthless,
+)
+from surehand.activities.ledger.core.engine import lock_name
+from surehand.activities.ledger.core.statements import (
+    PreparedStatement,
+    insert_row,
+    rows_of,
+    update_rows,
+)
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import decisions
+from surehand.activities.ledger.core.tables import approvals, decisions, standing_uses
 from surehand.activities.ledger.people import principals, starts
 from surehand.activities.ledger.people.proofs import Refusal, why_unproven
 from surehand.activities.ledger.people.starts import find_planners
-from surehand.activities.ledger.steps.entries import Covers
+from surehand.activities.ledger.steps.entries import Covered, Covers
+from surehand.activities.ledger.steps.foreign import foreign_content
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import (
+    ApprovalState,
     Assurance,
     DecisionOutcome,
     VerdictCode,
@@ -44,7 +62,7 @@ class Vote:
         return standing_label(self.approver, self.standing_id)
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return what the spellings of a name have in common; pure.
 
     Case, width, blanks, how accents are made and characters that nobody sees make no other person.
@@ -55,41 +73,38 @@ def folded(name: str) -> str:
     return " ".join(alike.split())
 
 
-def refusal(
-    requirements: Iterable[Requirement], vote: Vote, requesters: Collection[str]
+def refuse_vote(
+    requirements: Sequence[Requirement], vote: Vote, requesters: Collection[str]
 ) -> Refusal | None:
     """Return why a person's decision can count for none of the requirements, or ``None``; pure."""
-    requirements = tuple(requirements)
     fitting = [r for r in requirements if _has_role(r.roles, vote.roles)]
     if not fitting:
         wanted = sorted({role for r in requirements for role in r.roles})
         return VerdictCode.NOT_PERMITTED, f"{vote.approver} has no role {' or '.join(wanted)}"
-    if folded(vote.approver) in _not_counted(requirements, requesters):
+    if fold_name(vote.approver) in _not_counted(requirements, requesters):
         why = "has asked for this call, or given its run a value"
         return VerdictCode.FOUR_EYES, f"{vote.approver} {why}"
     return None
 
 
-def asked_of(requirements: Iterable[Requirement]) -> str:
+def roles_asked(requirements: Sequence[Requirement]) -> str:
     """Return the roles whose votes can count, as a request is found by them; pure.
 
     Empty: everybody's can. So it is where there are more roles than a row has room for: nobody may
     miss what waits for them.
     """
-    requirements = tuple(requirements)
     roles = " ".join(sorted({role for one in requirements for role in one.roles}))
     anybody = any(not one.roles for one in requirements)
     return "" if anybody or len(roles) > LONGEST_ROLES else roles
 
 
-def missing(
-    requirements: Iterable[Requirement], votes: Sequence[Vote], requesters: Collection[str]
+def missing_votes(
+    requirements: Sequence[Requirement], votes: Sequence[Vote], requesters: Collection[str]
 ) -> str | None:
     """Return what the votes do not satisfy, as one clause, or ``None``; pure."""
-    requirements = tuple(requirements)
     excluded = _not_counted(requirements, requesters)
     for requirement in requirements:
-        counted = _counted(requirement, votes, excluded)
+        counted = _counted_people(requirement, votes, excluded)
         if len(counted) < requirement.quorum:
             who = f" of {' or '.join(sorted(requirement.roles))}" if requirement.roles else ""
             eyes = ", the requester's own not counted" if requirement.four_eyes else ""
@@ -97,24 +112,23 @@ def missing(
     return None
 
 
-def helps(
-    requirements: Iterable[Requirement],
+def vote_helps(
+    requirements: Sequence[Requirement],
     votes: Sequence[Vote],
     vote: Vote,
     requesters: Collection[str],
 ) -> bool:
     """Return whether one more vote counts for a requirement that is not satisfied yet; pure."""
-    requirements = tuple(requirements)
     excluded = _not_counted(requirements, requesters)
-    return any(
-        len(before) < requirement.quorum
-        and before != _counted(requirement, [*votes, vote], excluded)
-        for requirement in requirements
-        for before in [_counted(requirement, votes, excluded)]
-    )
+    for requirement in requirements:
+        before = _counted_people(requirement, votes, excluded)
+        after = _counted_people(requirement, [*votes, vote], excluded)
+        if len(before) < requirement.quorum and before != after:
+            return True
+    return False
 
 
-def may_edit(requirements: Iterable[Requirement], roles: frozenset[str]) -> bool:
+def may_edit(requirements: Sequence[Requirement], roles: frozenset[str]) -> bool:
     """Return whether somebody with these roles may change the params; pure.
 
     For each policy: those it names, or else those who may decide for it.
@@ -122,8 +136,8 @@ def may_edit(requirements: Iterable[Requirement], roles: frozenset[str]) -> bool
     return all(_has_role(one.may_edit or one.roles, roles) for one in requirements)
 
 
-def requesters(
-    tx: Transaction, row: Mapping[str, Any], requirements: Iterable[Requirement]
+def find_requesters(
+    tx: Transaction, row: Mapping[str, Any], requirements: Sequence[Requirement]
 ) -> frozenset[str]:
     """Return who has asked for the call of an approval's row, where four eyes are asked for.
 
@@ -135,7 +149,7 @@ def requesters(
 
 
 def unknown_requester(
-    tx: Transaction, run_id: str, requirements: Iterable[Requirement], assurance: Assurance
+    tx: Transaction, run_id: str, requirements: Sequence[Requirement], assurance: Assurance
 ) -> str | None:
     """Return why nobody can tell whose eyes are others', where votes have to be signed."""
     if assurance is Assurance.OPEN or not any(one.four_eyes for one in requirements):
@@ -163,30 +177,25 @@ def votes_now(
     *,
     in_advance: Covers | None,
 ) -> list[Vote]:
-    """Return the votes that stand now.
+    """Return the votes that stand now, of the decisions that were ``accepted``.
 
     A role that was taken away since, or the revocation of the key that signed, takes the vote away;
     the end of a standing approval takes away those that it has given. Signatures are verified each
     time, as they are on record: a row without its own is no vote where votes have to be signed.
-    What a standing approval covers is judged each time, too.
-
-    Args:
-        accepted: The decisions on it that were accepted.
-        assurance: What has to prove a vote.
-        in_advance: Says which standing approvals cover the call; ``None``: none of them counts.
+    ``in_advance`` judges each time which standing approvals cover the call; ``None``: none counts.
     """
     rows = [row for row in accepted if row["outcome"] == DecisionOutcome.APPROVE]
     people = principals.find_principals(tx, [row["approver"] for row in rows])
     given = [row["standing_id"] for row in rows if row["standing_id"] is not None]
     standing_now = {}
     if in_advance is not None:
-        standing_now = standing.voting(tx, approval_id, given, in_advance)
+        standing_now = find_voting(tx, approval_id, given, in_advance)
 
     def stands(row: Mapping[str, Any]) -> bool:
         if row["standing_id"] is not None:
             # What a standing approval has signed, is verified with it.
-            found = standing_now.get(row["standing_id"])
-            return found is not None and is_of(row, found) and found.assurance.satisfies(assurance)
+            one = standing_now.get(row["standing_id"])
+            return one is not None and is_vote_of(row, one) and one.assurance.satisfies(assurance)
         if row["kid"] is None and row["signature"] is None:
             return assurance is Assurance.OPEN
         return why_unproven(tx, row, assurance) is None
@@ -198,20 +207,20 @@ def votes_now(
     ]
 
 
-def is_of(row: Mapping[str, Any], found: standing.Standing) -> bool:
+def is_vote_of(row: Mapping[str, Any], found: Standing) -> bool:
     """Return whether a vote on record is that of a standing approval; pure."""
     return (row["approver"], row["kid"], row["signature"]) == (
         found.granter, found.kid, found.signature
     )  # fmt: skip
 
 
-def _counted(
+def _counted_people(
     requirement: Requirement, votes: Iterable[Vote], excluded: Collection[str]
 ) -> frozenset[str]:
     return frozenset(
-        folded(vote.approver)
+        fold_name(vote.approver)
         for vote in votes
-        if _has_role(requirement.roles, vote.roles) and folded(vote.approver) not in excluded
+        if _has_role(requirement.roles, vote.roles) and fold_name(vote.approver) not in excluded
     )
 
 
@@ -220,9 +229,190 @@ def _has_role(wanted: Collection[str], held: frozenset[str]) -> bool:
 
 
 def _not_counted(
-    requirements: Iterable[Requirement], requesters: Collection[str]
+    requirements: Sequence[Requirement], requesters: Collection[str]
 ) -> Collection[str]:
     # One policy that wants four eyes keeps the requesters out of all of them.
     if not any(requirement.four_eyes for requirement in requirements):
         return ()
-    return {folded(requester) for requester in requesters}
+    return {fold_name(requester) for requester in requesters}
+
+
+#: As long as the column for who has decided is.
+_LONGEST_NAME: Final = 200
+
+
+def apply_standing(tx: Transaction, row: Mapping[str, Any], covers: Covers) -> bool:
+    """Let standing approvals vote for a request that was just written; return whether any has.
+
+    Only those that help, and none once there are votes enough. They are used under one lock for
+    all of a tool, taken after the approval's row: workers may not change the rows of standing
+    approvals, so they cannot lock them.
+    """
+    needs = needs_of(row)
+    if not needs.standing or not standing_of_tool(tx, row["tool"]):
+        return False
+    lock_name(tx.connection, f"standing:{tx.tenant}:{row['tool']}")
+    tx.tick()
+    assurance = Assurance(row["assurance"])
+    if unknown_requester(tx, row["run_id"], needs.requirements, assurance) is not None:
+        return False
+    waiting = standing_of_tool(tx, row["tool"])
+    asked_by = find_requesters(tx, row, needs.requirements)
+    people = principals.find_principals(tx, [one.granter for one in waiting])
+    votes: list[Vote] = []
+    verified, foreign = True, bool(foreign_content(tx, row["run_id"]))
+    for standing in waiting:
+        if not standing.is_for(foreign=foreign):
+            continue
+        vote = Vote(standing.granter, people[standing.granter].roles, standing.standing_id)
+        if not vote_helps(needs.requirements, votes, vote, asked_by):
+            continue
+        found = covers(standing.scope)
+        if found is None or not standing.assurance.satisfies(assurance):
+            continue
+        if why_worthless(tx, standing) is not None or not is_within(tx, standing, found):
+            continue
+        _use_standing(tx, row, standing, found)
+        votes, verified = [*votes, vote], verified and standing.signed
+        if missing_votes(needs.requirements, votes, asked_by) is None:
+            by = standing.label if len(standing.label) <= _LONGEST_NAME else standing.standing_id
+            settle_request(tx, row, ApprovalState.APPROVED, by, verified=verified)
+            break
+    return bool(votes)
+
+
+@dataclass(frozen=True)
+class Voters:
+    """Who has voted for a request, as people are told."""
+
+    all: tuple[str, ...]
+    standing: tuple[str, ...]
+    """Whose standing approvals have."""
+
+
+def find_voters(tx: Transaction, approval_id: str) -> Voters:
+    """Return who has voted for a request, and which of them in advance."""
+    said = decisions.c
+    columns = (said.approver, said.standing_id, said.verified, said.at_ms)
+    counted = {"verdict": VerdictCode.ACCEPTED.value, "outcome": DecisionOutcome.APPROVE.value}
+    rows = tx.all(rows_of(decisions, *columns, approval_id=approval_id, **counted))
+    rows.sort(key=lambda row: (row["at_ms"], row["standing_id"] or ""))
+    told = [
+        (standing_label(row["approver"], id_) if (id_ := row["standing_id"]) else row["approver"])
+        + ("" if row["verified"] else " (unverified)")
+        for row in rows
+    ]
+    standing = [name for name, row in zip(told, rows, strict=True) if row["standing_id"]]
+    return Voters(tuple(told), tuple(standing))
+
+
+@cache
+def _unused(*named: str) -> PreparedStatement:
+    """Return the query of a run's approvals with uses, of which no effect has used any."""
+    live = standing_uses.c
+    waiting = rows_of(standing_uses, live.approval_id, run_id=bindparam("of_run"), returned_ms=None)
+    if "of_step" in named:
+        waiting = waiting.where(live.step_id == bindparam("of_step"))
+    if "of_approval" in named:
+        waiting = waiting.where(live.approval_id == bindparam("of_approval"))
+    return PreparedStatement(
+        rows_of(approvals, approvals.c.approval_id, approvals.c.step_id, consumed_entry=None)
+        .where(approvals.c.approval_id.in_(waiting))
+        .order_by(approvals.c.approval_id)
+        .with_for_update()
+    )
+
+
+def give_back_uses(
+    tx: Transaction, run_id: str, *, step_id: str | None = None, approval_id: str | None = None
+) -> None:
+    """Give back what approvals of a run, or of one step, have used and no effect can use any more.
+
+    A vote whose use is given back counts no more, so that a late attempt at the old approval finds
+    it missing.
+    """
+    named = {"of_step": step_id, "of_approval": approval_id}
+    given = {name: value for name, value in named.items() if value is not None}
+    # Locked, in order of their ids: a claim may be about to consume one of them.
+    for row in tx.all(_unused(*given), of_run=run_id, **given):
+        live = update_rows(standing_uses, approval_id=row["approval_id"], returned_ms=None)
+        ended = live.values(returned_ms=tx.now_ms).returning(standing_uses.c.standing_id)
+        returned = tx.all(ended)
+        for use in sorted(returned, key=lambda use: str(use["standing_id"])):
+            body = {"approval_id": row["approval_id"], "standing_id": use["standing_id"]}
+            tx.event(run_id, "approval.standing_returned", step_id=row["step_id"], **body)
+
+
+def _use_standing(
+    tx: Transaction, row: Mapping[str, Any], standing: Standing, found: Covered
+) -> None:
+    approval_id = row["approval_id"]
+    tx.execute(
+        insert_row(
+            standing_uses,
+            approval_id=approval_id,
+            standing_id=standing.standing_id,
+            run_id=row["run_id"],
+            step_id=row["step_id"],
+            amount=None if found.amount is None else f"{found.amount:f}",
+            used_ms=tx.now_ms,
+        )
+    )
+    # Its own nonce has counted when it was granted; a use has one of its own, bound to both.
+    nonce = digest([standing.nonce, approval_id]) if standing.signed else None
+    tx.execute(
+        insert_row(
+            decisions,
+            decision_id=f"{approval_id}#{standing.standing_id}",
+            run_id=row["run_id"],
+            approval_id=approval_id,
+            approver=standing.granter,
+            outcome=DecisionOutcome.APPROVE.value,
+            params_hash=row["params_hash"],
+            reason=standing.reason,
+            verdict=VerdictCode.ACCEPTED.value,
+            message=f"approved by {standing.label}",
+            verified=standing.signed,
+            signature=standing.signature,
+            kid=standing.kid,
+            nonce=nonce,
+            at_ms=tx.now_ms,
+            standing_id=standing.standing_id,
+        )
+    )
+    tx.event(
+        row["run_id"],
+        "approval.standing_used",
+        step_id=row["step_id"],
+        approval_id=approval_id,
+        standing_id=standing.standing_id,
+        approver=standing.granter,
+        verified=standing.signed,
+        proof=standing.assurance.value,
+        kid=standing.kid,
+    )
+
+
+def settle_request(
+    tx: Transaction,
+    row: Mapping[str, Any],
+    state: ApprovalState,
+    decided_by: str,
+    *,
+    verified: bool,
+    edited_hash: str | None = None,
+) -> None:
+    """Let a request's row, as it was read under its lock, follow what has decided it."""
+    approval_id = row["approval_id"]
+    same = {"approval_id": approval_id, "state": row["state"], "consumed_entry": None}
+    values = {"decided_by": decided_by, "verified": verified}
+    tx.execute(update_rows(approvals, **same).values(state=state.value, **values))
+    tx.event(
+        row["run_id"],
+        f"approval.{state}",
+        step_id=row["step_id"],
+        approval_id=approval_id,
+        params_hash=row["params_hash"],
+        edited_hash=edited_hash,
+        verified=verified,
+    )

@@ -13,7 +13,7 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -23,7 +23,13 @@ from sqlalchemy import ColumnElement, Select, literal_column, tuple_
 from surehand.activities.ledger.core.sealed import Erased, SealedValue
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, decisions, runs, soonest_open
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    decisions,
+    retentions,
+    runs,
+    soonest_open,
+)
 from surehand.activities.ledger.steps.foreign import marked_among
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.identity import approval_id
@@ -45,20 +51,12 @@ _VOTES: Final = (
 )
 _ORDER: Final = (approvals.c.expires_ms, approvals.c.approval_id)
 #: What a list shows of a request.
-_SHOWN: Final = (
-    approvals.c.approval_id,
-    approvals.c.run_id,
-    approvals.c.step_id,
-    approvals.c.tool,
-    approvals.c.description,
-    approvals.c.undo,
-    approvals.c.user_id,
-    approvals.c.editors,
-    approvals.c.needs,
-    approvals.c.assurance,
-    approvals.c.params_hash,
-    approvals.c.requested_ms,
-    approvals.c.expires_ms,
+_SHOWN: Final = tuple(
+    approvals.c[name]
+    for name in (
+        *("approval_id", "run_id", "step_id", "tool", "description", "undo", "user_id"),
+        *("editors", "needs", "assurance", "params_hash", "requested_ms", "expires_ms"),
+    )
 )
 
 
@@ -111,7 +109,7 @@ class Search:
             return False
         if not self.amounts:
             return True
-        amount = _amount(row["params"])
+        amount = _amount_of(row["params"])
         if amount is None:
             return False
         enough = self.least is None or self.least <= amount
@@ -138,7 +136,7 @@ class WaitingPage:
     for an amount, and their params are secret."""
 
 
-def groups(tx: Transaction) -> list[Group]:
+def list_groups(tx: Transaction) -> list[Group]:
     """Return what is waited for: one look at the index for each group."""
     columns = (approvals.c.asked_of, approvals.c.tool)
     query = rows_of(approvals, *columns).where(_WAITS).order_by(*columns).limit(1)
@@ -150,7 +148,7 @@ def groups(tx: Transaction) -> list[Group]:
     return found
 
 
-def waiting(
+def list_waiting(
     tx: Transaction,
     *,
     most: int,
@@ -161,17 +159,13 @@ def waiting(
 ) -> WaitingPage:
     """Return requests that wait, those first that expire first; none that has expired.
 
-    Args:
-        most: So many at most.
-        roles: Only those for which a vote of somebody with these roles can count.
-        search: Only those that it finds; of the next ``LOOKED_AT``, so a page may have less than
-            ``most`` and not be the last one.
-        after: Only what comes behind this place.
+    With ``roles``, only those for which a vote of somebody with these roles can count. A search
+    looks at the next ``LOOKED_AT``: its page may have less than ``most`` and not be the last.
     """
-    places, more, unread = _chosen(tx, tool, roles, search, after, most)
+    places, more, unread = _choose_places(tx, tool, roles, search, after, most)
     shown = [place.approval_id for place in places]
     found = rows_of(approvals, *_SHOWN).where(approvals.c.approval_id.in_(shown))
-    rows = tx.all(readable(tx, found.order_by(*_ORDER)))
+    rows = tx.all(leave_sealed(tx, found.order_by(*_ORDER)))
     voted = tx.all(
         rows_of(decisions, decisions.c.approval_id, decisions.c.approver)
         .where(*_VOTES, decisions.c.approval_id.in_(shown))
@@ -200,14 +194,14 @@ def waiting_for_others(tx: Transaction, roles: Collection[str], most: int) -> Co
     Keys are the roles, as :class:`Group` has them.
     """
     found = Counter[str]()
-    for one in groups(tx):
+    for one in list_groups(tx):
         if not one.is_for(roles) and (left := most - found[one.asked_of]) > 0:
             of_group = (approvals.c.asked_of == one.asked_of, approvals.c.tool == one.tool)
-            found[one.asked_of] += len(_stretch(tx, None, left, *of_group))
+            found[one.asked_of] += len(_read_stretch(tx, None, left, *of_group))
     return +found
 
 
-def readable(tx: Transaction, query: Select[Any]) -> Select[Any]:
+def leave_sealed(tx: Transaction, query: Select[Any]) -> Select[Any]:
     """Return a query that also a process without keys may ask: what is sealed stays so then."""
     return query.execution_options(sealed="stored" if tx.keys is None else "shown")
 
@@ -217,7 +211,7 @@ def without_sealed(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: None if isinstance(v, SealedValue | Erased) else v for k, v in row.items()}
 
 
-def _chosen(
+def _choose_places(
     tx: Transaction,
     tool: str | None,
     roles: Collection[str] | None,
@@ -226,8 +220,17 @@ def _chosen(
     most: int,
 ) -> tuple[list[ListPlace], ListPlace | None, int]:
     """Return what a page shows, where the next one begins, and how much could not be read."""
-    reads = most if search is None else LOOKED_AT
-    found = sorted(_places(tx, tool, roles, after, reads + 1))[: reads + 1]
+    reads, own = most if search is None else LOOKED_AT, approvals.c
+    if tool is None and roles is None:
+        found = _read_stretch(tx, after, reads + 1)
+    else:
+        chosen_groups = [
+            (own.asked_of == one.asked_of, own.tool == one.tool)
+            for one in list_groups(tx)
+            if tool in (None, one.tool) and (roles is None or one.is_for(roles))
+        ]
+        of_each = [_read_stretch(tx, after, reads + 1, *one) for one in chosen_groups]
+        found = list(heapq.merge(*of_each))[: reads + 1]
     more = found[reads - 1] if len(found) > reads else None
     if search is None:
         return found[:most], more, 0
@@ -237,7 +240,7 @@ def _chosen(
         places = found[start : min(start + _AT_A_TIME, reads)]
         ids = [place.approval_id for place in places]
         query = rows_of(approvals, *columns).where(approvals.c.approval_id.in_(ids))
-        rows = {row["approval_id"]: row for row in tx.all(readable(tx, query))}
+        rows = {row["approval_id"]: row for row in tx.all(leave_sealed(tx, query))}
         for place in places:
             row = rows.get(place.approval_id)
             finds = False if row is None else search.finds(row)
@@ -250,7 +253,7 @@ def _chosen(
     return chosen, more, unread
 
 
-def _amount(params: Any) -> Decimal | None:
+def _amount_of(params: Any) -> Decimal | None:
     """Return the amount of a call as it stands in its params; ``None``: it has none."""
     match params.get(AMOUNT):
         case bool():
@@ -262,31 +265,7 @@ def _amount(params: Any) -> Decimal | None:
     return None
 
 
-def _places(
-    tx: Transaction,
-    tool: str | None,
-    roles: Collection[str] | None,
-    after: ListPlace | None,
-    most: int,
-) -> Iterator[ListPlace]:
-    if tool is None and roles is None:
-        yield from _stretch(tx, after, most)
-        return
-    chosen = [
-        one
-        for one in groups(tx)
-        if tool in (None, one.tool) and (roles is None or one.is_for(roles))
-    ]
-    of_each = [
-        _stretch(
-            tx, after, most, approvals.c.asked_of == one.asked_of, approvals.c.tool == one.tool
-        )
-        for one in chosen
-    ]
-    yield from heapq.merge(*of_each)
-
-
-def _stretch(
+def _read_stretch(
     tx: Transaction, after: ListPlace | None, most: int, *of_group: ColumnElement[bool]
 ) -> list[ListPlace]:
     """Return the first places of an index, or of one group's part of it."""
@@ -307,37 +286,15 @@ _MOST: Final = 100
 
 
 def record_read(tx: Transaction, row: Mapping[str, Any], reader: str) -> None:
-    """Record that somebody is about to be shown the params of a request.
-
-    Args:
-        tx: The transaction; what is read is shown only once it is committed.
-        row: Of ``approvals``.
-        reader: Who is signed in, as far as that is proven.
-    """
-    tx.event(
-        row["run_id"],
-        "approval.read",
-        step_id=row["step_id"],
-        approval_id=row["approval_id"],
-        actor=reader,
-    )
+    """Record that ``reader`` is about to be shown the params of a request: after the commit."""
+    body = {"approval_id": row["approval_id"], "actor": reader}
+    tx.event(row["run_id"], "approval.read", step_id=row["step_id"], **body)
 
 
 def record_question_read(tx: Transaction, run_id: str, asked: Interrupt, reader: str) -> None:
-    """Record that somebody is about to be shown the params that a question is about.
-
-    Args:
-        tx: The transaction; what is read is shown only once it is committed.
-        run_id: Of the run that asks.
-        reader: Who is signed in, as far as that is proven.
-    """
-    tx.event(
-        run_id,
-        "interrupt.read",
-        step_id=asked.step_id,
-        interrupt_id=asked.interrupt_id,
-        actor=reader,
-    )
+    """Record that ``reader`` is about to be shown the params of a question: after the commit."""
+    body = {"interrupt_id": asked.interrupt_id, "actor": reader}
+    tx.event(run_id, "interrupt.read", step_id=asked.step_id, **body)
 
 
 def secret_requests(tx: Transaction, run_id: str, step_id: str) -> list[dict[str, Any]]:
@@ -346,3 +303,68 @@ def secret_requests(tx: Transaction, run_id: str, step_id: str) -> list[dict[str
     columns = (approvals.c.approval_id, approvals.c.run_id, approvals.c.step_id)
     of_these = rows_of(approvals, *columns, secret=True).where(approvals.c.approval_id.in_(ids))
     return tx.all(of_these.order_by(approvals.c.approval_id))
+
+
+_SAID: Final = tuple(
+    decisions.c[name]
+    for name in (
+        *("decision_id", "run_id", "approval_id", "outcome", "verdict", "message", "reason"),
+        *("verified", "at_ms"),
+    )
+)
+_DECIDED_ORDER: Final = (decisions.c.at_ms, decisions.c.decision_id)
+
+
+class Moment(NamedTuple):
+    """Where among somebody's decisions one is."""
+
+    at_ms: int
+    decision_id: str
+
+
+@dataclass(frozen=True)
+class OwnDecisions:
+    """A page of them."""
+
+    rows: Sequence[Mapping[str, Any]]
+    """Of ``decisions``, each with ``tool`` and ``description`` of what it was on. What cannot be
+    read here is ``None``, and so is all that a hidden run says (``hidden``)."""
+    more: Moment | None
+    """Where the next page begins; ``None``: this is the last one."""
+
+
+def list_own_decisions(
+    tx: Transaction, approver: str, *, most: int, after: Moment | None = None
+) -> OwnDecisions:
+    """Return what somebody has decided, whether it has counted or not; the newest comes first.
+
+    Votes that a standing approval has given in their place are not among it.
+    """
+    query = rows_of(decisions, *_SAID, approver=approver).where(decisions.c.standing_id.is_(None))
+    if after is not None:
+        query = query.where(tuple_(*_DECIDED_ORDER) < tuple_(*after))
+    newest = query.order_by(*(column.desc() for column in _DECIDED_ORDER)).limit(most + 1)
+    rows = tx.all(leave_sealed(tx, newest))
+    more = Moment(rows[most - 1]["at_ms"], rows[most - 1]["decision_id"]) if rows[most:] else None
+    rows = rows[:most]
+    return OwnDecisions(_with_calls(tx, rows), more)
+
+
+def _with_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return decisions with the calls that they were on."""
+    shown, ids = approvals.c, {row["run_id"] for row in rows}
+    columns = (shown.approval_id, shown.run_id, shown.tool, shown.description)
+    query = rows_of(approvals, *columns).where(
+        shown.approval_id.in_({row["approval_id"] for row in rows})
+    )
+    calls = {row["approval_id"]: without_sealed(row) for row in tx.all(leave_sealed(tx, query))}
+    of_runs = rows_of(retentions, retentions.c.run_id, kind="runs")
+    hidden = {row["run_id"] for row in tx.all(of_runs.where(retentions.c.run_id.in_(ids)))}
+    found = []
+    for row in map(without_sealed, rows):
+        call = calls.get(row["approval_id"], {})
+        told = {**row, "tool": call.get("tool"), "description": call.get("description")}
+        if row["run_id"] in hidden:
+            told |= dict.fromkeys(("tool", "description", "reason", "message"))
+        found.append({**told, "hidden": row["run_id"] in hidden})
+    return found

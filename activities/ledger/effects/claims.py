@@ -7,193 +7,220 @@ expects, so that an attempt which lost its lease changes nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
-from sqlalchemy import bindparam
+from sqlalchemy import BindParameter, bindparam, or_, select
 
-from surehand.activities.ledger.core.statements import PreparedStatement, rows_of
-from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import effects, retentions
-from surehand.activities.ledger.effects.claim_entry import (
-    SeenAround,
-    doubt_again,
-    doubt_first,
-    find_again,
-    look_around,
-    stopped,
-    take,
-    take_first,
+from surehand.activities.ledger.approvals import requests as approval_rows
+from surehand.activities.ledger.core.statements import (
+    PreparedStatement,
+    insert_row,
+    rows_of,
+    update_rows,
 )
-from surehand.activities.ledger.effects.epochs import Epoch, lease_left, may_be_forgotten
-from surehand.activities.ledger.effects.interventions import called_off, newest_intervention
-from surehand.activities.ledger.effects.outcomes import doubt
-from surehand.activities.ledger.effects.undone import note_replay
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import bars, effects, retentions
+from surehand.activities.ledger.effects import epochs, interventions, outcomes
+from surehand.activities.ledger.effects.compensations import other_undo, still_remains
+from surehand.activities.ledger.effects.epochs import open_epoch
+from surehand.activities.ledger.effects.interventions import waits_to_be_told
 from surehand.activities.ledger.outbox.notification_rows import write_pause
-from surehand.activities.ledger.quotas import OverQuota
-from surehand.activities.ledger.steps import artifacts as artifact_rows
-from surehand.activities.ledger.steps.artifacts import Kept
+from surehand.activities.ledger.people.starts import why_forbidden
+from surehand.activities.ledger.quotas import OverQuota, find_room, select_limited
+from surehand.activities.ledger.steps import acting, artifacts, attempts, entries, foreign
 from surehand.activities.ledger.steps.entries import (
-    NO_IDENTITY,
-    NO_MORE_REPEATS,
-    Answered,
-    ApprovalRefused,
-    Asked,
-    Barred,
+    FORGOTTEN,
+    UNASKED,
     Claimed,
     ClaimRequest,
     ClaimResult,
-    Committed,
-    Doubtful,
-    Drifted,
     Entry,
-    Forbidden,
-    Held,
-    Mismatch,
     milliseconds,
 )
-from surehand.activities.ledger.steps.foreign import mark
 from surehand.workflows.contracts.base import as_artifact
 from surehand.workflows.contracts.tools import Recovery
 
 #: How long to wait for an entry that is being compensated: no lease says when that ends.
-COMPENSATING_WAIT = timedelta(seconds=2)
+COMPENSATING_WAIT: Final = timedelta(seconds=2)
+#: Before a batch that another attempt has made its own is tried again, if it is still wanted.
+OVERTAKEN_PAUSE: Final = timedelta(seconds=1)
 
+_OF: Final[dict[str, BindParameter[str]]] = {
+    name: bindparam(f"of_{name}")
+    for name in ("run", "step", "batch", "acting_run", "execution", "tool", "key")
+}
+_LOOK_AROUND: Final = PreparedStatement(
+    select(
+        rows_of(bars, run_id=_OF["run"])
+        .where(or_(bars.c.step_id == _OF["step"], bars.c.step_id == acting.EVERY_STEP))
+        .exists()
+        .label("barred"),
+        acting.is_overtaken(_OF["run"], _OF["batch"]).label("overtaken"),
+        acting.acting_instead(_OF["acting_run"], _OF["execution"]).label("acting_instead"),
+        waits_to_be_told(_OF["run"]).label("untold"),
+        rows_of(effects, tool=_OF["tool"], key=_OF["key"]).exists().label("known"),
+        foreign.is_marked(_OF["run"]).label("foreign"),
+        select_limited().label("limited"),
+        open_epoch().label("epoch"),
+    )
+)
 _NEWEST: Final = PreparedStatement(
-    rows_of(effects, tool=bindparam("of_tool"), key=bindparam("of_key"))
+    rows_of(effects, tool=_OF["tool"], key=_OF["key"])
     .order_by(effects.c.generation.desc())
     .limit(1)
     .with_for_update()
     # Its run may have been erased: its key is kept, and says what has happened.
     .execution_options(sealed="shown")
 )
+_UNSET: Final = dict.fromkeys(one.name for one in effects.c if one.name != "tenant_id")
+_INSERT: Final = PreparedStatement(insert_row(effects), list(_UNSET))
+#: What a call of another run has left in an entry is that run's.
+_NOTHING_LEFT: Final = {"error": None, "evidence": None, "receipt": None, "foreign_receipt": False}
 
 
-def claim(tx: Transaction, request: ClaimRequest) -> ClaimResult:
-    """Claim the effect of ``request`` or say what is there already.
+@dataclass(frozen=True)
+class SeenAround:
+    """What stands around a call, read in one statement: hardly ever is there anything."""
 
-    Raises:
-        ActsElsewhere: Another execution of its run acts for it.
-    """
+    barred: bool
+    """The step has been undone."""
+    overtaken: bool
+    """The batch that it is made in is revoked, or another attempt's."""
+    acting_instead: str | None
+    """The execution that acts for the run, if it is not the one that calls."""
+    untold: bool
+    """A human has to take note of something first."""
+    known: bool
+    """There is an entry of this business key."""
+    foreign: bool
+    """The run has read content from outside."""
+    limited: str | None
+    """What of the tenant's calls its quotas limit (``ledger/quotas.py``)."""
+    epoch: int | None
+    """The epoch that is open: the ledger was restored (``epochs.py``)."""
+
+    def require_acting(self, request: ClaimRequest) -> None:
+        """Raise ``ActsElsewhere`` if the call is made for an execution that does not act."""
+        if self.acting_instead is not None:
+            mine = request.execution or ""
+            run_id, instead = request.acting_run, self.acting_instead
+            raise acting.ActsElsewhere(request.tenant, run_id, mine, instead)
+
+
+def look_around(tx: Transaction, request: ClaimRequest) -> SeenAround:
+    """Return what stands around a call whose step and key are locked."""
+    found = tx.one(
+        _LOOK_AROUND,
+        of_run=request.run_id,
+        of_step=request.step_id,
+        of_batch=request.batch,
+        of_acting_run=request.acting_run,
+        of_execution=request.execution,
+        of_tool=request.tool,
+        of_key=request.key,
+    )
+    assert found is not None
+    found["foreign"] = found["foreign"] or bool(foreign.marked_here(tx, request.run_id))
+    return SeenAround(**found)
+
+
+def claim_effect(tx: Transaction, request: ClaimRequest) -> ClaimResult:
+    """Claim the effect of ``request``, or say what is there already; raises ``ActsElsewhere``."""
     if request.within is not None:
         tx.share_run(request.within)
     tx.lock_call(request.run_id, request.step_id, request.tool, request.key)
     seen = look_around(tx, request)
     seen.require_acting(request)
-    if seen.fresh:
-        result = _first(tx, request, seen, generation=1)
+    if not seen.known:
+        result = _claim_generation(tx, request, seen, generation=1)
     else:
         row = tx.one(_NEWEST, of_tool=request.tool, of_key=request.key)
         assert row is not None, "entries are never deleted"
         # It may have waited for the row: what was seen before is old.
         tx.tick()
         seen = look_around(tx, request)
-        result = _look(tx, request, seen, Entry.from_row(row))
-    note(tx, request, result)
+        result = _judge_entry(tx, request, seen, Entry.from_row(row))
+    note_claim(tx, request, result)
     return result
 
 
 def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | None:
     """Claim a business key that nobody has had, unless anything stands in the way.
 
-    For a transaction that records something else: it waits for nobody, because what it has locked
-    already somebody may wait for, and what it finds in the way, ``claim`` is to tell.
+    For a transaction that records something else: it waits for nobody, because somebody may wait
+    for what it has locked. What stands in the way, ``claim_effect`` finds out and says.
     """
     if not tx.try_lock_call(request.run_id, request.step_id, request.tool, request.key):
         return None
     seen = look_around(tx, request)
     # A quota is its tenant's alone at any time: for that, too, it does not wait.
     # Nor for what a restore may have forgotten, which has to be asked about.
-    there = (seen.acting_instead, seen.limited, seen.epoch)
-    if not seen.fresh or any(one is not None for one in there):
+    in_the_way = (seen.acting_instead, seen.limited, seen.epoch)
+    if seen.known or any(one is not None for one in in_the_way):
         return None
-    result = take_first(tx, request, seen, generation=1)
+    result = _claim_generation(tx, request, seen, generation=1)
     return result if isinstance(result, Claimed) else None
 
 
-def _first(
-    tx: Transaction, request: ClaimRequest, seen: SeenAround, generation: int
-) -> ClaimResult:
-    """Claim a generation that has no entry; where that may be forgotten, it is in doubt first."""
-    epoch = may_be_forgotten(tx, request, seen.epoch)
-    if epoch is None:
-        return take_first(tx, request, seen, generation)
-    refused = stopped(tx, request, seen)
-    if refused is not None:
-        return refused
-    entry = doubt_first(tx, request, seen, generation, epoch)
-    return _look_at_doubtful(tx, request, seen, entry)
-
-
-def _forgotten(
+def _judge_entry(
     tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry
-) -> Epoch | None:
-    """Return the open epoch if nobody has touched the entry in it: it may have been called."""
-    epoch = may_be_forgotten(tx, request, seen.epoch)
-    return epoch if epoch is not None and epoch.doubts(entry) else None
-
-
-def _look(tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry) -> ClaimResult:
+) -> ClaimResult:
     same = request.is_same(entry.identity_hash)
     mine = entry.owned_by(request.run_id, request.step_id)
+    taken = f"the key is taken by {entry.entry_id} ({entry.state}) of run {entry.run_id!r}"
+    no_receipt = "it is not made again, and nobody has its receipt"
     if entry.undoes != request.undoes:
         undone = entry.undoes or "nothing"
-        return Mismatch(f"the key is that of {entry.entry_id}, which undoes {undone}")
+        return entries.Mismatch(f"the key is that of {entry.entry_id}, which undoes {undone}")
     if entry.state == "failed" and entry.undoes is None:
-        actor = called_off(tx, request.run_id, request.step_id)
+        actor = interventions.who_called_off(tx, request.run_id, request.step_id)
         if actor is not None:
-            return Barred(f"it did not happen, and {actor} has called it off", called_off=True)
+            reason = f"it did not happen, and {actor} has called it off"
+            return entries.Barred(reason, called_off=True)
     match entry.state:
         case "failed" if not same:
-            return _first(tx, request, seen, generation=entry.generation + 1)
-        case "failed" if mine and _is_told_again(entry, request):
-            return Answered(entry)
+            return _claim_generation(tx, request, seen, generation=entry.generation + 1)
+        case "failed" if mine and _repeats_answer(entry, request):
+            return entries.Answered(entry)
         case "failed":
-            epoch = _forgotten(tx, request, seen, entry)
+            epoch = _epoch_that_forgot(tx, request, seen, entry)
             if epoch is None:
-                return take(tx, request, seen, entry)
-            refused = stopped(tx, request, seen)
+                return claim_again(tx, request, seen, entry)
+            refused = _find_stop(tx, request, seen)
             if refused is not None:
                 return refused
-            doubted = doubt_again(tx, entry, epoch, by=request)
-            return _look_at_doubtful(tx, request, seen, doubted)
+            doubted = doubt_known_entry(tx, entry, epoch, by=request)
+            return _judge_doubtful(tx, request, seen, doubted)
         case "compensated" if mine:
-            return Barred(f"the effect {entry.entry_id} of this step has been undone")
+            return entries.Barred(f"the effect {entry.entry_id} of this step has been undone")
         case "compensated":
-            return _first(tx, request, seen, generation=entry.generation + 1)
-        case "committed" if entry.identity_hash == NO_IDENTITY:
+            return _claim_generation(tx, request, seen, generation=entry.generation + 1)
+        case "committed" if entry.identity_hash == entries.NO_IDENTITY:
             deleted = entry.content_deleted_ms is not None
             gone = "whose content was deleted" if deleted else "which was erased"
-            return Mismatch(
-                f"the key is taken by {entry.entry_id} ({entry.state}) of run {entry.run_id!r},"
-                f" {gone}: it is not made again, and nobody has its receipt"
-            )
+            return entries.Mismatch(f"{taken}, {gone}: {no_receipt}")
         case _ if not same:
-            return Mismatch(
-                f"the key is taken by {entry.entry_id} ({entry.state}) of run"
-                f" {entry.run_id!r} with other params"
-            )
-        case "committed" if entry.run_id != request.run_id and _goes(tx, entry.run_id):
-            return Mismatch(
-                f"the key is taken by {entry.entry_id} ({entry.state}) of run {entry.run_id!r},"
-                " whose content is being deleted: it is not made again, and nobody has its receipt"
-            )
+            return entries.Mismatch(f"{taken} with other params")
+        case "committed" if entry.run_id != request.run_id and _loses_content(tx, entry.run_id):
+            return entries.Mismatch(f"{taken}, whose content is being deleted: {no_receipt}")
         case "committed":
-            return Committed(entry)
+            return entries.Committed(entry)
         case "compensating" if seen.barred:
             # Whoever was undoing it may be another life of this run, which is over.
-            return Barred(f"the effect {entry.entry_id} is being undone, and so is this step")
+            return entries.Barred(f"{entry.entry_id} is being undone, and so is this step")
         case "compensating":
-            return Held(COMPENSATING_WAIT)
+            return entries.Held(COMPENSATING_WAIT)
         case "claimed":
-            return _look_at_claimed(tx, request, seen, entry)
+            return _judge_claimed(tx, request, seen, entry)
         case "in_doubt" | "partial":
-            return _look_at_doubtful(tx, request, seen, entry)
+            return _judge_doubtful(tx, request, seen, entry)
         case state:
             raise AssertionError(f"unknown entry state {state!r}")
 
 
-def _is_told_again(entry: Entry, request: ClaimRequest) -> bool:
+def _repeats_answer(entry: Entry, request: ClaimRequest) -> bool:
     """Return whether a step is told once more how its call has ended, and makes none."""
     if entry.reported_failure is None:
         return entry.answer is not None
@@ -201,7 +228,7 @@ def _is_told_again(entry: Entry, request: ClaimRequest) -> bool:
     return entry.activity_key == request.activity_key
 
 
-def _goes(tx: Transaction, run_id: str) -> bool:
+def _loses_content(tx: Transaction, run_id: str) -> bool:
     """Return whether what a run has made is being deleted: nobody rests on it any more."""
     going = rows_of(retentions, run_id=run_id).where(
         retentions.c.going_ms.is_not(None), retentions.c.kind.in_(("runs", "outputs", "artifacts"))
@@ -209,44 +236,55 @@ def _goes(tx: Transaction, run_id: str) -> bool:
     return tx.one(going.limit(1)) is not None
 
 
-def _look_at_claimed(
+def _epoch_that_forgot(
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry
+) -> epochs.Epoch | None:
+    """Return the open epoch if nobody has touched the entry in it: it may have been called."""
+    epoch = epochs.may_be_forgotten(tx, request, seen.epoch)
+    return epoch if epoch is not None and epoch.doubts(entry) else None
+
+
+def _judge_claimed(
     tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry
 ) -> ClaimResult:
-    epoch = _forgotten(tx, request, seen, entry)
+    epoch = _epoch_that_forgot(tx, request, seen, entry)
+    rule = _rule_to_call_again(tx, request, entry)
     if entry.holder == request.holder and epoch is None:
-        if _may_call_now(tx, request, entry):
-            return find_again(tx, request, seen, entry)
-        reason = "it was to be called again, and was held up until that was no way to settle it"
-        return Doubtful(doubt(tx, entry, reason, rule="held_up"))
-    left = lease_left(tx, entry)
+        # It may have been frozen since its own claim: does what allowed that still hold?
+        too_late = entry.recovers_too_long(request.recovery_limit, tx.now_ms)
+        if (rule is None) if entry.unproven else too_late:
+            late = "it was to be called again, and was held up until that was no way to settle it"
+            return entries.Doubtful(outcomes.put_in_doubt(tx, entry, late, rule="held_up"))
+        return _resume_claim(tx, request, seen, entry)
+    left = epochs.lease_left(tx, entry)
     # Temporal runs one attempt of an activity at a time: an earlier one is gone, or a zombie whose
     # request the provider will recognise by its key.
-    rule = _rule_to_call_again(tx, request, entry)
     takeover = entry.activity_key == request.activity_key and rule is not None
     if left > 0 and (not takeover or epoch is not None):
-        return Held(timedelta(milliseconds=left))
+        return entries.Held(timedelta(milliseconds=left))
     if epoch is not None:
-        return _look_at_doubtful(tx, request, seen, doubt_again(tx, entry, epoch))
+        return _judge_doubtful(tx, request, seen, doubt_known_entry(tx, entry, epoch))
     if rule is not None:
-        return take(tx, request, seen, entry, rule=rule)
-    return Doubtful(doubt(tx, entry, "its lease ran out before an outcome was recorded"))
+        return claim_again(tx, request, seen, entry, rule=rule)
+    return entries.Doubtful(outcomes.put_in_doubt(tx, entry, entries.LEASE_OVER))
 
 
-def _look_at_doubtful(
+def _judge_doubtful(
     tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry
 ) -> ClaimResult:
-    question = newest_intervention(tx, entry.entry_id)
+    question = interventions.newest_intervention(tx, entry.entry_id)
     if question is not None and question["state"] == "open":
-        return Asked(entry, question["intervention_id"], question["question"])
+        return entries.Asked(entry, question["intervention_id"], question["question"])
     if question is not None and question["outcome"] == "give_up":
-        return Barred(f"{question['actor']} gave up on {entry.entry_id}: its outcome stays unknown")
-    epoch = _forgotten(tx, request, seen, entry)
+        gave_up = f"{question['actor']} gave up on {entry.entry_id}: its outcome stays unknown"
+        return entries.Barred(gave_up)
+    epoch = _epoch_that_forgot(tx, request, seen, entry)
     if epoch is not None:
-        entry = doubt_again(tx, entry, epoch)
+        entry = doubt_known_entry(tx, entry, epoch)
     rule = _rule_to_call_again(tx, request, entry)
     if rule is not None:
-        return take(tx, request, seen, entry, rule=rule)
-    return Doubtful(doubt(tx, entry, None))
+        return claim_again(tx, request, seen, entry, rule=rule)
+    return entries.Doubtful(outcomes.put_in_doubt(tx, entry, None))
 
 
 def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> Recovery | None:
@@ -255,64 +293,353 @@ def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) ->
         return None
     if entry.reported_failure is not None:
         return None  # Its lookup settles it.
+    if entry.tool_version != request.tool_version:
+        # An earlier version may have made its effect elsewhere, or whoever takes the repeat may not
+        # be who has taken the first call.
+        return None
     if request.recovery is Recovery.TRANSACTIONAL:
-        if entry.tool_version != request.tool_version:
-            return None  # An earlier version may have made its effect elsewhere.
         # Its effect would have committed together with the outcome. Whoever still works on it has
         # locked the entry's row, which this transaction holds now.
         return Recovery.TRANSACTIONAL
-    return Recovery.DEDUPES if _dedupes(tx, request, entry) else None
-
-
-def _may_call_now(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
-    """Return whether what allowed this attempt's own claim still holds: it may have been frozen."""
-    if entry.unproven:
-        return _rule_to_call_again(tx, request, entry) is not None
-    return not entry.recovers_too_long(request.recovery_limit, tx.now_ms)
-
-
-def _dedupes(tx: Transaction, request: ClaimRequest, entry: Entry) -> bool:
-    """Return whether calling again, by the same key, may settle this entry."""
     if request.recovery is not Recovery.DEDUPES or request.window is None:
-        return False
-    if entry.window_ms is None or entry.tool_version != request.tool_version:
-        return False  # Whoever takes the repeat may not be who has taken the first call.
-    if NO_MORE_REPEATS in entry.failures:
-        return False
+        return None
+    if entry.window_ms is None or entries.NO_MORE_REPEATS in entry.failures:
+        return None
     # Negative: the clock was set back, and nobody knows how long ago the first call was.
     window_ms = min(entry.window_ms, milliseconds(request.window))
-    return 0 <= tx.now_ms - (entry.first_call_ms or 0) < window_ms
+    ago_ms = tx.now_ms - (entry.first_call_ms or 0)
+    return Recovery.DEDUPES if 0 <= ago_ms < window_ms else None
 
 
-def note(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:
-    """Record what a claim found, where that changes what the run does next."""
-    body: dict[str, Any]
+def _claim_generation(
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, generation: int
+) -> ClaimResult:
+    """Insert the entry of a new generation: claimed, or in doubt if a restore may have lost it."""
+    entry_id = entries.entry_id_for(request.tenant, request.tool, request.key, generation)
+    epoch = epochs.may_be_forgotten(tx, request, seen.epoch)
+    if epoch is None:
+        # The entry's first call; whatever is tried again afterwards is the same effect.
+        refused = _authorise_call(tx, request, seen, entry_id, generation, first=True)
+    else:
+        # No approval is used: nothing is called.
+        refused = _find_stop(tx, request, seen)
+    if refused is not None:
+        return refused
+    values = {
+        **_UNSET,
+        "entry_id": entry_id,
+        "tool": request.tool,
+        "key": request.key,
+        "generation": generation,
+        "identity_hash": request.identity_hash,
+        "undoes": request.undoes,
+        "fencing_token": 1,
+        "first_call_ms": tx.now_ms,
+        "epoch": seen.epoch or 0,
+        "observed": UNASKED if request.observes else None,
+        "unproven": False,
+        "foreign_receipt": False,
+        "calls": 1,
+        "failures": {},
+        "claimed_ms": tx.now_ms,
+        **_call_values(request),
+        **_limit_values(tx, request, None),
+    }
+    if epoch is not None:
+        values |= {
+            "state": "in_doubt",
+            "holder": None,
+            "lease_until_ms": None,
+            "approval_id": None,
+            "observed": {"answer": FORGOTTEN},
+            # A provider may have begun to count then; and the last call began before the opening.
+            "first_call_ms": epoch.restored_to_ms,
+            "deadline_ms": epoch.opened_ms + milliseconds(request.timeout),
+            "recovering_ms": tx.now_ms,
+        }
+    tx.send(_INSERT, **values)
+    entry = Entry.from_row({**values, "tenant_id": tx.tenant})
+    if epoch is None:
+        return _record_claim(tx, request, entry)
+    _begin_step(tx, request)
+    epochs.note_restored(tx, entry, epoch)
+    return _judge_doubtful(tx, request, seen, entry)
+
+
+def claim_again(
+    tx: Transaction,
+    request: ClaimRequest,
+    seen: SeenAround,
+    entry: Entry,
+    *,
+    rule: str | None = None,
+) -> ClaimResult:
+    """Claim an existing entry again, with the next fencing token."""
+    # What a restore has forgotten is counted once it is called, as far as anybody knows first.
+    first = entry.observed_answer == FORGOTTEN and entry.calls == 1
+    refused = _authorise_call(tx, request, seen, entry.entry_id, entry.generation, first=first)
+    if refused is not None:
+        return refused
+    mine, repeats = entry.owned_by(request.run_id, request.step_id), rule is Recovery.DEDUPES
+    row = tx.one(
+        update_rows(effects, **outcomes.guard_values(entry))
+        .values(
+            fencing_token=entry.fencing_token + 1,
+            calls=effects.c.calls + 1,
+            failures=entry.counted_failures() if mine else {},
+            # Called again with the same key although the first call may have happened: what this
+            # call proves, it proves of itself only.
+            unproven=repeats,
+            recovering_ms=None if rule is None else outcomes.recovering_since(tx),
+            claimed_ms=effects.c.claimed_ms if mine else tx.now_ms,
+            answer=None,
+            # If the first call may have happened, what was so before it still counts.
+            observed=entry.observed if repeats else UNASKED if request.observes else None,
+            **({} if mine else _NOTHING_LEFT),
+            **_call_values(request),
+            **_limit_values(tx, request, entry if repeats else None),
+        )
+        .returning(effects)
+        .execution_options(of_run=request.run_id)
+    )
+    if row is None:
+        return entries.Held(timedelta(seconds=1))
+    return _record_claim(tx, request, Entry.from_row(row), rule, found=entry.state)
+
+
+def doubt_known_entry(
+    tx: Transaction, entry: Entry, epoch: epochs.Epoch, *, by: ClaimRequest | None = None
+) -> Entry:
+    """Put an entry in doubt that may have been called since, unrecorded; its row is locked.
+
+    ``by`` is the claim that takes it over. What another run has left there is that run's, which may
+    have been erased or deleted meanwhile.
+    """
+    taken: dict[str, Any] = {}
+    if by is not None and not entry.owned_by(by.run_id, by.step_id):
+        taken = {**_call_values(by), "approval_id": None, "failures": {}, **_NOTHING_LEFT}
+    values = {
+        **taken,
+        "state": "in_doubt",
+        "fencing_token": entry.fencing_token + 1,
+        "holder": None,
+        "lease_until_ms": None,
+        # Whoever called it last began before the epoch was opened.
+        "deadline_ms": max(entry.deadline_ms or 0, epoch.opened_ms + entry.timeout_ms),
+        # What was so before that call is forgotten, too.
+        "observed": {"answer": FORGOTTEN},
+        "answer": None,
+        "recovering_ms": tx.now_ms,
+        "settled_ms": None,
+        "epoch": epoch.number,
+    }
+    row = tx.one(
+        update_rows(effects, entry_id=entry.entry_id)
+        .values(**values)
+        .returning(effects)
+        .execution_options(of_run=taken.get("run_id", entry.run_id))
+    )
+    assert row is not None, "entries are never deleted"
+    doubted = Entry.from_row(row)
+    epochs.note_restored(tx, doubted, epoch)
+    return doubted
+
+
+def keep_observed(
+    tx: Transaction, request: ClaimRequest, entry: Entry, answer: str, evidence: str | None
+) -> Entry | None:
+    """Keep what a lookup has said before the call, whose lease and deadline count from now.
+
+    Returns ``None`` when the entry is not ours any more: nothing may be called then.
+    """
+    row = tx.one(
+        update_rows(effects, **outcomes.guard_values(entry))
+        .values(
+            observed={"answer": answer, "evidence": evidence},
+            **_limit_values(tx, request, entry if entry.unproven else None),
+        )
+        .returning(effects)
+    )
+    if row is None:
+        return None
+    entry.tell(tx, "effect.observed", answer=answer, evidence=evidence)
+    return Entry.from_row(row)
+
+
+def _resume_claim(
+    tx: Transaction, request: ClaimRequest, seen: SeenAround, entry: Entry
+) -> ClaimResult:
+    """Return the claim whose answer was lost, its lease and deadline counted from now.
+
+    The call starts only now: what others hold against it must not have run out before, and its
+    approval must not, either.
+    """
+    refused = _authorise_call(tx, request, seen, entry.entry_id, entry.generation)
+    if refused is not None:
+        outcomes.give_up_claim(tx, request, entry)
+        return refused
+    row = tx.one(
+        update_rows(effects, entry_id=entry.entry_id, run_id=entry.run_id)
+        .values(
+            # However long ago it has looked at the world: it looks again.
+            **({} if entry.unproven or entry.observed is None else {"observed": UNASKED}),
+            **_limit_values(tx, request, entry if entry.unproven else None),
+        )
+        .returning(effects)
+    )
+    assert row is not None, "the entry's row is locked by this transaction"
+    return Claimed(Entry.from_row(row))
+
+
+def _call_values(request: ClaimRequest) -> dict[str, Any]:
+    """Return what an entry says of the call that is made by it now."""
+    return {
+        "tool_version": request.tool_version,
+        "params_hash": request.params_hash,
+        "params": request.params,
+        "undo": request.undo and request.undo.model_dump(mode="json"),
+        "run_id": request.run_id,
+        "step_id": request.step_id,
+        "approval_id": request.approval_id,
+        "state": "claimed",
+        "holder": request.holder,
+        "activity_key": request.activity_key,
+        "settled_ms": None,
+        "left_because": None,
+        "content_deleted_ms": None,
+    }
+
+
+def _limit_values(tx: Transaction, request: ClaimRequest, before: Entry | None) -> dict[str, Any]:
+    """Return what this claim is judged by, also by workers whose own limits are others.
+
+    ``before`` is the entry, if an earlier call of it may still be on the wire: then the one that is
+    over last counts.
+    """
+    timeout_ms = milliseconds(request.timeout)
+    settle_ms = None if request.settle is None else milliseconds(request.settle)
+    window_ms = None if request.window is None else milliseconds(request.window)
+    deadline_ms = tx.now_ms + timeout_ms
+    if before is not None:
+        assert window_ms is not None and before.window_ms is not None, "else it is not repeated"
+        window_ms = min(window_ms, before.window_ms)
+        unsettled = settle_ms is None or before.settle_ms is None
+        last = (before.deadline_ms or 0) + (before.settle_ms or 0)
+        if last > deadline_ms + (settle_ms or 0):
+            deadline_ms, timeout_ms = before.deadline_ms or 0, before.timeout_ms
+            settle_ms = before.settle_ms
+        settle_ms = None if unsettled else settle_ms
+    return {
+        "lease_until_ms": tx.now_ms + milliseconds(request.lease),
+        "lease_ms": milliseconds(request.lease),
+        "deadline_ms": deadline_ms,
+        "timeout_ms": timeout_ms,
+        "settle_ms": settle_ms,
+        "window_ms": window_ms,
+    }
+
+
+def _record_claim(
+    tx: Transaction,
+    request: ClaimRequest,
+    entry: Entry,
+    rule: str | None = None,
+    *,
+    found: str | None = None,
+) -> Claimed:
+    if rule:
+        why = f"no outcome was recorded under fencing token {entry.fencing_token - 1}"
+        body = {"rule": rule, "evidence": why, "action": "call_again", "found": found}
+        entry.tell(tx, "effect.reconciled", **body)
+    entry.tell(
+        tx,
+        "effect.claimed",
+        generation=entry.generation,
+        fencing_token=entry.fencing_token,
+        attempt=request.attempt,
+        params_hash=request.params_hash,
+        approval_id=request.approval_id,
+        undoes=request.undoes,
+        instead_of=request.instead_of,
+    )
+    _begin_step(tx, request)
+    return Claimed(entry)
+
+
+def _begin_step(tx: Transaction, request: ClaimRequest) -> None:
+    """Mark the original of an undo; of any other call, its step's attempt runs."""
+    if request.undoes:
+        outcomes.mark_compensating(tx, request.undoes)
+    else:
+        attempts.start_attempt(tx, request.step_attempt)
+
+
+def _find_stop(tx: Transaction, request: ClaimRequest, seen: SeenAround) -> ClaimResult | None:
+    """Return why this call may not begin at all, whoever has allowed it, or ``None``."""
+    if request.undoes:
+        if not still_remains(tx, request.undoes):
+            return entries.Barred("a human has settled the effect to undo meanwhile")
+        # It was begun by a worker that has another undo loaded.
+        other = other_undo(tx, request.undoes, request.tool)
+        return None if other is None else entries.Barred(f"{other} may have undone it")
+    if seen.barred:
+        return entries.Barred("this step has been undone; a late attempt must not apply it")
+    if seen.overtaken:
+        return entries.Held(OVERTAKEN_PAUSE)
+    return interventions.must_be_told(tx, request.run_id) if seen.untold else None
+
+
+def _authorise_call(
+    tx: Transaction,
+    request: ClaimRequest,
+    seen: SeenAround,
+    entry_id: str,
+    generation: int,
+    *,
+    first: bool = False,
+) -> ClaimResult | None:
+    """Return why this call may not go forward, or ``None`` once its approval is consumed."""
+    refused = _find_stop(tx, request, seen)
+    if refused is not None:
+        return refused
+    reason = why_forbidden(tx, request.run_id, request.user, request.permissions, request.assurance)
+    if reason is not None:
+        return entries.Forbidden(reason)
+    if request.drift:
+        return entries.Drifted(request.drift)
+    room = find_room(tx, seen.limited if first and not request.undoes else None)
+    if isinstance(room, OverQuota):
+        return room
+    request = request.in_run(foreign=seen.foreign)
+    if request.gated:
+        refused = approval_rows.consume_approval(tx, request, entry_id, generation)
+    if refused is None:
+        room.take(tx)
+    return refused
+
+
+def note_claim(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> None:
+    """Record what a claim found, if that changes what the run does next."""
     match result:
-        case Committed(entry):
+        case entries.Committed(entry):
             made_by = None if entry.run_id == request.run_id else entry.run_id
             type_ = "effect.replayed"
             body = {"entry_id": entry.entry_id, "tool": entry.tool, "made_by": made_by}
-            note_replay(tx, request, entry)
+            interventions.note_replay(tx, request, entry)
             if request.foreign or entry.foreign_receipt:
-                mark(tx, request.run_id, [request.content])
-            receipt = Kept(entry.receipt, as_artifact(entry.receipt))
-            artifact_rows.record(tx, request.run_id, request.step_id, receipt)
-        case (
-            Mismatch(reason)
-            | ApprovalRefused(reason)
-            | Forbidden(reason)
-            | Barred(reason=reason)
-            | Drifted(reason)
-        ):
+                foreign.mark_foreign(tx, request.run_id, [request.content])
+            receipt = artifacts.Kept(entry.receipt, as_artifact(entry.receipt))
+            artifacts.record_artifact(tx, request.run_id, request.step_id, receipt)
+        case entries.NotClaimed(reason):
             type_ = "effect.refused"
             body = {"tool": request.tool, "rule": type(result).__name__, "evidence": reason}
-            if isinstance(result, Forbidden):
+            if isinstance(result, entries.Forbidden):
                 step = (request.run_id, request.step_id, request.first_attempt)
                 write_pause(tx, *step, tool=request.tool, reason=reason)
         case OverQuota():
             result.note(tx, request.run_id, request.step_id)
             return
-        case Claimed() | Answered() | Held() | Doubtful() | Asked():
+        case Claimed() | entries.Answered() | entries.Held() | entries.Doubtful() | entries.Asked():
             return
         case _:
             assert_never(result)

@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from surehand.activities.ledger.core.statements import rows_of, update_rows
+from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects.epochs import lease_left
 from surehand.activities.ledger.effects.interventions import (
     UNDO_CHANGED,
+    human_decides,
     newest_intervention,
     open_intervention,
 )
-from surehand.activities.ledger.effects.outcomes import doubt
+from surehand.activities.ledger.effects.outcomes import mark_compensating, put_in_doubt
 from surehand.activities.ledger.effects.run_tree import bar_step
-from surehand.activities.ledger.steps.entries import Asked, Doubtful, Entry, Held
+from surehand.activities.ledger.steps import entries
+from surehand.activities.ledger.steps.entries import LEASE_OVER, Asked, Doubtful, Entry, Held
 from surehand.workflows.contracts.effects import UndoSpec
 
 #: Entries in these states have something left to undo, or to find out.
 _UNSETTLED: Final = ("committed", "compensating", "in_doubt", "partial")
 
 
-@dataclass(frozen=True)
-class NothingToUndo:
+class NothingToUndo(entries.NotClaimed):
     """The effect does not remain."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class ToUndo:
+class ToUndo(entries.OfEntry):
     """A committed effect, or one whose compensation is under way."""
 
-    entry: Entry
 
-
-@dataclass(frozen=True)
-class GivenUp:
+class GivenUp(entries.NotClaimed):
     """A human has decided to leave the effect as it is."""
-
-    reason: str
 
 
 BeginResult = NothingToUndo | ToUndo | Held | Doubtful | Asked | GivenUp
 
 
-def begin(tx: Transaction, entry_id: str, run_id: str, step_id: str) -> BeginResult:
+def begin_undo(tx: Transaction, entry_id: str, run_id: str, step_id: str) -> BeginResult:
     """Bar the step that has made an effect, and return what there is to undo of it.
 
     By its entry: a step may have made several, in several lives of a run that was reset. The bar
@@ -62,29 +54,29 @@ def begin(tx: Transaction, entry_id: str, run_id: str, step_id: str) -> BeginRes
         return NothingToUndo("it has not happened")
     if entry.state == "compensated":
         return NothingToUndo("already undone")
-    asked = _question(tx, entry)
-    if asked is not None:
-        return asked
-    if entry.state == "claimed":
-        tx.tick()  # it may have waited for the locks
-        left = lease_left(tx, entry)
-        if left > 0:
-            return Held(timedelta(milliseconds=left))
-        return Doubtful(doubt(tx, entry, "its lease ran out before an outcome was recorded"))
-    if entry.state in ("in_doubt", "partial"):
-        return Doubtful(doubt(tx, entry, None))
-    return ToUndo(entry)
+    question = newest_intervention(tx, entry.entry_id)
+    if question is not None and question["state"] == "open":
+        return Asked(entry, question["intervention_id"], question["question"])
+    if question is not None and question["outcome"] == "give_up":
+        reason = question["evidence"] or "no reason given"
+        return GivenUp(f"{question['actor']} left it as it is: {reason}")
+    match entry.state:
+        case "claimed":
+            tx.tick()  # it may have waited for the locks
+            doubted = _doubt_claim(tx, entry)
+            return doubted if isinstance(doubted, Held) else Doubtful(doubted)
+        case "in_doubt" | "partial":
+            return Doubtful(put_in_doubt(tx, entry, None))
+        case _:
+            return ToUndo(entry)
 
 
-def _question(tx: Transaction, entry: Entry) -> Asked | GivenUp | None:
-    row = newest_intervention(tx, entry.entry_id)
-    if row is None:
-        return None
-    if row["state"] == "open":
-        return Asked(entry, row["intervention_id"], row["question"])
-    if row["outcome"] == "give_up":
-        return GivenUp(f"{row['actor']} left it as it is: {row['evidence'] or 'no reason given'}")
-    return None
+def _doubt_claim(tx: Transaction, entry: Entry) -> Entry | Held:
+    """Put a claimed entry in doubt, unless its attempt may be alive."""
+    left = lease_left(tx, entry)
+    if left > 0:
+        return Held(timedelta(milliseconds=left))
+    return put_in_doubt(tx, entry, LEASE_OVER)
 
 
 def still_remains(tx: Transaction, original: str) -> bool:
@@ -96,21 +88,20 @@ def still_remains(tx: Transaction, original: str) -> bool:
     row = tx.one(rows_of(effects, effects.c.state, entry_id=original).with_for_update())
     if row is None or row["state"] not in ("committed", "compensating"):
         return False
-    question = newest_intervention(tx, original)
-    return question is None or (question["state"] != "open" and question["outcome"] != "give_up")
+    return not human_decides(tx, original)
 
 
 def other_undo(tx: Transaction, original: str, tool: str) -> str | None:
-    """Return the tool of an undo that may have happened, where it is not the one named."""
+    """Return the tool of an undo that may have happened, if it is not the one named."""
     begun = rows_of(effects, effects.c.tool, undoes=original)
     row = tx.one(begun.where(effects.c.tool != tool, effects.c.state != "failed").limit(1))
     return None if row is None else str(row["tool"])
 
 
-def failed(
+def ask_about_undo(
     tx: Transaction, original: Entry, question: str, changed: UndoSpec | None = None
 ) -> str | Held | None:
-    """Put an undo that failed, or has changed, before a human; return the intervention's id.
+    """Put an undo that failed, or has ``changed``, before a human; return the intervention's id.
 
     ``None`` when another attempt, or a human, has settled the original meanwhile: there is nothing
     left to ask. ``Held`` while another attempt may be undoing it: a human who does the same would
@@ -118,49 +109,25 @@ def failed(
 
     The original is left as being compensated: until the human has answered, nobody else may use
     its key.
-
-    Args:
-        original: The effect to undo.
-        question: What a human is asked.
-        changed: How it would be undone now, where that is not what was approved.
     """
     # Before its original, as whoever undoes it locks them.
-    tx.all(rows_of(effects, effects.c.entry_id, undoes=original.entry_id).with_for_update())
-    row = tx.one(
-        rows_of(
-            effects, effects.c.state, effects.c.fencing_token, entry_id=original.entry_id
-        ).with_for_update()
-    )
+    undos = tx.all(rows_of(effects, undoes=original.entry_id).with_for_update())
+    columns = (effects.c.state, effects.c.fencing_token)
+    row = tx.one(rows_of(effects, *columns, entry_id=original.entry_id).with_for_update())
     assert row is not None, "entries are never deleted"
     if row["fencing_token"] != original.fencing_token or row["state"] not in _UNSETTLED:
         return None
-    under_way = _undo_under_way(tx, original, question)
-    if under_way is not None:
-        return under_way
-    tx.execute(
-        update_rows(effects, entry_id=original.entry_id, state="committed").values(
-            state="compensating"
-        )
-    )
+    for undo in map(Entry.from_row, undos):
+        if undo.state == "claimed":
+            doubted = _doubt_claim(tx, undo)
+            if isinstance(doubted, Held):
+                return doubted
+        elif undo.state != "in_doubt":
+            continue
+        asked = newest_intervention(tx, undo.entry_id)
+        if asked is None or asked["outcome"] != "give_up":
+            why = f"{question}. Was it undone before?"
+            return open_intervention(tx, undo, why, rule="unknown")
+    mark_compensating(tx, original.entry_id)
     rule = UNDO_CHANGED if changed else "compensation_failed"
     return open_intervention(tx, original, question, rule=rule, undo=changed)
-
-
-def _undo_under_way(tx: Transaction, original: Entry, question: str) -> str | Held | None:
-    row = tx.one(
-        rows_of(effects, undoes=original.entry_id).where(
-            effects.c.state.in_(("claimed", "in_doubt"))
-        )
-    )
-    if row is None:
-        return None
-    undo = Entry.from_row(row)
-    if undo.state == "claimed":
-        left = lease_left(tx, undo)
-        if left > 0:
-            return Held(timedelta(milliseconds=left))
-        undo = doubt(tx, undo, "its lease ran out before an outcome was recorded")
-    asked = newest_intervention(tx, undo.entry_id)
-    if asked is not None and asked["outcome"] == "give_up":
-        return None
-    return open_intervention(tx, undo, f"{question}. Was it undone before?", rule="unknown")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ScalarSelect, func
@@ -19,36 +19,23 @@ from surehand.workflows.identity import forward_key, step_key
 
 def lease_left(tx: Transaction, entry: Entry) -> int:
     """Return how long a claimed entry's lease lasts, in milliseconds; 0 or less: it is over."""
-    left = (entry.lease_until_ms or 0) - tx.now_ms
-    if left > entry.lease_ms:
-        left = entry.lease_ms
-        _cut(tx, entry, lease_until_ms=tx.now_ms + left)
-    return left
+    return _time_left(tx, entry, "lease_until_ms", entry.lease_until_ms, entry.lease_ms)
 
 
 def call_left(tx: Transaction, entry: Entry) -> int:
     """Return how long the calls of an entry may last, in milliseconds."""
-    left = (entry.deadline_ms or 0) - tx.now_ms
-    if left > entry.timeout_ms:
-        left = entry.timeout_ms
-        _cut(tx, entry, deadline_ms=tx.now_ms + left)
-    return left
+    return _time_left(tx, entry, "deadline_ms", entry.deadline_ms, entry.timeout_ms)
 
 
-def _cut(tx: Transaction, entry: Entry, **until: int) -> None:
-    tx.execute(
-        update_rows(effects, entry_id=entry.entry_id, fencing_token=entry.fencing_token).values(
-            until
-        )
-    )
-    tx.event(
-        entry.run_id,
-        "clock.set_back",
-        step_id=entry.step_id,
-        entry_id=entry.entry_id,
-        evidence=", ".join(until),
-        action="cut_to_what_it_can_be",
-    )
+def _time_left(tx: Transaction, entry: Entry, column: str, until: int | None, longest: int) -> int:
+    left = (until or 0) - tx.now_ms
+    if left <= longest:
+        return left
+    own = update_rows(effects, entry_id=entry.entry_id, fencing_token=entry.fencing_token)
+    tx.execute(own.values({column: tx.now_ms + longest}))
+    body = {"entry_id": entry.entry_id, "evidence": column, "action": "cut_to_what_it_can_be"}
+    tx.event(entry.run_id, "clock.set_back", step_id=entry.step_id, **body)
+    return longest
 
 
 #: Fencing tokens between one epoch and the next: more than are ever given out in between, and few
@@ -81,7 +68,7 @@ class Epoch:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Epoch:
         """Return the epoch of a row."""
-        return cls(**{field.name: row[field.name] for field in fields(cls)})
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
 
     def forgets(self, at_ms: int) -> bool:
         """Return whether what was recorded at that time may be what the restore has forgotten."""
@@ -97,12 +84,12 @@ def open_epoch() -> ScalarSelect[int]:
     return rows_of(epochs, func.max(epochs.c.number), closed_ms=None).scalar_subquery()
 
 
-def epochs_of(tx: Transaction) -> list[Epoch]:
+def list_epochs(tx: Transaction) -> list[Epoch]:
     """Return all epochs, the newest last."""
     return [Epoch.from_row(row) for row in tx.all(rows_of(epochs).order_by(epochs.c.number))]
 
 
-def current(tx: Transaction) -> Epoch | None:
+def current_epoch(tx: Transaction) -> Epoch | None:
     """Return the epoch that is open."""
     row = tx.one(rows_of(epochs, closed_ms=None).order_by(epochs.c.number.desc()))
     return None if row is None else Epoch.from_row(row)
@@ -119,39 +106,33 @@ def least_token(tx: Transaction) -> int:
 
     Outside systems refuse tokens below the greatest that they have seen, and that may be forgotten.
     """
-    row = tx.one(rows_of(epochs, func.max(epochs.c.number).label("number")))
-    return 1 + _TOKENS * ((row and row["number"]) or 0)
+    newest = func.coalesce(func.max(epochs.c.number), 0)
+    return 1 + _TOKENS * tx.count(rows_of(epochs, newest))
 
 
-def open_at(tx: Transaction, restored_to_ms: int, actor: str) -> Epoch:
-    """Open an epoch; only the role that owns the tables may.
+def begin_epoch(tx: Transaction, restored_to_ms: int, actor: str) -> Epoch:
+    """Open an epoch, of a ledger that was restored to that instant; raises ``EpochError``.
 
-    Args:
-        restored_to_ms: The instant that the ledger was restored to.
-
-    Raises:
-        EpochError: One is open, or that instant is still to come.
+    Only the role that owns the tables may.
     """
     lock_name(tx.connection, "epochs")
-    before = current(tx)
-    if before is not None:
-        raise EpochError(f"epoch {before.number} is open already; close it first (--done)")
+    known = list_epochs(tx)
+    if known and known[-1].closed_ms is None:
+        raise EpochError(f"epoch {known[-1].number} is open already; close it first (--done)")
     if restored_to_ms > tx.now_ms:
         raise EpochError("that is still to come, by the ledger's clock")
-    known = epochs_of(tx)
     opened = Epoch(known[-1].number + 1 if known else 1, restored_to_ms, tx.now_ms, actor)
     tx.execute(insert_row(epochs, **vars(opened)))
     return opened
 
 
-def close(tx: Transaction, actor: str) -> Epoch:
-    """Close the epoch that is open: from now on keys without an entry are called at once.
+def close_epoch(tx: Transaction, actor: str) -> Epoch:
+    """Close the epoch that is open; raises ``EpochError``.
 
-    Raises:
-        EpochError: None is open.
+    From now on keys without an entry are called at once.
     """
     lock_name(tx.connection, "epochs")
-    epoch = current(tx)
+    epoch = current_epoch(tx)
     if epoch is None:
         raise EpochError("no epoch is open")
     ended = {"closed_ms": tx.now_ms, "closed_by": actor}
@@ -160,15 +141,11 @@ def close(tx: Transaction, actor: str) -> Epoch:
 
 
 def may_be_forgotten(tx: Transaction, request: ClaimRequest, number: int | None) -> Epoch | None:
-    """Return the open epoch whose restore may have forgotten a call of this key; else ``None``.
-
-    Args:
-        number: Of the open epoch.
-    """
+    """Return the open epoch, of that number, if it may have forgotten a call of this key."""
     if number is None or request.recovery is Recovery.TRANSACTIONAL:
         # What such a tool has done lies in the ledger's database, and was forgotten with its entry.
         return None
-    epoch = current(tx)
+    epoch = current_epoch(tx)
     if epoch is None:
         return None
     if request.undoes is not None and _made_since(tx, request.undoes, epoch):
@@ -183,21 +160,13 @@ def may_be_forgotten(tx: Transaction, request: ClaimRequest, number: int | None)
 
 def _made_since(tx: Transaction, entry_id: str, epoch: Epoch) -> bool:
     """Return whether an effect was made after the opening, not found: nobody has undone it then."""
-    row = tx.one(
-        rows_of(effects, effects.c.epoch, effects.c.evidence, effects.c.unproven, entry_id=entry_id)
-    )
-    if row is None or row["epoch"] != epoch.number:
-        return False
-    return row["evidence"] is None and not row["unproven"]
+    made = {"epoch": epoch.number, "unproven": False, "entry_id": entry_id}
+    row = tx.one(rows_of(effects, effects.c.evidence, **made))
+    return row is not None and row["evidence"] is None
 
 
 def note_restored(tx: Transaction, entry: Entry, epoch: Epoch) -> None:
     """Record that an entry is in doubt because of a restore."""
-    entry.tell(
-        tx,
-        "effect.in_doubt",
-        rule=RESTORED,
-        evidence=f"epoch {epoch.number}: the ledger was restored, and may have forgotten a call",
-        action="reconcile",
-        undoes=entry.undoes,
-    )
+    why = f"epoch {epoch.number}: the ledger was restored, and may have forgotten a call"
+    body = {"rule": RESTORED, "evidence": why, "action": "reconcile", "undoes": entry.undoes}
+    entry.tell(tx, "effect.in_doubt", **body)

@@ -46,6 +46,23 @@ class Lease:
     holder: str | None
     fencing_token: int
 
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Lease:
+        """Return the lease of a row."""
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """What its row has to be that is still its call's own."""
+        token = {"resource": self.resource, "fencing_token": self.fencing_token}
+        return {**token, "holder": self.holder}
+
+    def tell_lease(self, tx: Transaction, type_: str, **more: Any) -> None:
+        """Add an event about it to the chain of its run."""
+        about: dict[str, Any] = {"tool": self.tool, "fencing_token": self.fencing_token}
+        step = {"step_id": self.step_id, "resource": self.resource}
+        tx.event(self.run_id, type_, **step, **about, **more)
+
 
 @dataclass(frozen=True)
 class Busy:
@@ -59,8 +76,15 @@ class Busy:
         """Return it as a sentence."""
         return f"resource {self.resource!r} is held by step {self.step_id} of run {self.run_id}"
 
+    def tell_busy(self, tx: Transaction, type_: str, request: LeaseRequest, **more: Any) -> None:
+        """Add an event about it to the chain of the run that waits."""
+        held_by = {"run_id": self.run_id, "step_id": self.step_id}
+        about = {"resource": self.resource, "tool": request.tool, "held_by": held_by}
+        more = {"attempt": request.attempt, **about, **more}
+        tx.event(request.run_id, type_, step_id=request.step_id, **more)
 
-def acquire(
+
+def acquire_resources(
     tx: Transaction, request: LeaseRequest, waited: timedelta | None = None
 ) -> tuple[Lease, ...] | Busy:
     """Acquire all the resources of a call, or none: who waits holds nothing.
@@ -69,8 +93,8 @@ def acquire(
     given the earlier one up. That one may still be calling, so others are kept out until its lease
     would have run out, even if the resource is released before.
 
-    Args:
-        waited: How long this attempt has waited; ``None`` at its first try, which records a wait.
+    ``waited`` says how long this attempt has waited; ``None`` at its first try, which records a
+    wait.
     """
     for resource in request.resources:
         tx.lock_resource(resource)
@@ -81,47 +105,40 @@ def acquire(
         .with_for_update()
     )
     tx.tick()
-    found = {row["resource"]: _plausible(tx, row) for row in rows}
+    found = {row["resource"]: _cut_implausible(tx, row) for row in rows}
     for resource in request.resources:
         row = found.get(resource)
-        if row is not None and _keeps_out(tx, request, row):
+        if row is None or _is_own(request, row):
+            continue
+        if max(row["lease_until_ms"] or 0, row["others_after_ms"]) > tx.now_ms:
             busy = Busy(resource, row["run_id"], row["step_id"])
             if waited is None:
-                _note_busy(tx, request, "resource.waited", busy)
+                busy.tell_busy(tx, "resource.waited", request)
             return busy
-    return tuple([_take(tx, request, name, found.get(name), waited) for name in request.resources])
+    return tuple(
+        [_take_resource(tx, request, name, found.get(name), waited) for name in request.resources]
+    )
 
 
-def _plausible(tx: Transaction, row: dict[str, Any]) -> dict[str, Any]:
+def _cut_implausible(tx: Transaction, row: dict[str, Any]) -> dict[str, Any]:
     """Return a row whose times were cut, if they are of a clock that was set back since."""
     longest = tx.now_ms + row["lease_ms"]
-    cut = {
-        name: longest
-        for name in ("lease_until_ms", "others_after_ms")
-        if (row[name] or 0) > longest
-    }
+    times = ("lease_until_ms", "others_after_ms")
+    cut = {name: longest for name in times if (row[name] or 0) > longest}
     if cut:
-        lease = _lease_of(row)
-        tx.execute(update_rows(leases, **_token(lease)).values(cut))
-        _note(tx, lease, "clock.set_back", evidence=", ".join(cut), action="cut_to_what_it_can_be")
+        lease = Lease.from_row(row)
+        tx.execute(update_rows(leases, **lease.held).values(cut))
+        lease.tell_lease(
+            tx, "clock.set_back", evidence=", ".join(cut), action="cut_to_what_it_can_be"
+        )
     return {**row, **cut}
-
-
-def _lease_of(row: Mapping[str, Any]) -> Lease:
-    return Lease(**{name: row[name] for name in Lease.__dataclass_fields__})
 
 
 def _is_own(request: LeaseRequest, row: Mapping[str, Any]) -> bool:
     return (row["run_id"], row["step_id"]) == (request.run_id, request.step_id)
 
 
-def _keeps_out(tx: Transaction, request: LeaseRequest, row: Mapping[str, Any]) -> bool:
-    if _is_own(request, row):
-        return False
-    return bool(max(row["lease_until_ms"] or 0, row["others_after_ms"]) > tx.now_ms)
-
-
-def _take(
+def _take_resource(
     tx: Transaction,
     request: LeaseRequest,
     resource: str,
@@ -138,85 +155,58 @@ def _take(
             rule = "taken_over" if _is_own(request, row) else "expired"
         if others_after_ms > tx.now_ms:
             lease_ms = max(lease_ms, row["lease_ms"])
+    lease = Lease(resource, request.run_id, request.step_id, request.tool, request.holder, token)
     values = {
-        "fencing_token": token,
-        "run_id": request.run_id,
-        "step_id": request.step_id,
-        "tool": request.tool,
-        "holder": request.holder,
+        **vars(lease),
         "lease_until_ms": tx.now_ms + milliseconds(request.lease),
         "lease_ms": lease_ms,
         "others_after_ms": others_after_ms,
         "acquired_ms": tx.now_ms,
     }
-    lease = Lease(resource, request.run_id, request.step_id, request.tool, request.holder, token)
     if row is None:
-        tx.execute(insert_row(leases, resource=resource, **values))
+        tx.execute(insert_row(leases, **values))
     else:
-        touched = tx.execute(update_rows(leases, **_token(_lease_of(row))).values(values))
+        touched = tx.execute(update_rows(leases, **Lease.from_row(row).held).values(values))
         assert touched == 1, "the resource is locked by this transaction"
-    tx.event(
-        request.run_id,
-        "resource.acquired",
-        step_id=request.step_id,
-        resource=resource,
-        tool=request.tool,
-        fencing_token=token,
-        attempt=request.attempt,
-        rule=rule,
-        waited_ms=None if waited is None else milliseconds(waited),
-    )
+    waited_ms = None if waited is None else milliseconds(waited)
+    attempt = request.attempt
+    lease.tell_lease(tx, "resource.acquired", attempt=attempt, rule=rule, waited_ms=waited_ms)
     return lease
 
 
-def _token(lease: Lease) -> dict[str, Any]:
-    return {"resource": lease.resource, "fencing_token": lease.fencing_token}
-
-
-def _held(lease: Lease) -> dict[str, Any]:
-    return {**_token(lease), "holder": lease.holder}
-
-
-def renew(tx: Transaction, held: Sequence[Lease], limit: timedelta) -> bool:
+def renew_resources(tx: Transaction, held: Sequence[Lease], limit: timedelta) -> bool:
     """Extend a call's leases; ``False`` when one of them is not its own any more."""
-    for lease in held:
-        touched = tx.execute(
-            update_rows(leases, **_held(lease)).values(
-                lease_until_ms=tx.now_ms + milliseconds(limit)
-            )
-        )
-        if not touched:
-            return False
-    return True
+    until_ms = tx.now_ms + milliseconds(limit)
+    return all(
+        tx.execute(update_rows(leases, **lease.held).values(lease_until_ms=until_ms))
+        for lease in held
+    )
 
 
-def release(tx: Transaction, held: Sequence[Lease]) -> None:
+def release_resources(tx: Transaction, held: Sequence[Lease]) -> None:
     """Free a call's resources; one that it has lost stays as it is."""
-    for lease in held:
-        touched = tx.execute(
-            update_rows(leases, **_held(lease)).values(holder=None, lease_until_ms=None)
-        )
-        if touched:
-            _note(tx, lease, "resource.released")
+    for lease in _free(tx, held):
+        lease.tell_lease(tx, "resource.released")
 
 
-def lost(tx: Transaction, held: Sequence[Lease]) -> list[str]:
+def _free(tx: Transaction, held: Sequence[Lease]) -> list[Lease]:
+    """Free resources and return those that were held until now."""
+    free = {"holder": None, "lease_until_ms": None}
+    return [one for one in held if tx.execute(update_rows(leases, **one.held).values(free))]
+
+
+def find_lost_resources(tx: Transaction, held: Sequence[Lease]) -> list[str]:
     """Return the resources that are not a call's own any more, or whose lease is over."""
-    gone = []
-    for lease in held:
-        row = tx.one(
-            rows_of(leases, leases.c.resource, **_held(lease)).where(
-                leases.c.lease_until_ms > tx.now_ms
-            )
-        )
-        if row is None:
-            gone.append(lease.resource)
-    return gone
+    alive = leases.c.lease_until_ms > tx.now_ms
+    own = {
+        one.resource: rows_of(leases, leases.c.resource, **one.held).where(alive) for one in held
+    }
+    return [resource for resource, query in own.items() if tx.one(query) is None]
 
 
-def refuse(tx: Transaction, request: LeaseRequest, busy: Busy, waited: timedelta) -> None:
+def note_refusal(tx: Transaction, request: LeaseRequest, busy: Busy, waited: timedelta) -> None:
     """Record that an attempt has waited for a resource in vain."""
-    _note_busy(tx, request, "resource.refused", busy, waited_ms=milliseconds(waited))
+    busy.tell_busy(tx, "resource.refused", request, waited_ms=milliseconds(waited))
 
 
 def free_expired(tx: Transaction, limit: int) -> int:
@@ -233,33 +223,6 @@ def free_expired(tx: Transaction, limit: int) -> int:
         # Somebody is taking it just now: it needs no freeing.
         .with_for_update(skip_locked=True)
     )
-    for row in rows:
-        lease = _lease_of(row)
-        tx.execute(update_rows(leases, **_held(lease)).values(holder=None, lease_until_ms=None))
-        _note(tx, lease, "resource.freed")
+    for lease in _free(tx, [Lease.from_row(row) for row in rows]):
+        lease.tell_lease(tx, "resource.freed")
     return len(rows)
-
-
-def _note(tx: Transaction, lease: Lease, type_: str, **more: Any) -> None:
-    tx.event(
-        lease.run_id,
-        type_,
-        step_id=lease.step_id,
-        resource=lease.resource,
-        tool=lease.tool,
-        fencing_token=lease.fencing_token,
-        **more,
-    )
-
-
-def _note_busy(tx: Transaction, request: LeaseRequest, type_: str, busy: Busy, **more: Any) -> None:
-    tx.event(
-        request.run_id,
-        type_,
-        step_id=request.step_id,
-        resource=busy.resource,
-        tool=request.tool,
-        attempt=request.attempt,
-        held_by={"run_id": busy.run_id, "step_id": busy.step_id},
-        **more,
-    )

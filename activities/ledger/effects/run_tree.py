@@ -24,7 +24,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from surehand.activities.ledger.core.statements import ours, rows_of, update_rows
+from surehand.activities.ledger.core.statements import PreparedStatement, ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import bars, effects, replays, runs
 from surehand.activities.ledger.steps.acting import EVERY_STEP, bar_name, is_barred
@@ -103,37 +103,22 @@ class Page:
     """Where the next page begins; ``None``: there is none."""
 
 
-def within(run_id: str, step_id: str | None = None) -> dict[str, str | None]:
-    """Return what a statement on ``TREE`` is run with.
-
-    Args:
-        run_id: The run at its top.
-        step_id: Only what this step has made, and what its child runs have.
-    """
+def tree_values(run_id: str, step_id: str | None = None) -> dict[str, str | None]:
+    """Return the values of a statement on ``TREE``, whole or of one step and below."""
     return {_TOP.key: run_id, _ONLY.key: step_id}
 
 
-def _tree() -> CTE:
-    only = cast(_ONLY, String(80))
+def _build_tree() -> CTE:
+    only = cast(_ONLY, String(80)).label("step_id")
     nobody, nothing = cast(null(), String(255)), cast(null(), String(80))
-    found = rows_of(
-        runs,
-        runs.c.run_id,
-        only.label("step_id"),
-        nobody.label("child"),
-        nothing.label("inside"),
-        run_id=_TOP,
-    ).cte("tree", recursive=True)
+    own = (runs.c.run_id, only, nobody.label("child"), nothing.label("inside"))
+    found = rows_of(runs, *own, run_id=_TOP).cte("tree", recursive=True)
     child = runs.alias("child")
-    below = rows_of(
-        child,
-        child.c.run_id,
-        nothing,
-        func.coalesce(found.c.child, child.c.run_id),
-        func.coalesce(found.c.inside, child.c.parent_step_id),
-        parent_run_id=found.c.run_id,
-    ).where(or_(found.c.step_id.is_(None), found.c.step_id == child.c.parent_step_id))
-    return found.union(below)
+    first = func.coalesce(found.c.child, child.c.run_id)
+    inside = func.coalesce(found.c.inside, child.c.parent_step_id)
+    below = rows_of(child, child.c.run_id, nothing, first, inside, parent_run_id=found.c.run_id)
+    of_step = or_(found.c.step_id.is_(None), found.c.step_id == child.c.parent_step_id)
+    return found.union(below.where(of_step))
 
 
 _TOP: Final = bindparam("tree_top", type_=String(255))
@@ -141,10 +126,10 @@ _ONLY: Final = bindparam("tree_step", type_=String(80))
 #: The runs of a tree, each with the step to which it is narrowed down, if it is; and with the child
 #: of the run at its top, and that one's step, from which it comes. Built once: it takes longer to
 #: build than to run.
-TREE: Final = _tree()
+TREE: Final = _build_tree()
 
 
-def _effects(*columns: Any) -> Select[Any]:
+def _tree_effects(*columns: Any) -> Select[Any]:
     mine = and_(
         effects.c.run_id == TREE.c.run_id,
         or_(TREE.c.step_id.is_(None), TREE.c.step_id == effects.c.step_id),
@@ -160,7 +145,7 @@ _OPEN_BELOW: Final = (
     .order_by(runs.c.run_id)
 )
 _LAST_FIRST: Final = (
-    _effects(effects, TREE.c.child, TREE.c.inside)
+    _tree_effects(effects, TREE.c.child, TREE.c.inside)
     .where(effects.c.state.in_(REMAINING))
     .order_by(
         effects.c.commit_no.is_(None).desc(),
@@ -169,30 +154,29 @@ _LAST_FIRST: Final = (
         effects.c.entry_id.desc(),
     )
 )
-_HOW_MANY_REMAIN: Final = _effects(func.count()).where(effects.c.state.in_(REMAINING))
-#: What ``standing`` has to know of each effect that remains, and of each run below the top.
-_STANDING: Final = _effects(
+_HOW_MANY_REMAIN: Final = _tree_effects(func.count()).where(effects.c.state.in_(REMAINING))
+_UNDER_WAY: Final = and_(effects.c.state == "compensating", effects.c.left_because.is_(None))
+#: What ``digest_standing`` has to know of each effect that remains, and of each run below the top.
+_STANDING: Final = _tree_effects(
     effects.c.entry_id,
     TREE.c.child,
-    and_(effects.c.state == "compensating", effects.c.left_because.is_(None)).label("undoing"),
+    _UNDER_WAY.label("undoing"),
 ).where(effects.c.state.in_(REMAINING))
+_BARRED: Final = rows_of(bars, run_id=runs.c.run_id, step_id=EVERY_STEP).exists()
 _BELOW: Final = (
     rows_of(
         runs,
         runs.c.run_id,
         (runs.c.run_id == TREE.c.child).label("direct"),
         runs.c.closed_ms,
-        and_(
-            runs.c.state == "completed",
-            rows_of(bars, run_id=runs.c.run_id, step_id=EVERY_STEP).exists(),
-        ).label("unwound"),
+        and_(runs.c.state == "completed", _BARRED).label("unwound"),
     )
     .join(TREE, runs.c.run_id == TREE.c.run_id)
     .where(TREE.c.child.is_not(None))
 )
 _MADE_IN: Final = effects.c.run_id == TREE.c.run_id
 _HOW_MANY: Final = rows_of(effects, func.count()).join(TREE, _MADE_IN)
-_NEWEST: Final = (
+_NEWEST: Final = PreparedStatement(
     rows_of(effects, effects, TREE.c.child, TREE.c.inside)
     .join(TREE, _MADE_IN)
     .order_by(effects.c.claimed_ms.desc(), effects.c.entry_id.desc())
@@ -200,7 +184,7 @@ _NEWEST: Final = (
 )
 
 
-def remaining(
+def list_remaining(
     tx: Transaction,
     run_id: str,
     step_id: str | None = None,
@@ -213,7 +197,7 @@ def remaining(
     What has no recorded commit comes first: if it happened, it happened last.
     """
     query = _LAST_FIRST if after is None else _LAST_FIRST.where(after.behind)
-    rows = tx.all(query.limit(limit + 1), **within(run_id, step_id))
+    rows = tx.all(query.limit(limit + 1), **tree_values(run_id, step_id))
     page = [Made.from_row(row) for row in rows[:limit]]
     if len(rows) <= limit:
         return Page(page, None)
@@ -226,49 +210,39 @@ def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[str, lis
     used: dict[str, list[str]] = {one.entry.entry_id: [] for one in made}
     if not used:
         return used
-    query = (
-        rows_of(replays, replays.c.entry_id, TREE.c.child)
-        .join(TREE, replays.c.run_id == TREE.c.run_id)
-        .where(replays.c.entry_id.in_(list(used)), TREE.c.child.is_not(None))
-        .distinct()
-        .order_by(replays.c.entry_id, TREE.c.child)
-    )
-    for row in tx.all(query, **within(run_id)):
+    columns = (replays.c.entry_id, TREE.c.child)
+    query = rows_of(replays, *columns).join(TREE, replays.c.run_id == TREE.c.run_id)
+    query = query.where(replays.c.entry_id.in_(list(used)), TREE.c.child.is_not(None))
+    for row in tx.all(query.distinct().order_by(*columns), **tree_values(run_id)):
         used[row["entry_id"]].append(row["child"])
     return used
 
 
-def unwound(tx: Transaction, run_id: str) -> dict[str, str]:
+def find_unwound(tx: Transaction, run_id: str) -> dict[str, str]:
     """Return the completed child runs of a run of which something was undone after their end.
 
     Each with the step that it is.
     """
+    own = effects.c
+    columns = (runs.c.run_id, runs.c.parent_step_id, bars.c.barred_ms)
     rows = tx.all(
-        rows_of(
-            runs,
-            runs.c.run_id,
-            runs.c.parent_step_id,
-            bars.c.barred_ms,
-            parent_run_id=run_id,
-            state="completed",
-        )
+        rows_of(runs, *columns, parent_run_id=run_id, state="completed")
         # By whoever undoes the run above it: one that has completed has no reason to.
         .join(bars, ours(bars, run_id=runs.c.run_id, step_id=EVERY_STEP))
         .order_by(runs.c.run_id)
     )
     found = dict[str, str]()
     for row in rows:
-        done = and_(effects.c.state == "compensated", effects.c.settled_ms >= row["barred_ms"])
-        under_way = and_(effects.c.state == "compensating", effects.c.left_because.is_(None))
-        query = _effects(effects.c.entry_id).where(or_(done, under_way)).limit(1)
-        if tx.one(query, **within(row["run_id"])) is not None:
+        done = and_(own.state == "compensated", own.settled_ms >= row["barred_ms"])
+        query = _tree_effects(own.entry_id).where(or_(done, _UNDER_WAY)).limit(1)
+        if tx.one(query, **tree_values(row["run_id"])) is not None:
             found[row["run_id"]] = row["parent_step_id"]
     return found
 
 
 def how_many_remain(tx: Transaction, run_id: str) -> int:
     """Return how many effects of a run and its child runs remain."""
-    return tx.count(_HOW_MANY_REMAIN, **within(run_id))
+    return tx.count(_HOW_MANY_REMAIN, **tree_values(run_id))
 
 
 @dataclass(frozen=True)
@@ -290,34 +264,32 @@ def effects_of_tree(tx: Transaction, run_id: str, newest: int) -> TreeEffects:
 
     Mostly one statement tells both: few trees have made more than one message can list.
     """
-    rows = tx.all(_NEWEST, **within(run_id), tree_most=newest + 1)
+    rows = tx.all(_NEWEST, **tree_values(run_id), tree_most=newest + 1)
     made = [Made.from_row(row) for row in reversed(rows[:newest])]
     if len(rows) <= newest:
         return TreeEffects(made, 0, [one for one in made if one.remains], 0)
-    remaining_ = remaining(tx, run_id, limit=newest).effects
+    remaining_ = list_remaining(tx, run_id, limit=newest).effects
     return TreeEffects(
         made,
-        tx.count(_HOW_MANY, **within(run_id)) - newest,
+        tx.count(_HOW_MANY, **tree_values(run_id)) - newest,
         sorted(remaining_, key=lambda one: (one.entry.claimed_ms, one.entry.entry_id)),
         how_many_remain(tx, run_id) - len(remaining_),
     )
 
 
-def standing(tx: Transaction, run_id: str, told: TreeEffects, *, has_children: bool) -> str | None:
+def digest_standing(
+    tx: Transaction, run_id: str, told: TreeEffects, *, has_children: bool
+) -> str | None:
     """Return the digest of what stands of a run, as the run itself tells it; ``None``: not all.
 
     Something is being undone then, or may be, or a child run is open. Whether that is in order, a
-    run finds out by looking at each effect.
-
-    Args:
-        told: What its tree has made.
-        has_children: Whether it has child runs.
+    run finds out by looking at each effect. ``told`` is what its tree has made.
     """
-    below = tx.all(_BELOW, **within(run_id)) if has_children else []
+    below = tx.all(_BELOW, **tree_values(run_id)) if has_children else []
     if any(row["closed_ms"] is None or (row["direct"] and row["unwound"]) for row in below):
         return None
     if told.more_remaining:
-        rows = tx.all(_STANDING, **within(run_id))
+        rows = tx.all(_STANDING, **tree_values(run_id))
         found = [(row["entry_id"], row["child"], row["undoing"]) for row in rows]
     else:
         found = [
@@ -330,14 +302,15 @@ def standing(tx: Transaction, run_id: str, told: TreeEffects, *, has_children: b
     return standing_digest(own, [row["run_id"] for row in below if row["direct"]])
 
 
-def bar(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
+def bar_tree(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
     """Refuse what is claimed from now on in a run and its child runs, or under one step of it.
 
     Claims share the runs' locks: one that is being made is waited for, and seen afterwards. Before
     every other lock of the transaction.
     """
     locked = list[str]()
-    while new := sorted(set(_runs(tx, run_id, step_id)) - set(locked)):
+    tree = tree_values(run_id, step_id)
+    while new := sorted({row["run_id"] for row in tx.all(RUNS, **tree)} - set(locked)):
         # A child run that is being opened meanwhile holds the lock of its parent.
         for one in new:
             tx.lock_run(one)
@@ -352,7 +325,7 @@ def bar(tx: Transaction, run_id: str, step_id: str | None = None) -> None:
 
 def open_below(tx: Transaction, run_id: str, step_id: str | None = None) -> list[str]:
     """Return the child runs of a run, or of one step of it, that the ledger has as open."""
-    return [row["run_id"] for row in tx.all(_OPEN_BELOW, **within(run_id, step_id))]
+    return [row["run_id"] for row in tx.all(_OPEN_BELOW, **tree_values(run_id, step_id))]
 
 
 def bar_step(tx: Transaction, run_id: str, step_id: str) -> None:
@@ -370,7 +343,7 @@ def bar_with_parent(tx: Transaction, run_id: str, parent: str, step_id: str) -> 
         _bar_run(tx, run_id)
 
 
-def leave(tx: Transaction, run_id: str, entry_ids: Iterable[str], reason: str) -> None:
+def note_left(tx: Transaction, run_id: str, entry_ids: Iterable[str], reason: str) -> None:
     """Note why effects of a run's tree are left as they are."""
     tx.execute(
         update_rows(effects)
@@ -383,10 +356,6 @@ def leave(tx: Transaction, run_id: str, entry_ids: Iterable[str], reason: str) -
 def _bar_run(tx: Transaction, run_id: str) -> None:
     if bar_name(tx, run_id, EVERY_STEP):
         tx.event(run_id, "run.barred", action="refuse_late_attempts")
-
-
-def _runs(tx: Transaction, run_id: str, step_id: str | None) -> list[str]:
-    return [row["run_id"] for row in tx.all(RUNS, **within(run_id, step_id))]
 
 
 #: States of an effect that does not remain, or not for long.
@@ -431,59 +400,36 @@ def effects_behind(tx: Transaction, run_id: str, steps: Iterable[str]) -> list[F
     to be told.
     """
     wanted = set(steps)
-    rows = [
-        *tx.all(_OWN, **within(run_id)),
-        *tx.all(_USED, **within(run_id)),
-    ]
-    made = {}
-    for row in rows:
+    tree, made = tree_values(run_id), {}
+    for row in [*tx.all(_OWN, **tree), *tx.all(_USED, **tree)]:
         step_id = ITERATION.sub("", row["step_id"])
         if step_id in wanted:
             made[step_id, row["entry_id"]] = Fact(step_id, row["entry_id"], row["told_by"])
-    remaining = _lock(tx, sorted({fact.entry_id for fact in made.values()}))
-    return [fact for fact in made.values() if fact.entry_id in remaining]
-
-
-def _lock(tx: Transaction, entry_ids: Sequence[str]) -> set[str]:
-    """Lock entries, in order, and return those that remain."""
-    remaining = set[str]()
+    entry_ids, remaining = sorted({fact.entry_id for fact in made.values()}), set[str]()
     for start in range(0, len(entry_ids), _BATCH):
-        rows = tx.all(
+        locked = tx.all(
             rows_of(effects, effects.c.entry_id, effects.c.state)
             .where(effects.c.entry_id.in_(entry_ids[start : start + _BATCH]))
             .order_by(effects.c.entry_id)
             .with_for_update(read=True)
         )
-        remaining |= {row["entry_id"] for row in rows if row["state"] in REMAINING}
-    return remaining
+        remaining |= {row["entry_id"] for row in locked if row["state"] in REMAINING}
+    return [fact for fact in made.values() if fact.entry_id in remaining]
 
 
-def watch(tx: Transaction, run_id: str, facts: Sequence[Fact]) -> None:
+def watch_effects(tx: Transaction, run_id: str, facts: Sequence[Fact]) -> None:
     """Have a run told when what it has taken over is undone."""
+    own = {"run_id": run_id, "replayed_ms": tx.now_ms}
     for start in range(0, len(facts), _BATCH):
-        rows = [
-            {
-                "run_id": run_id,
-                "step_id": fact.step_id,
-                "entry_id": fact.entry_id,
-                "replayed_ms": tx.now_ms,
-                "told_by": fact.told_by,
-            }
-            for fact in facts[start : start + _BATCH]
-        ]
-        tx.insert_new(replays, *rows)
+        tx.insert_new(replays, *({**own, **vars(fact)} for fact in facts[start : start + _BATCH]))
 
 
 def must_stand(tx: Transaction, run_id: str, steps: Iterable[str]) -> None:
-    """Make sure that nothing of what steps of a run have done has been undone.
-
-    Raises:
-        TakesOverUndone: Something has.
-    """
+    """Raise ``TakesOverUndone`` if anything that steps of a run have done has been undone."""
     wanted, seen = set(steps), set[str]()
     while wanted and run_id not in seen:
         seen.add(run_id)
-        undone = sorted(wanted & _undone(tx, run_id))
+        undone = sorted(wanted & _find_undone_steps(tx, run_id))
         if undone:
             raise TakesOverUndone(
                 f"what step {undone[0]} of run {run_id} has done or taken over has been undone: its"
@@ -496,7 +442,7 @@ def must_stand(tx: Transaction, run_id: str, steps: Iterable[str]) -> None:
         run_id = body.get("linked") or run_id
 
 
-def _undone(tx: Transaction, run_id: str) -> set[str]:
+def _find_undone_steps(tx: Transaction, run_id: str) -> set[str]:
     """Return the steps of a run whose effects, or whose child runs' effects, have been undone."""
     made = rows_of(effects, effects.c.step_id, effects.c.state, run_id=run_id, undoes=None)
     used = rows_of(replays, replays.c.step_id, effects.c.state, run_id=run_id).join(
@@ -512,5 +458,5 @@ def _undone(tx: Transaction, run_id: str) -> set[str]:
         if its & _UNDONE and not its & {"committed"}
     }
     # What a child run has undone of its own, and has completed without, is no part of its output.
-    below = unwound(tx, run_id)
+    below = find_unwound(tx, run_id)
     return found.union(ITERATION.sub("", step_id) for step_id in below.values())

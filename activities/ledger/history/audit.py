@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from surehand.activities.ledger.approvals import standing
-from surehand.activities.ledger.approvals.votes import folded, is_of
+from surehand.activities.ledger.approvals.votes import fold_name, is_vote_of
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, has_expired, runs
@@ -204,7 +204,7 @@ def _take_vote(story: _Story, body: Mapping[str, Any], outcome: str | None) -> N
         asked_assurance(asked.get("assurance"))
     ):
         votes = story.votes.setdefault(body["approval_id"], set())
-        votes.add(folded(body.get("approver") or ""))
+        votes.add(fold_name(body.get("approver") or ""))
 
 
 def asked_assurance(said: str | None) -> Assurance:
@@ -437,10 +437,10 @@ def _find_unproven_decision(
 
 def _why_not_given(tx: Transaction, row: Mapping[str, Any], asked: Assurance) -> str | None:
     """Return why the vote of a standing approval is none."""
-    found = standing.given_by(tx, row["standing_id"])
-    if found is None or not is_of(row, found):
+    found = standing.find_standing(tx, row["standing_id"])
+    if found is None or not is_vote_of(row, found):
         return "there is no such standing approval"
-    why = standing.unsigned(tx, found, in_force=False)
+    why = standing.why_unsigned(tx, found, in_force=False)
     if why is not None:
         return why
     if not found.assurance.satisfies(asked):

@@ -201,7 +201,7 @@ def _take_step(past: RunPast, event: Mapping[str, Any], versions: Mapping[int, P
         case "run.amended":
             past.plan_version = int(body["plan_version"])
         case foreign.MARKED:
-            past.foreign.append(foreign.of_event(event["step_id"], body))
+            past.foreign.append(foreign.content_of_event(event["step_id"], body))
         case "step.succeeded" | "effect.replayed":
             past.done.add(step_id)
         case "step.progress":

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
-from surehand.activities.ledger.approvals.standing_grants import voters
-from surehand.activities.ledger.approvals.votes import needs_of, requesters
-from surehand.activities.ledger.approvals.waiting import readable, without_sealed
+from surehand.activities.ledger.approvals.votes import find_requesters, find_voters, needs_of
+from surehand.activities.ledger.approvals.waiting import leave_sealed, without_sealed
 from surehand.activities.ledger.core.sealed import Erased
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
@@ -30,18 +29,18 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.effects.epochs import RESTORED
-from surehand.activities.ledger.effects.resolve import (
+from surehand.activities.ledger.effects.reconcile import (
     RULES_IT_OUT,
-    answers_to,
+    allowed_answers,
     is_noted,
-    is_open,
+    is_run_open,
     may_arrive_for,
 )
 from surehand.activities.ledger.history.reads import require_run
 from surehand.activities.ledger.people.starts import name_starter
 from surehand.activities.ledger.retention.hiding import read_hidden, require_shown
 from surehand.activities.ledger.steps.entries import Entry
-from surehand.activities.ledger.steps.foreign import content_of
+from surehand.activities.ledger.steps.foreign import foreign_content
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.contracts.base import (
     ForeignContent,
@@ -119,13 +118,15 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
         run_state=run["state"],
         run_open=run["closed_ms"] is None,
         started_by=name_starter(tx, run_id),
-        excluded=tuple(sorted(requesters(tx, row, needs.requirements))),
-        foreign=content_of(tx, run_id),
+        excluded=tuple(sorted(find_requesters(tx, row, needs.requirements))),
+        foreign=foreign_content(tx, run_id),
         decisions=[
             without_sealed(one)
-            for one in tx.all(readable(tx, said.order_by(decisions.c.at_ms).limit(_MOST_OF_ONE)))
+            for one in tx.all(
+                leave_sealed(tx, said.order_by(decisions.c.at_ms).limit(_MOST_OF_ONE))
+            )
         ],
-        standing=voters(tx, approval_id).standing,
+        standing=find_voters(tx, approval_id).standing,
         next_id=next_id if replaced else None,
         precondition_before=None if before is None else before["precondition"],
         replaces=before if before is not None and before["state"] == "superseded" else None,
@@ -148,7 +149,7 @@ _MOST_OF_ONE = 50
 
 
 def _read_request(tx: Transaction, approval_id: str) -> dict[str, Any] | None:
-    row = tx.one(readable(tx, rows_of(approvals, approval_id=approval_id)))
+    row = tx.one(leave_sealed(tx, rows_of(approvals, approval_id=approval_id)))
     return None if row is None else without_sealed(row)
 
 
@@ -214,7 +215,7 @@ def read_doubts(tx: Transaction, run_id: str, ids: Collection[str]) -> dict[str,
         )
     )
     wanted = [row["entry_id"] for row in asked]
-    found = tx.all(readable(tx, rows_of(effects).where(effects.c.entry_id.in_(wanted))))
+    found = tx.all(leave_sealed(tx, rows_of(effects).where(effects.c.entry_id.in_(wanted))))
     entries = {row["entry_id"]: without_sealed(row) for row in found}
     told = _read_told(tx, entries.values())
     tools = _read_tools(tx, {run_id, *(row["run_id"] for row in entries.values())})
@@ -236,11 +237,11 @@ def _doubt_of(
 ) -> Doubt:
     entry = Entry.from_row(row)
     spec = tools[entry.run_id].get(entry.tool, {})
-    elsewhere = asked["run_id"] != run_id and is_open(tx, asked["run_id"])
+    elsewhere = asked["run_id"] != run_id and is_run_open(tx, asked["run_id"])
     outcomes, left = list[str](), 0
     if asked["state"] == "open" and not elsewhere:
         way_back = bool(spec.get("compensation"))
-        answers = answers_to(entry, asked["rule"], run_id, lambda _: way_back)
+        answers = allowed_answers(entry, asked["rule"], run_id, lambda _: way_back)
         outcomes = [one.value for one in answers]
         left = 0 if is_noted(entry, asked["rule"]) else may_arrive_for(tx, entry)
     return Doubt(
@@ -273,7 +274,7 @@ def _read_told(
         events.c.type.in_(_TELL),
     )
     told: dict[str, list[EntryEvent]] = {one["entry_id"]: [] for one in entries}
-    for row in tx.all(readable(tx, of_these.order_by(events.c.run_id, events.c.seq))):
+    for row in tx.all(leave_sealed(tx, of_these.order_by(events.c.run_id, events.c.seq))):
         body = row["body"]
         if body.get("entry_id") in told:
             said = body.get("evidence")
@@ -317,7 +318,7 @@ def read_run_view(tx: Transaction, run_id: str) -> RunView:
         for row in tx.all(rows_of(approvals, "approval_id", run_id=run_id, state="pending"))
         if (one := read_approval(tx, row["approval_id"])) is not None
     ]
-    doubts = tx.all(readable(tx, rows_of(interventions, run_id=run_id, state=OPEN)))
+    doubts = tx.all(leave_sealed(tx, rows_of(interventions, run_id=run_id, state=OPEN)))
     waiting = [_wait_for_approval(one) for one in asked] + [
         _wait_for_settling(without_sealed(row)) for row in doubts
     ]
@@ -328,7 +329,7 @@ def read_run_view(tx: Transaction, run_id: str) -> RunView:
         steps=_steps_of(tx, run_id, plan, waiting),
         effects=[Entry.from_row(without_sealed(row)).view() for row in entries],
         waiting_for=[] if ended else waiting,
-        foreign=content_of(tx, run_id),
+        foreign=foreign_content(tx, run_id),
         error=run["error"],
     )
     newest = rows_of(events, run_id=run_id).order_by(events.c.seq.desc()).limit(_MOST_EVENTS)
@@ -341,7 +342,7 @@ def read_run_view(tx: Transaction, run_id: str) -> RunView:
         plan_version=kept["plan_version"],
         started_at=_time_of(run["opened_ms"]),
         pending=[] if ended else [_request_of(one) for one in asked],
-        timeline=tell_events(tx.all(readable(tx, newest))[::-1]),
+        timeline=tell_events(tx.all(leave_sealed(tx, newest))[::-1]),
     )
 
 
@@ -353,12 +354,12 @@ def read_open_doubts(tx: Transaction) -> list[Waiting]:
     query = rows_of(interventions, state=OPEN).order_by(interventions.c.opened_ms.desc())
     return [
         _wait_for_settling(without_sealed(row)).model_copy(update={"run_id": row["run_id"]})
-        for row in tx.all(readable(tx, query))
+        for row in tx.all(leave_sealed(tx, query))
     ]
 
 
 def _read_rows(tx: Transaction, table: Table, run_id: str) -> Sequence[Mapping[str, Any]]:
-    return tx.all(readable(tx, rows_of(table, run_id=run_id)))
+    return tx.all(leave_sealed(tx, rows_of(table, run_id=run_id)))
 
 
 def _time_of(at_ms: int) -> datetime:
@@ -473,7 +474,7 @@ _RECOVERY: Final[Mapping[str, Mapping[str, str]]] = {
 def read_recovery(tx: Transaction, run_id: str, step_id: str) -> tuple[TimelineLine, ...]:
     """Return how unknown outcomes of a step's calls were found out, oldest fact first."""
     told = rows_of(events, run_id=run_id, step_id=step_id).where(events.c.type.in_(_RECOVERY))
-    rows = tx.all(readable(tx, told.order_by(events.c.seq)))
+    rows = tx.all(leave_sealed(tx, told.order_by(events.c.seq)))
     lines = ((row, _recovery_text(row)) for row in rows)
     return tuple(_line_of(row, text) for row, text in lines if text is not None)
 

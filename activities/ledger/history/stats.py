@@ -27,7 +27,7 @@ from surehand.activities.ledger.core.tables import (
     runs,
     steps,
 )
-from surehand.activities.ledger.effects.epochs import current
+from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.history.reads import chain_of, require_run
 from surehand.activities.ledger.retention.hiding import is_deleted
@@ -317,7 +317,7 @@ def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
     invariants = _audit_runs(ledger, scope)
     with ledger.transaction(scope.tenant) as tx:
         told = _count_events(tx, scope)
-        epoch = current(tx)
+        epoch = current_epoch(tx)
         recoveries = _read_recoveries(tx, scope, told)
         duplicates = _find_duplicates(tx, scope, told)
         retries = retries_of(tx, scope)

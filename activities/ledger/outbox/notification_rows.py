@@ -24,7 +24,7 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.outbox.notification import Facts, Kind, Notification, delivery_id
 from surehand.activities.ledger.steps.entries import milliseconds
-from surehand.activities.ledger.steps.foreign import content_of
+from surehand.activities.ledger.steps.foreign import foreign_content
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import foreign_text
 from surehand.workflows.contracts.steering import Interrupt
@@ -93,7 +93,7 @@ def write_approval(tx: Transaction, row: Mapping[str, Any], kind: Kind, number: 
         needs=tuple(
             requirement.as_text() for requirement in Needs.model_validate(row["needs"]).requirements
         ),
-        foreign=plain_line(foreign_text(content_of(tx, row["run_id"]))),
+        foreign=plain_line(foreign_text(foreign_content(tx, row["run_id"]))),
         signed=Assurance(row["assurance"]) is not Assurance.OPEN,
         passkey=Assurance(row["assurance"]).by_passkey,
         until=_moment_of(row["expires_ms"]),

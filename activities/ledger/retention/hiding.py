@@ -202,7 +202,7 @@ def command_to_hold(run_id: str) -> str:
 
 def list_tree(tx: Transaction, root: str) -> list[str]:
     """Return a run and its child runs."""
-    found = sorted(row["run_id"] for row in tx.all(run_tree.RUNS, **run_tree.within(root)))
+    found = sorted(row["run_id"] for row in tx.all(run_tree.RUNS, **run_tree.tree_values(root)))
     if not found:
         raise RunNotFound(root)
     return found

@@ -27,7 +27,7 @@ class CheckpointError(ValueError):
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint under a name."""
 
     name: str
@@ -41,7 +41,7 @@ class Saved:
     """Itself, or a reference to an artifact; listed without it."""
 
 
-def save(
+def save_checkpoint(
     tx: Transaction,
     run_id: str,
     name: str,
@@ -53,29 +53,18 @@ def save(
     ttl: timedelta,
     most: int,
     grace: timedelta,
-) -> tuple[Saved, list[str]]:
+) -> tuple[SavedCheckpoint, list[str]]:
     """Keep a run's checkpoint; returns it, and the names of older ones that made room.
 
-    Args:
-        name: Not yet taken by another one of the run.
-        kept: The document, or the reference to it.
-        seq: The run's newest event when it was made.
-        size: Of the document, in bytes.
-        ttl: How long it is kept.
-        most: How many of the run are shown, with this one.
-        grace: How long those that make room may be taken back.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-        CheckpointError: The name is taken.
+    At most ``most`` of the run are shown, with this one. Those that make room may be taken back for
+    ``grace``. Raises ``CheckpointError`` if the name is taken.
     """
     # One after another, or two of them could both be the last one that there is room for.
     run = rows_of(runs, runs.c.run_id, run_id=run_id)
     if tx.one(run.with_for_update(key_share=True)) is None:
         raise RunNotFound(run_id)
-    before = _shown(tx, run_id, checkpoints.c.expires_ms > tx.now_ms)
-    same = next((one for one in before if one.name == name), None)
-    if same is not None:
+    before = list_checkpoints(tx, run_id, checkpoints.c.expires_ms > tx.now_ms)
+    for same in (one for one in before if one.name == name):
         raise CheckpointError(
             f"run {run_id} has a checkpoint {name} already, of event {same.seq}, kept until"
             f" {same.expires_at:%Y-%m-%d %H:%M} UTC: take another name"
@@ -87,12 +76,11 @@ def save(
         .where(or_(checkpoints.c.name.in_(surplus), checkpoints.c.expires_ms <= tx.now_ms))
         .values(hidden_ms=tx.now_ms, delete_after_ms=until_ms)
     )
-    artifact_rows.record(tx, run_id, f"checkpoint:{name}", kept)
-    newest = func.max(checkpoints.c.number).label("number")
-    last = tx.one(rows_of(checkpoints, newest, run_id=run_id))
+    artifact_rows.record_artifact(tx, run_id, f"checkpoint:{name}", kept)
+    newest = func.coalesce(func.max(checkpoints.c.number), 0)
     row = {
         "run_id": run_id,
-        "number": 1 + ((last or {}).get("number") or 0),
+        "number": 1 + tx.count(rows_of(checkpoints, newest, run_id=run_id)),
         "name": name,
         "seq": seq,
         "document": kept.value,
@@ -102,26 +90,20 @@ def save(
         "expires_ms": tx.now_ms + round(ttl / timedelta(milliseconds=1)),
     }
     tx.execute(insert_row(checkpoints, **row))
-    return _saved(row), surplus
+    return _read_saved(row), surplus
 
 
-def saved(tx: Transaction, run_id: str) -> list[Saved]:
+def list_checkpoints(
+    tx: Transaction, run_id: str, *which: ColumnElement[bool]
+) -> list[SavedCheckpoint]:
     """Return a run's checkpoints that are not hidden, the newest first."""
-    return _shown(tx, run_id)
-
-
-def _shown(tx: Transaction, run_id: str, *which: ColumnElement[bool]) -> list[Saved]:
     shown = rows_of(checkpoints, run_id=run_id, hidden_ms=None).where(*which)
-    return [_saved(row) for row in tx.all(shown.order_by(checkpoints.c.number.desc()))]
+    return [_read_saved(row) for row in tx.all(shown.order_by(checkpoints.c.number.desc()))]
 
 
-def named(tx: Transaction, run_id: str, name: str) -> Saved:
-    """Return a run's checkpoint of a name.
-
-    Raises:
-        CheckpointError: There is none, or it is hidden.
-    """
-    there = saved(tx, run_id)
+def find_checkpoint(tx: Transaction, run_id: str, name: str) -> SavedCheckpoint:
+    """Return a run's checkpoint of a name; raises ``CheckpointError`` if none is shown."""
+    there = list_checkpoints(tx, run_id)
     for one in there:
         if one.name == name:
             return one
@@ -137,13 +119,10 @@ def named(tx: Transaction, run_id: str, name: str) -> Saved:
     raise CheckpointError(f"run {run_id} has no checkpoint {name}; it has: {names}")
 
 
-def _saved(row: dict[str, Any]) -> Saved:
-    return Saved(
-        name=row["name"],
-        seq=row["seq"],
-        bytes=row["bytes"],
-        saved_by=row["saved_by"],
+def _read_saved(row: dict[str, Any]) -> SavedCheckpoint:
+    names = ("name", "seq", "bytes", "saved_by", "document")
+    return SavedCheckpoint(
+        **{name: row[name] for name in names},
         saved_at=datetime.fromtimestamp(row["saved_ms"] / 1000, UTC),
         expires_at=datetime.fromtimestamp(row["expires_ms"] / 1000, UTC),
-        document=row["document"],
     )

@@ -1,7 +1,10 @@
-"""Rows of the keys of runs, as they were wrapped by a key-encryption key.
+"""The wrapped keys of runs, and the erasure of a run together with its key.
 
 A row is made before its run, by whoever first encrypts for that. So it refers to no run. What is no
 run, such as a round of ``reconcile``, has one key for each tenant.
+
+A key is known to one ledger only. So in a cell no run of a tenant begins unless the ledger names
+that cell (``worker/context.py``), whatever the file of cells says.
 """
 
 from __future__ import annotations
@@ -10,12 +13,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import func
+from sqlalchemy import func, null
 
-from surehand.activities.ledger.core.statements import rows_of, update_rows
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import run_keys
+from surehand.activities.ledger.core.tables import (
+    OPEN,
+    artifacts,
+    checkpoints,
+    effects,
+    interventions,
+    notifications,
+    run_keys,
+    runs,
+    tenants,
+)
+from surehand.activities.ledger.people.principals import PrincipalError
+from surehand.activities.ledger.retention.hiding import (
+    UNSETTLED,
+    list_tree,
+    lock_effects,
+    who_rests_on,
+    why_needed,
+)
+from surehand.activities.ledger.steps.entries import NO_IDENTITY
 from surehand.process.ciphers import Wrapped
+from surehand.workflows.identity import root_run_id
 
 #: Keys that one transaction of a rotation looks at.
 PAGE: Final = 200
@@ -41,57 +64,42 @@ class KeyCount:
     keys: int
 
 
-def find(tx: Transaction, run_id: str) -> KeyRow | None:
+def find_key(tx: Transaction, run_id: str) -> KeyRow | None:
     """Return the key of a run, if it has one."""
     row = tx.one(rows_of(run_keys, run_id=run_id))
-    return None if row is None else _of(row)
+    return None if row is None else _read_key(row)
 
 
-def add(tx: Transaction, run_id: str, new: Wrapped) -> KeyRow:
+def add_key(tx: Transaction, run_id: str, new: Wrapped) -> KeyRow:
     """Return the key of a run: the new one, or the one that it has already."""
-    tx.insert_new(
-        run_keys,
-        {
-            "run_id": run_id,
-            "kek_id": new.kek_id,
-            "wrapped": new.key,
-            "created_ms": tx.now_ms,
-        },
-    )
+    row = {"kek_id": new.kek_id, "wrapped": new.key, "created_ms": tx.now_ms}
+    tx.insert_new(run_keys, {"run_id": run_id, **row})
     # Of two that make it at once the first one counts, for both.
-    found = find(tx, run_id)
+    found = find_key(tx, run_id)
     assert found is not None
     return found
 
 
-def counts(tx: Transaction) -> list[KeyCount]:
+def count_keys(tx: Transaction) -> list[KeyCount]:
     """Return how many keys each key-encryption key has wrapped."""
     there = run_keys.c.wrapped.is_not(None)
-    by_id = (
-        rows_of(run_keys, run_keys.c.kek_id, func.count().label("keys"))
-        .where(there)
-        .group_by(run_keys.c.kek_id)
-        .order_by(run_keys.c.kek_id)
-    )
-    found = [KeyCount(row["kek_id"], row["keys"]) for row in tx.all(by_id)]
+    kek_id = run_keys.c.kek_id
+    by_id = rows_of(run_keys, kek_id, func.count().label("keys")).where(there)
+    rows = tx.all(by_id.group_by(kek_id).order_by(kek_id))
+    found = [KeyCount(row["kek_id"], row["keys"]) for row in rows]
     erased = tx.count(rows_of(run_keys, func.count()).where(~there))
     return [*found, *([KeyCount(None, erased)] if erased else [])]
 
 
-def wrapped_otherwise(tx: Transaction, kek_id: str, after: str | None) -> list[KeyRow]:
-    """Return a page of the keys that another key-encryption key has wrapped, by their runs' ids.
-
-    Args:
-        kek_id: The one that should have.
-        after: The last run of the page before; ``None``: from the first one on.
-    """
+def list_wrapped_otherwise(tx: Transaction, kek_id: str, after: str | None) -> list[KeyRow]:
+    """Return a page of the keys that another key-encryption key has wrapped, by their runs' ids."""
     chosen = rows_of(run_keys).where(run_keys.c.kek_id != kek_id, run_keys.c.wrapped.is_not(None))
     if after is not None:
         chosen = chosen.where(run_keys.c.run_id > after)
-    return [_of(row) for row in tx.all(chosen.order_by(run_keys.c.run_id).limit(PAGE))]
+    return [_read_key(row) for row in tx.all(chosen.order_by(run_keys.c.run_id).limit(PAGE))]
 
 
-def wrap_all_anew(tx: Transaction, pairs: Sequence[tuple[KeyRow, Wrapped]]) -> int:
+def rewrap_keys(tx: Transaction, pairs: Sequence[tuple[KeyRow, Wrapped]]) -> int:
     """Replace wrapped keys that nobody has rotated or erased meanwhile; returns how many."""
     changed = 0
     for old, new in pairs:
@@ -100,12 +108,114 @@ def wrap_all_anew(tx: Transaction, pairs: Sequence[tuple[KeyRow, Wrapped]]) -> i
     return changed
 
 
-def _of(row: dict[str, Any]) -> KeyRow:
-    wrapped = row["wrapped"]
-    return KeyRow(
-        row["run_id"],
-        row["kek_id"],
-        None if wrapped is None else bytes(wrapped),
-        row["erased_by"],
-        row["erased_ms"],
+def _read_key(row: dict[str, Any]) -> KeyRow:
+    wrapped = None if row["wrapped"] is None else bytes(row["wrapped"])
+    return KeyRow(row["run_id"], row["kek_id"], wrapped, row["erased_by"], row["erased_ms"])
+
+
+def cell_of_tenant(tx: Transaction) -> str | None:
+    """Return the cell that the ledger names for the tenant; ``None``: it names none."""
+    row = tx.one(rows_of(tenants, tenants.c.cell))
+    return None if row is None else str(row["cell"])
+
+
+def knows_tenant(tx: Transaction) -> bool:
+    """Return whether the ledger names a cell for the tenant, or has runs of it."""
+    has_runs = tx.one(rows_of(runs, runs.c.run_id).limit(1)) is not None
+    return has_runs or cell_of_tenant(tx) is not None
+
+
+def add_tenant(tx: Transaction, cell: str, actor: str) -> None:
+    """Let the tenant's runs begin in a cell, whose ledger this is.
+
+    Raises ``PrincipalError`` if the ledger names another cell: the tenant has moved there.
+    """
+    named = cell_of_tenant(tx)
+    if named is None:
+        row = {"cell": cell, "set_by": actor, "set_ms": tx.now_ms}
+        tx.execute(insert_row(tenants, **row))
+    elif named != cell:
+        raise PrincipalError(
+            f"the ledger of cell {cell} says: tenant {tx.tenant} is of cell {named}"
+        )
+
+
+class NotErasable(Exception):
+    """A run cannot be erased now, or at all; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """What was erased."""
+
+    runs: tuple[str, ...]
+    """The run, and its child runs."""
+    artifacts: int
+    effects: int
+    """Those of them, whose business keys are kept."""
+
+
+def erase_run(tx: Transaction, run_id: str, *, by: str, because: str) -> Erasure:
+    """Destroy the key of a run that has ended, and of its child runs; raises ``NotErasable``."""
+    root = root_run_id(run_id)
+    if root != run_id:
+        raise NotErasable(f"run {run_id} is a part of run {root}, and has its key: erase {root}")
+    # Nothing of it is claimed or opened anew meanwhile.
+    tx.lock_run(run_id)
+    found = tuple(list_tree(tx, run_id))
+    lock_effects(tx, found)
+    going = rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(found))
+    opened = tx.one(going.order_by(runs.c.run_id).limit(1))
+    if opened is not None:
+        raise NotErasable(f"run {opened['run_id']} is open: `cancel` ends it first")
+    own = effects.c
+    unsettled = (own.run_id.in_(found), own.state.in_(UNSETTLED))
+    entry = tx.one(rows_of(effects, own.entry_id, own.run_id, own.state).where(*unsettled))
+    if entry is not None:
+        raise NotErasable(
+            f"entry {entry['entry_id']} of run {entry['run_id']} is {entry['state']}: whoever"
+            " settles it needs its params; settle it first"
+        )
+    questions = rows_of(interventions, interventions.c.intervention_id, state=OPEN)
+    asked = tx.one(questions.where(interventions.c.run_id.in_(found)))
+    if asked is not None:
+        raise NotErasable(f"intervention {asked['intervention_id']} is open: resolve it first")
+    needed = why_needed(tx, found) or who_rests_on(tx, found, runs.c.closed_ms.is_(None))
+    if needed is not None:
+        raise NotErasable(f"run {found[0]} is still needed: {needed}")
+    key = tx.one(rows_of(run_keys, run_id=run_id).with_for_update())
+    if key is None:
+        raise NotErasable(
+            f"run {run_id} has no key: it was not encrypted: there is nothing to destroy. What it"
+            " has left is in plain in Temporal's history, in the ledger and in the artifact store:"
+            " remove it there"
+        )
+    if key["wrapped"] is None:
+        raise NotErasable(f"run {run_id} was erased before, by {key['erased_by']}")
+    gone = {"wrapped": null(), "erased_ms": tx.now_ms, "erased_by": by}
+    tx.execute(update_rows(run_keys, run_id=run_id).values(gone))
+    # Nobody is told any more of what nobody can read, and no copy of a state is kept.
+    tx.execute(
+        update_rows(checkpoints)
+        .where(checkpoints.c.run_id.in_(found), checkpoints.c.document.is_not(None))
+        .values(
+            document=null(),
+            hidden_ms=func.coalesce(checkpoints.c.hidden_ms, tx.now_ms),
+            delete_after_ms=func.coalesce(checkpoints.c.delete_after_ms, tx.now_ms),
+        )
+    )
+    theirs = notifications.c.run_id.in_(found)
+    tx.execute(update_rows(notifications, state="pending").where(theirs).values(state="void"))
+    # What a notifier has raised may repeat what it was to tell.
+    raised = update_rows(notifications).where(theirs, notifications.c.error.is_not(None))
+    tx.execute(raised.values(error=null()))
+    # It was made by a key of the tenant's, which stays.
+    made = update_rows(effects).where(effects.c.run_id.in_(found))
+    tx.execute(made.values(identity_hash=NO_IDENTITY))
+    for one in found:
+        tx.event(one, "run.erased", actor=by, because=because or None)
+    return Erasure(
+        runs=found,
+        artifacts=tx.count(rows_of(artifacts, func.count()).where(artifacts.c.run_id.in_(found))),
+        effects=tx.count(rows_of(effects, func.count()).where(effects.c.run_id.in_(found))),
     )

@@ -8,10 +8,14 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, FromClause, bindparam, func
 
-from surehand.activities.ledger.approvals import requests as approval_rows
-from surehand.activities.ledger.approvals.requests import void_all
-from surehand.activities.ledger.approvals.standing_grants import give_back
-from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
+from surehand.activities.ledger.approvals.requests import void_approvals
+from surehand.activities.ledger.approvals.votes import give_back_uses
+from surehand.activities.ledger.core.statements import (
+    PreparedStatement,
+    insert_row,
+    rows_of,
+    update_rows,
+)
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
     approvals,
@@ -30,8 +34,7 @@ from surehand.activities.ledger.people.starts import StartRefused, start_of
 from surehand.activities.ledger.quotas import admit_at_opening, find_queue_wait, read_limits
 from surehand.activities.ledger.retention.hiding import read_hidden
 from surehand.activities.ledger.steps import acting, foreign
-from surehand.activities.ledger.steps import drafts as draft_rows
-from surehand.activities.ledger.steps.drafts import WrittenDraft
+from surehand.activities.ledger.steps.artifacts import WrittenDraft, end_unneeded_drafts
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.base import ForeignContent, QuotaWait
@@ -68,45 +71,34 @@ def open_run(
     """Record a run and its plan; the same run may do so twice, and does when it is reset.
 
     The row keeps Temporal's id of the run's first execution, which all others name.
-
-    Args:
-        tools: The specs of the plan's tools.
-        assurance: What has to prove who has started it.
-        execution: Which execution of the run asks, if not its first one.
-        above: The first execution of the run that has started it, as the server has it.
-        store: What tells the worker's artifact store from others.
-
-    Raises:
-        RunIdTaken: Another run has this id.
-        ActsElsewhere: Another execution of the run acts for it.
-        StartRefused: Nothing proves who has started it, or its parent is not recorded.
-        RunNotFound: The run that it continues is not recorded.
-        TakesOverUndone: The effect of a step that it takes over has been undone.
-        QuotaUsedUp: Its tenant has as many open runs as it may have, and what is over is rejected.
+    ``assurance`` says what has to prove who has started it, ``execution`` which execution of the
+    run asks, if not its first one. ``above`` is the first execution of the run that has started it,
+    as the server has it, and ``store`` tells the worker's artifact store from others.
     """
-    request, parent = asked.request, asked.request.parent
+    request, parent, linked = asked.request, asked.request.parent, asked.request.linked
+    run_id = request.run_id
     if parent is not None:
         # Before every other lock: whoever undoes the parent bars its child runs, too.
         tx.lock_run(parent.run_id)
-    row = tx.one(rows_of(runs, runs.c.first_execution, run_id=request.run_id))
+    row = tx.one(rows_of(runs, runs.c.first_execution, run_id=run_id))
     if row is not None:
         if row["first_execution"] != asked.execution:
-            raise RunIdTaken(f"run id {request.run_id!r} was used before")
-        acting.require_acting(tx, request.run_id, execution or asked.execution)
-        marked = foreign.content_of(tx, request.run_id)
-        return Opened(marked, find_queue_wait(tx, request.run_id), read_limits(tx).weight)
+            raise RunIdTaken(f"run id {run_id!r} was used before")
+        acting.require_acting(tx, run_id, execution or asked.execution)
+        marked = foreign.foreign_content(tx, run_id)
+        return Opened(marked, find_queue_wait(tx, run_id), read_limits(tx).weight)
     if asked.continues:
-        raise RunNotFound(request.run_id)
+        raise RunNotFound(run_id)
     start = start_of(tx, asked, assurance, above)
     taken: list[run_tree.Fact] = []
-    if request.linked is not None:
+    if linked is not None:
         # Nothing of it is deleted meanwhile; afterwards this run keeps it.
-        tx.share_run(request.linked.run_id)
-        gone = read_hidden(tx, request.linked.run_id)
+        tx.share_run(linked.run_id)
+        gone = read_hidden(tx, linked.run_id)
         if gone is not None:
             raise StartRefused(f"nothing can be taken over: {gone.told()}")
-        taken = run_tree.effects_behind(tx, request.linked.run_id, request.linked.outputs)
-        run_tree.must_stand(tx, request.linked.run_id, request.linked.outputs)
+        taken = run_tree.effects_behind(tx, linked.run_id, linked.outputs)
+        run_tree.must_stand(tx, linked.run_id, linked.outputs)
     plan = request.plan.model_dump(mode="json")
     # A child run is part of its parent, which holds the place.
     limits = read_limits(tx)
@@ -115,12 +107,12 @@ def open_run(
         insert_row(
             runs,
             **start,
-            run_id=request.run_id,
+            run_id=run_id,
             first_execution=asked.execution,
             execution=execution or asked.execution,
             parent_run_id=parent.run_id if parent else None,
             parent_step_id=parent.step_id if parent else None,
-            linked_run_id=request.linked.run_id if request.linked else None,
+            linked_run_id=linked.run_id if linked else None,
             user_id=request.user,
             plan_name=request.plan.name,
             input=plan["input"],
@@ -131,74 +123,62 @@ def open_run(
             admitted_ms=admitted_ms,
         )
     )
-    tx.begin_chain(request.run_id)
-    run_tree.watch(tx, request.run_id, taken)
-    tx.send(
-        insert_row(
-            plans,
-            run_id=request.run_id,
-            plan_version=1,
-            plan=plan,
-            tools={name: spec.model_dump(mode="json") for name, spec in tools.items()},
-            stored_ms=tx.now_ms,
-        )
-    )
+    tx.begin_chain(run_id)
+    run_tree.watch_effects(tx, run_id, taken)
+    plan_digest = _insert_plan(tx, run_id, 1, plan, tools)
     tx.event(
-        request.run_id,
+        run_id,
         "run.opened",
         user=request.user,
         started_by=start["started_by"],
         verified=start["start_kid"] is not None,
         kid=start["start_kid"],
         plan=request.plan.name,
-        plan_digest=digest(plan),
+        plan_digest=plan_digest,
         gated=_gated_steps(request.plan, tools),
         parent=parent.run_id if parent else None,
-        linked=request.linked.run_id if request.linked else None,
-        taken_over=sorted(request.linked.outputs) or None if request.linked else None,
+        linked=linked.run_id if linked else None,
+        taken_over=sorted(linked.outputs) or None if linked else None,
         store=store,
     )
-    if request.linked is not None and request.linked.outputs:
-        foreign.hand_on(tx, request.linked.run_id, request.run_id)
+    if linked is not None and linked.outputs:
+        foreign.hand_on_foreign(tx, linked.run_id, run_id)
     if parent is not None:
-        foreign.hand_on(tx, parent.run_id, request.run_id)
-        run_tree.bar_with_parent(tx, request.run_id, parent.run_id, parent.step_id)
+        foreign.hand_on_foreign(tx, parent.run_id, run_id)
+        run_tree.bar_with_parent(tx, run_id, parent.run_id, parent.step_id)
+    # Nobody else has marked a run that was not there before.
+    marked = tuple(foreign.marked_here(tx, run_id))
     return Opened(
-        # Nobody else has marked a run that was not there before.
-        tuple(foreign.marked_here(tx, request.run_id)),
-        find_queue_wait(tx, request.run_id) if admitted_ms is None else None,
-        limits.weight,
+        marked, find_queue_wait(tx, run_id) if admitted_ms is None else None, limits.weight
     )
 
 
-def amend(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> None:
+def amend_run(tx: Transaction, asked: AmendRun, tools: Mapping[str, ToolSpec]) -> None:
     """Record a new version of a run's plan; doing so twice changes nothing."""
-    known = tx.one(
-        rows_of(plans, plans.c.plan_version, run_id=asked.run_id, plan_version=asked.plan_version)
-    )
-    if known is not None:
+    run_id, version = asked.run_id, asked.plan_version
+    if tx.one(rows_of(plans, plans.c.plan_version, run_id=run_id, plan_version=version)):
         return
-    plan = asked.plan.model_dump(mode="json")
     sent = tx.one(rows_of(steerings, steerings.c.actor, steering_id=asked.steering_id))
-    tx.execute(
-        insert_row(
-            plans,
-            run_id=asked.run_id,
-            plan_version=asked.plan_version,
-            plan=plan,
-            tools={name: spec.model_dump(mode="json") for name, spec in tools.items()},
-            stored_ms=tx.now_ms,
-        )
-    )
+    plan_digest = _insert_plan(tx, run_id, version, asked.plan.model_dump(mode="json"), tools)
     tx.event(
-        asked.run_id,
+        run_id,
         "run.amended",
-        plan_version=asked.plan_version,
-        plan_digest=digest(plan),
+        plan_version=version,
+        plan_digest=plan_digest,
         steering_id=asked.steering_id,
         gated=_gated_steps(asked.plan, tools),
         value_by=sent["actor"] if sent is not None else None,
     )
+
+
+def _insert_plan(
+    tx: Transaction, run_id: str, version: int, plan: dict[str, Any], tools: Mapping[str, ToolSpec]
+) -> str:
+    """Write a version of a run's plan and return the digest of the plan."""
+    specs = {name: spec.model_dump(mode="json") for name, spec in tools.items()}
+    key = {"run_id": run_id, "plan_version": version}
+    tx.send(insert_row(plans, **key, plan=plan, tools=specs, stored_ms=tx.now_ms))
+    return digest(plan)
 
 
 def _gated_steps(plan: Plan, tools: Mapping[str, ToolSpec]) -> list[str]:
@@ -216,19 +196,18 @@ def _there_is(table: FromClause, name: str, **equal: Any) -> ColumnElement[bool]
 
 _CHILD: Final = runs.alias("child")
 #: All that decides which other statements the end of a run takes: for most runs it is none.
-_AT_THE_END: Final = rows_of(
-    runs,
-    runs.c.execution,
-    runs.c.parent_run_id,
-    foreign.is_marked(runs.c.run_id).label("is_marked"),
-    _there_is(standing_uses, "has_used", run_id=runs.c.run_id, returned_ms=None),
-    _there_is(approvals, "asks", run_id=runs.c.run_id, state="pending"),
-    _there_is(_CHILD, "has_children", parent_run_id=runs.c.run_id),
-    _there_is(drafts, "has_drafts", run_id=runs.c.run_id, removed_ms=None),
-    run_id=bindparam("of_run"),
-)
-_CLOSE: Final = update_rows(runs, run_id=bindparam("of_run"), closed_ms=None).values(
-    state=bindparam("to_state"), error=bindparam("to_error"), closed_ms=bindparam("to_closed_ms")
+_AT_THE_END: Final = PreparedStatement(
+    rows_of(
+        runs,
+        runs.c.execution,
+        runs.c.parent_run_id,
+        foreign.is_marked(runs.c.run_id).label("is_marked"),
+        _there_is(standing_uses, "has_used", run_id=runs.c.run_id, returned_ms=None),
+        _there_is(approvals, "asks", run_id=runs.c.run_id, state="pending"),
+        _there_is(_CHILD, "has_children", parent_run_id=runs.c.run_id),
+        _there_is(drafts, "has_drafts", run_id=runs.c.run_id, removed_ms=None),
+        run_id=bindparam("of_run"),
+    )
 )
 
 
@@ -250,16 +229,8 @@ def close_run(
 ) -> Closed | None:
     """Record the end of a run; doing so twice changes nothing.
 
-    Args:
-        execution: Which execution of the run asks, if one does.
-        newest: How many of its effects are told.
-
-    Returns:
-        ``None``: it is not closed, because something else stands than it knows of.
-
-    Raises:
-        ActsElsewhere: Another one acts for the run.
-        RunNotFound: No such run in this tenant.
+    Returns ``None`` without closing it if something else stands than the run knows of. ``newest``
+    says how many of its effects are told.
     """
     run_id = asked.run_id
     if execution is not None:
@@ -268,42 +239,31 @@ def close_run(
     found = tx.one(_AT_THE_END, of_run=run_id)
     if found is None:
         raise RunNotFound(run_id)
-    if execution is not None:
-        acting.compare_acting(tx, run_id, execution, found["execution"])
+    if execution not in (None, found["execution"]):
+        raise acting.ActsElsewhere(tx.tenant, run_id, execution, found["execution"])
     made = run_tree.effects_of_tree(tx, run_id, newest)
     if asked.standing is not None:
         has_children = found["has_children"]
-        if run_tree.standing(tx, run_id, made, has_children=has_children) != asked.standing:
+        if run_tree.digest_standing(tx, run_id, made, has_children=has_children) != asked.standing:
             return None
     if found["has_used"]:
-        give_back(tx, run_id)
+        give_back_uses(tx, run_id)
     if found["parent_run_id"] is not None and found["is_marked"]:
         # Before its end is told: what it returns, and why it has failed, is its parent's then.
-        foreign.hand_on(tx, run_id, found["parent_run_id"])
+        foreign.hand_on_foreign(tx, run_id, found["parent_run_id"])
     if found["asks"]:
         # The run has closed those that it knows of. But it may have asked, and have heard of
         # something else when a crash made it decide anew.
-        void_all(tx, run_id, approved=False)
-    _record_end(tx, asked)
-    return Closed(made, draft_rows.over(tx, run_id) if found["has_drafts"] else [])
-
-
-def _record_end(tx: Transaction, asked: CloseRun) -> None:
-    touched = tx.execute(
-        _CLOSE,
-        of_run=asked.run_id,
-        to_state=asked.state.value,
-        to_error=asked.error,
-        to_closed_ms=tx.now_ms,
-    )
-    if not touched:
-        return
-    if asked.skipped:
-        skipped = {"run_id": asked.run_id, "attempt": 0, "state": "skipped", "ended_ms": tx.now_ms}
+        void_approvals(tx, run_id, approved=False)
+    end = {"state": asked.state.value, "error": asked.error, "closed_ms": tx.now_ms}
+    if tx.execute(update_rows(runs, run_id=run_id, closed_ms=None).values(end)):
+        skipped = {"run_id": run_id, "attempt": 0, "state": "skipped", "ended_ms": tx.now_ms}
         rows = [{**skipped, "step_id": id_, "tool": tool} for id_, tool in asked.skipped.items()]
-        # A run that was reset after its end may have skipped them before.
-        tx.insert_new(steps, *rows)
-    tx.event(asked.run_id, f"run.{asked.state}", error=bool(asked.error) or None)
+        if rows:
+            # A run that was reset after its end may have skipped them before.
+            tx.insert_new(steps, *rows)
+        tx.event(run_id, f"run.{asked.state}", error=bool(asked.error) or None)
+    return Closed(made, end_unneeded_drafts(tx, run_id) if found["has_drafts"] else [])
 
 
 def plan_of(tx: Transaction, run_id: str) -> dict[str, object] | None:
@@ -319,42 +279,31 @@ class EndedByItself(Exception):
     """A run was not stopped: it has ended, and has undone what was to be undone."""
 
 
-def bar_terminated(tx: Transaction, run_id: str) -> None:
-    """Bar a run and its child runs: an attempt that outlives it must not make what nobody undoes.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-        EndedByItself: There is nothing to unwind from outside.
-    """
-    row = tx.one(rows_of(runs, runs.c.state, runs.c.error, runs.c.closed_ms, run_id=run_id))
+def _read_run(tx: Transaction, run_id: str, *columns: Any) -> Mapping[str, Any]:
+    row = tx.one(rows_of(runs, *columns, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
+    return row
+
+
+def bar_terminated(tx: Transaction, run_id: str) -> None:
+    """Bar a run and its child runs: an attempt that outlives it must make nothing any more."""
+    row = _read_run(tx, run_id, runs.c.state, runs.c.error, runs.c.closed_ms)
     if row["closed_ms"] is not None and row["error"] != _STOPPED:
         raise EndedByItself(
             f"run {run_id} was not stopped from outside, it is {row['state']}:"
             " what it has left is meant to stay"
         )
-    run_tree.bar(tx, run_id)
+    run_tree.bar_tree(tx, run_id)
 
 
 def close_terminated(tx: Transaction, run_id: str) -> bool:
-    """Record that a run was stopped, and void what it still asks; ``False`` if it is closed.
-
-    Raises:
-        RunNotFound: No such run in this tenant.
-    """
-    row = tx.one(rows_of(runs, runs.c.closed_ms, run_id=run_id))
-    if row is None:
-        raise RunNotFound(run_id)
-    if row["closed_ms"] is not None:
+    """Record that a run was stopped, and void what it still asks; ``False`` if it is closed."""
+    if _read_run(tx, run_id, runs.c.closed_ms)["closed_ms"] is not None:
         return False
-    approval_rows.void_all(tx, run_id, approved=True)
-    touched = tx.execute(
-        update_rows(runs, run_id=run_id, closed_ms=None).values(
-            state="failed", error=_STOPPED, closed_ms=tx.now_ms
-        )
-    )
-    if not touched:
+    void_approvals(tx, run_id, approved=True)
+    end = {"state": "failed", "error": _STOPPED, "closed_ms": tx.now_ms}
+    if not tx.execute(update_rows(runs, run_id=run_id, closed_ms=None).values(end)):
         return False
     tx.event(run_id, "run.stopped", rule="closed_at_the_server", action="offer_compensation")
     return True
@@ -367,6 +316,6 @@ def times_stopped(tx: Transaction, run_id: str) -> int:
 
 def not_closed(tx: Transaction, run_ids: Sequence[str]) -> list[str]:
     """Return those of the runs that the ledger has as open, in the order in which they came."""
-    rows = tx.all(rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(run_ids)))
-    found = {row["run_id"] for row in rows}
+    going = rows_of(runs, runs.c.run_id, closed_ms=None).where(runs.c.run_id.in_(run_ids))
+    found = {row["run_id"] for row in tx.all(going)}
     return [run_id for run_id in dict.fromkeys(run_ids) if run_id in found]

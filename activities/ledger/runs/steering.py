@@ -1,4 +1,4 @@
-"""Who may steer a run: judged when it arrives, once, and recorded."""
+"""Who may steer a run: judged when it arrives, once, and recorded; and what a run has asked."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
+from pydantic import JsonValue
+
 from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import events, grants, runs, steerings
+from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import verify_proof
 from surehand.activities.ledger.people.signatures import (
@@ -18,18 +21,30 @@ from surehand.activities.ledger.people.signatures import (
     kid_of,
     verify_in_time,
 )
-from surehand.activities.ledger.runs import interrupts
+from surehand.activities.ledger.runs import steering
+from surehand.activities.ledger.steps import attempts
+from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.process.json_schemas import problems
 from surehand.workflows.canonical_json import NotCanonical, digest
-from surehand.workflows.contracts.approvals import Assurance, ResumeClaims, SteeringClaims, audience
+from surehand.workflows.contracts.approvals import (
+    Assurance,
+    ResumeClaims,
+    SteeringClaims,
+    audience,
+)
 from surehand.workflows.contracts.runs import LARGEST_EVENT
 from surehand.workflows.contracts.steering import (
     LARGEST_ANSWER,
     AnswerInterrupts,
+    GivenAnswer,
+    Interrupt,
+    InterruptKind,
+    RecordInterrupt,
     Steer,
     SteeringCode,
     Verb,
 )
+from surehand.workflows.plan.plan import ASKING, WAITING
 
 #: What whoever a run acts for may do with it; the rest changes what it may spend, or what happened.
 OWNERS: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.TOKEN, Verb.ANSWER})
@@ -61,12 +76,8 @@ class _Refused(Exception):
         self.code = code
 
 
-def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> SteeringVerdict:
-    """Judge something that was sent to a run, and record that; the same delivery is judged once.
-
-    Args:
-        assurance: What has to prove who sent it.
-    """
+def judge_steering(tx: Transaction, asked: Steer, assurance: Assurance) -> SteeringVerdict:
+    """Judge something that was sent to a run, and record that; the same delivery is judged once."""
     recorded = tx.one(rows_of(steerings, steering_id=asked.steering_id))
     if recorded is not None:
         said = recorded["verb"], recorded["actor"], recorded["content"]
@@ -79,50 +90,34 @@ def judge(tx: Transaction, asked: Steer, assurance: Assurance) -> SteeringVerdic
     proof = _Proof()
     try:
         if asked.forwarded_as is not None:
-            _taken_by_parent(tx, asked)
+            _require_taken_by_parent(tx, asked)
         else:
-            proof = _prove(tx, asked)
-            _permit(tx, asked, proof, assurance)
-        _fits(asked)
+            proof = _prove_sender(tx, asked)
+            _require_permission(tx, asked, proof, assurance)
+        _require_fit(asked)
         judged = SteeringVerdict(SteeringCode.ACCEPTED, "accepted", proof.verified)
     except _Refused as refused:
         judged = SteeringVerdict(refused.code, str(refused), proof.verified)
-    _record(tx, asked, judged, proof)
+    _record_steering(tx, asked, judged, proof)
     if judged.code is SteeringCode.ACCEPTED:
         for given in asked.answers:
             if not given.elsewhere:
-                interrupts.answered(tx, asked, given)
+                steering.record_answer(tx, asked, given)
     return judged
 
 
-def _taken_by_parent(tx: Transaction, asked: Steer) -> None:
-    """Look whether a run's parent has taken exactly this: then it counts here, too.
-
-    Raises:
-        _Refused: It has not.
-    """
-    row = tx.one(
-        rows_of(
-            steerings,
-            steering_id=asked.forwarded_as,
-            run_id=asked.forwarded_by,
-            code=SteeringCode.ACCEPTED.value,
-        )
-    )
+def _require_taken_by_parent(tx: Transaction, asked: Steer) -> None:
+    """Make sure that a run's parent has taken exactly this: then it counts here, too."""
+    by, accepted = asked.forwarded_by, SteeringCode.ACCEPTED.value
+    row = tx.one(rows_of(steerings, steering_id=asked.forwarded_as, run_id=by, code=accepted))
     taken = row["content"] if row is not None else {}
-    if asked.verb is Verb.ANSWER and row is not None and asked.forwarded_by is not None:
-        child = tx.one(
-            rows_of(
-                runs, runs.c.parent_step_id, run_id=asked.run_id, parent_run_id=asked.forwarded_by
-            )
-        )
+    if asked.verb is Verb.ANSWER and row is not None and by is not None:
+        own = rows_of(runs, runs.c.parent_step_id, run_id=asked.run_id, parent_run_id=by)
+        child = tx.one(own)
         step_id = child["parent_step_id"] if child is not None else ""
         taken = AnswerInterrupts.model_validate(taken).inside(step_id).content()
-    if row is None or (row["verb"], row["actor"], taken) != (
-        asked.verb.value,
-        asked.actor,
-        asked.content,
-    ):
+    said = (asked.verb.value, asked.actor, asked.content)
+    if row is None or (row["verb"], row["actor"], taken) != said:
         raise _Refused(SteeringCode.NOT_PERMITTED, "the parent run has not taken this")
     # Once in each life of the child, as a signature is: what was paused since stays paused.
     life = asked.steering_id.rpartition(".")[0]
@@ -136,7 +131,7 @@ def _taken_by_parent(tx: Transaction, asked: Steer) -> None:
         raise _Refused(SteeringCode.USED_SIGNATURE, "the parent run has handed this on once")
 
 
-def _prove(tx: Transaction, asked: Steer) -> _Proof:
+def _prove_sender(tx: Transaction, asked: Steer) -> _Proof:
     if asked.content.get("proof") is not None:
         return _prove_by_token(tx, asked)
     if asked.signature is None:
@@ -150,7 +145,7 @@ def _prove(tx: Transaction, asked: Steer) -> _Proof:
         "another run": (claims.run_id, asked.run_id),
         "another verb": (claims.verb, asked.verb.value),
         "another actor": (claims.sub, asked.actor),
-        "other content": (claims.content, _digest(asked.content)),
+        "other content": (claims.content, _digest_content(asked.content)),
     }
     for what, (signed, sent) in bound.items():
         if signed != sent:
@@ -178,7 +173,7 @@ def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
     except (BadSignature, BadKey) as error:
         reason = f"the resume token is not this run's, or void: {error}"
         raise _Refused(SteeringCode.BAD_TOKEN, reason) from error
-    sent = _digest({name: part for name, part in asked.content.items() if name != "proof"})
+    sent = _digest_content({name: part for name, part in asked.content.items() if name != "proof"})
     expected = (audience(asked.tenant), asked.actor, asked.run_id, sent)
     if (claims.aud, claims.sub, claims.run_id, claims.content) != expected:
         raise _Refused(SteeringCode.BAD_TOKEN, "the resume token was used for something else")
@@ -188,20 +183,14 @@ def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
 
 def _refuse_used(tx: Transaction, asked: Steer, nonce: str) -> None:
     # A run that was reset is sent the same once more, and has to take it once more.
-    used = tx.one(
-        rows_of(
-            steerings,
-            steerings.c.steering_id,
-            run_id=asked.run_id,
-            nonce=nonce,
-        ).where(steerings.c.workflow_run_id.in_([asked.workflow_run_id, *asked.lives]))
-    )
-    if used is not None:
+    lives = [asked.workflow_run_id, *asked.lives]
+    same = rows_of(steerings, steerings.c.steering_id, run_id=asked.run_id, nonce=nonce)
+    if tx.one(same.where(steerings.c.workflow_run_id.in_(lives))) is not None:
         used_up = "this signature was judged before: sign again"
         raise _Refused(SteeringCode.USED_SIGNATURE, used_up)
 
 
-def _permit(tx: Transaction, asked: Steer, proof: _Proof, assurance: Assurance) -> None:
+def _require_permission(tx: Transaction, asked: Steer, proof: _Proof, assurance: Assurance) -> None:
     """Look whether the actor may do this to the run now."""
     if assurance is not Assurance.OPEN and not proof.verified:
         raise _Refused(SteeringCode.UNSIGNED, "only what is signed counts here: use --key")
@@ -211,15 +200,17 @@ def _permit(tx: Transaction, asked: Steer, proof: _Proof, assurance: Assurance) 
     if asked.verb in OWNERS and run["user_id"] == asked.actor:
         return
     wanted = {STEER, f"{STEER}:{asked.verb}"}
-    if assurance is Assurance.OPEN and not _anybody_has(tx, wanted):
-        return  # Nobody was appointed, and no name is proven anyway.
+    if assurance is Assurance.OPEN:
+        given = rows_of(grants, grants.c.principal, kind="permission", revoked_ms=None)
+        if tx.one(given.where(grants.c.name.in_(wanted)).limit(1)) is None:
+            return  # Nobody was appointed, and no name is proven anyway.
     people = principals.find_principals(tx, [asked.actor])
     if people[asked.actor].permissions.isdisjoint(wanted):
         reason = f"{asked.actor} may not {asked.verb} this run: permission {STEER}:{asked.verb}"
         raise _Refused(SteeringCode.NOT_PERMITTED, f"{reason} is needed")
 
 
-def _fits(asked: Steer) -> None:
+def _require_fit(asked: Steer) -> None:
     """Look whether all of it is what the run waits for."""
     if asked.refused is not None:
         raise _Refused(SteeringCode.NOT_WAITING, asked.refused)
@@ -237,23 +228,14 @@ def _fits(asked: Steer) -> None:
             raise _Refused(SteeringCode.BAD_ANSWER, reason)
 
 
-def _anybody_has(tx: Transaction, permissions: set[str]) -> bool:
-    found = tx.one(
-        rows_of(grants, grants.c.principal, kind="permission", revoked_ms=None)
-        .where(grants.c.name.in_(permissions))
-        .limit(1)
-    )
-    return found is not None
-
-
-def _digest(content: dict[str, Any]) -> str:
+def _digest_content(content: dict[str, Any]) -> str:
     try:
         return digest(content)
     except NotCanonical:
         return ""  # nobody can have signed it
 
 
-def _record(tx: Transaction, asked: Steer, judged: SteeringVerdict, proof: _Proof) -> None:
+def _record_steering(tx: Transaction, asked: Steer, judged: SteeringVerdict, proof: _Proof) -> None:
     tx.execute(
         insert_row(
             steerings,
@@ -279,7 +261,7 @@ def _record(tx: Transaction, asked: Steer, judged: SteeringVerdict, proof: _Proo
         steering_id=asked.steering_id,
         verb=asked.verb.value,
         actor=asked.actor,
-        content=_digest(asked.content) or None,
+        content=_digest_content(asked.content) or None,
         verified=judged.verified,
         kid=proof.kid,
         forwarded_as=asked.forwarded_as,
@@ -297,9 +279,66 @@ def _gives_value(asked: Steer) -> bool:
             return asked.content.get("params") is not None
         case Verb.CANCEL:  # The code that has started a child run is told why that was cancelled.
             return bool(asked.content.get("reason"))
-        case Verb.AMEND | Verb.ANSWER | Verb.RESOLVE | Verb.DECIDE:
-            return False  # The event of what follows says it.
         case Verb.PAUSE | Verb.TOKEN | Verb.TOP_UP:
             return False
+        case Verb.AMEND | Verb.ANSWER | Verb.RESOLVE | Verb.DECIDE:
+            return False  # The event of what follows says it.
         case _:
             assert_never(asked.verb)
+
+
+def record_interrupt(tx: Transaction, asked: RecordInterrupt) -> None:
+    """Record that a question was asked, or that nobody has answered it; the same twice is once."""
+    interrupt = asked.interrupt
+    told = attempts.list_told(tx, asked.run_id, interrupt.step_id, f"interrupt.{asked.what}")
+    if any(body["interrupt_id"] == interrupt.interrupt_id for body in told):
+        return
+    row = _question_attempt(asked.run_id, interrupt)
+    if interrupt.kind.is_whole_step:
+        if asked.what == "opened":
+            attempts.start_attempt(tx, row)
+        elif asked.what == "expired" and asked.output is None:
+            why = "nobody has answered"
+            attempts.finish_attempt(tx, row, "failed", error=why, error_class="expired")
+        else:
+            attempts.finish_attempt(tx, row, "succeeded", output=asked.output)
+    if asked.what != "opened":
+        notification_rows.drop_question(tx, asked.run_id, interrupt)
+    elif interrupt.kind is not InterruptKind.EVENT:
+        notification_rows.write_question(tx, asked.run_id, interrupt)
+    about = {"interrupt_id": interrupt.interrupt_id, "kind": interrupt.kind.value}
+    body = {**about, "question": _digest_value(interrupt.question)}
+    tx.event(asked.run_id, f"interrupt.{asked.what}", step_id=interrupt.step_id, **body)
+
+
+def record_answer(tx: Transaction, asked: Steer, given: GivenAnswer) -> None:
+    """Record an answer that counts."""
+    interrupt = given.interrupt
+    notification_rows.drop_question(tx, asked.run_id, interrupt)
+    if interrupt.kind is InterruptKind.ASK:
+        row = _question_attempt(asked.run_id, interrupt)
+        attempts.finish_attempt(tx, row, "succeeded", output=given.value)
+    tx.event(
+        asked.run_id,
+        "interrupt.answered",
+        step_id=interrupt.step_id,
+        interrupt_id=interrupt.interrupt_id,
+        kind=interrupt.kind.value,
+        actor=asked.actor,
+        answer=_digest_value(given.value),
+        steering_id=asked.steering_id,
+        value_by=asked.actor if interrupt.kind.gives_value(given.value) else None,
+    )
+
+
+def _question_attempt(run_id: str, interrupt: Interrupt) -> StepAttempt:
+    asked = {"question": interrupt.question, "answer": interrupt.answer_schema}
+    does = WAITING if interrupt.kind is InterruptKind.EVENT else ASKING
+    return StepAttempt(run_id, interrupt.step_id, 1, does, asked)
+
+
+def _digest_value(value: JsonValue) -> str:
+    try:
+        return digest(value)
+    except NotCanonical:
+        return digest(str(value))

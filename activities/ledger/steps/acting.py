@@ -45,30 +45,17 @@ def acting_instead(run_id: ColumnElement[str], mine: ColumnElement[str]) -> Scal
 
     Nothing is found for ``NULL``: what is done for a run from outside is no execution of it.
     """
-    return (
-        rows_of(runs, runs.c.execution, run_id=run_id)
-        .where(runs.c.execution != mine)
-        .scalar_subquery()
-    )
+    acting = rows_of(runs, runs.c.execution, run_id=run_id)
+    return acting.where(runs.c.execution != mine).scalar_subquery()
 
 
 def require_acting(tx: Transaction, run_id: str, mine: str) -> None:
     """Make sure that an execution acts for its run until the transaction ends.
 
-    Raises:
-        ActsElsewhere: Another one does.
-        RunNotFound: No such run in this tenant.
+    Raises ``ActsElsewhere`` or ``RunNotFound``.
     """
     tx.lock_run(run_id)
-    compare_acting(tx, run_id, mine, _row(tx, run_id)["execution"])
-
-
-def compare_acting(tx: Transaction, run_id: str, mine: str, acting: str) -> None:
-    """Make sure that an execution acts for its run, whose lock is held, and was when it was read.
-
-    Raises:
-        ActsElsewhere: Another one does.
-    """
+    acting = _read_run(tx, run_id)["execution"]
     if acting != mine:
         raise ActsElsewhere(tx.tenant, run_id, mine, acting)
 
@@ -77,13 +64,11 @@ def take_over_run(tx: Transaction, found: ActsElsewhere) -> None:
     """Let the newest execution act, unless yet another one does meanwhile.
 
     A run that had ended, and whose effects stand, is open again: whoever stops it now leaves
-    something behind.
-
-    Args:
-        found: What that execution was refused with, before Temporal has called it the newest.
+    something behind. ``found`` is what that execution was refused with, before Temporal has called
+    it the newest.
     """
     tx.lock_run(found.run_id)
-    row = _row(tx, found.run_id)
+    row = _read_run(tx, found.run_id)
     if row["execution"] != found.acting:
         return
     values: dict[str, str | None] = {"execution": found.mine}
@@ -93,7 +78,7 @@ def take_over_run(tx: Transaction, found: ActsElsewhere) -> None:
     tx.execute(update_rows(runs, run_id=found.run_id).values(values))
 
 
-def _row(tx: Transaction, run_id: str) -> Mapping[str, Any]:
+def _read_run(tx: Transaction, run_id: str) -> Mapping[str, Any]:
     row = tx.one(rows_of(runs, runs.c.execution, runs.c.state, runs.c.closed_ms, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
@@ -137,7 +122,7 @@ class Overtaken(Exception):
     """An attempt that was scheduled later has begun a batch already."""
 
 
-def overtaken(run_id: ColumnElement[str] | str, token: ColumnElement[str]) -> Exists:
+def is_overtaken(run_id: ColumnElement[str] | str, token: ColumnElement[str]) -> Exists:
     """Return the condition that a run's batch is not that of a token (any more).
 
     Without a token, it is never met: what is no part of a batch is overtaken by none.
@@ -146,22 +131,17 @@ def overtaken(run_id: ColumnElement[str] | str, token: ColumnElement[str]) -> Ex
 
 
 def begin_batch(tx: Transaction, run_id: str, mine: Holding) -> bool:
-    """Make a batch this attempt's own.
+    """Make a batch this attempt's own; raises ``Revoked`` or ``Overtaken``.
 
-    Returns:
-        Whether another attempt may have begun it, so that what that has read counts.
-
-    Raises:
-        Revoked: It was revoked.
-        Overtaken: It is too late, by Temporal's clock.
+    Returns whether another attempt may have begun it, so that what that has read counts.
     """
     tx.lock_run(run_id)
     if is_barred(tx, run_id, mine.name):
         raise Revoked(f"{mine.name} was revoked: this attempt is late")
-    before = _holding(tx, run_id)
+    before = _read_holding(tx, run_id)
     if before is not None and before.scheduled_ms > mine.scheduled_ms:
         raise Overtaken(f"{mine.name}: another worker has begun this batch, or a later one")
-    _set(tx, run_id, mine)
+    tx.execute(update_rows(runs, run_id=run_id).values(batch=mine.token))
     return before is not None and before.name == mine.name
 
 
@@ -171,15 +151,12 @@ def revoke_batches(tx: Transaction, run_id: str, batches: Iterable[str]) -> None
         tx.lock_run(run_id)
         if bar_name(tx, run_id, name):
             tx.event(run_id, "batch.revoked", batch=name, action="refuse_late_attempts")
-        held = _holding(tx, run_id)
+        held = _read_holding(tx, run_id)
         if held is not None and held.name == name:
-            _set(tx, run_id, replace(held, holder=""))
+            revoked = replace(held, holder="")
+            tx.execute(update_rows(runs, run_id=run_id).values(batch=revoked.token))
 
 
-def _holding(tx: Transaction, run_id: str) -> Holding | None:
+def _read_holding(tx: Transaction, run_id: str) -> Holding | None:
     row = tx.one(rows_of(runs, runs.c.batch, run_id=run_id))
     return None if row is None or row["batch"] is None else Holding.of(row["batch"])
-
-
-def _set(tx: Transaction, run_id: str, holding: Holding) -> None:
-    tx.execute(update_rows(runs, run_id=run_id).values(batch=holding.token))

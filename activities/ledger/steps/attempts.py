@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Insert, bindparam, func, literal, null, or_, select
+from sqlalchemy import Insert, bindparam, func, literal, null, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from surehand.activities.ledger.core.statements import (
@@ -16,7 +16,7 @@ from surehand.activities.ledger.core.statements import (
 )
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, events, steps
-from surehand.activities.ledger.steps.acting import overtaken
+from surehand.activities.ledger.steps.acting import is_overtaken
 from surehand.workflows.contracts.base import Usage
 from surehand.workflows.contracts.tools import RecordRefusal
 
@@ -32,7 +32,7 @@ _STARTED: Final = ("tool", "state", "input", "started_ms", "holder")
 _ENDED: Final = ("output", "error", "error_class", "ended_ms")
 
 
-def _start(insert: postgresql.Insert | sqlite.Insert, *, unanswered: bool) -> Insert:
+def _build_start(insert: postgresql.Insert | sqlite.Insert, *, unanswered: bool) -> Insert:
     started = {name: insert.excluded[name] for name in _STARTED}
     return insert.values(tenant_id=OF_TENANT).on_conflict_do_update(
         index_elements=list(steps.primary_key),
@@ -44,7 +44,7 @@ def _start(insert: postgresql.Insert | sqlite.Insert, *, unanswered: bool) -> In
 _START_COLUMNS: Final = ("run_id", "step_id", "attempt", *_STARTED)
 _START: Final = {
     (dialect.__name__.rpartition(".")[2], unanswered): PreparedStatement(
-        _start(dialect.insert(steps), unanswered=unanswered), _START_COLUMNS
+        _build_start(dialect.insert(steps), unanswered=unanswered), _START_COLUMNS
     )
     for dialect in (postgresql, sqlite)
     for unanswered in (False, True)
@@ -58,7 +58,7 @@ _FINISH_OWN: Final = PreparedStatement(
     _OF_ATTEMPT.where(
         steps.c.holder == bindparam("of_holder"),
         steps.c.state == "running",
-        ~overtaken(bindparam("of_run"), bindparam("of_batch")),
+        ~is_overtaken(bindparam("of_run"), bindparam("of_batch")),
     ),
     _END_COLUMNS,
 )
@@ -78,6 +78,11 @@ class StepAttempt:
     batch: str | None = None
     """The token of the batch that it is made in (``ledger/steps/acting.py``)."""
 
+    @property
+    def step(self) -> dict[str, str]:
+        """What the rows of its step have."""
+        return {"run_id": self.run_id, "step_id": self.step_id}
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -90,61 +95,44 @@ class Stored:
     started_ms: int | None
 
 
-def stored(tx: Transaction, call: StepAttempt, *, after: int, holders: str = "") -> Stored | None:
+def find_stored(
+    tx: Transaction, call: StepAttempt, *, after: int, holders: str = ""
+) -> Stored | None:
     """Return what the same read has been answered before, if it is recorded.
 
-    Of several answers that of the read counts which began last: the run went on with it.
-
-    Args:
-        call: The attempt that is about to read.
-        after: Only attempts after this one are of the same call.
-        holders: Only what those have recorded whose names begin so.
+    Of several answers that of the read counts which began last: the run went on with it. Only
+    attempts after ``after`` are of the same call; with ``holders``, only those count whose holders'
+    names begin so.
     """
-    rows = tx.all(
-        rows_of(
-            steps,
-            *(steps.c.attempt, steps.c.tool, steps.c.input),
-            *(steps.c.output, steps.c.error_class, steps.c.started_ms),
-            run_id=call.run_id,
-            step_id=call.step_id,
-        )
-        .where(steps.c.attempt > after, _ANSWERED, *([_held_by(holders)] if holders else []))
-        .order_by(steps.c.started_ms.desc(), steps.c.attempt.desc())
-        .limit(1)
-    )
-    for row in rows:
-        # Other params are another question: a plan may be changed while its run is under way.
-        if row["tool"] == call.tool and row["input"] == call.params:
-            no = row["output"]["no"] if row["error_class"] == NO else None
-            return Stored(row["attempt"], row["output"], no, row["started_ms"])
-    return None
-
-
-def _held_by(holders: str) -> ColumnElement[bool]:
-    return func.substr(steps.c.holder, 1, len(holders)) == holders
+    own = steps.c
+    columns = (own.attempt, own.tool, own.input, own.output, own.error_class, own.started_ms)
+    answers = rows_of(steps, *columns, run_id=call.run_id, step_id=call.step_id)
+    answers = answers.where(own.attempt > after, _ANSWERED)
+    if holders:
+        answers = answers.where(func.substr(own.holder, 1, len(holders)) == holders)
+    row = tx.one(answers.order_by(own.started_ms.desc(), own.attempt.desc()).limit(1))
+    # Other params are another question: a plan may be changed while its run is under way.
+    if row is None or row["tool"] != call.tool or row["input"] != call.params:
+        return None
+    no = row["output"]["no"] if row["error_class"] == NO else None
+    return Stored(row["attempt"], row["output"], no, row["started_ms"])
 
 
 def has_begun(tx: Transaction, run_id: str, step_id: str) -> bool:
     """Return whether a step has an answer on record, or an effect that is or may be there."""
-    answered = rows_of(steps, literal(1), run_id=run_id, step_id=step_id).where(_ANSWERED)
-    effect = rows_of(effects, literal(1), run_id=run_id, step_id=step_id, undoes=None).where(
-        effects.c.state != "failed"
-    )
-    return bool(tx.all(answered.union(effect)))
+    step = {"run_id": run_id, "step_id": step_id}
+    answered = rows_of(steps, literal(1), **step).where(_ANSWERED)
+    made = rows_of(effects, literal(1), **step, undoes=None).where(effects.c.state != "failed")
+    return bool(tx.all(answered.union(made)))
 
 
-def start(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = False) -> bool:
-    """Record that an attempt runs; the same attempt again is the same row, begun anew.
+def start_attempt(tx: Transaction, attempt: StepAttempt, *, unanswered: bool = False) -> bool:
+    """Record that an attempt runs; the same attempt again is the same row, begun again.
 
-    Args:
-        unanswered: Not where it has been answered.
-
-    Returns:
-        Whether it is recorded.
+    If ``unanswered``, not once it has been answered. Returns whether it is recorded.
     """
     row = {
-        "run_id": attempt.run_id,
-        "step_id": attempt.step_id,
+        **attempt.step,
         "attempt": attempt.attempt,
         "tool": attempt.tool,
         "state": "running",
@@ -164,51 +152,33 @@ def begin_read(
 ) -> Stored | None:
     """Record that a read runs, or return what it has been answered already.
 
-    Args:
-        attempt: The attempt, with its holder.
-        after: Only attempts after this one are of the same call.
-        holders: Only what those have recorded counts whose names begin so; ``None``: nothing.
+    Only attempts after ``after`` are of the same call, and of those only what holders have recorded
+    whose names begin with ``holders``; ``None``: nothing.
     """
-
-    def known_already() -> Stored | None:
-        if holders is None:
-            return None
-        return stored(tx, attempt, after=after, holders=holders)
-
-    # First: what an earlier attempt records from now on does not count, so none is overlooked.
     if attempt.attempt > 1:
-        take_over(tx, attempt)
-    known = known_already()
-    if known is not None:
-        return known
-    if start(tx, attempt, unanswered=True):
-        return None
-    # Answered meanwhile; or a run was reset to before its answer.
-    known = known_already()
-    if known is None and not _is_overtaken(tx, attempt):
-        start(tx, attempt)
-    return known
+        # First: what an earlier attempt, which may be under way, records from now on does not
+        # count, so none is overlooked.
+        earlier = update_rows(steps, **attempt.step, state="running")
+        earlier = earlier.where(steps.c.attempt < attempt.attempt)
+        tx.execute(earlier.values(holder=attempt.holder))
+    for _ in range(2):
+        if holders is not None:
+            known = find_stored(tx, attempt, after=after, holders=holders)
+            if known is not None:
+                return known
+        if start_attempt(tx, attempt, unanswered=True):
+            return None
+        # Answered meanwhile, so it is looked up again; or a run was reset to before its answer.
+    if attempt.batch is not None:
+        tx.lock_run(attempt.run_id)
+        late = is_overtaken(attempt.run_id, literal(attempt.batch))
+        if tx.all(select(literal(1)).where(late)):
+            return None
+    start_attempt(tx, attempt)
+    return None
 
 
-def _is_overtaken(tx: Transaction, attempt: StepAttempt) -> bool:
-    """Return whether the batch of an attempt is not its own any more; the run is locked."""
-    if attempt.batch is None:
-        return False
-    tx.lock_run(attempt.run_id)
-    late = overtaken(attempt.run_id, literal(attempt.batch))
-    return bool(tx.all(select(literal(1)).where(late)))
-
-
-def take_over(tx: Transaction, attempt: StepAttempt) -> None:
-    """Let no earlier attempt of a step that may still be under way record an answer."""
-    tx.execute(
-        update_rows(steps, run_id=attempt.run_id, step_id=attempt.step_id, state="running")
-        .where(steps.c.attempt < attempt.attempt)
-        .values(holder=attempt.holder)
-    )
-
-
-def finish(
+def finish_attempt(
     tx: Transaction,
     attempt: StepAttempt,
     state: str,
@@ -219,11 +189,8 @@ def finish(
 ) -> bool:
     """Record how an attempt ended; one that names its holder, only if it still counts.
 
-    It does not where another one has begun since, nor where its batch is over: what was made of
-    another answer may be there. Nor does it twice.
-
-    Returns:
-        Whether it was recorded.
+    It does not once another one has begun, nor when its batch is over: what was made of another
+    answer may be there. Nor does it twice. Returns whether it was recorded.
     """
     ended = {
         "of_run": attempt.run_id,
@@ -251,48 +218,28 @@ def tell_ended(tx: Transaction, attempt: StepAttempt, state: str, **body: Any) -
 def still_ours(tx: Transaction, attempt: StepAttempt) -> bool:
     """Lock an attempt's row and return whether its end would still be recorded."""
     own = {"holder": attempt.holder, "state": "running", "attempt": attempt.attempt}
-    row = rows_of(steps, literal(1), run_id=attempt.run_id, step_id=attempt.step_id, **own)
-    late = overtaken(literal(attempt.run_id), literal(attempt.batch, steps.c.holder.type))
+    row = rows_of(steps, literal(1), **attempt.step, **own)
+    late = is_overtaken(literal(attempt.run_id), literal(attempt.batch, steps.c.holder.type))
     return tx.one(row.where(~late).with_for_update()) is not None
 
 
 def has_ended(tx: Transaction, attempt: StepAttempt) -> bool:
     """Return whether an attempt that names its holder has recorded its end already."""
-    row = tx.one(
-        rows_of(
-            steps,
-            literal(1),
-            run_id=attempt.run_id,
-            step_id=attempt.step_id,
-            attempt=attempt.attempt,
-            holder=attempt.holder,
-        ).where(steps.c.state != "running")
-    )
-    return row is not None
+    own = {"attempt": attempt.attempt, "holder": attempt.holder}
+    row = rows_of(steps, literal(1), **attempt.step, **own).where(steps.c.state != "running")
+    return tx.one(row) is not None
 
 
-def failures(tx: Transaction, attempt: StepAttempt, error_class: str) -> int:
+def count_failures(tx: Transaction, attempt: StepAttempt, error_class: str) -> int:
     """Return how many earlier attempts of a step have ended with a failure of that class."""
-    row = tx.one(
-        rows_of(
-            steps,
-            func.count().label("n"),
-            run_id=attempt.run_id,
-            step_id=attempt.step_id,
-            error_class=error_class,
-        ).where(steps.c.attempt < attempt.attempt)
-    )
-    return int(row["n"]) if row else 0
+    failed = rows_of(steps, func.count(), **attempt.step, error_class=error_class)
+    return tx.count(failed.where(steps.c.attempt < attempt.attempt))
 
 
-def refuse(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
+def note_refusal(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
     """Tell that a step was refused before anything of it began; the same teller tells it once."""
-    rows = tx.all(
-        rows_of(
-            events, events.c.body, run_id=asked.run_id, step_id=asked.step_id, type="step.refused"
-        )
-    )
-    if any(row["body"]["told_by"] == told_by for row in rows):
+    told = list_told(tx, asked.run_id, asked.step_id, "step.refused")
+    if any(body["told_by"] == told_by for body in told):
         return
     body = {"tool": asked.tool, "reason": asked.reason[:LONGEST_REASON], "told_by": told_by}
     tx.event(asked.run_id, "step.refused", step_id=asked.step_id, **body)
@@ -301,10 +248,10 @@ def refuse(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
 def keep_usage(tx: Transaction, run_id: str, step_id: str, usage: Usage, told_by: str) -> bool:
     """Keep what an attempt has used that is tried again; the same teller tells it once.
 
-    Returns:
-        Whether it had not been told.
+    Returns whether it had not been told.
     """
-    if any(row["told_by"] == told_by for row in _usages(tx, run_id, step_id)):
+    told = list_told(tx, run_id, step_id, "step.spent")
+    if any(body["told_by"] == told_by for body in told):
         return False
     body = {"tokens": usage.tokens, "money": usage.money, "told_by": told_by}
     tx.event(run_id, "step.spent", step_id=step_id, **body)
@@ -315,11 +262,12 @@ def kept_usage(tx: Transaction, run_id: str, step_id: str, holders: str, mine: s
     """Return what was kept of those whose names begin so, without one of them, which counts it."""
     return [
         Usage(tokens=body["tokens"], money=body["money"])
-        for body in _usages(tx, run_id, step_id)
+        for body in list_told(tx, run_id, step_id, "step.spent")
         if body["told_by"].startswith(holders) and body["told_by"] != mine
     ]
 
 
-def _usages(tx: Transaction, run_id: str, step_id: str) -> list[dict[str, Any]]:
-    rows = rows_of(events, events.c.body, run_id=run_id, step_id=step_id, type="step.spent")
+def list_told(tx: Transaction, run_id: str, step_id: str, type_: str) -> list[dict[str, Any]]:
+    """Return what the events of a type have told of a step."""
+    rows = rows_of(events, events.c.body, run_id=run_id, step_id=step_id, type=type_)
     return [row["body"] for row in tx.all(rows)]

@@ -51,9 +51,6 @@ def _on_sqlite(element: next_commit_no, compiler: Any, **how: Any) -> str:
     return f"(coalesce(({newest} WHERE every.tenant_id = effects.tenant_id), 0) + 1)"
 
 
-#: Hex digits of an entry id: 96 bits of the provider key, unique far beyond any ledger's size.
-_ENTRY_DIGITS = 24
-
 #: Among an entry's failures: its repeats fail for good, so its first call has to be settled first.
 NO_MORE_REPEATS = "no_more_repeats"
 
@@ -63,6 +60,9 @@ UNASKED: Final = {"answer": "unasked"}
 #: The answer that stands in an entry which was put in doubt because the ledger was restored.
 FORGOTTEN: Final = "forgotten"
 
+#: Why an entry is in doubt whose attempt has died.
+LEASE_OVER: Final = "its lease ran out before an outcome was recorded"
+
 
 def milliseconds(duration: timedelta) -> int:
     """Return a duration in whole milliseconds."""
@@ -71,7 +71,8 @@ def milliseconds(duration: timedelta) -> int:
 
 def entry_id_for(tenant: str, tool: str, key: str, generation: int) -> str:
     """Return the id of the entry of one generation of a business key."""
-    return "ef-" + provider_key(tenant, tool, key, generation)[3 : 3 + _ENTRY_DIGITS]
+    # 96 bits of the provider key: unique far beyond any ledger's size.
+    return "ef-" + provider_key(tenant, tool, key, generation)[3:27]
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,6 @@ class Covered:
 
 #: Says whether the scope of a standing approval covers a call.
 Covers = Callable[[Scope], Covered | None]
-
-
-def covers_nothing(scope: Scope) -> None:
-    """Cover no call: of one whose tool nobody knows, people decide."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ class ClaimRequest:
     """What they ask for where the run has read content from outside; ``None``: the same."""
     foreign: bool = False
     """Whether the call itself brings in such content."""
-    covers: Covers = field(default=covers_nothing, compare=False)
+    covers: Covers = field(default=lambda _: None, compare=False)
     """Which of them do, by this call's own tool and params."""
     precondition: str | None = None
     """Digest of what the tool's precondition says now."""
@@ -335,24 +332,41 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Claimed:
+class OfEntry:
+    """What became of an entry."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class NotClaimed:
+    """Why a call is not made."""
+
+    reason: str
+
+
+class Claimed(OfEntry):
     """The lease is ours: call the tool."""
 
-    entry: Entry
 
-
-@dataclass(frozen=True)
-class Committed:
+class Committed(OfEntry):
     """It happened already: the recorded receipt wins."""
 
-    entry: Entry
+
+class Answered(OfEntry):
+    """The tool has answered this step with no."""
+
+
+class Doubtful(OfEntry):
+    """The outcome is unknown; the entry is in doubt under our fencing token: reconcile."""
 
 
 @dataclass(frozen=True)
-class Answered:
-    """The tool has answered this step with no."""
+class Asked(OfEntry):
+    """A human has been asked about this entry."""
 
-    entry: Entry
+    intervention_id: str
+    question: str
 
 
 @dataclass(frozen=True)
@@ -364,57 +378,28 @@ class Held:
     """Whether an earlier call may still arrive."""
 
 
-@dataclass(frozen=True)
-class Doubtful:
-    """The outcome is unknown; the entry is in doubt under our fencing token: reconcile."""
-
-    entry: Entry
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A human has been asked about this entry."""
-
-    entry: Entry
-    intervention_id: str
-    question: str
-
-
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(NotClaimed):
     """The key is taken by a call with other params, or the approval is for another call."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class ApprovalRefused:
+class ApprovalRefused(NotClaimed):
     """No usable approval; nothing was claimed."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class Forbidden:
+class Forbidden(NotClaimed):
     """The acting user may not make this call now; nothing was claimed."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class Barred:
-    """This step may not apply its effect any more."""
-
-    reason: str
-    called_off: bool = False
-    """A human has said so, and that it has not happened."""
-
-
-@dataclass(frozen=True)
-class Drifted:
+class Drifted(NotClaimed):
     """The tool is not the recorded one; nothing was claimed."""
 
-    reason: str
+
+@dataclass(frozen=True)
+class Barred(NotClaimed):
+    """This step may not apply its effect any more."""
+
+    called_off: bool = False
+    """A human has said so, and that it has not happened."""
 
 
 ClaimResult = (

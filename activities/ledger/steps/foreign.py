@@ -22,31 +22,34 @@ MARKED: Final = "run.marked_foreign"
 
 def is_marked(run_id: ColumnElement[str]) -> Exists:
     """Return the condition that a run is marked, as far as other transactions have said so."""
-    return _marks(run_id).exists()
+    return _select_marks(run_id).exists()
 
 
-def _marks(run_id: ColumnElement[str]) -> Select[tuple[object, ...]]:
+def _select_marks(run_id: ColumnElement[str]) -> Select[tuple[object, ...]]:
     # Written out: by a parameter the database could not use the index, which has these rows alone.
     marks = rows_of(events, events.c.step_id, events.c.body, run_id=run_id)
     return marks.where(events.c.type == literal_column(f"'{MARKED}'"))
 
 
-_CONTENT: Final = PreparedStatement(_marks(bindparam("of_run")).order_by(events.c.seq))
+_CONTENT: Final = PreparedStatement(_select_marks(bindparam("of_run")).order_by(events.c.seq))
 
 
 def marked_here(tx: Transaction, run_id: str) -> list[ForeignContent]:
     """Return what this transaction says of a run at its end."""
     return [
-        of_event(event.step_id, event.body)
+        content_of_event(event.step_id, event.body)
         for event in tx.pending.get(run_id, ())
         if event.type == MARKED
     ]
 
 
-def content_of(tx: Transaction, run_id: str) -> tuple[ForeignContent, ...]:
+def foreign_content(tx: Transaction, run_id: str) -> tuple[ForeignContent, ...]:
     """Return what has brought a run content from outside: of each tool, its first step."""
     rows = tx.all(_CONTENT, of_run=run_id)
-    return (*(of_event(row["step_id"], row["body"]) for row in rows), *marked_here(tx, run_id))
+    return (
+        *(content_of_event(row["step_id"], row["body"]) for row in rows),
+        *marked_here(tx, run_id),
+    )
 
 
 def marked_among(tx: Transaction, run_ids: Collection[str]) -> set[str]:
@@ -57,9 +60,9 @@ def marked_among(tx: Transaction, run_ids: Collection[str]) -> set[str]:
     return {row["run_id"] for row in tx.all(marks)}
 
 
-def mark(tx: Transaction, run_id: str, found: Iterable[ForeignContent]) -> None:
+def mark_foreign(tx: Transaction, run_id: str, found: Iterable[ForeignContent]) -> None:
     """Record that a run has got content from outside; of one tool that is said once."""
-    known = {content.tool for content in content_of(tx, run_id)}
+    known = {content.tool for content in foreign_content(tx, run_id)}
     for content in found:
         if content.tool in known:
             continue
@@ -75,12 +78,12 @@ def mark(tx: Transaction, run_id: str, found: Iterable[ForeignContent]) -> None:
         )
 
 
-def hand_on(tx: Transaction, run_id: str, to: str) -> None:
+def hand_on_foreign(tx: Transaction, run_id: str, to: str) -> None:
     """Mark a run to which something of another one comes, if that one is marked."""
-    mark(tx, to, [content.of(run_id) for content in content_of(tx, run_id)])
+    mark_foreign(tx, to, [content.of(run_id) for content in foreign_content(tx, run_id)])
 
 
-def of_event(step_id: str | None, body: Mapping[str, object]) -> ForeignContent:
+def content_of_event(step_id: str | None, body: Mapping[str, object]) -> ForeignContent:
     """Return what an event that marks a run tells of."""
     source_run = body.get("source_run")
     return ForeignContent(
