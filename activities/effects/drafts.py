@@ -30,8 +30,8 @@ from surehand.activities.ledger.steps.entries import ClaimRequest
 from surehand.activities.tools.call_reports import Draft, Progress, note_written, take_progress
 from surehand.activities.tools.failures import OutcomeUnknown, Permanent
 from surehand.activities.worker.context import Attempt, WorkerContext
+from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.tools import ToolCall
-from surehand.workflows.identity import canonical_json
 from surehand.workflows.payload_codec import NotKept, StoreUnavailable
 
 log = structlog.get_logger()

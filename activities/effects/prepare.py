@@ -29,17 +29,11 @@ from surehand.activities.worker.context import Attempt, WorkerContext, again, st
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
+from surehand.workflows.canonical_json import LOST_DIGITS, NotCanonical, digest, has_lost_digits
 from surehand.workflows.contracts.approvals import Assurance, Scope
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import Effect, QuotaNeeded, ToolCall
-from surehand.workflows.identity import (
-    LOST_DIGITS,
-    NotCanonical,
-    digest,
-    forward_key,
-    has_lost_digits,
-    step_key,
-)
+from surehand.workflows.identity import forward_key, step_key
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plain_text import clean_text
 from surehand.workflows.plan.policy import Needs, combine

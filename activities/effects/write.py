@@ -49,7 +49,7 @@ from surehand.activities.worker.context import again, stop
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process import clock
 from surehand.process.off_loop import call_off_loop
-from surehand.workflows.identity import digest
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plain_text import clean_text
 

@@ -28,9 +28,8 @@ from pydantic_core import to_jsonable_python
 
 from surehand.activities.tools.failures import Permanent
 from surehand.process.off_loop import call_off_loop
-from surehand.workflows.canonical_json import is_too_deep, loses_digits
+from surehand.workflows.canonical_json import canonical_json, digest, is_too_deep, loses_digits
 from surehand.workflows.contracts.base import Usage
-from surehand.workflows.identity import canonical_json, digest
 from surehand.workflows.plain_text import clean_text
 
 #: Larger ones are recorded by their digest only: a worker holds several outputs in memory.

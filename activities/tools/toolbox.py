@@ -36,9 +36,9 @@ from surehand.activities.tools.tool import (
     Undo,
     limits_problem,
 )
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec
-from surehand.workflows.identity import digest
 from surehand.workflows.names import MODEL_RUN, WORKFLOW
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy
 from surehand.workflows.run.agent_run import BaseRun

@@ -36,6 +36,7 @@ from temporalio.runtime import (
 from surehand.activities.ledger.retention.hiding import LastRound
 from surehand.activities.worker.settings import SettingsError
 from surehand.process.settings import PREFIX
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.effects import Compensate
 from surehand.workflows.contracts.tools import (
     MODEL,
@@ -45,7 +46,6 @@ from surehand.workflows.contracts.tools import (
     ToolCall,
     ToolReport,
 )
-from surehand.workflows.identity import digest
 
 #: Seconds; a claim or an outcome takes 2 ms, and a transaction that hangs is given up after 10 s.
 TRANSACTION_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)

@@ -87,7 +87,6 @@ OF_ONE_EXECUTION: Final = {
     "RunCore._signals",
     "RunCore._telling_parent",
     "RunCore._told_parent",
-    "RunCore._watcher",
     "RunCore.calls_under_way",
     "Conversations._kept",
     "Conversations._setups",
