@@ -35,10 +35,10 @@ from tests.ledger_databases import DATABASES, OWNER
 ROOT: Final = Path(__file__).parent.parent.parent
 #: Suites that between them send what workers, commands and pages send.
 SUITES: Final = (
-    *("approval_use", "artifacts", "batches", "checkpoints", "claims_in_doubt", "doubts"),
-    *("drafts", "fencing", "late_requests", "one_approval", "open_items", "outbox"),
-    *("own_decisions", "principals", "quotas", "recovery", "resources", "retention"),
-    *("run_tree", "runs", "stale_entries", "standing", "starts", "steering", "undone", "waiting"),
+    *("artifacts", "batches", "changed_undos", "claims_in_doubt", "compensations", "events"),
+    *("first_claims", "interventions", "late_calls", "open_items", "outbox", "passkeys"),
+    *("planners", "quotas", "receipts", "recovery", "resources", "retention", "run_tree"),
+    *("runs", "standing", "starts", "steering", "votes", "waiting"),
 )
 #: What reads a whole tenant by its nature, when somebody asks for it or once a round.
 WHOLE: Final = {

@@ -420,7 +420,7 @@ def test_a_run_completes_on_what_it_knows_and_on_nothing_else(scene: Scene, newe
     assert not completes(scene, knowing(one, *given_up), newest)
     assert not completes(scene, knowing(one, two, ("x", "ef-x"), *given_up), newest)
     reused = knowing(one, *given_up)
-    reused.relies("three", two[1], own=True)
+    reused.note_reliance("three", two[1], own=True)
     assert completes(scene, reused, newest)
 
 

@@ -348,6 +348,6 @@ async def test_the_runs_of_every_tenant_that_went_on_are_listed(
     settings = ClientSettings(tenant="asks", user="oscar", task_queue="q", ui_url="")
     caller: Any = SimpleNamespace(connection=connection, settings=settings, tenant="asks")
 
-    behind = await maintenance._behind(caller, Epoch(1, 0, 100, "oscar"))
+    behind = await maintenance._find_behind(caller, Epoch(1, 0, 100, "oscar"))
 
     assert [(one.run_id, one.known) for one in behind] == [(known, True), (unknown, False)]

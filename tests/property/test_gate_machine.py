@@ -33,7 +33,7 @@ from temporalio.testing import ActivityEnvironment
 
 from surehand.activities.approvals import ApprovalActivities
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.effects import leases, reconcile, recorder, write
+from surehand.activities.effects import leases, recorder, write
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import LedgerUnavailable
@@ -568,7 +568,7 @@ class GateMachine(RuleBasedStateMachine):
 @pytest.fixture
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[GateMachine]]:
     clock = Clock()
-    for module in (write, reconcile, leases):
+    for module in (write, leases):
         monkeypatch.setattr(module, "clock", clock)
     # Limits are looked at when the test says, and not a second later by another clock.
     monkeypatch.setattr(leases, "_LOOK_EVERY", 3600.0)

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from surehand.activities.effects import leases, reconcile, recorder, write
+from surehand.activities.effects import leases, recorder, write
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.worker.crash_points import CrashPoint
@@ -327,7 +327,7 @@ class LedgerMachine(RuleBasedStateMachine):
 @pytest.fixture
 def machine(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[LedgerMachine]]:
     clock = Clock()
-    for module in (write, reconcile, leases):
+    for module in (write, leases):
         monkeypatch.setattr(module, "clock", clock)
     # Limits are looked at when the test says, and not a second later by another clock.
     monkeypatch.setattr(leases, "_LOOK_EVERY", 3600.0)
