@@ -229,13 +229,12 @@ ROOMS: Final = (
 )
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
-ai app base benchmark child children cipher classify cli clock connect connection context control
-core demo describe dev doctor engine env environment error exit file history identity interrupt
-json key langchain langgraph limit metric migrate migration model module name one open openai
-option output own people plain plugin prepare process program progress public pydantic read
-rebuild reconcile render report resolve row rule run schema serve server settings show sign
-signature simulate simulation size start stat state store surehand table text tool undone usage
-validation value word wording worker workflow write
+ai app base benchmark canonical change child children cipher cli clock connect connection context
+core data demo describe dev display doctor engine env environment exit file history identity json
+key langchain langgraph migrate migration model name openai option people plain plugin prepare
+process program pydantic question read reconcile render report row rule run schema serve server
+settings show sign signature simulate start stat store surehand table text tool worker workflow
+write
 """
 KNOWN: Final = frozenset(_KNOWN.split())
 

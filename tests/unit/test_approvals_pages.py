@@ -108,12 +108,12 @@ def test_the_evidence_is_told_in_words_with_what_each_of_it_is() -> None:
     told = doubted(ASKED, KNOWN, "run-1")
 
     evidence = dict(told["evidence"])
-    assert evidence["Key of the effect"] == "refund:order-7 (generation 2)"
-    assert evidence["Key that the outside system was given"] == "sh-abc"
-    assert evidence["Calls"] == "3, the first one at 1970-01-01 00:00:00Z"
-    assert evidence["What the newest call has ended with"] == "connection lost"
+    assert evidence["Business key"] == "refund:order-7 (no. 2)"
+    assert evidence["Key sent to the outside system"] == "sh-abc"
+    assert evidence["Calls"] == "3, first at 1970-01-01 00:00:00Z"
+    assert evidence["Last error"] == "connection lost"
     said = evidence["1970-01-01 00:00:01Z"]
-    assert said == "It came to be in doubt (lease_over): its lease ran out"
+    assert said == "Its outcome became unknown (lease_over): its lease ran out"
     assert (told["text"], told["elsewhere"]) == ("Did it happen?", None)
     assert told["outcomes"] == ("happened", "call_off")
     assert told["later"] == {"outcomes": ("call_off",), "left_ms": 5000}
@@ -126,7 +126,7 @@ def test_what_happened_in_part_is_told_as_json_text_whatever_numbers_it_has() ->
 
 def test_keys_of_secret_params_are_not_told() -> None:
     told = doubted(ASKED, replace(KNOWN, key=None), "run-1")
-    assert "Key of the effect" not in dict(told["evidence"])
+    assert "Business key" not in dict(told["evidence"])
 
 
 def test_what_another_run_settles_names_that_run_and_offers_nothing() -> None:
@@ -172,7 +172,7 @@ def test_steps_that_no_plan_names_are_listed_behind_the_others() -> None:
     graph = run_graph(plan_of({"id": "a"}), views)
 
     assert [one["id"] for one in graph["steps"]] == ["a", "turn-1.2"]
-    assert graph["steps"][1]["after"] is None
+    assert graph["steps"][1]["after"] == []
     assert graph["drawing"] is None  # one box says nothing
 
 
