@@ -22,6 +22,7 @@ from surehand.process.dev_server import DevServer, free_ports
 from tests.docs.pages import DOCS, README, ROOT, RUN, SHOWN, Block, blocks, script
 from tests.docs.quick_starter import QUICK, quick_starter
 from tests.shop_process import ShopProcess
+from tests.watched_server import WatchedServer
 from tests.worker_process import WorkerProcess
 
 #: Seconds; the longest page drills a step twice.
@@ -46,9 +47,9 @@ def place(block: Block) -> str:
 def server(temporal_cli: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     """Temporal for the pages alone: `pending` lists all runs that its server has."""
     log = tmp_path_factory.mktemp("temporal") / "log"
-    server = DevServer.start(cli=temporal_cli, log_file=log, ui_port=None)
-    yield server
-    server.kill()
+    watched = WatchedServer(temporal_cli, log)
+    yield watched.server
+    watched.close()
 
 
 @pytest.fixture(scope="session")
