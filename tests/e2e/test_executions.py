@@ -207,7 +207,7 @@ async def test_a_run_that_is_cancelled_while_it_looks_for_what_was_undone_undoes
         relying = await stage.start(plan)
         asked = await relying.asks("after")
         with monkeypatch.context() as patched:
-            patched.setattr(runs, "undone_under", away)
+            patched.setattr(runs, "find_withdrawn", away)
             await relying.decide(decision_on(asked))
             await looking.wait()
             await relying.handle.cancel()

@@ -15,11 +15,11 @@ from temporalio.client import Client
 from temporalio.common import RawValue
 
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.effects import prepare
 from surehand.process.blobs import Blobs
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.base import Artifact, RunState, as_artifact
 from surehand.workflows.contracts.steering import Verb
+from surehand.workflows.names import PAUSES, ErrorType
 from surehand.workflows.payload_codec import ENCODING, data_converter, payloads_of
 from surehand.workflows.run import run_core
 from tests.e2e.executions import executions
@@ -292,7 +292,7 @@ async def test_an_undo_is_given_the_whole_receipt(stage: Stage) -> None:
 async def test_a_step_whose_params_are_in_the_store_waits_for_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, approval: str | None
 ) -> None:
-    monkeypatch.setattr(prepare, "READ_PAUSE", timedelta(milliseconds=20))
+    monkeypatch.setitem(PAUSES, ErrorType.ARTIFACT_UNAVAILABLE, timedelta(milliseconds=20))
     folder, away = stage.folder / "artifacts", stage.folder / "away"
     ask = {"id": "ask", "ask": {"question": "Go on?"}}
     send = {"id": "send", "tool": "pages.send", "params": {"text": "${page1.lines.0.sku}"}}
