@@ -166,7 +166,7 @@ class Run:
 
         Example:
             >>> result = await run.wait(or_human=True)
-            >>> [waiting.kind for waiting in result.waiting_for]
+            >>> [waiting.kind.value for waiting in result.waiting_for]
             ['approval']
         """
         async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
