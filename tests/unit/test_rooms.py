@@ -415,15 +415,15 @@ PARTICIPLES: Final = [
 ]
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
-    "modules": 245,
-    "lines": 70_100,
-    "one-word functions, per mille": 573,
-    "participles, per mille": 114,
-    "class names defined twice": 9,
-    "file names that repeat": 27,
+    "modules": 183,
+    "lines": 63_700,
+    "one-word functions, per mille": 364,
+    "participles, per mille": 55,
+    "class names defined twice": 7,
+    "file names that repeat": 17,
     "classes with the same fields": 2,
-    "modules with one importer": 28,
-    "lines of imports, per mille": 84,
+    "modules with one importer": 20,
+    "lines of imports, per mille": 76,
 }
 Tree = ast.Module
 Function = ast.FunctionDef | ast.AsyncFunctionDef
