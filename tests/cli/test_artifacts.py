@@ -289,7 +289,7 @@ async def test_a_too_large_artifact_is_named(site: Site, monkeypatch: pytest.Mon
     one = await kept(site.scene, b"x" * 11, "text/plain")
     await site.sign_in("ann")
     assert (await site.get(f"/artifact?run={RUN}&id={one}")).status_code == 400
-    assert "too large" in (await site.get(f"/artifacts?id={RUN}")).text
+    assert "Too large" in (await site.get(f"/artifacts?id={RUN}")).text
 
 
 async def test_a_long_list_is_paged_completely(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
