@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import tuple_
+from sqlalchemy import and_, or_
 
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
@@ -534,7 +534,11 @@ def read_key_entries(
         return {}
     rows = tx.all(
         rows_of(effects)
-        .where(tuple_(effects.c.tool, effects.c.key).in_(wanted), effects.c.state.in_(_HOLDING))
+        # Not a list of pairs: for that SQLite reads the whole table.
+        .where(
+            or_(*(and_(effects.c.tool == tool, effects.c.key == key) for tool, key in wanted)),
+            effects.c.state.in_(_HOLDING),
+        )
         # Another run's may be gone; its key holds all the same.
         .execution_options(sealed="shown")
     )
