@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from playwright.async_api import BrowserContext, Locator, Page, ViewportSize, expect
+from playwright.async_api import TimeoutError as Timeout
 
 from tests.browser.conftest import PATIENCE_MS
 from tests.cli.starter import Starter
@@ -120,10 +121,13 @@ class Approver:
 
     async def reads(self) -> None:
         """Come to the end of each call that is shown: until then nothing is approved."""
+        onward = self.page.locator("#onward")
+        await expect(self.page.locator("#approve:enabled, #onward:visible").first).to_be_visible()
+        while await onward.is_visible():
+            # It may go while it is aimed at; then the end has been seen.
+            with suppress(Timeout):
+                await onward.click(timeout=1000)
         await expect(self.approve).to_be_enabled()
-        while "Read on" in await self.approve.inner_text():
-            await self.approve.click()
-            await self.page.wait_for_timeout(50)
 
     async def approves(self) -> None:
         await self.reads()

@@ -235,7 +235,8 @@ async def test_a_phone_shows_call_and_buttons(stage: Stage, ann: Approver, order
         # Where not all of it is, nobody approves before they have come to its end.
         await ann.page.set_viewport_size({"width": 360, "height": 500})
         await ann.page.reload()
-        await expect(ann.approve).to_have_text("Read on ↓")
+        await expect(ann.page.locator("#onward")).to_be_in_viewport(ratio=1)
+        await expect(ann.approve).to_be_disabled()
         await expect(ann.approve).to_be_in_viewport(ratio=1)
         await ann.page.locator("#reason").focus()
         assert not await ann.page.evaluate(COVERED)

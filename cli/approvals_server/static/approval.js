@@ -28,13 +28,8 @@ async function one() {
   let call = null; // as it is shown; `null`: not all of it is, or it is another one
 
   const deciding = part("approve") !== null;
-  part("approve")?.addEventListener("click", () => {
-    if (read) {
-      decide("approve");
-    } else {
-      scrollTo(part("check"));
-    }
-  });
+  part("approve")?.addEventListener("click", () => decide("approve"));
+  part("onward")?.addEventListener("click", () => scrollTo(part("check")));
   part("reject")?.addEventListener("click", () => decide("reject"));
   part("edit")?.addEventListener("click", edit);
   part("send-edit")?.addEventListener("click", sendEdit);
@@ -104,10 +99,9 @@ async function one() {
     part("reject").disabled = sending || !waiting;
     part("edit").disabled = !mayApprove();
     // While the form is open it shows other params than a yes is for.
-    part("approve").disabled = !mayApprove() || !part("editing").hidden;
-    const unread = !part("approve").disabled && !read;
-    part("approve").textContent = unread ? "Read on ↓" : "Approve";
-    part("approve").className = unread ? "main" : "yes";
+    const shows = mayApprove() && part("editing").hidden;
+    part("approve").disabled = !shows || !read;
+    part("onward").hidden = !shows || read;
   }
 
   function over() {
@@ -121,7 +115,7 @@ async function one() {
   async function decide(outcome, params) {
     const said = part("said");
     const reason = part("reason").value.trim();
-    const off = outcome === "approve" && !part("editing").hidden;
+    const off = outcome === "approve" && (!read || !part("editing").hidden);
     if (sending || off || (outcome !== "reject" && !mayApprove())) {
       return;
     }
@@ -216,21 +210,20 @@ async function several() {
   const { signer, why } = await signerFor(calls);
   const unread = new Set(checks);
   const button = part("approve");
-  const label = button.textContent;
   hinder(why, signer === null);
-  button.disabled = signer === null;
-  button.addEventListener("click", () => (unread.size ? scrollTo([...unread][0]) : approve()));
+  button.addEventListener("click", approve);
+  part("onward").addEventListener("click", () => scrollTo([...unread][0]));
   for (const check of checks) {
     whenSeen(check, () => {
       unread.delete(check);
-      showRead();
+      release();
     });
   }
-  showRead();
+  release();
 
-  function showRead() {
-    button.textContent = unread.size ? "Read on ↓" : label;
-    button.className = unread.size ? "main" : "yes";
+  function release() {
+    button.disabled = signer === null || unread.size > 0;
+    part("onward").hidden = signer === null || unread.size === 0;
   }
 
   async function approve() {
