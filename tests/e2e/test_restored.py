@@ -216,7 +216,7 @@ class Epochs(LedgerOffice):
     group = "ledger"
 
     def rows(self) -> Any:
-        return self.done("restored", "--json").document()["number"]
+        return self.done("restored", "--json").document()["epoch"]
 
 
 @pytest.mark.fast
