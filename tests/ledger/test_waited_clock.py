@@ -22,8 +22,8 @@ from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core import transaction
 from surehand.activities.ledger.core.engine import read_clock
 from surehand.activities.ledger.core.store import Ledger, Transaction, open_ledger
-from surehand.activities.ledger.core.tables import approvals, effects, runs
-from surehand.activities.ledger.effects import reconcile
+from surehand.activities.ledger.core.tables import approvals, effects, interventions, runs
+from surehand.activities.ledger.effects import claims, compensations, reconcile
 from surehand.activities.ledger.steps.entries import (
     ApprovalRefused,
     Claimed,
@@ -249,6 +249,21 @@ async def test_a_claim_after_a_lookup_locks_in_the_order_of_every_claim(scene: S
         approval_lock(other)
 
     assert isinstance(await going_on, Claimed)
+
+
+async def test_nobody_is_asked_about_an_effect_whose_undo_begins_meanwhile(scene: Scene) -> None:
+    entry = scene.committed(scene.call())
+
+    def ask() -> str | Held | None:
+        with scene.tx() as tx:
+            return compensations.ask_about_undo(tx, entry, "refused")
+
+    # It has looked for undos to lock before it waits, and has found none.
+    async with waiting(scene, row_lock, partial(asyncio.to_thread, ask)) as (other, asking):
+        assert isinstance(claims.claim_effect(other, scene.undo(entry)), Claimed)
+
+    assert isinstance(await asking, Held)
+    assert scene.rows(interventions) == []
 
 
 async def test_parallel_steps_never_deadlock(scene: Scene, postgres_database: Database) -> None:

@@ -111,13 +111,14 @@ def ask_about_undo(
     its key.
     """
     # Before its original, as whoever undoes it locks them.
-    undos = tx.all(rows_of(effects, undoes=original.entry_id).with_for_update())
+    tx.all(rows_of(effects, effects.c.entry_id, undoes=original.entry_id).with_for_update())
     columns = (effects.c.state, effects.c.fencing_token)
     row = tx.one(rows_of(effects, *columns, entry_id=original.entry_id).with_for_update())
     assert row is not None, "entries are never deleted"
     if row["fencing_token"] != original.fencing_token or row["state"] not in _UNSETTLED:
         return None
-    for undo in map(Entry.from_row, undos):
+    # Only now: an undo that began while this waited for its original was not there to be locked.
+    for undo in map(Entry.from_row, tx.all(rows_of(effects, undoes=original.entry_id))):
         if undo.state == "claimed":
             doubted = _doubt_claim(tx, undo)
             if isinstance(doubted, Held):
