@@ -103,7 +103,7 @@ class Standing:
 
     @property
     def signed(self) -> bool:
-        """Whether it carries a signature; :func:`worthless` says what that proves."""
+        """Whether it carries a signature; :func:`why_worthless` says what that proves."""
         return self.signature is not None
 
     @property
@@ -272,7 +272,7 @@ def grant_standing(tx: Transaction, given: StandingGrant) -> Standing:
     why = why_worthless(tx, standing)
     if why is not None:
         raise StandingError(f"the standing approval would count for nothing: {why}")
-    if find_standing(tx, standing.standing_id) is not None:
+    if _was_granted(tx, standing.standing_id):
         raise StandingError("this signature has counted already")
     tx.execute(
         insert_row(
@@ -308,9 +308,15 @@ def revoke_standing(tx: Transaction, standing_id: str, actor: str) -> bool:
             revoked_ms=tx.now_ms, revoked_by=actor
         )
     )
-    if not touched and find_standing(tx, standing_id) is None:
+    if not touched and not _was_granted(tx, standing_id):
         raise StandingError(f"there is no standing approval {standing_id!r}")
     return bool(touched)
+
+
+def _was_granted(tx: Transaction, standing_id: str) -> bool:
+    """Return whether there is such a row, whatever can still be read of it."""
+    id_ = standing_approvals.c.standing_id
+    return tx.one(rows_of(standing_approvals, id_, standing_id=standing_id)) is not None
 
 
 def list_granted(tx: Transaction) -> list[Listed]:

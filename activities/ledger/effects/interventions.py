@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import or_
+from sqlalchemy import func, or_
 
 from surehand.activities.ledger.core.statements import insert_row, ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
@@ -51,12 +51,14 @@ def open_intervention(
     answer ``undo`` agrees to undo the effect as ``undo`` says.
     """
     run_id, step_id = asked_in or (entry.run_id, entry.step_id)
-    number, shown = 1, interventions.c
-    columns = (shown.intervention_id, shown.run_id, shown.state)
-    for row in tx.all(rows_of(interventions, *columns, entry_id=entry.entry_id)):
-        if row["run_id"] == run_id and row["state"] == "open":
-            return str(row["intervention_id"])
-        number += 1
+    asked, of_entry = interventions.c, {"entry_id": entry.entry_id}
+    standing = rows_of(
+        interventions, asked.intervention_id, **of_entry, run_id=run_id, state="open"
+    )
+    row = tx.one(standing)
+    if row is not None:
+        return str(row["intervention_id"])
+    number = tx.count(rows_of(interventions, func.count(), **of_entry)) + 1
     intervention_id = f"iv-{entry.entry_id[3:]}-{number}"
     tx.execute(
         insert_row(

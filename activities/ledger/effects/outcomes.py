@@ -148,10 +148,11 @@ def _not_applied(tx: Transaction, entry: Entry) -> dict[str, Any]:
     """Return the values of an entry whose call has not applied it, though an earlier one may."""
     if entry.unproven:
         return {"state": "in_doubt", "lease_until_ms": None}
-    return {"state": "failed", **_settled(tx)}
+    return {"state": "failed", **settled_values(tx)}
 
 
-def _settled(tx: Transaction) -> dict[str, Any]:
+def settled_values(tx: Transaction) -> dict[str, Any]:
+    """Return the columns of an entry that nobody holds or looks into any more."""
     return {"lease_until_ms": None, "recovering_ms": None, "settled_ms": tx.now_ms}
 
 
@@ -184,7 +185,7 @@ def commit_effect(
         "receipt": receipt.value,
         "foreign_receipt": request.foreign,
         "evidence": evidence,
-        **_settled(tx),
+        **settled_values(tx),
     }
     before, done = entry, None
     if entry.state == "claimed" and entry.recovering_ms is None and not entry.undoes:
@@ -231,7 +232,7 @@ def record_no(
         failures = {**entry.failures, NO_MORE_REPEATS: 1}
         return _doubt_call(tx, request, entry, "no_to_a_repeat", reason, failures=failures)
     answered = write_entry(
-        tx, entry, state="failed", answer={"reason": reason, "code": code}, **_settled(tx)
+        tx, entry, state="failed", answer={"reason": reason, "code": code}, **settled_values(tx)
     )
     if answered is not None:
         entry.tell(tx, "effect.answered_no", code=code)

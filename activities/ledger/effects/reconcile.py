@@ -146,9 +146,8 @@ def settle_not_applied(
 ) -> None:
     """Record that the effect is proven not to have happened."""
     answer = entry.answer if action == "fail" else None
-    values = {"answer": answer, "lease_until_ms": None, "recovering_ms": None}
-    settled = {"state": "failed", "settled_ms": tx.now_ms}
-    if outcomes.write_entry(tx, entry, **values, **settled) is not None:
+    values = {"state": "failed", "answer": answer, **outcomes.settled_values(tx)}
+    if outcomes.write_entry(tx, entry, **values) is not None:
         entry.tell(tx, "effect.reconciled", rule=rule, evidence="not_found", action=action)
         outcomes.verify_recovery(tx, entry, "failed", action=action)
 

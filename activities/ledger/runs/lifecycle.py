@@ -279,16 +279,9 @@ class EndedByItself(Exception):
     """A run was not stopped: it has ended, and has undone what was to be undone."""
 
 
-def _read_run(tx: Transaction, run_id: str, *columns: Any) -> Mapping[str, Any]:
-    row = tx.one(rows_of(runs, *columns, run_id=run_id))
-    if row is None:
-        raise RunNotFound(run_id)
-    return row
-
-
 def bar_terminated(tx: Transaction, run_id: str) -> None:
     """Bar a run and its child runs: an attempt that outlives it must make nothing any more."""
-    row = _read_run(tx, run_id, runs.c.state, runs.c.error, runs.c.closed_ms)
+    row = acting.read_run(tx, run_id, runs.c.state, runs.c.error, runs.c.closed_ms)
     if row["closed_ms"] is not None and row["error"] != _STOPPED:
         raise EndedByItself(
             f"run {run_id} was not stopped from outside, it is {row['state']}:"
@@ -299,7 +292,7 @@ def bar_terminated(tx: Transaction, run_id: str) -> None:
 
 def close_terminated(tx: Transaction, run_id: str) -> bool:
     """Record that a run was stopped, and void what it still asks; ``False`` if it is closed."""
-    if _read_run(tx, run_id, runs.c.closed_ms)["closed_ms"] is not None:
+    if acting.read_run(tx, run_id, runs.c.closed_ms)["closed_ms"] is not None:
         return False
     void_approvals(tx, run_id, approved=True)
     end = {"state": "failed", "error": _STOPPED, "closed_ms": tx.now_ms}

@@ -9,7 +9,7 @@ from typing import Any, Final, assert_never
 from pydantic import JsonValue
 
 from surehand.activities.ledger.core.statements import insert_row, rows_of
-from surehand.activities.ledger.core.store import RunNotFound, Transaction
+from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events, grants, runs, steerings
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.people import principals
@@ -21,8 +21,7 @@ from surehand.activities.ledger.people.signatures import (
     kid_of,
     verify_in_time,
 )
-from surehand.activities.ledger.runs import steering
-from surehand.activities.ledger.steps import attempts
+from surehand.activities.ledger.steps import acting, attempts
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.process.json_schemas import problems
 from surehand.workflows.canonical_json import NotCanonical, digest
@@ -102,7 +101,7 @@ def judge_steering(tx: Transaction, asked: Steer, assurance: Assurance) -> Steer
     if judged.code is SteeringCode.ACCEPTED:
         for given in asked.answers:
             if not given.elsewhere:
-                steering.record_answer(tx, asked, given)
+                record_answer(tx, asked, given)
     return judged
 
 
@@ -194,9 +193,7 @@ def _require_permission(tx: Transaction, asked: Steer, proof: _Proof, assurance:
     """Look whether the actor may do this to the run now."""
     if assurance is not Assurance.OPEN and not proof.verified:
         raise _Refused(SteeringCode.UNSIGNED, "only what is signed counts here: use --key")
-    run = tx.one(rows_of(runs, runs.c.user_id, run_id=asked.run_id))
-    if run is None:
-        raise RunNotFound(asked.run_id)
+    run = acting.read_run(tx, asked.run_id, runs.c.user_id)
     if asked.verb in OWNERS and run["user_id"] == asked.actor:
         return
     wanted = {STEER, f"{STEER}:{asked.verb}"}

@@ -55,7 +55,7 @@ def require_acting(tx: Transaction, run_id: str, mine: str) -> None:
     Raises ``ActsElsewhere`` or ``RunNotFound``.
     """
     tx.lock_run(run_id)
-    acting = _read_run(tx, run_id)["execution"]
+    acting = read_run(tx, run_id, runs.c.execution)["execution"]
     if acting != mine:
         raise ActsElsewhere(tx.tenant, run_id, mine, acting)
 
@@ -68,7 +68,7 @@ def take_over_run(tx: Transaction, found: ActsElsewhere) -> None:
     it the newest.
     """
     tx.lock_run(found.run_id)
-    row = _read_run(tx, found.run_id)
+    row = read_run(tx, found.run_id, runs.c.execution, runs.c.state, runs.c.closed_ms)
     if row["execution"] != found.acting:
         return
     values: dict[str, str | None] = {"execution": found.mine}
@@ -78,8 +78,9 @@ def take_over_run(tx: Transaction, found: ActsElsewhere) -> None:
     tx.execute(update_rows(runs, run_id=found.run_id).values(values))
 
 
-def _read_run(tx: Transaction, run_id: str) -> Mapping[str, Any]:
-    row = tx.one(rows_of(runs, runs.c.execution, runs.c.state, runs.c.closed_ms, run_id=run_id))
+def read_run(tx: Transaction, run_id: str, *columns: Any) -> Mapping[str, Any]:
+    """Return what the ledger knows of a run; :class:`RunNotFound` if nothing."""
+    row = tx.one(rows_of(runs, *columns, run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
     return row

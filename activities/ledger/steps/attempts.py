@@ -161,12 +161,12 @@ def begin_read(
         earlier = update_rows(steps, **attempt.step, state="running")
         earlier = earlier.where(steps.c.attempt < attempt.attempt)
         tx.execute(earlier.values(holder=attempt.holder))
-    for _ in range(2):
+    for first in (True, False):
         if holders is not None:
             known = find_stored(tx, attempt, after=after, holders=holders)
             if known is not None:
                 return known
-        if start_attempt(tx, attempt, unanswered=True):
+        if first and start_attempt(tx, attempt, unanswered=True):
             return None
         # Answered meanwhile, so it is looked up again; or a run was reset to before its answer.
     if attempt.batch is not None:
