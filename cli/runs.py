@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from pydantic import JsonValue
@@ -14,7 +14,7 @@ from surehand.cli.options import Caller
 from surehand.cli.printer import Reply, Shape, shown_time, table_or
 from surehand.cli.show import wait_for_run
 from surehand.cli.tools import refuse_unfit
-from surehand.client.client import ListedRun
+from surehand.client.client import STATES, ListedRun
 from surehand.client.connection import Connection
 from surehand.client.messages import choose_run_id, make_run_name
 from surehand.client.outcome import code_of, state_of
@@ -247,13 +247,9 @@ async def _start_linked(
     return await _report(caller, run, linked)
 
 
-#: What ``list --state`` takes: the states of a run, and what the server did to it.
-_STATES: Final = (*RunState, "terminated")
-
-
 def _parse_state(text: str) -> str:
-    if text not in _STATES:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(map(repr, map(str, _STATES)))}")
+    if text not in STATES:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(map(repr, map(str, STATES)))}")
     return text
 
 
@@ -262,7 +258,7 @@ async def list_runs(
     state: Annotated[
         str | None,
         typer.Option(
-            parser=_parse_state, metavar="STATE", help=f"Only these: {', '.join(_STATES)}."
+            parser=_parse_state, metavar="STATE", help=f"Only these: {', '.join(STATES)}."
         ),
     ] = None,
     limit: options.Limit = 50,

@@ -120,7 +120,9 @@ class TimelineWatch:
         """Print why nothing moves, once."""
         if self._noted != text:
             self._noted = text
-            self._printer.say(text)
+            # Of what only follows, the output is the timeline, and this is no line of it.
+            tell = self._printer.warn if self._asks is None else self._printer.say
+            tell(text)
 
     def _ask(self, connection: Connection, view: RunView) -> None:
         items = dict(open_items(connection, view.result, view.pending))

@@ -499,8 +499,11 @@ class Client:
         the one that ended last at the top.
 
         Args:
-            state: Only these: one of ``RunState``, or ``terminated``.
+            state: Only these: one of ``RunState``, or ``terminated`` or ``timed_out``.
             limit: At most so many.
+
+        Raises:
+            WrongUse: There is no such state.
 
         Example:
             >>> [listed.run_id == run.run_id for listed in await client.list_runs()]
@@ -508,8 +511,10 @@ class Client:
         """
         # Of one id there may be several: starts that were refused, and the one that was not.
         found: dict[str, WorkflowExecution] = {}
-        async for run in self._connection.listed(_condition_of_state(state), limit):
+        async for run in self._connection.listed(_condition_of_state(state)):
             found.setdefault(run.id, run)
+            if len(found) >= limit:
+                break
         return [await list_run(run) for run in found.values()]
 
     async def pending(self, *, limit: int = 50) -> Pending:
@@ -562,16 +567,24 @@ class Client:
         return Run(self._connection, run_id)
 
 
+#: What runs can be listed by: their states, and what the server did to them.
+STATES: Final = (*RunState, *sorted(CUT_OFF_BY_SERVER))
+
+
 def _condition_of_state(state: str | None) -> str:
     match state:
         case None:
             return ""
         case "terminated":
             return "ExecutionStatus = 'Terminated'"
+        case "timed_out":
+            return "ExecutionStatus = 'TimedOut'"
         case RunState.FAILED | RunState.CANCELLED:
             status = "Failed" if state == RunState.FAILED else "Canceled"
             return f"({RUN_STATE.name} = '{state}' OR ExecutionStatus = '{status}')"
         case RunState.COMPLETED:
             return f"{RUN_STATE.name} = '{state}'"
+        case _ if state in set(RunState):
+            return f"{RUN_STATE.name} = '{state}' AND ExecutionStatus = 'Running'"
         case _:
-            return f"{RUN_STATE.name} = '{RunState(state)}' AND ExecutionStatus = 'Running'"
+            raise exits.WrongUse(f"no run is ever {state!r}: write one of {', '.join(STATES)}")

@@ -366,8 +366,9 @@ class OverrideError(Exception):
 def override(document: Any, text: str) -> None:
     """Apply ``path=value`` to a plan's document in place; a field that it may have is added."""
     path, parts, written = _parsed(text, "input.order_id=order-7")
-    if parts[0] == INPUT and len(parts) > 1 and isinstance(document, dict):
-        document.setdefault(INPUT, {})
+    named = parts[0] == INPUT and len(parts) > 1 and isinstance(document, dict)
+    if named and document.get(INPUT) is None:
+        document[INPUT] = {}
     *above, last = parts
     current = _reach(document, above)
     found = _find(current, last, above)

@@ -415,7 +415,7 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
 
     def with_context(self, context: SerializationContext) -> Self:
         """Return the codec for the payloads of one run, or of one of its activities."""
-        # For each payload again: `copy.copy` takes three times as long.
+        # Made for each payload: `copy.copy` takes three times as long.
         mine = object.__new__(type(self))
         mine.__dict__.update(self.__dict__)
         if isinstance(context, WorkflowSerializationContext):

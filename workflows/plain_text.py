@@ -162,7 +162,7 @@ def unknown_tool(name: str, loaded: Iterable[str]) -> str:
 
 
 def reasons(error: ValidationError, whole: str) -> Iterator[str]:
-    """Yield ``place: reason`` foreverything that is wrong; ``whole`` is the place of all of it."""
+    """Yield ``place: reason`` for everything that is wrong; ``whole`` is the place of all of it."""
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"]) or whole
         yield f"{where}: {reason_of(item)}"

@@ -106,7 +106,9 @@ class PagePart:
         """Return the query of this part's first page."""
         found = self.search or Search()
         asked = {"tool": self.tool, "says": found.says, "least": found.least, "most": found.most}
-        texts = {name: "" if one is None else str(one) for name, one in asked.items()}
+        # Not ``str``: it writes a small amount as 1E-7, which no form takes back.
+        amounts = {k: format(one, "f") for k, one in asked.items() if isinstance(one, Decimal)}
+        texts = {name: "" if one is None else str(one) for name, one in asked.items()} | amounts
         return {**texts, "of": "mine" if self.mine else "all"}
 
     def look(self, tx: Transaction, person: Principal) -> WaitingPage:

@@ -294,30 +294,44 @@ def write_error(error: SurehandError) -> str:
 def bound_document(document: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Return a document and its JSON, with long texts and lists cut until it is small enough."""
     for texts, items in _CUTS:
-        shown = {
-            key: _cut(value, *(_WHOLE if key == _TOLD_WHOLE else (texts, items)))
-            for key, value in document.items()
-        }
+        room = [LARGEST_ANSWER]
+        try:
+            shown = {
+                key: _cut(value, *(_WHOLE if key == _TOLD_WHOLE else (texts, items)), room)
+                for key, value in document.items()
+            }
+        except _TooMuch:
+            continue
         text = json.dumps(shown, ensure_ascii=False)
         if len(text) <= LARGEST_ANSWER:
             return shown, text
     short = {key: one for key, one in document.items() if isinstance(one, str | int | None)}
-    shown = {key: _cut(one, *_CUTS[-1]) for key, one in short.items()}
+    shown = {key: _cut(one, *_CUTS[-1], [LARGEST_ANSWER]) for key, one in short.items()}
     shown["too_large"] = "there is more than fits: look with the command line"
     return shown, json.dumps(shown, ensure_ascii=False)
 
 
-def _cut(value: Any, texts: int, items: int) -> Any:
+class _TooMuch(Exception):
+    """What is shown has more characters than it may have."""
+
+
+def _cut(value: Any, texts: int, items: int, room: list[int]) -> Any:
+    """Return a value as it is shown; ends once ``room`` is used up, however much is behind it."""
+    seen = ""
     if isinstance(value, str):
         # Lines may stay. What moves, hides or reverses text is written out.
         seen = "\n".join(plain(line) for line in value[:texts].split("\n"))
+    room[0] -= len(seen) + 1
+    if room[0] < 0:
+        raise _TooMuch
+    if isinstance(value, str):
         return seen if len(value) <= texts else seen + _MORE
     if isinstance(value, dict):
         pairs = islice(value.items(), items)
-        shown = {_cut(str(key), texts, items): _cut(one, texts, items) for key, one in pairs}
+        shown = {_cut(str(k), texts, items, room): _cut(v, texts, items, room) for k, v in pairs}
         return shown if len(value) <= items else {**shown, "...": len(value) - items}
     if isinstance(value, list):
-        some = [_cut(one, texts, items) for one in value[:items]]
+        some = [_cut(one, texts, items, room) for one in value[:items]]
         return some if len(value) <= items else [*some, f"... {len(value) - items} more"]
     return value
 

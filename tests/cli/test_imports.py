@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from surehand.cli.mcp_server import runs as shown_runs
 from surehand.cli.mcp_server.runs import LARGEST_ANSWER, LONGEST_ERROR, bound_document, write_error
 from surehand.client.messages import (
     choose_run_id,
@@ -224,6 +226,19 @@ def test_however_much_a_run_says_the_command_for_the_person_is_whole(more: dict[
     shown, text = bound_document({"run_id": "r", "waiting_for": [ITEM], **more})
     assert len(text) <= LARGEST_ANSWER and json.loads(text) == shown
     assert shown["waiting_for"] == [ITEM]
+
+
+def test_no_more_is_looked_at_than_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = Counter[str]()
+
+    def plain(text: str) -> str:
+        looked_at["texts"] += 1
+        return text
+
+    monkeypatch.setattr(shown_runs, "plain", plain)
+    some = ["y"] * 200
+    bound_document({"output": [[some] * 200] * 200})
+    assert looked_at["texts"] <= 7 * LARGEST_ANSWER  # it is tried with seven sizes
 
 
 def test_of_many_runs_that_wait_fewer_are_told_and_their_commands_are_whole() -> None:

@@ -268,8 +268,9 @@ def test_set_refuses_what_leads_nowhere(plan: Path, override: str, where: str, r
     assert reason in why
 
 
-def test_set_may_give_an_input_that_the_plan_only_refers_to(plan: Path) -> None:
-    plan.write_text(PLAN.replace("input: {order_id: order-1}\n", ""))
+@pytest.mark.parametrize("written", ["", "input:\n"])
+def test_set_may_give_an_input_that_the_plan_only_refers_to(plan: Path, written: str) -> None:
+    plan.write_text(PLAN.replace("input: {order_id: order-1}\n", written))
 
     changed = load_plan(str(plan), ["input.order_id=a", "input.note="])
 

@@ -36,6 +36,7 @@ from surehand.workflows.plan.policy import (
 )
 
 
+# The ledger is written at every step in all of them, and the guarantees are the same.
 class Durability(StrEnum):
     """When the outcome of a step is written to history.
 
@@ -445,6 +446,11 @@ Step.model_rebuild()
 MOST_LEVELS: Final = 5
 #: Steps of a run and of all runs inside it; an item of a list is a step.
 MOST_STEPS: Final = 100_000
+
+# A run has room for so many steps, its own and those of all runs inside it. What multiplies (a
+# list, a step that is a plan) gets an equal part of that room, and each item of a list of plans an
+# equal part of the list's. So the whole tree stays within its root's room, and no run needs to know
+# what the others have used. Steps that code or a model makes are bounded by budgets instead.
 
 
 def size_of(plan: Plan) -> int:

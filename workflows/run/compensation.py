@@ -1,6 +1,6 @@
 """Undoing what a run has done, last commit first, or putting it in front of a human (G4).
 
-What there is to undo the ledger says, in pages, in every mode and forevery way a run can end: what
+What there is to undo the ledger says, in pages, in every mode and for every way a run can end: what
 histories and messages tell may be of another life of the run, or not all.
 """
 

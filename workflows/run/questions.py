@@ -229,6 +229,7 @@ class Questions(RunPart):
 
         ``StepFailed``: nobody has answered in time, and nothing is taken instead.
         """
+        known = self._data.progress_of(step_id).interrupt
         interrupt = await self._open_interrupt(
             *(step_id, kind, question, f"asks: {question}"),
             expires_in=expires_in,
@@ -238,8 +239,9 @@ class Questions(RunPart):
         )
         self._core.set_step(step_id, StepState.WAITING_INPUT)
         answers, id_ = self._data.answers, interrupt.interrupt_id
+        left = expires_in if known is None else _time_left(interrupt)
         try:
-            if await self._core.wait_until_sent(lambda: id_ in answers, _time_left(interrupt)):
+            if await self._core.wait_until_sent(lambda: id_ in answers, left):
                 self._data.set_progress(step_id, interrupt=None)
                 return answers.pop(id_)
         finally:
@@ -288,16 +290,17 @@ class Questions(RunPart):
         """
         events, question = self._data.events, steering.event_question(wait.event, key)
         line = None if events.has(wait.event, key) else f"waits for {question}"
+        known = self._data.progress_of(step_id).interrupt
         interrupt = await self._open_interrupt(
             *(step_id, steering.InterruptKind.EVENT, question, line), expires_in=wait.expires_in
         )
         if not events.has(wait.event, key):
             self._core.set_step(step_id, StepState.WAITING_EVENT)
+            left = wait.expires_in if known is None else _time_left(interrupt)
             # One event wakes all that wait for it, and one of them takes it.
             while not events.has(wait.event, key):
-                await self._core.wait_until_sent(
-                    lambda: events.has(wait.event, key), _time_left(interrupt)
-                )
+                await self._core.wait_until_sent(lambda: events.has(wait.event, key), left)
+                left = _time_left(interrupt)
                 if interrupt.expires_at is not None and workflow.now() >= interrupt.expires_at:
                     break
         if events.has(wait.event, key):
@@ -423,7 +426,10 @@ class Questions(RunPart):
 
 
 def _time_left(interrupt: steering.Interrupt) -> timedelta | None:
-    """Return how long a question may still wait; ``None``: it has no limit."""
+    """Return how long a question that was asked before may still wait; ``None``: it has no limit.
+
+    The time of a new one begins once the ledger has it: nobody can answer it before.
+    """
     if interrupt.expires_at is None:
         return None
     return max(interrupt.expires_at - workflow.now(), timedelta(milliseconds=1))

@@ -339,14 +339,12 @@ class StepRunner(RunPart):
         if known is None:
             self._data.set_progress(step.id, until=until)
             self._core.add_line(text, step.id)
+        waiting = StepState.WAITING_RATE_LIMIT
+        # Before the pause may end the step: it shows how often it was tried.
+        self._core.set_step(step.id, waiting, error=text, attempts=limited.attempts)
         pause = max(until - workflow.now(), timedelta(0))
         spent = self.tool_calls.time_after_pause(step, pause, limited.reason)
-        await self._core.wait(
-            *(step.id, StepState.WAITING_RATE_LIMIT),
-            reason=text,
-            until=until,
-            attempts=limited.attempts,
-        )
+        await self._core.wait(step.id, waiting, reason=text, until=until)
         self._data.set_progress(step.id, until=None, spent=spent)
         self._core.set_step(step.id, StepState.RUNNING, error=None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Final
 
 from temporalio import workflow
@@ -139,7 +140,7 @@ class Scheduler(RunPart):
         if not step_rules.waits_for_a_way_out(plan, step, failed) or data.stopping:
             return None
         if data.progress_of(step.id).failed is None:
-            data.set_progress(step.id, step=step, failed=vars(failed))
+            data.set_progress(step.id, step=step, failed=asdict(failed))
             self._core.set_step(step.id, StepState.PAUSED_FAILURE, error=failed.reason)
             self._core.add_line(f"paused after a failure: {failed.reason}", step.id)
             data.of_step(step.id).way = None
@@ -191,7 +192,7 @@ class Scheduler(RunPart):
                     await self.run_one(one, step_rules.item_facts(step, item, data.facts))
                 except StepFailed as error:
                     failed.append(error)
-                    data.set_progress(step.id, failed=vars(failed[0]))
+                    data.set_progress(step.id, failed=asdict(failed[0]))
 
         # What is under way comes first: it had its place in the execution before.
         open_ = [b for b in zip(each, items, strict=True) if data.steps[b[0].id].state in _TO_DO]

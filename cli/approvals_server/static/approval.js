@@ -46,11 +46,11 @@ async function one() {
     part("short-hash").textContent = call.params_hash.replace("sha256:", "").slice(0, 12);
   }
   if (deciding) {
+    release();
     whenSeen(part("check"), () => {
       read = true;
       release();
     });
-    release();
   }
   follow(`/follow/approval${query}`, changed);
   await tell();
@@ -213,13 +213,13 @@ async function several() {
   hinder(why, signer === null);
   button.addEventListener("click", approve);
   part("onward").addEventListener("click", () => scrollTo([...unread][0]));
+  release();
   for (const check of checks) {
     whenSeen(check, () => {
       unread.delete(check);
       release();
     });
   }
-  release();
 
   function release() {
     button.disabled = signer === null || unread.size > 0;
@@ -301,20 +301,25 @@ function hinder(what, toKeys) {
   }
 }
 
+/** Go to an element; the focus goes with it, as the button that was pressed will be gone. */
 function scrollTo(element) {
+  element.tabIndex = -1;
+  element.focus({ preventScroll: true });
   element.scrollIntoView({ block: "center", behavior: "smooth" });
 }
 
-/** Call something once an element has been on the screen, above the bar of buttons. */
+/** Call something once an element has been on the screen, above the bar of buttons as it is now. */
 function whenSeen(element, seen) {
+  const bar = document.querySelector(".decide").offsetHeight;
+  document.querySelector("main").style.paddingBottom = `${bar + 24}px`; // the end can come above it
   const watch = new IntersectionObserver(
-    ([{ isIntersecting }]) => {
-      if (isIntersecting) {
+    (entries) => {
+      if (entries.some((one) => one.isIntersecting)) {
         watch.disconnect();
         seen();
       }
     },
-    { rootMargin: "0px 0px -72px 0px" },
+    { rootMargin: `0px 0px -${bar}px 0px` },
   );
   watch.observe(element);
 }

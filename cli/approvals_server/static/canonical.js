@@ -18,7 +18,7 @@ export function canonical(value) {
   return written(value, 0);
 }
 
-/** Return the digest of a value's canonical form, as `identity.digest` does: `sha256:` and hex. */
+/** Return the digest of a value's canonical form, as `canonical_json.digest` does: `sha256:` and hex. */
 export async function digest(value) {
   const bytes = await sha256(utf8(canonical(value)));
   return `sha256:${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
