@@ -65,27 +65,11 @@ from surehand.activities.tools.toolbox import (
     naming_what_the_sandbox_refuses,
     pass_through,
 )
+from surehand.activities.worker import health, telemetry
 from surehand.activities.worker.context import AroundActivities, WorkerContext
 from surehand.activities.worker.crash_points import Crash, CrashInterceptor
-from surehand.activities.worker.health import (
-    Readiness,
-    answering,
-    health_paths,
-    keep_learning,
-    keep_measuring,
-)
 from surehand.activities.worker.settings import Secrets, Settings, SettingsError, load_settings
 from surehand.activities.worker.takeover import taking_over, worker_identity
-from surehand.activities.worker.telemetry import (
-    AddressError,
-    Metrics,
-    Receiver,
-    configure_logging,
-    core_runtime,
-    find_metrics_receiver,
-    find_receiver,
-    shown,
-)
 from surehand.agents.calls import FRAMEWORKS, PASSED_THROUGH, AgentsError, load_agents
 from surehand.agents.model_run import ModelRun
 from surehand.process.ciphers import RunEncryption
@@ -179,7 +163,7 @@ def cell_of(settings: Settings) -> OwnCell | None:
         raise SettingsError(str(error)) from error
 
 
-def traces_of(settings: Settings, receiver: Receiver) -> Traces | None:
+def traces_of(settings: Settings, receiver: telemetry.Receiver) -> Traces | None:
     """Return what makes traces for a receiver; ``None``: OpenTelemetry is not installed."""
     try:
         from surehand.activities.worker.traces import open_traces
@@ -187,7 +171,7 @@ def traces_of(settings: Settings, receiver: Receiver) -> Traces | None:
         # No reason not to work: whoever runs this may set those variables for all programs alike.
         log.warning(
             "worker.no_traces",
-            receiver=shown(receiver),
+            receiver=telemetry.shown(receiver),
             meaning=f"pip install 'surehand[opentelemetry]' for the worker ({error})",
         )
         return None
@@ -277,8 +261,8 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     toolbox = load_toolbox(settings.tool_modules, mcp_tools(settings.mcp))
     load_agents(settings.agent_modules)
     plugins = load_plugins(settings.worker_plugins)
-    receiver = find_receiver(os.environ, "traces")
-    metrics_receiver = find_metrics_receiver(os.environ, settings.metrics)
+    receiver = telemetry.find_receiver(os.environ, "traces")
+    metrics_receiver = telemetry.find_metrics_receiver(os.environ, settings.metrics)
     traces = traces_of(settings, receiver) if receiver and not check_only else None
     pass_through(settings.sandbox_passthrough)
     crash = Crash.parse(settings.crash_at, settings.crash_once, signal.Signals[settings.crash_by])
@@ -288,8 +272,12 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             " for drills: it is refused where SUREHAND_DECISIONS=signed; unset it"
         )
     # A check runs beside a worker, which has the address.
-    runtime = core_runtime() if check_only else core_runtime(settings.metrics, metrics_receiver)
-    metrics = Metrics(runtime.metric_meter)
+    runtime = (
+        telemetry.core_runtime()
+        if check_only
+        else telemetry.core_runtime(settings.metrics, metrics_receiver)
+    )
+    metrics = telemetry.Metrics(runtime.metric_meter)
     notifiers = load_notifiers(settings)
     async with open_ledger(settings.database_url, metrics, settings.notify) as ledger:
         require_fit(ledger.engine, fsync_off=settings.fsync_off == "allow")
@@ -324,9 +312,9 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             decisions=settings.decisions,
             encryption="off" if keys is None else f"by {keys.ring.first.id}",
             notifiers=where(notifiers) or "none",
-            metrics=settings.metrics or shown(metrics_receiver),
+            metrics=settings.metrics or telemetry.shown(metrics_receiver),
             health=settings.health or "off",
-            traces=shown(receiver) if traces else "off",
+            traces=telemetry.shown(receiver) if traces else "off",
         )
         if settings.decisions == "open":
             log.warning(
@@ -387,7 +375,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
         secrets = Secrets.of(settings)
-        readiness = Readiness.of(ledger, client, settings.task_queue, secrets.hide)
+        readiness = health.Readiness.of(ledger, client, settings.task_queue, secrets.hide)
         outbox = Outbox(
             ledger,
             notifiers,
@@ -399,15 +387,15 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             own = [] if traces is None else [traces.runs]
             presence = presence_of(ledger.engine, client.namespace, client.identity)
             async with (
-                answering("health", settings.health, health_paths(readiness)),
+                health.answering("health", settings.health, health.health_paths(readiness)),
                 taking_over(client, presence) as in_hand,
                 make_worker(client, settings, context, all_plugins, [in_hand, *own]),
             ):
                 log.info("worker.ready", task_queue=settings.task_queue)
                 beside = asyncio.gather(
                     keep_freeing(ledger, settings.resource_free_every, stopping),
-                    keep_learning(client, ledger, stopping),
-                    keep_measuring(ledger, metrics, stopping),
+                    health.keep_learning(client, ledger, stopping),
+                    health.keep_measuring(ledger, metrics, stopping),
                     outbox.run(stopping),
                 )
                 await stopping.wait()
@@ -431,7 +419,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = load_settings()
         secrets = Secrets.of(settings)
-        configure_logging(settings.log_format, settings.log_level, secrets.hide)
+        telemetry.configure_logging(settings.log_format, settings.log_level, secrets.hide)
         asyncio.run(serve(settings, check_only=arguments.check))
     except (
         SettingsError,
@@ -439,7 +427,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         AgentsError,
         WorkflowModulesError,
         ArtifactsMisconfigured,
-        AddressError,
+        telemetry.AddressError,
         NotifiersMisconfigured,
     ) as error:
         print(f"surehand: {error}", file=sys.stderr)

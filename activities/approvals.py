@@ -14,18 +14,7 @@ from pydantic import JsonValue
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from surehand.activities.effects.prepare import (
-    PreparedCall,
-    claim_request,
-    complete,
-    covered,
-    needed,
-    prepare_here,
-    prepare_params,
-    require_queue,
-    to_ask_with,
-    watch_preparing,
-)
+from surehand.activities.effects import prepare
 from surehand.activities.ledger.approvals import decisions as decision_rows
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.approvals.decisions import DecisionVerdict, Edited
@@ -43,19 +32,7 @@ from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.entries import Covered
 from surehand.activities.worker.context import Attempt, WorkerContext
 from surehand.process.program import shared_program
-from surehand.workflows.contracts.approvals import (
-    ApprovalAsked,
-    ApprovalClosed,
-    ApprovalRequest,
-    ApprovalState,
-    Assurance,
-    CloseApproval,
-    Decision,
-    RequestApproval,
-    Scope,
-    VerdictReached,
-    VerifyDecision,
-)
+from surehand.workflows.contracts import approvals
 from surehand.workflows.contracts.base import ForeignContent
 from surehand.workflows.contracts.tools import ToolCall
 
@@ -67,7 +44,7 @@ class _Requested:
     """A request as the ledger has it."""
 
     row: Mapping[str, Any]
-    decided: Decision | None
+    decided: approvals.Decision | None
     voters: Voters
     started_by: str
     excluded: frozenset[str]
@@ -81,17 +58,21 @@ class ApprovalActivities:
         self._worker = worker
 
     @activity.defn(name="request_approval")
-    async def request_approval(self, asked: RequestApproval) -> ApprovalAsked:
+    async def request_approval(self, asked: approvals.RequestApproval) -> approvals.ApprovalAsked:
         """Write the request for one call and tell whoever listens; idempotent by approval id."""
         attempt, worker = Attempt.current(), self._worker
-        call = await complete(worker.artifacts, asked.call)
-        prepared = await worker.ledger.with_keys(lambda: prepare_here(worker, call), call.params)
-        request = await worker.ledger.with_keys(
-            lambda: claim_request(worker, call, prepared, attempt), prepared.plain
+        call = await prepare.complete(worker.artifacts, asked.call)
+        prepared = await worker.ledger.with_keys(
+            lambda: prepare.prepare_here(worker, call), call.params
         )
-        request = await to_ask_with(worker.watchdog, request, prepared, attempt.number)
+        request = await worker.ledger.with_keys(
+            lambda: prepare.claim_request(worker, call, prepared, attempt), prepared.plain
+        )
+        request = await prepare.to_ask_with(worker.watchdog, request, prepared, attempt.number)
         asking = await worker.ledger.with_keys(
-            lambda: {marked: needed(call, prepared, foreign=marked) for marked in (False, True)},
+            lambda: {
+                marked: prepare.needed(call, prepared, foreign=marked) for marked in (False, True)
+            },
             prepared.plain,
         )
 
@@ -128,14 +109,14 @@ class ApprovalActivities:
         except QuotaUsedUp as used_up:
             return await self._over(call, used_up.found)
         if found is None:
-            return ApprovalAsked(request=None, head=head)
+            return approvals.ApprovalAsked(request=None, head=head)
         row = found.row
         kept = await worker.artifacts.keep(call.tenant, call.run_id, row["params"])
         if kept.artifact is not None:
             where = (call.run_id, call.step_id)
             await worker.ledger.transact(call.tenant, artifact_rows.record_artifact, *where, kept)
         view = request_view(found, kept.value, prepared)
-        if row["state"] == ApprovalState.PENDING:
+        if row["state"] == approvals.ApprovalState.PENDING:
             log.info(
                 "approval.waiting",
                 approval_id=view.approval_id,
@@ -143,36 +124,36 @@ class ApprovalActivities:
                 params_hash=view.params_hash,
                 expires_at=view.expires_at.isoformat(),
             )
-        return ApprovalAsked(
+        return approvals.ApprovalAsked(
             request=view,
-            state=ApprovalState(row["state"]),
+            state=approvals.ApprovalState(row["state"]),
             decided=found.decided,
             verified=found.decided is not None and row["verified"],
             standing=found.voters.standing,
             head=head,
         )
 
-    async def _over(self, call: ToolCall, found: OverQuota) -> ApprovalAsked:
+    async def _over(self, call: ToolCall, found: OverQuota) -> approvals.ApprovalAsked:
         """Say what a request waits for that was not made."""
         where = (call.run_id, call.step_id)
         _, head = await self._worker.ledger.record(call.tenant, call.run_id, found.note, *where)
-        require_queue(found, call.tool.name)
-        return ApprovalAsked(request=None, over_quota=found.wait, head=head)
+        prepare.require_queue(found, call.tool.name)
+        return approvals.ApprovalAsked(request=None, over_quota=found.wait, head=head)
 
     @activity.defn(name="verify_decision")
-    async def verify_decision(self, asked: VerifyDecision) -> VerdictReached:
+    async def verify_decision(self, asked: approvals.VerifyDecision) -> approvals.VerdictReached:
         """Return the verdict on a decision; verifying the same delivery twice changes nothing."""
         judged, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, self._verify, asked
         )
-        return VerdictReached(verdict=judged.verdict, params=judged.params, head=head)
+        return approvals.VerdictReached(verdict=judged.verdict, params=judged.params, head=head)
 
-    def _judge_early(self, asked: RequestApproval, tx: Transaction) -> bool:
+    def _judge_early(self, asked: approvals.RequestApproval, tx: Transaction) -> bool:
         for one in asked.early:
             self._verify(tx, one)
         return bool(asked.early)
 
-    def _verify(self, tx: Transaction, asked: VerifyDecision) -> DecisionVerdict:
+    def _verify(self, tx: Transaction, asked: approvals.VerifyDecision) -> DecisionVerdict:
         return decision_rows.verify_decision(
             tx,
             asked,
@@ -191,34 +172,36 @@ class ApprovalActivities:
             return f"the tool {row['tool']} has changed since the request"
         return Edited(prepared.plain, prepared.params_hash, prepared.key)
 
-    def _covered(self, row: Mapping[str, Any], scope: Scope) -> Covered | None:
+    def _covered(self, row: Mapping[str, Any], scope: approvals.Scope) -> Covered | None:
         """Judge a scope by the tool of an approval's row; the claim judges the call itself."""
         try:
             prepared = self._prepared(row, row["params"])
         except ApplicationError:
             return None
-        return None if prepared is None else covered(scope, prepared.tool, prepared.params)
+        return None if prepared is None else prepare.covered(scope, prepared.tool, prepared.params)
 
-    def _prepared(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> PreparedCall | None:
+    def _prepared(
+        self, row: Mapping[str, Any], params: Mapping[str, Any]
+    ) -> prepare.PreparedCall | None:
         """Return the call of an approval's row with some params; ``None``: its tool has changed."""
         tool = self._worker.toolbox.get(row["tool"])
         if tool is None or tool.version != row["tool_version"]:
             return None
-        with watch_preparing(self._worker, tool.name, row["run_id"]):
+        with prepare.watch_preparing(self._worker, tool.name, row["run_id"]):
             where = (row["run_id"], row["step_id"])
-            return prepare_params(tool, self._worker.hashes, params, *where)
+            return prepare.prepare_params(tool, self._worker.hashes, params, *where)
 
     @activity.defn(name="close_approval")
-    async def close_approval(self, asked: CloseApproval) -> ApprovalClosed:
+    async def close_approval(self, asked: approvals.CloseApproval) -> approvals.ApprovalClosed:
         """Expire or void a request; the row decides, a decision may have been quicker."""
         which, ledger = (asked.run_id, asked.approval_id), self._worker.ledger
         state, head = await ledger.record(
             asked.tenant, asked.run_id, approval_rows.close_approval, *which, asked.to
         )
-        return ApprovalClosed(state=state, head=head)
+        return approvals.ApprovalClosed(state=state, head=head)
 
 
-def _description(prepared: PreparedCall, call: ToolCall) -> str:
+def _description(prepared: prepare.PreparedCall, call: ToolCall) -> str:
     """Return what the call would do, with what humans have answered to its questions."""
     described = prepared.tool.describe_call(prepared.params)
     if not call.answers:
@@ -227,8 +210,8 @@ def _description(prepared: PreparedCall, call: ToolCall) -> str:
 
 
 def request_view(
-    found: _Requested, params: dict[str, JsonValue], prepared: PreparedCall
-) -> ApprovalRequest:
+    found: _Requested, params: dict[str, JsonValue], prepared: prepare.PreparedCall
+) -> approvals.ApprovalRequest:
     """Return a request as people see it.
 
     Args:
@@ -236,7 +219,7 @@ def request_view(
     """
     row = found.row
     needs = needs_of(row)
-    return ApprovalRequest(
+    return approvals.ApprovalRequest(
         approval_id=row["approval_id"],
         step_id=row["step_id"],
         tool=row["tool"],
@@ -248,7 +231,7 @@ def request_view(
         expires_at=datetime.fromtimestamp(row["expires_ms"] / 1000, UTC),
         undo=row["undo"],
         requirements=needs.requirements,
-        assurance=Assurance(row["assurance"]),
+        assurance=approvals.Assurance(row["assurance"]),
         editors=tuple(row["editors"]),
         on_expiry=needs.on_expiry,
         remind_every=needs.remind_every,

@@ -24,14 +24,7 @@ from surehand.activities.ledger.core.sealed import KeyNeeded
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.runs import keys as rows
 from surehand.activities.ledger.runs.keys import KeyRow
-from surehand.process.ciphers import (
-    KEY_BYTES,
-    KeyRing,
-    RememberedKeys,
-    RunKey,
-    Wrapped,
-    read_key_ring,
-)
+from surehand.process import ciphers
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.identity import identity_hash, owner_of, params_hash, root_run_id, upkeep_id
 from surehand.workflows.payload_codec import KeyErased, KeyUnavailable, NotDecrypted
@@ -49,22 +42,22 @@ class LedgerKeys:
     def __init__(
         self,
         ledger: Callable[[], Ledger],
-        ring: KeyRing,
+        ring: ciphers.KeyRing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make it."""
         self._ledger = ledger
         self.ring = ring
         self._clock = clock
-        self._known = OrderedDict[str, tuple[float, RunKey]]()
+        self._known = OrderedDict[str, tuple[float, ciphers.RunKey]]()
 
     @classmethod
     def of(cls, keys: str, ledger: Callable[[], Ledger]) -> LedgerKeys | None:
         """Return the keys that a setting opens; ``None``: it is empty, and nothing is encrypted."""
-        ring = read_key_ring(keys)
+        ring = ciphers.read_key_ring(keys)
         return None if ring is None else cls(ledger, ring)
 
-    async def key_of(self, root: str, *, make: bool) -> RunKey:
+    async def key_of(self, root: str, *, make: bool) -> ciphers.RunKey:
         """Return the key of a run, as ``RunKeys`` says."""
         now = self._clock()
         while self._known and next(iter(self._known.values()))[0] <= now:
@@ -79,37 +72,37 @@ class LedgerKeys:
             self._known.popitem(last=False)
         return key
 
-    def known(self, root: str) -> RunKey | None:
+    def known(self, root: str) -> ciphers.RunKey | None:
         """Return the key of a run, as ``RunKeys`` says; any thread may ask."""
         found = self._known.get(root)
         return None if found is None or found[0] <= self._clock() else found[1]
 
-    async def _fetched(self, root: str, *, make: bool) -> RunKey:
+    async def _fetched(self, root: str, *, make: bool) -> ciphers.RunKey:
         tenant, ledger = owner_of(root), self._ledger()
         try:
             row = await ledger.transact(tenant, rows.find_key, root)
             if row is None and make:
-                secret = secrets.token_bytes(KEY_BYTES)
+                secret = secrets.token_bytes(ciphers.KEY_BYTES)
                 new = await asyncio.to_thread(wrap, self.ring, root, secret)
                 row = await ledger.transact(tenant, rows.add_key, root, new)
         except LedgerUnavailable as error:
             raise KeyUnavailable(f"the key of run {root[:200]!r}: {error}") from error
         if row is None:
             raise NotDecrypted(f"the ledger has no key of run {root[:200]!r}")
-        return RunKey.of(await asyncio.to_thread(unwrap, self.ring, row))
+        return ciphers.RunKey.of(await asyncio.to_thread(unwrap, self.ring, row))
 
 
-def wrap(ring: KeyRing, root: str, key: bytes) -> Wrapped:
+def wrap(ring: ciphers.KeyRing, root: str, key: bytes) -> ciphers.Wrapped:
     """Return a run's key, wrapped for this run alone. Raises ``KeyUnavailable``."""
     return ring.wrap(key, _about(root))
 
 
-def unwrap(ring: KeyRing, row: KeyRow) -> bytes:
+def unwrap(ring: ciphers.KeyRing, row: KeyRow) -> bytes:
     """Return a run's key. Raises ``KeyErased`` or ``KeyUnavailable``."""
     if row.wrapped is None:
         erased_at = datetime.fromtimestamp((row.erased_ms or 0) / 1000, UTC)
         raise KeyErased(row.run_id, str(row.erased_by), f"{erased_at:%Y-%m-%d %H:%M} UTC")
-    return ring.unwrap(Wrapped(row.kek_id, row.wrapped), _about(row.run_id))
+    return ring.unwrap(ciphers.Wrapped(row.kek_id, row.wrapped), _about(row.run_id))
 
 
 def _about(root: str) -> bytes:
@@ -132,7 +125,7 @@ class ParamsHash:
 class Hashes:
     """Makes the hashes of a worker's calls."""
 
-    def __init__(self, keys: RememberedKeys | None) -> None:
+    def __init__(self, keys: ciphers.RememberedKeys | None) -> None:
         """Make it; without keys nothing is salted."""
         self._keys = keys
 
@@ -165,7 +158,7 @@ class Hashes:
         key = self._key(root_run_id(upkeep_id(tenant, "")))
         return (_KEYED + key.digest_of(plain.removeprefix("sha256:")), plain)
 
-    def _key(self, root: str) -> RunKey:
+    def _key(self, root: str) -> ciphers.RunKey:
         assert self._keys is not None
         key = self._keys.known(root)
         if key is None:

@@ -36,38 +36,8 @@ from surehand.activities.worker.context import Attempt, WorkerContext, again, st
 from surehand.process.json_schemas import find_schema_problem
 from surehand.process.off_loop import call_off_loop, run_in_thread
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, is_too_deep
+from surehand.workflows.contracts import base, effects, runs
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.base import (
-    AdmitRun,
-    ArtifactRead,
-    QuotaWait,
-    ReadArtifact,
-    Recorded,
-    RunAdmitted,
-    RunState,
-)
-from surehand.workflows.contracts.effects import (
-    FindInterventions,
-    InterventionSettled,
-    InterventionsFound,
-    OpenIntervention,
-    SettleIntervention,
-)
-from surehand.workflows.contracts.runs import (
-    Amended,
-    AmendRun,
-    ChildFound,
-    CloseRun,
-    Evaluate,
-    Evaluated,
-    LookAtChild,
-    OpenRun,
-    RecordValue,
-    RunClosed,
-    RunOpened,
-    RunResult,
-    ValueRecorded,
-)
 from surehand.workflows.contracts.steering import RecordInterrupt, Steer, Steered
 from surehand.workflows.contracts.tools import RecordRefusal, ToolsDescribed, in_words
 from surehand.workflows.names import ErrorType
@@ -169,9 +139,9 @@ def _plain(recorded: Any) -> Any:
 MOST_EFFECTS: Final = 1000
 
 
-def _known(tx: Transaction, row: StepAttempt) -> ValueRecorded | None:
+def _known(tx: Transaction, row: StepAttempt) -> runs.ValueRecorded | None:
     stored = step_rows.find_stored(tx, row, after=0)
-    return None if stored is None else ValueRecorded(value=stored.output)
+    return None if stored is None else runs.ValueRecorded(value=stored.output)
 
 
 def _made(function: Callable[[], Any]) -> Any:
@@ -187,7 +157,7 @@ class RunActivities:
         self._worker = worker
 
     @activity.defn(name="open_run")
-    async def open_run(self, asked: OpenRun) -> RunOpened:
+    async def open_run(self, asked: runs.OpenRun) -> runs.RunOpened:
         """Record a run and its plan before step one, if the plan fits the tools."""
         request, assurance = asked.request, self._worker.assurance
         described = ToolsDescribed(tools={})
@@ -206,9 +176,9 @@ class RunActivities:
             how = {"execution": execution, "above": above, "store": store}
             return run_rows.open_run(tx, asked, described.tools, assurance, **how)
 
-        async def record() -> RunOpened:
+        async def record() -> runs.RunOpened:
             found, head = await ledger.record(request.tenant, request.run_id, opened)
-            return RunOpened(
+            return runs.RunOpened(
                 tools=described.tools,
                 foreign=found.foreign,
                 queued=found.queued,
@@ -233,45 +203,45 @@ class RunActivities:
             raise stop(ErrorType.START_REFUSED, message) from error
 
     @activity.defn(name="admit_run")
-    async def admit_run(self, asked: AdmitRun) -> RunAdmitted:
+    async def admit_run(self, asked: base.AdmitRun) -> base.RunAdmitted:
         """Let a run take its steps, if its tenant's quota of open runs has a place for it."""
         ledger, execution = self._worker.ledger, execution_of(asked.run_id)
 
-        def admit(tx: Transaction) -> QuotaWait | None:
+        def admit(tx: Transaction) -> base.QuotaWait | None:
             if execution is not None:
                 acting.require_acting(tx, asked.run_id, execution)
             return admit_run(tx, asked.run_id)
 
-        async def record() -> RunAdmitted:
+        async def record() -> base.RunAdmitted:
             queued, head = await ledger.record(asked.tenant, asked.run_id, admit)
-            return RunAdmitted(queued=queued, head=head)
+            return base.RunAdmitted(queued=queued, head=head)
 
         return await as_newest(ledger, record)
 
     @activity.defn(name="close_run")
-    async def close_run(self, asked: CloseRun) -> RunClosed:
+    async def close_run(self, asked: runs.CloseRun) -> runs.RunClosed:
         """Record the end of a run and return its effects as the ledger has them.
 
         Unless it says what stands, and something else does: then it is not closed.
         """
         return await as_newest(self._worker.ledger, lambda: self._close(asked))
 
-    async def _close(self, asked: CloseRun) -> RunClosed:
-        execution, completed = execution_of(asked.run_id), asked.state is RunState.COMPLETED
+    async def _close(self, asked: runs.CloseRun) -> runs.RunClosed:
+        execution, completed = execution_of(asked.run_id), asked.state is base.RunState.COMPLETED
 
         def close(tx: Transaction) -> run_rows.Closed | None:
             return run_rows.close_run(tx, asked, execution, newest=MOST_EFFECTS)
 
         found, head = await self._worker.ledger.record(asked.tenant, asked.run_id, close)
         if found is None:
-            return RunClosed(closed=False, head=head)
+            return runs.RunClosed(closed=False, head=head)
         await self._worker.artifacts.remove_drafts(asked.tenant, found.drafts)
         told = found.made
         remaining = [one.view() for one in told.remaining]
         # A completed run reports what nobody could undo: of failed child runs, of lives before a
         # reset, of steps that were given up.
         left = [view for view in remaining if view.reason is not None]
-        return RunClosed(
+        return runs.RunClosed(
             effects=[one.view() for one in told.made],
             uncompensated=left if completed else remaining,
             more_effects=told.more,
@@ -280,12 +250,14 @@ class RunActivities:
         )
 
     @activity.defn(name="find_interventions")
-    async def find_interventions(self, asked: FindInterventions) -> InterventionsFound:
+    async def find_interventions(
+        self, asked: effects.FindInterventions
+    ) -> effects.InterventionsFound:
         """Return what was undone under a run that is about to complete."""
         rows = await self._worker.ledger.transact(asked.tenant, find_withdrawn, asked.run_id)
-        return InterventionsFound(
+        return effects.InterventionsFound(
             interventions=[
-                OpenIntervention(
+                effects.OpenIntervention(
                     intervention_id=row["intervention_id"],
                     step_id=row["step_id"],
                     question=row["question"],
@@ -299,16 +271,18 @@ class RunActivities:
         return tool is not None and tool.compensate is not None
 
     @activity.defn(name="settle_intervention")
-    async def settle_intervention(self, asked: SettleIntervention) -> InterventionSettled:
+    async def settle_intervention(
+        self, asked: effects.SettleIntervention
+    ) -> effects.InterventionSettled:
         """Apply a human's answer to an intervention, once."""
         answer = (asked.run_id, asked.resolution_id, asked.resolution, self._can_undo)
         told, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, reconcile.settle_intervention, *answer
         )
-        return InterventionSettled(**told._asdict(), head=head)
+        return effects.InterventionSettled(**told._asdict(), head=head)
 
     @activity.defn(name="evaluate")
-    async def evaluate(self, asked: Evaluate) -> Evaluated:
+    async def evaluate(self, asked: runs.Evaluate) -> runs.Evaluated:
         """Say whether a step's condition holds; the answer stays in the run's history."""
         values = asked.values
         if RUN in names_in(asked.expression):
@@ -316,23 +290,23 @@ class RunActivities:
             values = {**values, **of_run(bool(found))}
         try:
             judge = partial(condition_holds, asked.expression)
-            return Evaluated(holds=await call_off_loop(judge, values))
+            return runs.Evaluated(holds=await call_off_loop(judge, values))
         except RuleBroken as error:
-            return Evaluated(problem=str(error))
+            return runs.Evaluated(problem=str(error))
 
     @activity.defn(name="amend_run")
-    async def amend_run(self, asked: AmendRun) -> Amended:
+    async def amend_run(self, asked: runs.AmendRun) -> runs.Amended:
         """Record a new plan version, unless something is wrong with it."""
         described = await asyncio.to_thread(describe_plan, self._worker.toolbox, asked.plan)
         if described.problems:
-            return Amended(problems=described.problems)
+            return runs.Amended(problems=described.problems)
         _, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, run_rows.amend_run, asked, described.tools
         )
-        return Amended(tools=described.tools, head=head)
+        return runs.Amended(tools=described.tools, head=head)
 
     @activity.defn(name="record_refusal")
-    async def record_refusal(self, asked: RecordRefusal) -> Recorded:
+    async def record_refusal(self, asked: RecordRefusal) -> base.Recorded:
         """Record that a step was refused before anything of it began."""
         _, head = await self._worker.ledger.record(
             asked.tenant,
@@ -341,7 +315,7 @@ class RunActivities:
             asked,
             Attempt.current().activity_key,
         )
-        return Recorded(head=head)
+        return base.Recorded(head=head)
 
     @activity.defn(name="steer")
     async def steer(self, asked: Steer) -> Steered:
@@ -357,7 +331,7 @@ class RunActivities:
         )
 
     @activity.defn(name="record_interrupt")
-    async def record_interrupt(self, asked: RecordInterrupt) -> Recorded:
+    async def record_interrupt(self, asked: RecordInterrupt) -> base.Recorded:
         """Record that a question was asked, or that nobody has answered it in time."""
         wrong = None
         if asked.what == "opened":
@@ -370,10 +344,10 @@ class RunActivities:
         _, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, steering.record_interrupt, asked
         )
-        return Recorded(head=head)
+        return base.Recorded(head=head)
 
     @activity.defn(name="look_at_child")
-    async def look_at_child(self, asked: LookAtChild) -> ChildFound:
+    async def look_at_child(self, asked: runs.LookAtChild) -> runs.ChildFound:
         """Return whether a child run is open, how it has ended, and whether it is the same one."""
         recorded = await self._worker.ledger.transact(asked.tenant, plan_of, asked.run_id)
         same = recorded is None or _plain(recorded) == asked.plan.model_dump(mode="json")
@@ -383,15 +357,15 @@ class RunActivities:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            return ChildFound(same=same, why="the server does not know it any more")
+            return runs.ChildFound(same=same, why="the server does not know it any more")
         if newest.status is WorkflowExecutionStatus.RUNNING:
-            return ChildFound(open=True, same=same)
+            return runs.ChildFound(open=True, same=same)
         # Of this very execution: it is the end of the run.
         ended = client.get_workflow_handle(
-            asked.run_id, run_id=newest.run_id, result_type=RunResult
+            asked.run_id, run_id=newest.run_id, result_type=runs.RunResult
         )
         try:
-            result: RunResult = await ended.result(follow_runs=False)
+            result: runs.RunResult = await ended.result(follow_runs=False)
         except WorkflowFailureError as error:
             cause = error.cause
             if (
@@ -399,13 +373,13 @@ class RunActivities:
                 and cause.type == ErrorType.RUN_FAILED
                 and cause.details
             ):
-                result = RunResult.model_validate(cause.details[0])
-                return ChildFound(same=same, result=result, why=str(cause))
-            return ChildFound(same=same, why=str(cause))
-        return ChildFound(same=same, result=result, why=result.error or result.state)
+                result = runs.RunResult.model_validate(cause.details[0])
+                return runs.ChildFound(same=same, result=result, why=str(cause))
+            return runs.ChildFound(same=same, why=str(cause))
+        return runs.ChildFound(same=same, result=result, why=result.error or result.state)
 
     @activity.defn(name="record_value")
-    async def record_value(self, asked: RecordValue) -> ValueRecorded:
+    async def record_value(self, asked: runs.RecordValue) -> runs.ValueRecorded:
         """Have a function make a value, and record it; what is recorded already is the value."""
         row = StepAttempt(asked.run_id, asked.step_id, 1, RECORDING, {})
         ledger = self._worker.ledger
@@ -419,14 +393,14 @@ class RunActivities:
             value = await run_in_thread(_made, function)
             canonical_json(value)
             if is_too_deep(value):
-                return ValueRecorded(problem="what it returns is nested too deeply")
+                return runs.ValueRecorded(problem="what it returns is nested too deeply")
         except NotCanonical as error:
-            return ValueRecorded(problem=f"what it returns is no JSON: {error}")
+            return runs.ValueRecorded(problem=f"what it returns is no JSON: {error}")
         except Exception as error:
-            return ValueRecorded(problem=f"{type(error).__name__}: {error}")
+            return runs.ValueRecorded(problem=f"{type(error).__name__}: {error}")
         kept = await self._worker.artifacts.keep(asked.tenant, asked.run_id, value)
 
-        def record(tx: Transaction) -> ValueRecorded | None:
+        def record(tx: Transaction) -> runs.ValueRecorded | None:
             tx.lock_step(asked.run_id, asked.step_id)
             # Another attempt, of a worker that was believed dead, may have been quicker.
             known = _known(tx, row)
@@ -447,14 +421,14 @@ class RunActivities:
             return None
 
         known, head = await ledger.record(asked.tenant, asked.run_id, record)
-        return known or ValueRecorded(value=kept.value, head=head)
+        return known or runs.ValueRecorded(value=kept.value, head=head)
 
     @activity.defn(name="read_artifact")
-    async def read_artifact(self, asked: ReadArtifact) -> ArtifactRead:
+    async def read_artifact(self, asked: base.ReadArtifact) -> base.ArtifactRead:
         """Return the value of an artifact; tried again until the store has it."""
         try:
             reader = activity.info().workflow_id or ""
             value = await self._worker.artifacts.read(asked.tenant, reader, asked.artifact)
         except ArtifactUnavailable as error:
             raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error)) from error
-        return ArtifactRead(value=value)
+        return base.ArtifactRead(value=value)

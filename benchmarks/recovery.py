@@ -24,17 +24,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from temporalio.api.enums.v1 import EventType
 
-from benchmarks.harness import (
-    Found,
-    Row,
-    clean,
-    connection_for,
-    makers,
-    on_queue,
-    parser_of,
-    percentiles,
-    run,
-)
+from benchmarks import harness
 from benchmarks.tools import calls
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import DURING, CrashPoint
@@ -138,7 +128,7 @@ class Pair:
         self.samples: list[Sample] = []
         name = kill.label.replace(" ", "-").replace(",", "")
         self._folder = environment.make_case_folder(name)
-        self._connection = on_queue(connection, name)
+        self._connection = harness.on_queue(connection, name)
         self._world = self._folder / "world.jsonl"
         self._variables = {**variables, "BENCHMARK_WORLD": str(self._world)}
         self._database_url = database_url
@@ -184,14 +174,14 @@ class Pair:
         if len(rows) != expected or len({row["run"] for row in rows}) != expected:
             raise SurehandError(f"{self.kill.label}: {len(rows)} bookings of {expected} runs")
 
-    def row(self) -> Row:
+    def row(self) -> harness.Row:
         return {
             "database": self.kill.database,
             "kind": self.kill.kind,
             "point": str(self.kill.point),
             "n": len(self.samples),
-            **percentiles("next_effect", (one.next_effect for one in self.samples)),
-            **percentiles("next_step", (one.next_step for one in self.samples)),
+            **harness.percentiles("next_effect", (one.next_effect for one in self.samples)),
+            **harness.percentiles("next_step", (one.next_step for one in self.samples)),
         }
 
     @property
@@ -294,14 +284,18 @@ class Pair:
         )
 
 
-async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
+async def measure(
+    environment: Environment, options: argparse.Namespace, found: harness.Found
+) -> None:
     """Kill workers in all pairs, as often as asked in each."""
-    variables = environment.make_variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
-    server = await connection_for(environment, variables, "")
+    variables = environment.make_variables(
+        {**harness.clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"}
+    )
+    server = await harness.connection_for(environment, variables, "")
     wanted = options.kind or [kind for kind, _, _ in _KILLS]
     kills = [one for one in _KILLS if one[0] in wanted]
     with ExitStack() as servers:
-        for database, make in makers(environment, options.database, servers).items():
+        for database, make in harness.makers(environment, options.database, servers).items():
             # Workers of one database at a time: all of them would crowd a small machine.
             with ExitStack() as workers:
                 pairs: list[Pair] = []
@@ -332,7 +326,7 @@ async def _kill_each(pairs: Sequence[Pair]) -> None:
     await asyncio.gather(*(one(number, pair) for number, pair in enumerate(reversed(pairs))))
 
 
-def missed(rows: Sequence[Row]) -> Iterable[str]:
+def missed(rows: Sequence[harness.Row]) -> Iterable[str]:
     for row in rows:
         effect, step = TARGETS.get(row["kind"], (None, None))
         # A call that was over is not made again: what is next is the next step.
@@ -346,7 +340,7 @@ def missed(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = parser_of("recovery", "From a worker's death to what is next.")
+    parser = harness.parser_of("recovery", "From a worker's death to what is next.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 10")
     kinds = [kind for kind, _, _ in _KILLS]
     parser.add_argument(
@@ -355,7 +349,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
-    return run("recovery", options, measure, missed)
+    return harness.run("recovery", options, measure, missed)
 
 
 if __name__ == "__main__":

@@ -22,21 +22,7 @@ from typing import Final
 from sqlalchemy import make_url
 from temporalio.api.enums.v1 import EventType
 
-from benchmarks import tools
-from benchmarks.harness import (
-    MODES,
-    Found,
-    Place,
-    Row,
-    administration,
-    at_each,
-    clean,
-    parser_of,
-    played,
-    process_with,
-    run,
-    tree_cpu,
-)
+from benchmarks import harness, tools
 from benchmarks.plain import APPROVE, PLAIN_QUEUE, PLAIN_REFUND
 from surehand.activities.ledger.approvals import standing as standing_rows
 from surehand.client.plan_file import load_plan
@@ -84,14 +70,16 @@ class Turn:
 class WholeRuns:
     """Plays runs at a place."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: harness.Place) -> None:
         self._place = place
         self._server = place.server
         self._plan = load_plan(str(ROOT / "examples" / "refund.yaml"))
         url = make_url(place.url)
-        self._pids = {"server": process_with("--port", place.server.target.address.split(":")[1])}
+        self._pids = {
+            "server": harness.process_with("--port", place.server.target.address.split(":")[1])
+        }
         if url.get_backend_name() == "postgresql":
-            self._pids["database"] = process_with("-p", str(url.port))
+            self._pids["database"] = harness.process_with("-p", str(url.port))
 
     def grant(self) -> None:
         tool = tools.refund
@@ -100,14 +88,14 @@ class WholeRuns:
             tool=tool.name, version=tool.version, schema_hash=tool.schema_hash, until=until
         )
         given = StandingGrant(granter="benchmark", scope=scope, nonce=secrets.token_urlsafe(24))
-        with administration(self._place.url) as tx:
+        with harness.administration(self._place.url) as tx:
             standing_rows.grant_standing(tx, given)
 
     async def turn(self, kind: str, runs: int, *, at_once: bool) -> Turn:
         """Play runs in a mode or by Temporal alone."""
         worker = self._place.plain if kind == PLAIN else self._place.worker
         pids = {"worker": worker.pid, **self._pids}
-        before = {name: tree_cpu(pid) for name, pid in pids.items()}
+        before = {name: harness.tree_cpu(pid) for name, pid in pids.items()}
         began = time.monotonic()
         try:
             async with asyncio.timeout(_LIMIT + runs):
@@ -119,7 +107,7 @@ class WholeRuns:
             raise SurehandError(f"{runs} runs ({kind}) did not end") from None
         whole = time.monotonic() - began
         await asyncio.sleep(_REST)
-        cpu = {name: (tree_cpu(pid) - before[name]) / runs for name, pid in pids.items()}
+        cpu = {name: (harness.tree_cpu(pid) - before[name]) / runs for name, pid in pids.items()}
         histories = [await self._history(run_id) for run_id, _ in found[:_LOOKED_AT]]
         return Turn([took for _, took in found], whole, cpu, histories)
 
@@ -128,7 +116,7 @@ class WholeRuns:
         order, began = f"order-{secrets.token_hex(6)}", time.monotonic()
         if kind != PLAIN:
             plan = self._plan.model_copy(update={"input": {"order_id": order}})
-            run_id = (await played(self._server, kind, plan, kind)).run_id
+            run_id = (await harness.played(self._server, kind, plan, kind)).run_id
         else:
             run_id = f"plain-{order}"
             await self._server.client.execute_workflow(
@@ -150,7 +138,9 @@ class WholeRuns:
         return {**sizes, **counted}
 
 
-def _rows(store: str, at_once: int, turns: dict[str, list[Turn]]) -> tuple[list[Row], list[Row]]:
+def _rows(
+    store: str, at_once: int, turns: dict[str, list[Turn]]
+) -> tuple[list[harness.Row], list[harness.Row]]:
     """Return what runs cost by their kind, and what they leave on the server."""
     costs, left = [], []
     for kind, of in turns.items():
@@ -172,10 +162,12 @@ def _rows(store: str, at_once: int, turns: dict[str, list[Turn]]) -> tuple[list[
     return costs, left
 
 
-async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
-    kinds = (PLAIN, *(options.mode or MODES))
+async def measure(
+    environment: Environment, options: argparse.Namespace, found: harness.Found
+) -> None:
+    kinds = (PLAIN, *(options.mode or harness.MODES))
 
-    async def play(place: Place) -> None:
+    async def play(place: harness.Place) -> None:
         runs = WholeRuns(place)
         runs.grant()
         for kind in kinds:
@@ -190,22 +182,22 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
                 found.rows.extend(rows)
             found.note(f"{place.store}: {crowd} at once")
 
-    variables = {**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"}
+    variables = {**harness.clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"}
     variables = environment.make_variables(variables)
-    await at_each(environment, variables, options.database, play, options.processes)
+    await harness.at_each(environment, variables, options.database, play, options.processes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = parser_of("runs", "What a whole run costs.")
+    parser = harness.parser_of("runs", "What a whole run costs.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 3")
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help="at once; default 50")
     own = "of our worker, not of the plain one; default 1"
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=own)
-    parser.add_argument("--mode", choices=MODES, action="append", help="default all")
+    parser.add_argument("--mode", choices=harness.MODES, action="append", help="default all")
     options = parser.parse_args(argv)
     if options.rounds < 1 or options.runs < 2:
         parser.error("--rounds must be at least 1, --runs at least 2")
-    return run("runs", options, measure)
+    return harness.run("runs", options, measure)
 
 
 if __name__ == "__main__":

@@ -18,20 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from benchmarks.harness import (
-    Found,
-    Row,
-    clean,
-    connection_for,
-    makers,
-    memory,
-    memory_at_rest,
-    parser_of,
-    percentiles,
-    require_running,
-    run,
-    tree_cpu,
-)
+from benchmarks import harness
 from benchmarks.tools import calls
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import approvals
@@ -89,7 +76,7 @@ class WaitingRuns:
 
         async def look() -> None:
             while len(waiting) < runs:
-                require_running(self.worker)
+                harness.require_running(self.worker)
                 waiting.update(one["run_id"] for one in self.requests())
                 await asyncio.sleep(10 * _LOOK)
 
@@ -131,7 +118,7 @@ class WaitingRuns:
                 group.create_task(decide(asked[number :: len(clients)], client))
         arrived, newest = dict[str, float](), time.monotonic()
         while len(arrived) < len(sent):
-            require_running(self.worker)
+            harness.require_running(self.worker)
             await asyncio.sleep(_LOOK)
             found = {c["run"]: c["at"] for c in calls(self.world) if c["run"] in sent}
             if len(found) > len(arrived):
@@ -142,13 +129,20 @@ class WaitingRuns:
         return took, max(arrived.values()) - min(sent.values())
 
 
-async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
-    variables = environment.make_variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
+async def measure(
+    environment: Environment, options: argparse.Namespace, found: harness.Found
+) -> None:
+    variables = environment.make_variables(
+        {**harness.clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"}
+    )
     with ExitStack() as servers:
-        for store, make in makers(environment, options.database, servers).items():
+        for store, make in harness.makers(environment, options.database, servers).items():
             url = await asyncio.to_thread(make, f"{store}-waiting")
             folder, queue = environment.make_case_folder(f"{store}-worker"), f"waiting-{store}"
-            server, world = await connection_for(environment, variables, queue), folder / "world"
+            server, world = (
+                await harness.connection_for(environment, variables, queue),
+                folder / "world",
+            )
             own = {**variables, "BENCHMARK_WORLD": str(world)}
             with start_worker(own, folder, "worker", database_url=url, task_queue=queue) as one:
                 await asyncio.to_thread(one.wait_said, READY)
@@ -158,19 +152,19 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
 
 
 async def _measure(
-    store: str, waiting: WaitingRuns, options: argparse.Namespace, found: Found
-) -> list[Row]:
+    store: str, waiting: WaitingRuns, options: argparse.Namespace, found: harness.Found
+) -> list[harness.Row]:
     """Start the runs, watch them wait, and approve them."""
     one, runs = waiting.worker, options.runs
-    ready = await memory_at_rest(one)
+    ready = await harness.memory_at_rest(one)
     began = time.monotonic()
     await waiting.start(runs)
     started = time.monotonic() - began
-    await memory_at_rest(one)
-    cpu, began = tree_cpu(one.pid), time.monotonic()
+    await harness.memory_at_rest(one)
+    cpu, began = harness.tree_cpu(one.pid), time.monotonic()
     await asyncio.sleep(options.parked)
-    used = (tree_cpu(one.pid) - cpu) / (time.monotonic() - began)
-    parked = memory(one)
+    used = (harness.tree_cpu(one.pid) - cpu) / (time.monotonic() - began)
+    parked = harness.memory(one)
     found.note(f"{store}: {runs} runs wait, {parked:.0f} MB")
     asked = waiting.requests()
     few = asked[: min(SINGLES, runs // 2)]
@@ -181,20 +175,20 @@ async def _measure(
         "runs": runs,
         "ready_mb": round(ready),
         "parked_mb": round(parked),
-        "done_mb": round(await memory_at_rest(one)),
+        "done_mb": round(await harness.memory_at_rest(one)),
         "kb_per_run": round(1000 * (parked - ready) / runs),
         "cpu": round(used, 4),
         "started_s": round(started, 1),
     }
     times = [
-        {"database": store, "approved": how, "n": len(took), **percentiles("call", took)}
+        {"database": store, "approved": how, "n": len(took), **harness.percentiles("call", took)}
         for how, took in (("one by one", single), ("all at once", together))
     ]
     times[1] |= {"calls_per_s": round(len(together) / whole, 1)}
     return [costs, *times]
 
 
-def missed(rows: Sequence[Row]) -> Iterable[str]:
+def missed(rows: Sequence[harness.Row]) -> Iterable[str]:
     for row in rows:
         if row.get("parked_mb", 0) > MEMORY_TARGET:
             yield f"{row['database']}: {row['parked_mb']} MB parked, not {MEMORY_TARGET:.0f} MB"
@@ -203,14 +197,14 @@ def missed(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = parser_of("waiting", "What runs cost that wait for approval.")
+    parser = harness.parser_of("waiting", "What runs cost that wait for approval.")
     parser.add_argument("--runs", type=int, default=RUNS, metavar="N", help=f"default {RUNS}")
     parked = f"default {PARKED:.0f}"
     parser.add_argument("--parked", type=float, default=PARKED, metavar="SECONDS", help=parked)
     options = parser.parse_args(argv)
     if options.runs < 2:
         parser.error("--runs must be at least 2")
-    return run("waiting", options, measure, missed)
+    return harness.run("waiting", options, measure, missed)
 
 
 if __name__ == "__main__":

@@ -16,27 +16,15 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.store import RunNotFound, open_ledger
+from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
-from surehand.activities.ledger.history.reads import (
-    Evidence,
-    chain_of,
-    effects_of,
-    read_evidence,
-    runs_of,
-)
 from surehand.client.client import launch_run
 from surehand.client.connection import ENDS, Connection
 from surehand.client.outcome import run_result
+from surehand.drill import judge
 from surehand.drill.consistency import RunTree, count_recorded_turns, tally_calls
 from surehand.drill.disturb import Disturber, decode
 from surehand.drill.environment import Environment, Workers
-from surehand.drill.judge import (
-    Played,
-    list_skipped_writes,
-    name_fresh_values,
-    read_own_count,
-    split_turns,
-)
 from surehand.drill.people import ACTOR, People, Principals
 from surehand.drill.report import ForcedWait, Halt, Operation, add_counts
 from surehand.drill.request import HELD, Context, Disturbance, DrillRequest, change_plan
@@ -94,7 +82,7 @@ class RunObserver:
         after = (at for where, at in self._outcomes if where == place and at > died_at)
         return next(after, None)
 
-    def add_tools(self, evidence: Evidence) -> Evidence:
+    def add_tools(self, evidence: reads.Evidence) -> reads.Evidence:
         """Return what the ledger holds of the run, and the tools that it was told of later."""
         return replace(evidence, tools={**self.described, **evidence.tools})
 
@@ -159,9 +147,9 @@ class Case:
         self._connection = Connection(connection.client, connection.target, settings)
         self.run_id = run_id_for(settings.tenant, name)
         self._observer = RunObserver(self._connection, self.run_id)
-        self._played = Played(self.run_id, no_end=f"not ended after {request.limit}")
+        self._played = judge.Played(self.run_id, no_end=f"not ended after {request.limit}")
 
-    async def play(self) -> Played:
+    async def play(self) -> judge.Played:
         """Run the case to its end, or to where only a human can move it."""
         began, told, request = time.monotonic(), self._disturbance, self._request
         played, settings = self._played, self._connection.settings
@@ -285,9 +273,11 @@ class Case:
         if self._request.world is None:
             return
         snapshot = await self._request.world(self._context)
-        self._played.turns_asked, snapshot = split_turns(snapshot)
-        self._played.compared["world"] = name_fresh_values(snapshot, self._context, self._fresh)
-        by_world = read_own_count(snapshot)
+        self._played.turns_asked, snapshot = judge.split_turns(snapshot)
+        self._played.compared["world"] = judge.name_fresh_values(
+            snapshot, self._context, self._fresh
+        )
+        by_world = judge.read_own_count(snapshot)
         if by_world is not None:
             self._played.counted = by_world
 
@@ -310,10 +300,10 @@ class Case:
         async with open_ledger(self._context.database_url) as ledger:
             with contextlib.suppress(RunNotFound):
                 tenant = self._connection.settings.tenant
-                played.entries = await ledger.transact(tenant, effects_of, self.run_id)
+                played.entries = await ledger.transact(tenant, reads.effects_of, self.run_id)
                 audit = "holds"
-                for run_id in await ledger.transact(tenant, runs_of, self.run_id):
-                    evidence = await ledger.transact(tenant, read_evidence, run_id)
+                for run_id in await ledger.transact(tenant, reads.runs_of, self.run_id):
+                    evidence = await ledger.transact(tenant, reads.read_evidence, run_id)
                     if run_id == self.run_id:
                         evidence = self._observer.add_tools(evidence)
                         played.recorded = evidence.tools
@@ -321,7 +311,7 @@ class Case:
                     found, stories = tally_calls(evidence, ACTOR)
                     played.tally = add_counts(played.tally, found)
                     played.violations += stories
-                    events, rows, head = await ledger.transact(tenant, chain_of, run_id)
+                    events, rows, head = await ledger.transact(tenant, reads.chain_of, run_id)
                     broken = verify_chain(events, [head]) or verify_story(events)
                     if broken := broken or verify_entries(events, rows):
                         audit = "broken"
@@ -347,7 +337,7 @@ class Case:
         played.counted = tree.count_by_tool()
         played.remaining, played.applied = tree.describe_remaining(), sum(played.counted.values())
         played.violations += [*tree.list_out_of_order(), *tree.list_clock_jumps()]
-        played.violations += list_skipped_writes(tree.events, self._disturbance)
+        played.violations += judge.list_skipped_writes(tree.events, self._disturbance)
         if played.unwound is not None:
             played.violations += tree.list_not_unwound(played.unwound)
         elif played.result is not None and not played.question:

@@ -12,13 +12,7 @@ from typing import Any, Final
 
 from surehand.activities.expressions import RuleBroken, condition_holds, of_run
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.history.reads import (
-    Evidence,
-    Row,
-    effects_of,
-    events_of,
-    interventions_of,
-)
+from surehand.activities.ledger.history import reads
 from surehand.drill.report import Tally
 from surehand.workflows.canonical_json import NotCanonical
 from surehand.workflows.contracts.base import RunState, StepState
@@ -33,7 +27,7 @@ from surehand.workflows.plan.policy import ApprovalPolicy
 _NOT_CALLED: Final = frozenset({"refused"})
 
 
-def tally_calls(evidence: Evidence, actor: str) -> tuple[Tally, list[str]]:
+def tally_calls(evidence: reads.Evidence, actor: str) -> tuple[Tally, list[str]]:
     gated = [call for call in _list_calls(evidence) if _needs_approval(evidence, call)]
     unlike = [(call, why) for call in gated if (why := _explain_difference(evidence, call))]
     drifted = list(_list_drifted_calls(evidence))
@@ -59,12 +53,12 @@ class _Call:
     id: str
     """The step's id, with its item's number where it has a list."""
     step: Step
-    row: Row
-    claim: Row | None
+    row: reads.Row
+    claim: reads.Row | None
     """What the ledger wrote when a write was claimed."""
 
 
-def _list_calls(evidence: Evidence) -> Iterator[_Call]:
+def _list_calls(evidence: reads.Evidence) -> Iterator[_Call]:
     claims = {(c["step_id"], c["attempt"]): c for c in evidence.claims if not c.get("undoes")}
     for row in evidence.steps:
         called = row["attempt"] > 0 and row["error_class"] not in _NOT_CALLED
@@ -73,24 +67,24 @@ def _list_calls(evidence: Evidence) -> Iterator[_Call]:
             yield _Call(row["step_id"], _find_step(evidence, row), row, claim)
 
 
-def _find_step(evidence: Evidence, row: Row) -> Step:
+def _find_step(evidence: reads.Evidence, row: reads.Row) -> Step:
     """Return the step of a call; one that code has made is in no plan, and takes its defaults."""
     if evidence.plan.code is not None:
         return Step(id=row["step_id"], tool=row["tool"])
     return evidence.plan.step(row["step_id"])
 
 
-def count_calls(evidence: Evidence, step_id: str | None = None) -> int:
+def count_calls(evidence: reads.Evidence, step_id: str | None = None) -> int:
     return sum(step_id in (None, call.id) for call in _list_calls(evidence))
 
 
-def count_recorded_turns(evidence: Evidence) -> int:
+def count_recorded_turns(evidence: reads.Evidence) -> int:
     """Return how many turns of models are recorded, with those that have failed."""
     turns = (row for row in evidence.steps if row["tool"] == MODEL)
     return sum(row["state"] in ("succeeded", "failed") for row in turns)
 
 
-def _needs_approval(evidence: Evidence, call: _Call) -> bool:
+def _needs_approval(evidence: reads.Evidence, call: _Call) -> bool:
     """Say whether a human had to be asked, by the plan and its tools as they were recorded."""
     if _list_requests(evidence, call):
         return True
@@ -145,11 +139,11 @@ def _with_decimals(value: Any) -> Any:
         return value
 
 
-def _list_requests(evidence: Evidence, call: _Call) -> list[Row]:
+def _list_requests(evidence: reads.Evidence, call: _Call) -> list[reads.Row]:
     return [row for row in evidence.approvals if row["step_id"] == call.id]
 
 
-def _explain_difference(evidence: Evidence, call: _Call) -> str | None:
+def _explain_difference(evidence: reads.Evidence, call: _Call) -> str | None:
     """Return in what a call differs from what was approved; ``None``: in nothing."""
     approved = [row for row in _list_requests(evidence, call) if row["state"] == "approved"]
     if not approved:
@@ -182,7 +176,7 @@ def _explain_difference(evidence: Evidence, call: _Call) -> str | None:
     return None
 
 
-def _same_params(evidence: Evidence, call: _Call, approval: Row) -> bool:
+def _same_params(evidence: reads.Evidence, call: _Call, approval: reads.Row) -> bool:
     tool, params = approval["tool"], call.row["input"]
     try:
         if call.id in evidence.answered:
@@ -193,7 +187,7 @@ def _same_params(evidence: Evidence, call: _Call, approval: Row) -> bool:
         return False
 
 
-def _list_drifted_calls(evidence: Evidence) -> Iterator[tuple[_Call, str]]:
+def _list_drifted_calls(evidence: reads.Evidence) -> Iterator[tuple[_Call, str]]:
     """Yield the calls that began while the acting user did not have a permission any more."""
     for call in _list_calls(evidence):
         permission, at_ms = _find_tool(evidence, call).permission, call.row["started_ms"]
@@ -202,7 +196,7 @@ def _list_drifted_calls(evidence: Evidence) -> Iterator[tuple[_Call, str]]:
             yield call, permission
 
 
-def _find_tool(evidence: Evidence, call: _Call) -> ToolSpec:
+def _find_tool(evidence: reads.Evidence, call: _Call) -> ToolSpec:
     """Return the tool of an attempt; after a failure that is the step's fallback."""
     return evidence.tools[call.row["tool"]]
 
@@ -230,10 +224,10 @@ class RunTree:
     events: list[RowOfRun] = field(default_factory=list)
 
     async def read_run(self, ledger: Ledger, tenant: str, run_id: str) -> None:
-        entries = await ledger.transact(tenant, effects_of, run_id)
+        entries = await ledger.transact(tenant, reads.effects_of, run_id)
         self.entries += [{**entry, "run_id": run_id} for entry in entries]
-        self.interventions += await ledger.transact(tenant, interventions_of, run_id)
-        self.events += await ledger.transact(tenant, events_of, run_id)
+        self.interventions += await ledger.transact(tenant, reads.interventions_of, run_id)
+        self.events += await ledger.transact(tenant, reads.events_of, run_id)
 
     def count_by_tool(self) -> dict[str, int]:
         return Counter(entry["tool"] for entry in self.entries if entry["state"] in _APPLIED)

@@ -36,32 +36,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from google.protobuf import json_format
 from temporalio.api.common.v1 import Payload, Payloads
 
+from surehand.process import settings
 from surehand.process.exits import WrongUse
 from surehand.process.files import replace_whole
 from surehand.process.off_loop import call_off_loop
-from surehand.process.settings import (
-    CODEC_ENDPOINT,
-    CODEC_TOKEN,
-    KEYS,
-    NotLoaded,
-    is_named,
-    load_named,
-)
+from surehand.workflows import payload_codec
 from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.approvals import ALGORITHM
 from surehand.workflows.identity import tenant_of_run
-from surehand.workflows.payload_codec import (
-    ENCODING_KEY,
-    ENCRYPTED,
-    KEY_ID,
-    PART,
-    WORKFLOW_ID,
-    KeyUnavailable,
-    NotDecrypted,
-    Place,
-    place_named,
-    require_place,
-)
 
 if TYPE_CHECKING:
     import httpx
@@ -159,16 +141,16 @@ class KeyRing:
         try:
             return Wrapped(first.id, first.wrap(key, about))
         except Exception as error:  # a service's own
-            raise KeyUnavailable(
+            raise payload_codec.KeyUnavailable(
                 f"key-encryption key {first.id!r} does not wrap: {_one_line(error)}"
             ) from error
 
     def unwrap(self, wrapped: Wrapped, about: bytes) -> bytes:
         key = self._keys.get(wrapped.kek_id) or self._read_again().get(wrapped.kek_id)
         if key is None:
-            raise KeyUnavailable(
+            raise payload_codec.KeyUnavailable(
                 f"it needs key-encryption key {wrapped.kek_id!r}, which is not among those of"
-                f" {KEYS}: {', '.join(self.ids)}"
+                f" {settings.KEYS}: {', '.join(self.ids)}"
             )
         try:
             unwrapped = key.unwrap(wrapped.key, about)
@@ -176,8 +158,8 @@ class KeyRing:
                 raise ValueError(f"what it gives is no key of {KEY_BYTES} bytes")
             return unwrapped
         except Exception as error:  # a service's own
-            raise KeyUnavailable(
-                f"key-encryption key {wrapped.kek_id!r} of {KEYS} does not unwrap it:"
+            raise payload_codec.KeyUnavailable(
+                f"key-encryption key {wrapped.kek_id!r} of {settings.KEYS} does not unwrap it:"
                 f" {_one_line(error)}"
             ) from error
 
@@ -188,7 +170,7 @@ class KeyRing:
                 try:
                     self._keys = {key.id: key for key in _read_keys(self._file)}
                 except WrongUse as error:
-                    raise KeyUnavailable(str(error)) from error
+                    raise payload_codec.KeyUnavailable(str(error)) from error
         return self._keys
 
 
@@ -198,8 +180,8 @@ def read_key_ring(setting: str) -> KeyRing | None:
     if not setting:
         return None
     if "=" in setting:
-        return KeyRing(_parse_keys(setting.split(","), f"setting {KEYS}"))
-    if is_named(setting):
+        return KeyRing(_parse_keys(setting.split(","), f"setting {settings.KEYS}"))
+    if settings.is_named(setting):
         return KeyRing(_load_keys(setting))
     return KeyRing(_read_keys(Path(setting)), Path(setting))
 
@@ -229,11 +211,11 @@ def _read_keys(file: Path) -> list[LocalKey]:
         with file.open(encoding="utf-8") as opened:
             mode = os.fstat(opened.fileno()).st_mode
             if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-                raise WrongUse(f"{file} ({KEYS}) can be read by others: chmod 600 {file}")
+                raise WrongUse(f"{file} ({settings.KEYS}) can be read by others: chmod 600 {file}")
             lines = opened.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise WrongUse(f"{file} ({KEYS}) cannot be read: {reason}") from error
+        raise WrongUse(f"{file} ({settings.KEYS}) cannot be read: {reason}") from error
     return _parse_keys([line for line in lines if not line.lstrip().startswith("#")], str(file))
 
 
@@ -257,16 +239,17 @@ def _parse_keys(texts: Sequence[str], where: str) -> list[LocalKey]:
 
 def _load_keys(name: str) -> list[KeyEncryptionKey]:
     try:
-        found = load_named(name)
-    except NotLoaded as error:
-        raise WrongUse(f"setting {KEYS}: {error}") from error
+        found = settings.load_named(name)
+    except settings.NotLoaded as error:
+        raise WrongUse(f"setting {settings.KEYS}: {error}") from error
     keys = list(found) if isinstance(found, list | tuple) else [found]
     if not keys or not all(isinstance(key, KeyEncryptionKey) for key in keys):
         raise WrongUse(
-            f"setting {KEYS}: {name} is no key, nor a list of keys, with `id`, `wrap` and `unwrap`"
+            f"setting {settings.KEYS}: {name} is no key, nor a list of keys, with `id`, `wrap` and"
+            " `unwrap`"
         )
     if any(not _ID.fullmatch(key.id) for key in keys) or len({k.id for k in keys}) < len(keys):
-        raise WrongUse(f"setting {KEYS}: {name}: each key needs an id of its own")
+        raise WrongUse(f"setting {settings.KEYS}: {name}: each key needs an id of its own")
     return keys
 
 
@@ -340,7 +323,7 @@ class RunEncryption:
     def __init__(self, keys: RunKeys) -> None:
         self._keys = keys
 
-    async def encrypt(self, payload: Payload, place: Place, *, kept: bool) -> Payload:
+    async def encrypt(self, payload: Payload, place: payload_codec.Place, *, kept: bool) -> Payload:
         """Encrypt a payload, as the port says."""
         key = await self._keys.key_of(place.root, make=True)
         about, content = _associated_data(place), payload.SerializeToString(deterministic=True)
@@ -351,15 +334,15 @@ class RunEncryption:
 
         data = await call_off_loop(encrypted, content)
         metadata = {
-            ENCODING_KEY: ENCRYPTED,
-            KEY_ID: place.root.encode(),
-            WORKFLOW_ID: place.workflow_id.encode(),
-            PART: place.part.encode(),
+            payload_codec.ENCODING_KEY: payload_codec.ENCRYPTED,
+            payload_codec.KEY_ID: place.root.encode(),
+            payload_codec.WORKFLOW_ID: place.workflow_id.encode(),
+            payload_codec.PART: place.part.encode(),
         }
         return Payload(metadata=metadata, data=data)
 
-    async def decrypt(self, payload: Payload, place: Place | None) -> Payload:
-        named = require_place(payload, place)
+    async def decrypt(self, payload: Payload, place: payload_codec.Place | None) -> Payload:
+        named = payload_codec.require_place(payload, place)
         key = await self._keys.key_of(named.root, make=False)
         opened = partial(_open_sealed, key.payloads, _associated_data(named))
         return Payload.FromString(await call_off_loop(opened, payload.data))
@@ -373,16 +356,20 @@ def _nonce_of(key: bytes, about: bytes, content: bytes) -> bytes:
 def _open_sealed(cipher: AESGCM, about: bytes, data: bytes) -> bytes:
     start = len(_VERSION) + NONCE_BYTES
     if not data.startswith(_VERSION):
-        raise NotDecrypted("it was not encrypted by this version, nor by one before it")
+        raise payload_codec.NotDecrypted(
+            "it was not encrypted by this version, nor by one before it"
+        )
     try:
         return cipher.decrypt(data[len(_VERSION) : start], data[start:], about)
     except InvalidTag as error:
-        raise NotDecrypted("it was changed, or encrypted for something else") from error
+        raise payload_codec.NotDecrypted(
+            "it was changed, or encrypted for something else"
+        ) from error
     except ValueError as error:  # too short
-        raise NotDecrypted("it is nothing that was encrypted") from error
+        raise payload_codec.NotDecrypted("it is nothing that was encrypted") from error
 
 
-def _associated_data(place: Place) -> bytes:
+def _associated_data(place: payload_codec.Place) -> bytes:
     """Return what a payload is bound to beside its key: whose it is, of which run, and where.
 
     Not to one activity: workflow code does not know the activity's id.
@@ -401,33 +388,35 @@ class RemoteEncryption:
     def __init__(self, endpoint: str, token: str, namespace: str) -> None:
         url = urlsplit(endpoint)
         if url.scheme not in ("http", "https") or not url.hostname:
-            raise WrongUse(f"setting {CODEC_ENDPOINT}: {endpoint!r} is no http(s)://host")
+            raise WrongUse(f"setting {settings.CODEC_ENDPOINT}: {endpoint!r} is no http(s)://host")
         self._endpoint = endpoint.rstrip("/")
         self._headers = {"X-Namespace": namespace}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
 
-    async def encrypt(self, payload: Payload, place: Place, *, kept: bool) -> Payload:
+    async def encrypt(self, payload: Payload, place: payload_codec.Place, *, kept: bool) -> Payload:
         """Encrypt a payload, as the port says; a client replays nothing, so ``kept`` is ignored."""
         asked = Payload()
         asked.CopyFrom(payload)
-        asked.metadata[WORKFLOW_ID] = place.workflow_id.encode()
-        asked.metadata[PART] = place.part.encode()
+        asked.metadata[payload_codec.WORKFLOW_ID] = place.workflow_id.encode()
+        asked.metadata[payload_codec.PART] = place.part.encode()
         answer = await self._ask("encode", asked)
         try:
-            encrypted = answer.metadata.get(ENCODING_KEY) == ENCRYPTED
-            if not encrypted or not place.holds(place_named(answer)):
-                raise NotDecrypted("it is not")
-        except NotDecrypted as error:
+            encrypted = answer.metadata.get(payload_codec.ENCODING_KEY) == payload_codec.ENCRYPTED
+            if not encrypted or not place.holds(payload_codec.place_named(answer)):
+                raise payload_codec.NotDecrypted("it is not")
+        except payload_codec.NotDecrypted as error:
             # Whatever answers there, what is secret is not sent on in plain.
-            raise KeyUnavailable(f"{self._endpoint} has not encrypted a payload") from error
+            raise payload_codec.KeyUnavailable(
+                f"{self._endpoint} has not encrypted a payload"
+            ) from error
         return answer
 
-    async def decrypt(self, payload: Payload, place: Place | None) -> Payload:
-        require_place(payload, place)
+    async def decrypt(self, payload: Payload, place: payload_codec.Place | None) -> Payload:
+        payload_codec.require_place(payload, place)
         answer = await self._ask("decode", payload)
-        if answer.metadata.get(ENCODING_KEY) == ENCRYPTED:
-            raise NotDecrypted(f"{self._endpoint} does not decrypt it")
+        if answer.metadata.get(payload_codec.ENCODING_KEY) == payload_codec.ENCRYPTED:
+            raise payload_codec.NotDecrypted(f"{self._endpoint} does not decrypt it")
         return answer
 
     async def _ask(self, what: str, payload: Payload) -> Payload:
@@ -439,11 +428,13 @@ class RemoteEncryption:
                 answer = await client.post(f"{self._endpoint}/{what}", json=body)
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
-            raise KeyUnavailable(f"codec server {self._endpoint} does not answer: {why}") from error
+            raise payload_codec.KeyUnavailable(
+                f"codec server {self._endpoint} does not answer: {why}"
+            ) from error
         if answer.status_code in (401, 403):
-            raise KeyUnavailable(
+            raise payload_codec.KeyUnavailable(
                 f"codec server {self._endpoint} refuses to {what}: {_reason_in(answer)}"
-                f" ({CODEC_TOKEN})"
+                f" ({settings.CODEC_TOKEN})"
             )
         try:
             if answer.status_code != 200:
@@ -451,7 +442,9 @@ class RemoteEncryption:
             [found] = json_format.ParseDict(answer.json(), Payloads()).payloads
         except (ValueError, json_format.ParseError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise KeyUnavailable(f"codec server {self._endpoint}: {reason}") from error
+            raise payload_codec.KeyUnavailable(
+                f"codec server {self._endpoint}: {reason}"
+            ) from error
         return found
 
 

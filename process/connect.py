@@ -25,18 +25,9 @@ from temporalio.converter import DataConverter, PayloadConverter
 from temporalio.envconfig import ClientConfig, ClientConnectConfig
 from temporalio.runtime import Runtime, TelemetryConfig
 
+from surehand.process import settings
 from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.program import command, program
-from surehand.process.settings import (
-    CODEC_ENDPOINT,
-    CODEC_TOKEN,
-    DEFAULT_ARTIFACTS,
-    KEYS,
-    PREFIX,
-    NotLoaded,
-    load_named,
-    read_environment,
-)
 from surehand.workflows.contracts.base import Message
 from surehand.workflows.payload_codec import Encryption, Store, StoreUnavailable, data_converter
 
@@ -46,7 +37,7 @@ if TYPE_CHECKING:
 
     Plugin = temporalio.client.Plugin | temporalio.worker.Plugin
 
-PLUGINS: Final = f"{PREFIX}WORKER_PLUGINS"
+PLUGINS: Final = f"{settings.PREFIX}WORKER_PLUGINS"
 
 
 def load_plugins(names: Sequence[str]) -> list[Plugin]:
@@ -59,10 +50,10 @@ def load_plugins(names: Sequence[str]) -> list[Plugin]:
     loaded: list[Plugin] = []
     for name in names:
         try:
-            found = load_named(name)
+            found = settings.load_named(name)
             if isinstance(found, type) and issubclass(found, kinds):
                 found = found()
-        except NotLoaded as error:
+        except settings.NotLoaded as error:
             raise WrongUse(f"setting {PLUGINS}: {error}") from error
         except Exception as error:  # the user's own
             reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -162,7 +153,7 @@ class Target:
     address: str
     namespace: str
     options: ClientConnectConfig
-    artifacts: str = DEFAULT_ARTIFACTS
+    artifacts: str = settings.DEFAULT_ARTIFACTS
     """Where large payloads are kept: the workers' artifact store."""
     plugins: tuple[str, ...] = ()
     """Temporal plugins of the user's own, as ``module:object``."""
@@ -181,10 +172,13 @@ def find_target(environment: Mapping[str, str]) -> Target:
         raise WrongUse(f"Temporal configuration (TEMPORAL_*): {error}") from error
     address = options.get("target_host") or DEFAULT_ADDRESS
     namespace = options.get("namespace") or DEFAULT_NAMESPACE
-    artifacts = environment.get(f"{PREFIX}ARTIFACTS") or DEFAULT_ARTIFACTS
+    artifacts = environment.get(f"{settings.PREFIX}ARTIFACTS") or settings.DEFAULT_ARTIFACTS
     plugins = tuple(filter(None, map(str.strip, environment.get(PLUGINS, "").split(","))))
-    endpoint = environment.get(CODEC_ENDPOINT, "")
-    token, keys = environment.get(CODEC_TOKEN, ""), environment.get(KEYS, "").strip()
+    endpoint = environment.get(settings.CODEC_ENDPOINT, "")
+    token, keys = (
+        environment.get(settings.CODEC_TOKEN, ""),
+        environment.get(settings.KEYS, "").strip(),
+    )
     return Target(address, namespace, options, artifacts, plugins, endpoint, token, bool(keys))
 
 
@@ -197,7 +191,7 @@ async def connect(
     plugins: Sequence[Plugin] | None = None,
     identity: str | None = None,
 ) -> Client:
-    target = target or find_target(read_environment())
+    target = target or find_target(settings.read_environment())
     if plugins is None:
         plugins = load_plugins(target.plugins)
     converter = converter or client_converter(target)
@@ -231,7 +225,7 @@ def client_converter(target: Target, encryption: Encryption | None = None) -> Da
             # A folder of our own would be one that no worker looks into.
             return Blobs(target.artifacts, make=False)
         except StoreUnavailable as error:
-            hint = f"set {PREFIX}ARTIFACTS to the store that the workers use"
+            hint = f"set {settings.PREFIX}ARTIFACTS to the store that the workers use"
             raise StoreUnavailable(f"{error}: {hint}") from error
 
     if encryption is None and target.codec_endpoint:
@@ -240,8 +234,9 @@ def client_converter(target: Target, encryption: Encryption | None = None) -> Da
         encryption = RemoteEncryption(target.codec_endpoint, target.codec_token, target.namespace)
     if encryption is None and target.encrypts:
         raise WrongUse(
-            f"{KEYS} is set, but keys of runs are in the ledger, which this program does not open:"
-            f" set {CODEC_ENDPOINT} to a codec server (`{command('codec', 'serve')}`)"
+            f"{settings.KEYS} is set, but keys of runs are in the ledger, which this program does"
+            f" not open: set {settings.CODEC_ENDPOINT} to a codec server"
+            f" (`{command('codec', 'serve')}`)"
         )
     return data_converter(open_store, waits=False, encryption=encryption)
 

@@ -13,27 +13,10 @@ from structlog.contextvars import bound_contextvars
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from surehand.activities.effects import prepare, recorder
 from surehand.activities.effects.drafts import follow_progress
 from surehand.activities.effects.leases import hold_resources
-from surehand.activities.effects.prepare import (
-    PreparedCall,
-    claim_request,
-    complete,
-    drift,
-    prepare_here,
-    quota_needed,
-    to_call_with,
-)
 from surehand.activities.effects.read import ReadCall, input_needed
-from surehand.activities.effects.recorder import (
-    Ahead,
-    Done,
-    NextWrite,
-    Recorder,
-    SaidNo,
-    WantsAnswer,
-    write_surely,
-)
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.history.run_display import read_recovery
@@ -88,7 +71,7 @@ class ToolActivities:
         done: list[contracts.StepReport] = []
         facts = dict(batch.facts)
         call: ToolCall | None = batch.first
-        prepared: NextWrite | None = None
+        prepared: recorder.NextWrite | None = None
         # Between an outcome and the next claim, and nowhere else.
         while call is not None and (
             (prepared is not None and prepared.claimed) or await self._may_begin(batch, call)
@@ -97,7 +80,7 @@ class ToolActivities:
             if batch.number is not None:
                 attempt.doing.text = call.step_id
                 following = attempt.of_next_step(unacknowledged=batch.again)
-                ahead = Ahead(self._worker, following, batch, len(done), facts)
+                ahead = recorder.Ahead(self._worker, following, batch, len(done), facts)
             with bound_contextvars(step_id=call.step_id):
                 try:
                     made = self.call_tool(call, own, ahead, prepared)
@@ -197,8 +180,8 @@ class ToolActivities:
         self,
         call: ToolCall,
         attempt: Attempt,
-        ahead: Ahead | None = None,
-        next_write: NextWrite | None = None,
+        ahead: recorder.Ahead | None = None,
+        next_write: recorder.NextWrite | None = None,
     ) -> ToolReport:
         """Make one tool call.
 
@@ -210,20 +193,20 @@ class ToolActivities:
         """
         worker = self._worker
         if next_write is None:
-            call = await complete(worker.artifacts, call)
+            call = await prepare.complete(worker.artifacts, call)
             prepared = await worker.ledger.with_keys(
-                lambda: prepare_here(worker, call), call.params
+                lambda: prepare.prepare_here(worker, call), call.params
             )
-            tool, changed = prepared.tool, drift(call, prepared.tool)
+            tool, changed = prepared.tool, prepare.drift(call, prepared.tool)
             if call.params_hash not in (None, prepared.params_hash) and changed is None:
                 # The hash covers the version: a newer tool is asked about again, at the claim.
                 await self._refuse_changed_params(call, prepared)
             if changed and tool.effect is Effect.READ:
                 raise stop(ErrorType.TOOL_CHANGED, changed)
             request = await worker.ledger.with_keys(
-                lambda: claim_request(worker, call, prepared, attempt), prepared.plain
+                lambda: prepare.claim_request(worker, call, prepared, attempt), prepared.plain
             )
-            request = await to_call_with(worker.watchdog, request, prepared)
+            request = await prepare.to_call_with(worker.watchdog, request, prepared)
         else:
             prepared, request = next_write.prepared, next_write.request
             tool = prepared.tool
@@ -232,7 +215,7 @@ class ToolActivities:
             hold_resources(worker, tool, prepared.resources, call, attempt) as held,
         ):
             given = (worker, tool, prepared.params, request, held, call.answered)
-            made: Recorder
+            made: recorder.Recorder
             if tool.effect is Effect.READ:
                 made = read = ReadCall(*given, attempt.unacknowledged_holders())
                 outcome = await read.run()
@@ -243,7 +226,7 @@ class ToolActivities:
         story: tuple[TimelineLine, ...] = ()
         if made.recovered:  # how that was found out, the run's timeline tells
             step = (call.run_id, call.step_id)
-            story = await write_surely(
+            story = await recorder.write_surely(
                 lambda: worker.ledger.transact(call.tenant, read_recovery, *step)
             )
         made.crash(CrashPoint.BEFORE_REPORT)
@@ -259,7 +242,7 @@ class ToolActivities:
             if step_rows.keep_usage(tx, *step, usage, attempt.holder):
                 add_spent(tx, usage)
 
-        await write_surely(lambda: ledger.transact(call.tenant, keep))
+        await recorder.write_surely(lambda: ledger.transact(call.tenant, keep))
 
     async def _count_usage(self, call: ToolCall, attempt: Attempt, meter: Meter) -> Usage:
         """Return what this activity has used, in all of its attempts, and count this one's.
@@ -272,17 +255,17 @@ class ToolActivities:
             # It may be tried again because of a later step: then nobody has heard of this one.
             await self._keep_usage(call, attempt, own)
         elif own != Usage():
-            await write_surely(lambda: ledger.transact(call.tenant, add_spent, own))
+            await recorder.write_surely(lambda: ledger.transact(call.tenant, add_spent, own))
         if attempt.number > 1:
             whose = (call.run_id, call.step_id, f"{attempt.activity_key}:", attempt.holder)
-            earlier = await write_surely(
+            earlier = await recorder.write_surely(
                 lambda: ledger.transact(call.tenant, step_rows.kept_usage, *whose)
             )
             for one in earlier:
                 meter.add(one.tokens, one.money)
         return meter.usage()
 
-    async def _refuse_changed_params(self, call: ToolCall, prepared: PreparedCall) -> None:
+    async def _refuse_changed_params(self, call: ToolCall, prepared: prepare.PreparedCall) -> None:
         evidence = f"approved are params {call.params_hash}, to be run {prepared.params_hash}"
         told = {"tool": call.tool.name, "rule": "Mismatch", "evidence": evidence}
 
@@ -303,7 +286,7 @@ def _outcome_of(
         return entry.owned_by(call.run_id, call.step_id)
 
     match result:
-        case Done(entry, receipt, replayed):
+        case recorder.Done(entry, receipt, replayed):
             return contracts.Succeeded(
                 output=receipt,
                 attempts=attempts,
@@ -312,7 +295,7 @@ def _outcome_of(
                 entry_id=entry.entry_id,
                 effect=entry.view(state="committed") if is_mine(entry) else None,
             )
-        case SaidNo(reason, code, replayed):
+        case recorder.SaidNo(reason, code, replayed):
             return contracts.AnsweredNo(
                 reason=reason, code=code, attempts=attempts, replayed=replayed
             )
@@ -321,10 +304,10 @@ def _outcome_of(
         case entries.Drifted(reason):
             # What was approved is not what would run: the tool as it is now is asked about.
             return contracts.ApprovalNeeded(reason=reason, attempts=attempts, tool=tool.spec())
-        case WantsAnswer(asked):
+        case recorder.WantsAnswer(asked):
             return input_needed(asked, attempts)
         case OverQuota():
-            return quota_needed(result, tool.name, attempts)
+            return prepare.quota_needed(result, tool.name, attempts)
         case entries.Forbidden(reason):
             return contracts.PermissionNeeded(reason=reason, attempts=attempts)
         case entries.Asked(entry, intervention_id) if intervention_id == call.joined:

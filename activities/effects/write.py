@@ -18,23 +18,11 @@ from typing import Any, Final, assert_never
 import structlog
 from temporalio.exceptions import ApplicationError
 
+from surehand.activities.effects import recorder
 from surehand.activities.effects.drafts import KeptDraft
 from surehand.activities.effects.leases import DATABASE_PAUSE, KeptLease, keeping
 from surehand.activities.effects.prepare import STILL_DOWN, is_healthy
-from surehand.activities.effects.recorder import (
-    Done,
-    EffectRecorder,
-    NextWrite,
-    SaidNo,
-    WantsAnswer,
-)
-from surehand.activities.ledger.core.store import (
-    LedgerUnavailable,
-    LongTransaction,
-    Session,
-    Transaction,
-    Turn,
-)
+from surehand.activities.ledger.core import store
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.effects import reconcile as reconcile_rows
 from surehand.activities.ledger.quotas import OverQuota
@@ -70,9 +58,9 @@ class _GaveUp(Exception):
 
 
 CallResult = (
-    Done
-    | SaidNo
-    | WantsAnswer
+    recorder.Done
+    | recorder.SaidNo
+    | recorder.WantsAnswer
     | entries.ApprovalRefused
     | entries.Asked
     | entries.Barred
@@ -83,10 +71,10 @@ CallResult = (
 
 
 @dataclass
-class EffectCall(EffectRecorder):
+class EffectCall(recorder.EffectRecorder):
     """One attempt at one write."""
 
-    async def run(self, next_write: NextWrite | None = None) -> CallResult:
+    async def run(self, next_write: recorder.NextWrite | None = None) -> CallResult:
         """Claim, call and record; or say what stands there already.
 
         A failure that is tried again is raised with its pause.
@@ -112,7 +100,7 @@ class EffectCall(EffectRecorder):
                 return await self.in_ledger(lambda tx: claims.claim_effect(tx, self.request))
             except ActsElsewhere as found:
                 await take_over_as_newest(self.worker.ledger, found)
-            except LedgerUnavailable:
+            except store.LedgerUnavailable:
                 if tries == _CLAIM_TRIES:
                     raise
                 tries += 1
@@ -135,11 +123,11 @@ class EffectCall(EffectRecorder):
                     self.heard = self.request.content
                 # This step's earlier attempt may have found that out, and died before it told.
                 self.recovered = self.recovered or self.request.attempt > 1
-                return Done(entry, entry.receipt, True)
+                return recorder.Done(entry, entry.receipt, True)
             case entries.Answered(entry) if entry.reported_failure is not None:
                 raise stop(ErrorType.TOOL_FAILED, f"{self.tool.name}: {entry.reported_failure}")
             case entries.Answered(entry):
-                return SaidNo(entry.answer["reason"], entry.answer["code"], True)
+                return recorder.SaidNo(entry.answer["reason"], entry.answer["code"], True)
             case entries.Doubtful(entry):
                 return await self.reconcile(entry)
             case entries.Held(wait=wait):
@@ -234,13 +222,13 @@ class EffectCall(EffectRecorder):
         """Renew the entry's lease for as long as the block lasts."""
         request = self.request
 
-        def renew(tx: Transaction) -> float | None:
+        def renew(tx: store.Transaction) -> float | None:
             return tx.began if outcomes.renew_lease(tx, entry) else None
 
         async def renew_lease() -> float | None:
             # Not `in_ledger`: what that notes is what the attempt itself does.
             began, _ = await self.worker.ledger.run_transaction(
-                request.tenant, renew, Turn.RENEWAL, request.lease / 2
+                request.tenant, renew, store.Turn.RENEWAL, request.lease / 2
             )
             return began
 
@@ -262,7 +250,7 @@ class EffectCall(EffectRecorder):
             if isinstance(ended.why, NeedsAnswer):
                 return await self.record_question(entry, ended.why)
             return await self._fail(entry, ended.why)
-        except LedgerUnavailable:
+        except store.LedgerUnavailable:
             # Whether it committed, the entry says.
             return await self.act_on(await self._claim())
         except ApplicationError:
@@ -273,12 +261,12 @@ class EffectCall(EffectRecorder):
             failure = Failure(FailureClass.TRANSIENT, classify(error).message)
             return await self._fail(entry, failure)
         self.crash(CrashPoint.AFTER_OUTCOME)
-        return Done(entry, receipt, False)
+        return recorder.Done(entry, receipt, False)
 
-    async def _work(self, entry: Entry, transaction: LongTransaction) -> Any:
+    async def _work(self, entry: Entry, transaction: store.LongTransaction) -> Any:
         if not await transaction.do(outcomes.still_ours, entry):
             self.end_as_fenced()
-        context = replace(self.context(entry.provider_key), session=Session(transaction))
+        context = replace(self.context(entry.provider_key), session=store.Session(transaction))
         try:
             async with asyncio.timeout(self.request.timeout.total_seconds()):
                 answer = await self.call_tool(context, clock.now())
@@ -306,7 +294,7 @@ class EffectCall(EffectRecorder):
         recorded = await self.record_no(entry, answer)
         if recorded.state == "in_doubt":
             return await self._end_repeats(recorded, f"was answered no: {answer.reason}")
-        return SaidNo(answer.reason, answer.code, False)
+        return recorder.SaidNo(answer.reason, answer.code, False)
 
     async def _end_repeats(self, doubtful: Entry, ended: str) -> CallResult:
         """Settle an entry whose repeat proves nothing of the call before it."""
@@ -383,7 +371,7 @@ class EffectCall(EffectRecorder):
             case No():
                 said = answer.cleaned()
                 await self.record_no(entry, said)
-                return SaidNo(said.reason, said.code, False)
+                return recorder.SaidNo(said.reason, said.code, False)
             case Partial(details, receipt):
                 whose = (request.tenant, request.run_id)
                 part = await self.worker.artifacts.keep(*whose, await make_json(receipt))
@@ -404,7 +392,7 @@ class EffectCall(EffectRecorder):
         # What another run was told, is not this one's end: it makes the call.
         failed = entry.reported_failure if forward and mine else None
 
-        def go_on(tx: Transaction) -> ClaimResult:
+        def go_on(tx: store.Transaction) -> ClaimResult:
             # What was not there when it was looked for may have come since.
             result = reconcile_rows.after_not_found(
                 tx,

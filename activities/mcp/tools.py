@@ -15,36 +15,9 @@ from typing import Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, create_model, model_serializer, model_validator
 
 from surehand.activities.expressions import RuleBroken, condition_holds
+from surehand.activities.mcp import server_file
 from surehand.activities.mcp.calls import CutOutput, McpCall, ReportedError, ask_servers, changed
-from surehand.activities.mcp.server_file import (
-    Definition,
-    McpFileError,
-    McpTool,
-    Reviewed,
-    definition_problem,
-    pins_of,
-    read_file,
-)
-from surehand.activities.tools.tool import (
-    Dedupes,
-    Found,
-    LookupAnswer,
-    LookupBy,
-    LookupFunction,
-    NotFound,
-    Tool,
-    ToolContext,
-    Undo,
-    Unknown,
-)
-from surehand.activities.tools.toolbox import (
-    DEFAULT_TIMEOUT,
-    LONGEST_VERSION,
-    READ,
-    WRITE,
-    ToolboxError,
-    tool,
-)
+from surehand.activities.tools import tool, toolbox
 from surehand.process.json_schemas import problems
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.plain_text import plain
@@ -107,11 +80,11 @@ _LONGEST_DESCRIPTION: Final = 300
 _LONGEST_VALUE: Final = 100
 
 
-def mcp_tools(path: str) -> list[Tool]:
+def mcp_tools(path: str) -> list[tool.Tool]:
     """Return the tools of the file at a path; none where it is empty. Raises ``McpFileError``."""
     if not path:
         return []
-    reviewed = read_file(Path(path))
+    reviewed = server_file.read_file(Path(path))
     return [
         _tool(reviewed, server, name)
         for server, said in reviewed.servers.items()
@@ -121,7 +94,7 @@ def mcp_tools(path: str) -> list[Tool]:
 
 async def look_for_changes(path: str) -> list[str]:
     """Return what servers offer otherwise than it was reviewed, or that they cannot be asked."""
-    offered = await ask_servers(read_file(Path(path)), at_start=True)
+    offered = await ask_servers(server_file.read_file(Path(path)), at_start=True)
     found = [
         await asyncio.to_thread(changed, seen.full, seen.reviewed, seen.offered)
         for seen in offered.tools
@@ -131,46 +104,48 @@ async def look_for_changes(path: str) -> list[str]:
     return [*silent, *(problem for problem in found if problem is not None)]
 
 
-def _tool(reviewed: Reviewed, server_name: str, name: str) -> Tool:
+def _tool(reviewed: server_file.Reviewed, server_name: str, name: str) -> tool.Tool:
     server = reviewed.servers[server_name]
     said = server.tools[name]
     full, where = f"{server_name}.{name}", f"{reviewed.path}: servers.{server_name}.tools.{name}"
     definition = reviewed.definitions.get(said.pin or "")
     if definition is None:
         why = (
-            f"{pins_of(reviewed.path)} has no definition of this pin" if said.pin else "has no pin"
+            f"{server_file.pins_of(reviewed.path)} has no definition of this pin"
+            if said.pin
+            else "has no pin"
         )
-        raise McpFileError(f"{where}: {why}: review it, then `mcp pin {full}`")
-    if (problem := definition_problem(definition)) is not None:
-        raise McpFileError(f"{where}: {problem}")
+        raise server_file.McpFileError(f"{where}: {why}: review it, then `mcp pin {full}`")
+    if (problem := server_file.definition_problem(definition)) is not None:
+        raise server_file.McpFileError(f"{where}: {problem}")
     call = McpCall(server_name, server, name, said, definition)
-    timeout = said.timeout or DEFAULT_TIMEOUT
+    timeout = said.timeout or toolbox.DEFAULT_TIMEOUT
     limit = timeout.total_seconds() / 2
     argument = said.dedupes.argument if said.dedupes else None
     if argument is not None and argument not in definition["inputSchema"].get("properties", {}):
-        raise McpFileError(f"{where}.dedupes.argument: it has no argument {argument!r}")
+        raise server_file.McpFileError(f"{where}.dedupes.argument: it has no argument {argument!r}")
     lookup = _lookup(reviewed, server_name, said, where)
     write = said.effect == "write"
 
-    async def run(params: Any, ctx: ToolContext) -> Any:
+    async def run(params: Any, ctx: tool.ToolContext) -> Any:
         return await call.make(params.model_dump(mode="json"), ctx, limit)
 
     run.__doc__ = _description(definition, full)
     run.__annotations__ = {
         "params": params_model(definition["inputSchema"], argument),
-        "ctx": ToolContext,
+        "ctx": tool.ToolContext,
         "return": Any,
     }
     hints = definition.get("annotations", {})
     destructive = write and hints.get("destructiveHint", True) is not False
     try:
-        return tool(
+        return toolbox.tool(
             full,
-            effect=WRITE if write else READ,
-            version=str(said.pin).removeprefix("sha256:")[:LONGEST_VERSION],
+            effect=toolbox.WRITE if write else toolbox.READ,
+            version=str(said.pin).removeprefix("sha256:")[: toolbox.LONGEST_VERSION],
             timeout=timeout,
             key=None if said.key is None else partial(_key, said.key),
-            dedupes=None if said.dedupes is None else Dedupes(said.dedupes.window),
+            dedupes=None if said.dedupes is None else tool.Dedupes(said.dedupes.window),
             lookup=lookup.function if lookup else None,
             lookup_by=lookup.by if lookup else "key",
             lookup_foreign=lookup is not None and lookup.foreign,
@@ -183,16 +158,16 @@ def _tool(reviewed: Reviewed, server_name: str, name: str) -> Tool:
             permission=said.permission,
             foreign=_foreign(said, hints),
         )(run)
-    except ToolboxError as error:
-        raise McpFileError(f"{where}: {error}") from error
+    except toolbox.ToolboxError as error:
+        raise server_file.McpFileError(f"{where}: {error}") from error
 
 
-def _description(definition: Definition, full: str) -> str:
+def _description(definition: server_file.Definition, full: str) -> str:
     lines = str(definition.get("description", "")).strip().splitlines()
     return plain(lines[0], _LONGEST_DESCRIPTION) if lines else full
 
 
-def _foreign(said: McpTool, hints: Mapping[str, Any]) -> bool:
+def _foreign(said: server_file.McpTool, hints: Mapping[str, Any]) -> bool:
     """Return whether its output is content from outside; by the protocol all is that says nothing.
 
     What it says of itself lies in the definition that people have reviewed.
@@ -202,7 +177,7 @@ def _foreign(said: McpTool, hints: Mapping[str, Any]) -> bool:
     return said.effect == "read" and hints.get("openWorldHint", True) is not False
 
 
-def _approval(said: McpTool, destructive: bool) -> ApprovalPolicy | None:
+def _approval(said: server_file.McpTool, destructive: bool) -> ApprovalPolicy | None:
     """Return who has to say yes; where nobody has said it, a person looks at what may destroy."""
     if said.approval == "none":
         return None
@@ -216,7 +191,7 @@ def _key(template: str, params: BaseModel) -> str:
 
 
 def _headline(
-    full: str, said: McpTool, schema: Mapping[str, Any]
+    full: str, said: server_file.McpTool, schema: Mapping[str, Any]
 ) -> Callable[[BaseModel], str] | None:
     """Return what tells approvers what a call would change; ``None``: its params do not say.
 
@@ -250,7 +225,7 @@ def _short(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _undo(server_name: str, said: McpTool) -> Undo | None:
+def _undo(server_name: str, said: server_file.McpTool) -> tool.Undo | None:
     if said.compensate is None:
         return None
     written = said.compensate.params
@@ -260,49 +235,53 @@ def _undo(server_name: str, said: McpTool) -> Undo | None:
         return resolved
 
     # The pin is of the server's definition alone, and the template is not in it.
-    return Undo(f"{server_name}.{said.compensate.tool}", params, digest(written))
+    return tool.Undo(f"{server_name}.{said.compensate.tool}", params, digest(written))
 
 
 @dataclass(frozen=True)
 class _Lookup:
     """A read as the lookup of a write."""
 
-    function: LookupFunction
-    by: LookupBy
+    function: tool.LookupFunction
+    by: tool.LookupBy
     """Only what was asked by our key finds our own call."""
     foreign: bool
     """Whether what the read returns is content from outside."""
 
 
-def _lookup(reviewed: Reviewed, server_name: str, said: McpTool, where: str) -> _Lookup | None:
+def _lookup(
+    reviewed: server_file.Reviewed, server_name: str, said: server_file.McpTool, where: str
+) -> _Lookup | None:
     rule = said.lookup
     if rule is None:
         return None
     server = reviewed.servers[server_name]
     other = server.tools.get(rule.tool)
     if other is None or other.effect != "read":
-        raise McpFileError(f"{where}.lookup.tool: {rule.tool!r} is no read of this server, in here")
+        raise server_file.McpFileError(
+            f"{where}.lookup.tool: {rule.tool!r} is no read of this server, in here"
+        )
     looking = _tool(reviewed, server_name, rule.tool)
 
-    async def look(params: Any, ctx: ToolContext) -> LookupAnswer:
+    async def look(params: Any, ctx: tool.ToolContext) -> tool.LookupAnswer:
         values = {"params": params.model_dump(mode="json"), "key": ctx.idempotency_key}
         try:
             output = await looking.fn(looking.validate(resolve(rule.params, values)), ctx)
         except ReportedError as error:
             if rule.not_found_error is not None and error.said.startswith(rule.not_found_error):
-                return NotFound()
+                return tool.NotFound()
             raise
         if isinstance(output, CutOutput):
-            return Unknown(f"{rule.tool} has said more than an output may have")
+            return tool.Unknown(f"{rule.tool} has said more than an output may have")
         values["output"] = output
         try:
             found = condition_holds(rule.found, values)
             absent = condition_holds(rule.not_found, values) if rule.not_found else not found
         except RuleBroken as error:
-            return Unknown(str(error))
+            return tool.Unknown(str(error))
         if found == absent:
-            return Unknown(f"neither or both of found and not_found are true of {rule.tool}")
-        return Found(output) if found else NotFound()
+            return tool.Unknown(f"neither or both of found and not_found are true of {rule.tool}")
+        return tool.Found(output) if found else tool.NotFound()
 
     by_key = any(reference == "key" for _, reference in references(rule.params))
     return _Lookup(look, "key" if by_key else "state", looking.foreign)

@@ -37,15 +37,8 @@ from surehand.activities.ledger.retention.hiding import LastRound
 from surehand.activities.worker.settings import SettingsError
 from surehand.process.settings import PREFIX
 from surehand.workflows.canonical_json import digest
+from surehand.workflows.contracts import tools
 from surehand.workflows.contracts.effects import Compensate
-from surehand.workflows.contracts.tools import (
-    MODEL,
-    AnsweredNo,
-    HumanNeeded,
-    Succeeded,
-    ToolCall,
-    ToolReport,
-)
 
 #: Seconds; a claim or an outcome takes 2 ms, and a transaction that hangs is given up after 10 s.
 TRANSACTION_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -491,7 +484,7 @@ class Spans:
         return nullcontext()
 
     @contextmanager
-    def call(self, call: ToolCall, attempt: int) -> Iterator[None]:
+    def call(self, call: tools.ToolCall, attempt: int) -> Iterator[None]:
         """Open the span of one attempt of a tool call, or of a model's turn."""
         known: dict[str, Value] = {
             "gen_ai.tool.call.id": call.step_id,
@@ -500,7 +493,7 @@ class Spans:
         }
         if call.approval_id is not None:
             known["surehand.approval.id"] = call.approval_id
-        if call.tool.name != MODEL:
+        if call.tool.name != tools.MODEL:
             with self.open(EXECUTE_TOOL, call.tool.name, known):
                 yield
             return
@@ -533,16 +526,16 @@ def _of_run(tenant: str, run_id: str, step_id: str) -> dict[str, Value]:
     }
 
 
-def note_report(report: ToolReport) -> None:
+def note_report(report: tools.ToolReport) -> None:
     """Note how a call has ended, and whether it was there already."""
     outcome = report.outcome
     note({"surehand.outcome": outcome.kind})
     match outcome:
-        case Succeeded(replayed=replayed, entry_id=entry_id):
+        case tools.Succeeded(replayed=replayed, entry_id=entry_id):
             note({"surehand.replayed": replayed, "surehand.effect.id": entry_id})
-        case AnsweredNo(replayed=replayed):
+        case tools.AnsweredNo(replayed=replayed):
             note({"surehand.replayed": replayed})
-        case HumanNeeded(intervention_id=intervention_id):
+        case tools.HumanNeeded(intervention_id=intervention_id):
             note({"surehand.intervention.id": intervention_id})
         case _:
             pass

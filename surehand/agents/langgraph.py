@@ -22,14 +22,7 @@ from langsmith.run_helpers import tracing_context
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from surehand.agents.calls import (
-    fail_run,
-    named,
-    own_tool,
-    prompt_of,
-    question_of,
-    stay_on_one_thread,
-)
+from surehand.agents import calls
 from surehand.agents.langchain import FRAMEWORK, GRAPH, MESSAGE, Graph, explain_unrecorded
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import StepFailed, StepMaker, current_steps
@@ -61,7 +54,7 @@ async def invoke(
 async def run_agent(steps: StepMaker, plan: Plan) -> Any:
     """Run the graph of a plan to its end, and return its output. Raises ``StepFailed``."""
     assert plan.agent is not None
-    graph = named(plan.agent)
+    graph = calls.named(plan.agent)
     if not isinstance(graph, Pregel):
         raise StepFailed(f"{plan.agent} is no graph of {FRAMEWORK}", called=False)
     carried: Any = steps.carried
@@ -70,7 +63,7 @@ async def run_agent(steps: StepMaker, plan: Plan) -> Any:
         given["messages"] = [MESSAGE.validate_json(one) for one in carried["messages"]]
     elif "messages" in graph.channels:
         of_state = {name: value for name, value in given.items() if name in graph.channels}
-        given = {"messages": [{"role": "user", "content": prompt_of(plan)}]} | of_state
+        given = {"messages": [{"role": "user", "content": calls.prompt_of(plan)}]} | of_state
     state = await _run_graph(steps, graph, given, {}, {}, Graph(continues=True))
     try:
         return _read_output(state)
@@ -100,13 +93,13 @@ async def _run_graph(
 ) -> Any:
     steps.fails_on = (LangChainException,)
     GRAPH.set(of_run)
-    stay_on_one_thread()
+    calls.stay_on_one_thread()
     inside: RunnableConfig = {
         "callbacks": [_Guard(of_run)],
         "configurable": {"thread_id": FRAMEWORK},
     }
     config = merge_configs(config, inside)
-    with fail_run():
+    with calls.fail_run():
         _require_recorded(graph)
         held = graph.copy({"checkpointer": InMemorySaver(serde=_AsTheyAre())})
         with tracing_context(enabled=False):  # traces have times, and are sent by a thread
@@ -149,7 +142,7 @@ async def _ask_interrupt(steps: StepMaker, interrupt: Interrupt) -> Any:
 
 def _write_question(value: Any) -> str:
     text = value if isinstance(value, str) else to_json(value, fallback=repr).decode()
-    return question_of(text)
+    return calls.question_of(text)
 
 
 class _Guard(BaseCallbackHandler):
@@ -171,7 +164,7 @@ class _Guard(BaseCallbackHandler):
     def on_tool_start(self, serialized: Any, input_str: str, **given: Any) -> None:
         name = (serialized or {}).get("name", "")
         if name not in self._graph.own:
-            raise LangChainException(own_tool(name, "own=[...]"))
+            raise LangChainException(calls.own_tool(name, "own=[...]"))
 
     def on_retriever_start(self, serialized: Any, query: str, **given: Any) -> None:
         raise LangChainException(

@@ -47,14 +47,7 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 from surehand.activities.effects.model_turns import Said, Tell, TurnRequest
-from surehand.activities.tools.failures import (
-    BEYOND_MEASURE,
-    DependencyDown,
-    Permanent,
-    RateLimited,
-    ToolFault,
-    Transient,
-)
+from surehand.activities.tools import failures
 from surehand.agents.calls import (
     HUMAN_TOOLS,
     OUTSIDE,
@@ -452,44 +445,44 @@ def _model_named(name: str) -> Model:
     try:
         return infer_model(name if found is None else found.model)
     except Exception as error:
-        raise Permanent(f"model {name!r}: {type(error).__name__}: {error}") from error
+        raise failures.Permanent(f"model {name!r}: {type(error).__name__}: {error}") from error
 
 
-def _classify_error(error: Exception) -> ToolFault:
+def _classify_error(error: Exception) -> failures.ToolFault:
     text = f"{type(error).__name__}: {error}"
     match error:
         case exceptions.FallbackExceptionGroup():
             # The next attempt asks each of them again: not before the time that one has named.
             return max((_classify_error(one) for one in error.exceptions), key=_rank_patience)
         case exceptions.ModelRateLimitError():
-            return RateLimited(text, _pause(error.retry_after))
+            return failures.RateLimited(text, _pause(error.retry_after))
         case exceptions.ModelUnavailableError():
-            return DependencyDown(text)
+            return failures.DependencyDown(text)
         case exceptions.ModelTimeoutError() | exceptions.ModelRequestTimeout():
-            return Transient(text)
+            return failures.Transient(text)
         case exceptions.ModelConnectionError():
-            return DependencyDown(text)
+            return failures.DependencyDown(text)
         case exceptions.ModelQuotaExceededError() | exceptions.ModelRequestRejectedError():
-            return Permanent(text)
+            return failures.Permanent(text)
         case exceptions.ModelHTTPError():
             return read_status(text, error.status_code, (error.headers or {}).get("retry-after"))
         case exceptions.ModelServerError() | exceptions.ConcurrencyLimitExceeded():
-            return Transient(text)
+            return failures.Transient(text)
         case exceptions.UnexpectedModelBehavior():
-            return Transient(text)  # another answer may make sense
-    return Permanent(text)
+            return failures.Transient(text)  # another answer may make sense
+    return failures.Permanent(text)
 
 
 def _pause(seconds: float | None) -> timedelta:
     if seconds is None:
         return PAUSE
-    return timedelta(seconds=min(seconds, BEYOND_MEASURE.total_seconds()))
+    return timedelta(seconds=min(seconds, failures.BEYOND_MEASURE.total_seconds()))
 
 
-def _rank_patience(fault: ToolFault) -> tuple[int, timedelta]:
+def _rank_patience(fault: failures.ToolFault) -> tuple[int, timedelta]:
     """Return how long to wait after a fault, to be compared with others."""
-    longer = (Permanent, Transient, DependencyDown, RateLimited)
-    pause = fault.retry_after if isinstance(fault, RateLimited) else None
+    longer = (failures.Permanent, failures.Transient, failures.DependencyDown, failures.RateLimited)
+    pause = fault.retry_after if isinstance(fault, failures.RateLimited) else None
     return longer.index(type(fault)), pause or timedelta(0)
 
 

@@ -13,29 +13,14 @@ from typing import Any, TypeVar
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import decisions
-from surehand.activities.ledger.people import passkeys, principals
+from surehand.activities.ledger.people import passkeys, principals, signatures
 from surehand.activities.ledger.people.principals import Key
-from surehand.activities.ledger.people.signatures import (
-    BadSignature,
-    find_mismatch,
-    header_kid,
-    require_in_time,
-    verify_in_time,
-)
 from surehand.workflows.canonical_json import NotCanonical, digest
-from surehand.workflows.contracts.approvals import (
-    Assurance,
-    Claims,
-    Decision,
-    DecisionClaims,
-    DecisionOutcome,
-    VerdictCode,
-    audience,
-)
+from surehand.workflows.contracts import approvals
 
-C = TypeVar("C", bound=Claims)
+C = TypeVar("C", bound=approvals.Claims)
 #: Why a decision does not count.
-Refusal = tuple[VerdictCode, str]
+Refusal = tuple[approvals.VerdictCode, str]
 
 
 @dataclass(frozen=True)
@@ -43,8 +28,8 @@ class Proof:
     """What proves a decision to be its approver's, if anything does."""
 
     kid: str | None = None
-    claims: DecisionClaims | None = None
-    assurance: Assurance = Assurance.OPEN
+    claims: approvals.DecisionClaims | None = None
+    assurance: approvals.Assurance = approvals.Assurance.OPEN
     """How much it proves."""
 
     @property
@@ -53,26 +38,28 @@ class Proof:
         return self.claims is not None
 
 
-def prove_decision(tx: Transaction, run_id: str, decision: Decision) -> Proof | Refusal:
+def prove_decision(tx: Transaction, run_id: str, decision: approvals.Decision) -> Proof | Refusal:
     """Verify a decision's signature with a key that is registered for its approver now."""
     if decision.signature is None:
         return Proof()
     try:
-        key, claims = verify_proof(tx, decision.signature, decision.approver, DecisionClaims)
-    except BadSignature as error:
-        return VerdictCode.BAD_SIGNATURE, str(error)
-    differs = find_mismatch(claims, decision, run_id, tx.tenant)
+        key, claims = verify_proof(
+            tx, decision.signature, decision.approver, approvals.DecisionClaims
+        )
+    except signatures.BadSignature as error:
+        return approvals.VerdictCode.BAD_SIGNATURE, str(error)
+    differs = signatures.find_mismatch(claims, decision, run_id, tx.tenant)
     if differs is None and not _signs_edit(claims, decision):
         differs = "it is for other edited params"
     if differs is None and claims.reason != (digest(decision.reason) if decision.reason else None):
         differs = "it is for another reason"
     if differs is not None:
-        return VerdictCode.BAD_SIGNATURE, differs
+        return approvals.VerdictCode.BAD_SIGNATURE, differs
     its = {"approver": decision.approver, "nonce": claims.jti}
     used = tx.one(rows_of(decisions, "decision_id", **its))
     if used is not None:
         # Also one that was refused: a role that is given later makes it no decision.
-        return VerdictCode.USED_SIGNATURE, "this signature was judged before: sign again"
+        return approvals.VerdictCode.USED_SIGNATURE, "this signature was judged before: sign again"
     return _decision_proof(key, claims)
 
 
@@ -95,37 +82,43 @@ def verify_proof(
     arrived = tx.now_ms if arrived_ms is None else arrived_ms
     typ = claims_of.passkey_typ
     if typ is None or not passkeys.is_gesture(token, typ):
-        kid = header_kid(token, claims_of.typ)
+        kid = signatures.header_kid(token, claims_of.typ)
         key = _find_key_of(tx, kid, signer, arrived, in_force=in_force)
         if key.passkey is not None:
-            raise BadSignature(f"key {kid} is a passkey's, which makes no compact JWS")
-        return key, verify_in_time(token, key.public_key, claims_of, now_s=arrived // 1000)
+            raise signatures.BadSignature(f"key {kid} is a passkey's, which makes no compact JWS")
+        return key, signatures.verify_in_time(
+            token, key.public_key, claims_of, now_s=arrived // 1000
+        )
     gesture = passkeys.read_gesture(token, typ)
     key = _find_key_of(tx, gesture.kid, signer, arrived, in_force=in_force)
     if key.passkey is None:
-        raise BadSignature(f"key {key.kid} is no passkey's")
+        raise signatures.BadSignature(f"key {key.kid} is no passkey's")
     origins = tx.passkey_origins if in_force else None
     claims = passkeys.verify_gesture(
         gesture, key.public_key, key.passkey, claims_of, origins=origins
     )
-    require_in_time(claims, arrived // 1000)
+    signatures.require_in_time(claims, arrived // 1000)
     return key, claims
 
 
-def _decision_proof(key: Key, claims: DecisionClaims) -> Proof:
+def _decision_proof(key: Key, claims: approvals.DecisionClaims) -> Proof:
     """Return what a verified decision proves, by the kind of its key."""
     if key.passkey is None:
-        return Proof(key.kid, claims, Assurance.SIGNED)
+        return Proof(key.kid, claims, approvals.Assurance.SIGNED)
     bound = key.passkey.device_bound
-    return Proof(key.kid, claims, Assurance.DEVICE_PASSKEY if bound else Assurance.PASSKEY)
+    return Proof(
+        key.kid,
+        claims,
+        approvals.Assurance.DEVICE_PASSKEY if bound else approvals.Assurance.PASSKEY,
+    )
 
 
 def _find_key_of(tx: Transaction, kid: str, signer: str, arrived_ms: int, *, in_force: bool) -> Key:
     key = principals.find_key(tx, kid)
     if key is None or key.principal != signer:
-        raise BadSignature(f"{signer} has no key {kid}")
+        raise signatures.BadSignature(f"{signer} has no key {kid}")
     if key.revoked_ms is not None and (in_force or key.revoked_ms < arrived_ms):
-        raise BadSignature(f"key {kid} was revoked")
+        raise signatures.BadSignature(f"key {kid} was revoked")
     return key
 
 
@@ -146,20 +139,20 @@ def verify_stored(
 ) -> tuple[Key, C]:
     """Return the key and the claims of a signature on record, all of it verified again."""
     if kept.signature is None:
-        raise BadSignature("it is not signed")
+        raise signatures.BadSignature("it is not signed")
     key, claims = verify_proof(
         tx, kept.signature, kept.signer, claims_of, arrived_ms=kept.taken_ms, in_force=in_force
     )
     nonce = claims.jti if kept.nonce is None else kept.nonce
     if (claims.aud, claims.sub, claims.jti, key.kid) != (
-        audience(tx.tenant), kept.signer, nonce, kept.kid
+        approvals.audience(tx.tenant), kept.signer, nonce, kept.kid
     ):  # fmt: skip
-        raise BadSignature("its signature is for something else")
+        raise signatures.BadSignature("its signature is for something else")
     return key, claims
 
 
 def why_unproven(
-    tx: Transaction, row: Mapping[str, Any], asked: Assurance, *, in_force: bool = True
+    tx: Transaction, row: Mapping[str, Any], asked: approvals.Assurance, *, in_force: bool = True
 ) -> str | None:
     """Return why nothing proves a decision on record to be its approver's; ``None``: it is proven.
 
@@ -171,21 +164,21 @@ def why_unproven(
     if kept.signature is None or kept.nonce is None:  # The nonce is what is on record once.
         return "it is not signed"
     try:
-        key, claims = verify_stored(tx, kept, DecisionClaims, in_force=in_force)
-        decision = Decision(
+        key, claims = verify_stored(tx, kept, approvals.DecisionClaims, in_force=in_force)
+        decision = approvals.Decision(
             approval_id=row["approval_id"],
             params_hash=row["params_hash"],
-            outcome=DecisionOutcome(row["outcome"]),
+            outcome=approvals.DecisionOutcome(row["outcome"]),
             approver=row["approver"],
         )
-    except (BadSignature, ValueError) as error:
+    except (signatures.BadSignature, ValueError) as error:
         return str(error)
     if not _decision_proof(key, claims).assurance.satisfies(asked):
         return f"decisions {asked.as_text()}"
-    return find_mismatch(claims, decision, row["run_id"], tx.tenant)
+    return signatures.find_mismatch(claims, decision, row["run_id"], tx.tenant)
 
 
-def _signs_edit(claims: DecisionClaims, decision: Decision) -> bool:
+def _signs_edit(claims: approvals.DecisionClaims, decision: approvals.Decision) -> bool:
     """Return whether the claims name an edit's params, by the digest of their canonical JSON."""
     if decision.params is None:
         return claims.edited is None

@@ -28,15 +28,7 @@ from joserfc.jwk import OKPKey, thumbprint
 from pydantic import ValidationError
 
 from surehand.process.ciphers import signature_registry
-from surehand.workflows.contracts.approvals import (
-    ALGORITHM,
-    LONGEST_SIGNATURE,
-    Claims,
-    Decision,
-    DecisionClaims,
-    Signed,
-    audience,
-)
+from surehand.workflows.contracts import approvals
 
 #: A SHA-256 digest in base64url.
 _KID: Final = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -206,8 +198,8 @@ def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-C = TypeVar("C", bound=Claims)
-S = TypeVar("S", bound=Signed)
+C = TypeVar("C", bound=approvals.Claims)
+S = TypeVar("S", bound=approvals.Signed)
 
 #: Characters; some five times what the longest ids make of one.
 LONGEST_TOKEN: Final = 4096
@@ -234,8 +226,8 @@ def header_kid(token: str, typ: str) -> str:
     except ValueError as error:
         raise BadSignature("a part of the signature is not base64url") from error
     members = json_object(header, "the signature's header")
-    if members.get("alg") != ALGORITHM:
-        raise BadSignature(f"the signature's algorithm is not {ALGORITHM}")
+    if members.get("alg") != approvals.ALGORITHM:
+        raise BadSignature(f"the signature's algorithm is not {approvals.ALGORITHM}")
     if members.get("typ") != typ:
         raise BadSignature(f"the signature's type is not {typ}")
     if members.keys() != _HEADER:
@@ -261,11 +253,11 @@ def verify_in_time(
     return claims
 
 
-def require_in_time(claims: Claims, now_s: int) -> None:
+def require_in_time(claims: approvals.Claims, now_s: int) -> None:
     """Make sure that a signature is still valid, and made for no longer than one may be."""
     if claims.exp <= now_s:
         raise BadSignature("the signature has expired")
-    longest = int(LONGEST_SIGNATURE.total_seconds())
+    longest = int(approvals.LONGEST_SIGNATURE.total_seconds())
     if not 0 < claims.exp - claims.iat <= longest:
         raise BadSignature(f"the signature is not made for 1 to {longest} s")
     if claims.iat > now_s + CLOCKS_APART.total_seconds():
@@ -297,14 +289,14 @@ def read_claims(token: str, claims_of: type[S]) -> S:
 
 
 def find_mismatch(
-    claims: DecisionClaims, decision: Decision, run_id: str, tenant: str
+    claims: approvals.DecisionClaims, decision: approvals.Decision, run_id: str, tenant: str
 ) -> str | None:
     """Return why the claims are not those of this decision, as one clause; ``None``: they are.
 
     The digest of an edit's new params, ``claims.edited``, is compared by whoever has them.
     """
     bound = {
-        "another tenant": (claims.aud, audience(tenant)),
+        "another tenant": (claims.aud, approvals.audience(tenant)),
         "another run": (claims.run_id, run_id),
         "another approval": (claims.approval_id, decision.approval_id),
         "other params": (claims.params_hash, decision.params_hash),

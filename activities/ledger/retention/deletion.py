@@ -21,34 +21,12 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Table, literal_column, null
 
+from surehand.activities.ledger.core import tables
 from surehand.activities.ledger.core.sealed import as_stored
 from surehand.activities.ledger.core.statements import delete_rows, ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import (
-    approvals,
-    artifacts,
-    checkpoints,
-    decisions,
-    drafts,
-    effects,
-    events,
-    interventions,
-    notifications,
-    plans,
-    replays,
-    retentions,
-    run_keys,
-    runs,
-    steerings,
-    steps,
-)
-from surehand.activities.ledger.retention.hiding import (
-    checkpoint_is_free,
-    list_tree,
-    lock_effects,
-    read_hidden,
-    why_kept,
-)
+from surehand.activities.ledger.core.tables import artifacts, runs
+from surehand.activities.ledger.retention import hiding
 from surehand.activities.ledger.steps.acting import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 from surehand.workflows.contracts.base import ChainHead
@@ -57,26 +35,35 @@ from surehand.workflows.contracts.base import ChainHead
 CHECKPOINTS: Final = "checkpoints"
 #: Tables whose rows go with their run.
 _OF_RUN: Final = (
-    *(artifacts, checkpoints, decisions, interventions, notifications, plans, replays, steerings),
-    steps,
+    *(
+        artifacts,
+        tables.checkpoints,
+        tables.decisions,
+        tables.interventions,
+        tables.notifications,
+        tables.plans,
+        tables.replays,
+        tables.steerings,
+    ),
+    tables.steps,
 )
 #: By kind: the tables of whose rows something goes. Events are exported as a chain; a draft is
 #: nothing yet, and workers drop it by themselves.
 _EXPORTED: Final[Mapping[str, tuple[Table, ...]]] = {
-    "runs": (runs, effects, approvals, *_OF_RUN),
-    "steps": (steps,),
-    "outputs": (steps, effects),
+    "runs": (runs, tables.effects, tables.approvals, *_OF_RUN),
+    "steps": (tables.steps,),
+    "outputs": (tables.steps, tables.effects),
     "artifacts": (artifacts,),
-    "messages": (notifications,),
-    CHECKPOINTS: (checkpoints, artifacts),
+    "messages": (tables.notifications,),
+    CHECKPOINTS: (tables.checkpoints, artifacts),
 }
 #: By kind: the tables whose rows go with it.
 _DELETED: Final[Mapping[str, tuple[Table, ...]]] = {
-    "runs": (*_OF_RUN, drafts, events),
-    "steps": (steps, drafts),
+    "runs": (*_OF_RUN, tables.drafts, tables.events),
+    "steps": (tables.steps, tables.drafts),
     "outputs": (),
     "artifacts": (artifacts,),
-    "messages": (notifications,),
+    "messages": (tables.notifications,),
 }
 _STORED: Final = {table.name: as_stored(table) for table in _EXPORTED["runs"]}
 #: What the step of a checkpoint's artifact begins with, before the checkpoint's name.
@@ -147,13 +134,13 @@ def goes_alone(tx: Transaction, table: Table, grace: timedelta) -> ColumnElement
     Workers hide checkpoints, too, and say when they go: not before ``grace``, whatever they say.
     """
     longest_ms = tx.now_ms - grace // _MILLISECOND
-    if table.name == checkpoints.name:
+    if table.name == tables.checkpoints.name:
         return (table.c.delete_after_ms <= tx.now_ms) & (table.c.hidden_ms <= longest_ms)
-    named = rows_of(checkpoints, literal_column("1"), run_id=table.c.run_id).where(
-        table.c.step_id == _STEP + checkpoints.c.name
+    named = rows_of(tables.checkpoints, literal_column("1"), run_id=table.c.run_id).where(
+        table.c.step_id == _STEP + tables.checkpoints.c.name
     )
-    hidden = checkpoints.c.hidden_ms.is_not(None)
-    stays = ~hidden | ~goes_alone(tx, checkpoints, grace)
+    hidden = tables.checkpoints.c.hidden_ms.is_not(None)
+    stays = ~hidden | ~goes_alone(tx, tables.checkpoints, grace)
     return of_checkpoint(table) & ~named.where(stays).exists()
 
 
@@ -196,22 +183,26 @@ class Going:
 def find_over(tx: Transaction) -> list[tuple[str, str]]:
     """Return the runs, by the one at the top, of which a kind goes now: its grace is over."""
     rows = tx.all(
-        rows_of(retentions, "run_id", "kind", deleted_ms=None)
-        .join(runs, ours(runs, run_id=retentions.c.run_id))
-        .where(retentions.c.delete_after_ms <= tx.now_ms, runs.c.parent_run_id.is_(None))
-        .order_by(retentions.c.delete_after_ms, retentions.c.run_id, retentions.c.kind)
+        rows_of(tables.retentions, "run_id", "kind", deleted_ms=None)
+        .join(runs, ours(runs, run_id=tables.retentions.c.run_id))
+        .where(tables.retentions.c.delete_after_ms <= tx.now_ms, runs.c.parent_run_id.is_(None))
+        .order_by(
+            tables.retentions.c.delete_after_ms,
+            tables.retentions.c.run_id,
+            tables.retentions.c.kind,
+        )
     )
     return [(row["run_id"], row["kind"]) for row in rows]
 
 
 def why_stays(tx: Transaction, root: str, kind: str) -> str | None:
     """Return why a kind of data of a run does not go now; ``None``: it goes, or is going."""
-    found = read_hidden(tx, root, kind)
+    found = hiding.read_hidden(tx, root, kind)
     if found is None:
         return f"{kind} of run {root} are shown again"
     if found.deleted_ms is not None:
         return found.told()
-    return why_kept(tx, root) if found.going_ms is None else None
+    return hiding.why_kept(tx, root) if found.going_ms is None else None
 
 
 def let_go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
@@ -219,15 +210,15 @@ def let_go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
 
     From then on nothing of the run is claimed, and nobody takes it back.
     """
-    found = list_tree(tx, root)
+    found = hiding.list_tree(tx, root)
     for run_id in found:
         tx.lock_run(run_id)
-    lock_effects(tx, found)
+    hiding.lock_effects(tx, found)
     kept = why_stays(tx, root, kind)
     if kept is not None:
         return kept
-    of_kind = retentions.c.run_id.in_(found), retentions.c.kind == kind
-    going = update_rows(retentions, going_ms=None, deleted_ms=None).where(*of_kind)
+    of_kind = tables.retentions.c.run_id.in_(found), tables.retentions.c.kind == kind
+    going = update_rows(tables.retentions, going_ms=None, deleted_ms=None).where(*of_kind)
     if tx.execute(going.values(going_ms=tx.now_ms)):
         for run_id in found:
             if kind == "runs":
@@ -250,17 +241,17 @@ def delete_going(
         tx.execute(_delete_rows_of(table, going))
     if going.kind in ("runs", "outputs"):
         tx.execute(
-            update_rows(effects, content_deleted_ms=None)
-            .where(effects.c.run_id.in_(going.runs))
+            update_rows(tables.effects, content_deleted_ms=None)
+            .where(tables.effects.c.run_id.in_(going.runs))
             .values(**_OF_EFFECTS, content_deleted_ms=tx.now_ms)
         )
     if going.kind == "outputs":
-        mine = steps.c.run_id.in_(going.runs)
-        tx.execute(update_rows(steps).where(mine).values(output=null()))
+        mine = tables.steps.c.run_id.in_(going.runs)
+        tx.execute(update_rows(tables.steps).where(mine).values(output=null()))
     if going.kind == "runs":
         _leave_tombstones(tx, going, by)
     for run_id in going.runs:
-        row = update_rows(retentions, run_id=run_id, kind=going.kind, deleted_ms=None)
+        row = update_rows(tables.retentions, run_id=run_id, kind=going.kind, deleted_ms=None)
         files = ", ".join(exports[run_id].files) if run_id in exports else ""
         tx.execute(row.values(deleted_ms=tx.now_ms, deleted_by=by, export=files or None))
 
@@ -281,18 +272,18 @@ def _delete_rows_of(table: Table, going: Going) -> object:
     mine: list[ColumnElement[bool]] = [table.c.run_id.in_(going.runs)]
     if going.kind == "artifacts":
         mine.append(~of_checkpoint(artifacts))
-    if table is interventions:
+    if table is tables.interventions:
         # What a human has said of an entry that is not settled still counts.
-        settled = effects.c.state.in_(("committed", "failed", "compensated"))
-        mine.append(rows_of(effects, entry_id=table.c.entry_id).where(settled).exists())
+        settled = tables.effects.c.state.in_(("committed", "failed", "compensated"))
+        mine.append(rows_of(tables.effects, entry_id=table.c.entry_id).where(settled).exists())
     return delete_rows(table).where(*mine)
 
 
 def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
     mine = going.runs
     tx.execute(
-        update_rows(approvals)
-        .where(approvals.c.run_id.in_(mine))
+        update_rows(tables.approvals)
+        .where(tables.approvals.c.run_id.in_(mine))
         .values(
             params=_NO_JSON,
             answers=null(),
@@ -305,14 +296,14 @@ def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
         update_rows(runs).where(runs.c.run_id.in_(mine)).values(input=_NO_JSON, error=null())
     )
     tx.execute(
-        update_rows(run_keys, erased_ms=None)
-        .where(run_keys.c.run_id.in_(mine))
+        update_rows(tables.run_keys, erased_ms=None)
+        .where(tables.run_keys.c.run_id.in_(mine))
         .values(wrapped=null(), erased_ms=tx.now_ms, erased_by=by)
     )
     # What was hidden of it alone has gone with it.
     tx.execute(
-        delete_rows(retentions).where(
-            retentions.c.run_id.in_(mine), retentions.c.going_ms.is_(None)
+        delete_rows(tables.retentions).where(
+            tables.retentions.c.run_id.in_(mine), tables.retentions.c.going_ms.is_(None)
         )
     )
 
@@ -320,10 +311,10 @@ def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
 def find_checkpoints_over(tx: Transaction, grace: timedelta) -> list[str]:
     """Return the runs that have checkpoints whose grace is over, and that nobody holds."""
     rows = tx.all(
-        rows_of(checkpoints, "run_id")
-        .where(goes_alone(tx, checkpoints, grace), checkpoint_is_free())
+        rows_of(tables.checkpoints, "run_id")
+        .where(goes_alone(tx, tables.checkpoints, grace), hiding.checkpoint_is_free())
         .distinct()
-        .order_by(checkpoints.c.run_id)
+        .order_by(tables.checkpoints.c.run_id)
     )
     return [row["run_id"] for row in rows]
 
@@ -336,7 +327,7 @@ def delete_checkpoints(
         require_same(tx, CHECKPOINTS, {run_id: exported}, grace)
     return sum(
         tx.execute(delete_rows(table, run_id=run_id).where(goes_alone(tx, table, grace)))
-        for table in (checkpoints, artifacts)
+        for table in (tables.checkpoints, artifacts)
     )
 
 
