@@ -103,7 +103,6 @@ class PendingList(Shape):
 
 
 def changed(params: dict[str, Any], changes: list[str]) -> dict[str, Any]:
-    """Return the params with the changes made."""
     new = copy.deepcopy(params)
     try:
         for change in changes:
@@ -406,7 +405,6 @@ async def _decide(
 
 
 def verdict_reply(verdict: Verdict) -> Reply:
-    """Return what became of a decision that counts."""
     return Reply(verdict, f"{verdict.approval_id}: {verdict_text(verdict)}")
 
 

@@ -91,7 +91,6 @@ def signed_head(
 
 
 def shown_signature(token: str, claims_of: type[Signed], *, verified: bool) -> ExportSignature:
-    """Return what a signature of the right form says."""
     kid, claims = claims_to_be(token, claims_of)
     return ExportSignature(
         signer=claims.sub,
@@ -103,7 +102,6 @@ def shown_signature(token: str, claims_of: type[Signed], *, verified: bool) -> E
 
 
 def signature_text(signature: ExportSignature) -> str:
-    """Return in one line who has signed an export, or who is said to have."""
     who = (
         f"{signature.signer} (key {signature.kid}) at {shown_time(signature.signed_at)},"
         f" for tenant {signature.tenant}"
@@ -131,7 +129,6 @@ class FoundInFile:
     token: str | None
 
     def told(self) -> str:
-        """Return how much it is."""
         return f"{self.rows} rows and {self.files} files"
 
 

@@ -64,7 +64,6 @@ class DemoEnvironment:
         return Child(command, environment=self.variables | armed, log=log)
 
     def shop_counts(self) -> dict[str, int]:
-        """Return how many effects the shop itself has counted, by kind."""
         # No proxy: the shop is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"{self.shop_url}/admin/counts", timeout=10) as response:
@@ -150,7 +149,6 @@ class DemoScript:
         self._worker: Child | None = None
 
     async def play(self) -> DemoReport:
-        """Show everything and return what the shop counted."""
         client = await self._client()
         with self._environment.worker("worker-1", crash_at=CRASH_AT) as first:
             self._headline(f"Worker 1 runs (process {first.pid}), prepared for the worst")
@@ -260,7 +258,6 @@ class DemoScript:
             self._say(line)
 
     async def _wait(self, run: Run, worker: Child) -> RunResult:
-        """Wait until the run has ended, or needs a human."""
         self._worker = worker
         try:
             result = await run.wait(timeout=PART_LIMIT, or_human=True, watch=self)
@@ -271,7 +268,6 @@ class DemoScript:
         return result
 
     def show(self, view: RunView) -> None:
-        """Say where steps have come to."""
         self._show_steps(view.result.steps)
 
     def note(self, text: str) -> None:

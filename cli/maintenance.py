@@ -161,7 +161,6 @@ async def _reconcile(
 
 
 def schedule_of(tenant: str) -> str:
-    """Return the id of the schedule that reconciles a tenant."""
     return f"surehand-reconcile-{tenant}"
 
 
@@ -194,7 +193,6 @@ def _reconciled_lines(settings: ClientSettings, report: ReconcileReport) -> Line
 async def _schedule(
     caller: Caller, connection: Connection, asked: ReconcileLedger, every: timedelta
 ) -> Reply:
-    """Create the tenant's schedule, or change it."""
     name = schedule_of(asked.tenant)
     action = client.ScheduleActionStartWorkflow(
         RECONCILE,

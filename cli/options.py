@@ -84,7 +84,6 @@ class Caller:
 
     @property
     def tenant(self) -> str:
-        """Return the tenant that is acted in."""
         return self.settings.tenant
 
     @property
@@ -98,17 +97,14 @@ class Caller:
         return self.printer.attended and sys.stdin.isatty() and not self.printer.json_output
 
     def run_id(self, run: str) -> str:
-        """Return the full id of a run by what the command line names it."""
         return find_run_id(self.tenant, run)
 
     async def run(self, name: str) -> ClientRun:
-        """Return the run that the command line names."""
         # Before a server is looked for: what cannot be a run needs none.
         run_id = self.run_id(name)
         return (await self.client()).run(run_id)
 
     async def connection(self, *, silent: bool = False) -> Connection:
-        """Return a connected client."""
         target = find_target(self.environment)
         converter = client_converter(target, self._encryption(target))
         client = await connect(target, quiet=True, converter=converter)
@@ -122,7 +118,6 @@ class Caller:
         return encryption_of(read_settings(), self.opened)
 
     async def client(self) -> Client:
-        """Return a connected client, as users' own programs have it."""
         signed_only = self.environment.get("SUREHAND_DECISIONS") == "signed"
         return Client(await self.connection(), signed_only=signed_only)
 
@@ -217,7 +212,6 @@ def refuse_lone_timeout(wait: bool, timeout: timedelta | None) -> None:
 
 
 def lasting(name: str, meaning: str, **more: Any) -> Any:
-    """Return an option that takes a duration."""
     return typer.Option(name, parser=duration, metavar="DURATION", help=meaning, **more)
 
 
@@ -367,7 +361,6 @@ def translated() -> Iterator[None]:
 
 
 def read_settings() -> Settings:
-    """Return the worker's settings."""
     from surehand.activities.worker.settings import load_settings
 
     with translated():
@@ -394,7 +387,6 @@ def notifiers_of(settings: Settings) -> str:
 
 
 def open_artifacts(settings: Settings, ledger: Ledger) -> ArtifactStore:
-    """Return the store of large values."""
     from surehand.activities.artifacts import ArtifactStore
 
     with translated():

@@ -141,7 +141,6 @@ def parse_grants(
 
 
 def read_small(file: Path, what: str) -> bytes:
-    """Return the content of a small file, or of stdin."""
     try:
         with open(0 if str(file) == STDIN else file, "rb", closefd=str(file) != STDIN) as source:
             content = source.read(_LARGEST_FILE + 1)
@@ -153,7 +152,6 @@ def read_small(file: Path, what: str) -> bytes:
 
 
 def read_public_key(file: Path) -> PublicKey:
-    """Return the public key in a file, or on stdin."""
     content = read_small(file, "public key")
     try:
         return read_key_file(content.decode())
@@ -625,7 +623,6 @@ async def revoke_standing(caller: options.Actor, standing_id: Id) -> Reply:
 
 
 def _compose_grant(caller: Caller, granter: str, scope: Scope, reason: str) -> StandingGrant:
-    """Return the grant, signed if there is a key."""
     nonce, now, file = secrets.token_urlsafe(NONCE), int(time.time()), caller.settings.key
     signature = None
     if file is not None:

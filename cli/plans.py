@@ -102,7 +102,6 @@ _End = Literal["on_no", "on_failure", "on_reject"]
 
 
 def graph_of(plan: Plan, tools: Mapping[str, ToolSpec]) -> PlanGraph:
-    """Return the graph of a plan."""
     layers = _layers(plan)
     return PlanGraph(
         name=plan.name,
@@ -199,7 +198,6 @@ _LONGEST: Final = 60
 
 
 def mermaid(graph: PlanGraph) -> list[str]:
-    """Return the lines of a flowchart."""
     return [
         "flowchart TD",
         *_draw_plan(graph, "s", "  "),
@@ -453,7 +451,6 @@ class _Generator(GenerateJsonSchema):
 
 
 def plan_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a plan file."""
     schema = Plan.model_json_schema(schema_generator=_Generator)
     definitions: dict[str, Any] = schema["$defs"]
     for definition in definitions.values():

@@ -142,7 +142,6 @@ class Printer:
             self.lines([reply.text] if isinstance(reply.text, str) else reply.text)
 
     def lines(self, lines: Lines) -> None:
-        """Print lines and tables for people."""
         for part in lines:
             if isinstance(part, Table):
                 self.table(part.columns, part.rows)
@@ -163,7 +162,6 @@ class Printer:
         self.console.print(Text(plain(text), style=style), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Print one line to stderr."""
         self.errors.print(Text(f"surehand: {plain(text)}"), soft_wrap=True)
 
     def error(self, error: SurehandError) -> None:
@@ -191,7 +189,6 @@ class Printer:
 
 
 def rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RichTable:
-    """Return a table whose states are coloured."""
     table = RichTable(header_style="bold", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")

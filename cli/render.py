@@ -190,7 +190,6 @@ def _edited(request: ApprovalRequest) -> list[str]:
 
 
 def silent_line(run: SilentRun) -> str:
-    """Return what is known of a run that does not answer."""
     return f"{run.reason}; the server knows it as {run.state}, waiting for people: {run.open_items}"
 
 
@@ -200,18 +199,15 @@ STEP_COLUMNS: Final = ("step", "tool", "state", "attempts", "outcome")
 
 
 def step_rows(steps: list[StepView]) -> list[list[str]]:
-    """Return one row for each step."""
     return [[s.id, s.tool, s.state, str(s.attempts or ""), _outcome(s)] for s in steps]
 
 
 def effect_table(effects: list[EffectView]) -> Table:
-    """Return one row for each ledger entry."""
     rows = [[e.tool, _key(e), e.state, e.step_id] for e in effects]
     return Table(("effect", "key", "state", "step"), rows)
 
 
 def result_lines(result: RunResult) -> Lines:
-    """Yield how a run ended, or stands."""
     yield from _steps_lines(result)
     yield ""
     yield Styled(headline(result), "bold")
@@ -292,7 +288,6 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def headline(result: RunResult) -> str:
-    """Return in one line where a run stands, and what went wrong."""
     error = f": {result.error}" if result.error else ""
     return f"Run {result.run_id}: {result.state}{error}"
 

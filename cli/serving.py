@@ -23,7 +23,6 @@ _ADDRESS: Final = re.compile(
 
 
 def parse_address(option: str, text: str) -> tuple[str, int]:
-    """Return host and port."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise WrongUse(f"{option} {text}: it looks like 127.0.0.1:8000, or [::1]:8000")
@@ -54,7 +53,6 @@ class Served:
 
 
 async def serve_app(app_at: AppAt, option: str, address: tuple[str, int]) -> None:
-    """Serve an ASGI application until Ctrl-C ends it."""
     await serve_apps(Served(app_at, option, address))
 
 
@@ -114,7 +112,6 @@ def _by_port(apps: Mapping[int, Any]) -> Any:
 
 
 def in_url(host: str) -> str:
-    """Return a host as URLs have it."""
     return f"[{host}]" if ":" in host else host
 
 

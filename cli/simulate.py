@@ -225,7 +225,6 @@ class WorkerChecks:
         toolbox: Toolbox | None,
         keys: RememberedKeys | None,
     ) -> None:
-        """Look at calls."""
         self._hashes = Hashes(keys)
         self._run_id = run_id
         self._specs = recorded
@@ -316,14 +315,12 @@ class Records:
         return await self.ledger.with_keys(call)
 
     async def find_key(self, tool: str, key: str) -> KeyEntry | None:
-        """Return the ledger's entry that holds a business key now."""
         found = await self.ledger.transact(
             tenant_of_run(self.run_id), read_key_entries, [(tool, key)]
         )
         return found.get((tool, key))
 
     async def read(self, artifact: Artifact) -> Any:
-        """Return the value of an artifact."""
         return await self.store.read(tenant_of_run(self.run_id), self.run_id, artifact)
 
 
@@ -340,7 +337,6 @@ class Simulated:
 async def simulate(
     recording: Recording, plan: Plan, checks: WorkerChecks, records: Records
 ) -> Simulated:
-    """Return what a plan would do."""
     return await _Walk(recording, plan, checks, records).run()
 
 

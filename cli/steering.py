@@ -46,7 +46,6 @@ TokenLasts = Annotated[
 
 
 def steered(run_id: str, answer: Acknowledged) -> Reply:
-    """Return what the run has answered."""
     told = answer.message
     return Reply(Steered(run_id=run_id, message=told), f"Run {run_id}: {told}")
 
@@ -221,7 +220,6 @@ def given(answers: list[str], asked: set[str]) -> dict[str, Any]:
 
 
 def json_of(text: str, wrong: str) -> Any:
-    """Return JSON as its value."""
     try:
         return parse_json(text)
     except BadDocument as error:

@@ -179,7 +179,6 @@ class Pending:
 
 
 async def list_run(run: WorkflowExecution) -> ListedRun:
-    """Return what the server's list says of a run."""
     state, plan = state_of(run), await run.memo_value(PLAN_MEMO, "")
     # A run that the server has ended could not take its own number back.
     cut_off = state in CUT_OFF_BY_SERVER
@@ -219,7 +218,6 @@ async def look_at_runs(connection: Connection, runs: Sequence[WorkflowExecution]
 def compose_start(
     settings: ClientSettings, *, for_user: str | None, signed_only: bool = False, **what: Any
 ) -> StartRun:
-    """Return the request that starts a run, signed if there is a key."""
     user = settings.user if for_user is None else for_user
     request = StartRun(tenant=settings.tenant, user=user, started_by=settings.user, **what)
     problem = request.problem()

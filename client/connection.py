@@ -126,7 +126,6 @@ class Connection:
         return self.client.get_workflow_handle(run_id)
 
     def web_ui(self, run_id: str) -> str:
-        """Return the run's page in the Web UI."""
         namespace = quote(self.target.namespace, safe="")
         return f"{self.settings.ui_url}/namespaces/{namespace}/workflows/{quote(run_id, safe='')}"
 
@@ -208,7 +207,6 @@ class Connection:
         return found
 
     async def view(self, run_id: str, limit: timedelta | None = None) -> RunView:
-        """Return the run's own view."""
         answer = await self._query(run_id, VIEW, limit)
         view = understood(answer, RunView, f"the view of run {run_id}")
         if view.tenant != self.settings.tenant:
@@ -221,7 +219,6 @@ class Connection:
             await self.view(run_id)
 
     async def checkpoint(self, run_id: str) -> dict[str, Any]:
-        """Return the run's state as one document."""
         document: dict[str, Any] = await self._query(run_id, CHECKPOINT)
         require_readable(document, f"the checkpoint of run {run_id}")
         return document
@@ -234,7 +231,6 @@ class Connection:
     async def update(
         self, run_id: str, name: str, message: BaseModel, answer: type[Message]
     ) -> Message:
-        """Send an update and return the run's answer."""
         async with self._by_worker(run_id, ANSWER_TIME):
             result: Message = await self.handle(run_id).execute_update(
                 name, message, result_type=answer
@@ -304,7 +300,6 @@ class Connection:
             self._tell(f"waiting for a worker that answers for run {run_id} (Ctrl-C ends it)")
 
     async def polling(self, task_queue: str) -> Polling:
-        """Return whose workers poll a task queue."""
         asked = DescribeTaskQueueRequest(
             namespace=self.client.namespace,
             task_queue=TaskQueue(name=task_queue),
@@ -371,7 +366,6 @@ class Connection:
         return f"run {run.id} has ended, it {_CUT_OFF[run.status]}: {over}. {todo}"
 
     def what_to_do(self, run_id: str) -> str:
-        """Return what to do about a run that the server has ended."""
         command = self.settings.command
         return (
             f"Nothing more of it is undone by itself: `{command('effects', run_id)}` lists what it"

@@ -121,7 +121,6 @@ def new_key(path: Path) -> str:
 
 
 def public_jwk(key: Ed25519PrivateKey) -> dict[str, Any]:
-    """Return the public half of a key, as a JWK."""
     from joserfc.jwk import OKPKey
 
     public = OKPKey.import_key(key.public_key())
@@ -168,7 +167,6 @@ def claims_for(
     lasts: timedelta = USUAL_SIGNATURE,
     edited: str | None = None,
 ) -> DecisionClaims:
-    """Return what is to be signed for a decision."""
     seconds = int(lasts.total_seconds())
     longest = int(LONGEST_SIGNATURE.total_seconds())
     if not 0 < seconds <= longest:
@@ -327,7 +325,6 @@ def compose_decision(
 
 
 def compose_message(model: type[M], /, **values: Any) -> M:
-    """Return a message to a run."""
     try:
         return parse(model, values)
     except Malformed as error:
@@ -362,7 +359,6 @@ class ResumeToken(BaseModel):
     """The private key (RFC 8032), 32 bytes in base64url."""
 
     def as_text(self) -> str:
-        """Return the token as people hand it on."""
         return PREFIX + _encoded(self.model_dump_json().encode())
 
     def proof_of(self, message: ResumeRun) -> ResumeRun:
@@ -380,7 +376,6 @@ class ResumeToken(BaseModel):
 
 
 def new_token(tenant: str, run_id: str, user: str, lasts: timedelta) -> tuple[str, ResumeKey]:
-    """Return a token for a paused run, and what the run keeps of it."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from joserfc.jwk import OKPKey
 
@@ -396,7 +391,6 @@ def new_token(tenant: str, run_id: str, user: str, lasts: timedelta) -> tuple[st
 
 
 def read_token(text: str, tenant: str, run_id: str) -> ResumeToken:
-    """Return a token that was handed on."""
     try:
         if not text.startswith(PREFIX) or len(text) > _LONGEST:
             raise ValueError("no token")

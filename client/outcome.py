@@ -48,7 +48,6 @@ def state_of(run: WorkflowExecution) -> str:
 
 
 def last_own_state(run: WorkflowExecution) -> str:
-    """Return the state that the run itself has noted last."""
     return run.typed_search_attributes.get(RUN_STATE, RunState.RUNNING.value)
 
 
@@ -78,7 +77,6 @@ class CallProgress:
 
 
 async def call_progress(run: WorkflowExecutionDescription) -> CallProgress:
-    """Return what the calls of a run have told."""
     under_way, by_step, written = None, dict[str, JsonValue](), dict[str, int]()
     tokens = dict[str, StreamedText]()
     for pending in run.raw_description.pending_activities:
@@ -235,7 +233,6 @@ class Watch(Protocol):
 async def until_settled(
     connection: Connection, run_id: str, watch: Watch | None = None, *, stay: bool
 ) -> RunResult:
-    """Wait, and return how the run ended or stands."""
     ended = asyncio.create_task(_ended(connection, run_id))
     pause, asked_before, silent_since = FIRST_PAUSE, "", time.monotonic()
     try:
@@ -293,7 +290,6 @@ def _note(watch: Watch | None, text: str) -> None:
 
 
 def _needs_human(view: RunView) -> bool:
-    """Say whether nothing but a human can move the run."""
     result = view.result
     if result.state is RunState.NEEDS_INTERVENTION:
         return True

@@ -121,7 +121,6 @@ def plan_of(
 
 
 def plan_from(source: PlanSource, given: Mapping[str, Any] | None = None) -> Plan:
-    """Return a plan, whatever it is written as."""
     if isinstance(source, Plan) and not given:
         return source
     document, name = _document_of(source)
@@ -140,7 +139,6 @@ class PlanDraft:
 
     @classmethod
     def of(cls, source: PlanSource) -> Self:
-        """Read the plan, its document, or its file."""
         document, name = _document_of(source)
         given = isinstance(document, dict) and bool(document.get(INPUT))
         plan_of(document, name, input_known=given)
@@ -154,7 +152,6 @@ class PlanDraft:
 
 
 def _document_of(source: PlanSource) -> tuple[Any, str]:
-    """Return a plan's document, which may be changed, and what it is called."""
     if isinstance(source, Plan):
         return source.model_dump(mode="json", exclude_defaults=True), source.name
     if isinstance(source, Mapping):
@@ -414,7 +411,6 @@ def _value(path: str, written: str) -> Any:
 
 
 def _reach(current: Any, above: list[str]) -> Any:
-    """Return what a path leads to."""
     for depth, part in enumerate(above):
         found = _find(current, part, above[:depth])
         if found is None:

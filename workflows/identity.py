@@ -158,7 +158,6 @@ def tenant_problem(tenant: str) -> str | None:
 
 
 def tenant_of_run(run_id: str) -> str:
-    """Return the tenant that a run id belongs to."""
     tenant, slash, _ = run_id.partition("/")
     return tenant if slash else DEFAULT_TENANT
 

@@ -282,7 +282,6 @@ class RunDataConverter(DataConverter):
     """
 
     def with_context(self, context: SerializationContext) -> Self:
-        """Return the converter for the payloads of one run, or of one of its activities."""
         assert isinstance(self.payload_codec, PayloadKeeper)
         mine = object.__new__(type(self))
         mine.__dict__.update(self.__dict__)
@@ -300,7 +299,6 @@ class SharedPayloadConverter(PydanticPayloadConverter):
     _one: ClassVar[Self]
 
     def __new__(cls) -> Self:
-        """Return the one that there is."""
         if "_one" not in vars(cls):
             made = super().__new__(cls)
             PydanticPayloadConverter.__init__(made)
@@ -414,7 +412,6 @@ class PayloadKeeper(PayloadCodec, WithSerializationContext):
         self._largest = LARGEST_SENT
 
     def with_context(self, context: SerializationContext) -> Self:
-        """Return the codec for the payloads of one run, or of one of its activities."""
         # Made for each payload: `copy.copy` takes three times as long.
         mine = object.__new__(type(self))
         mine.__dict__.update(self.__dict__)

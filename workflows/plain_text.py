@@ -66,7 +66,6 @@ def markdown(value: object, longest: int = LONGEST_TEXT) -> str:
 
 
 def _describe_form(pattern: str) -> str:
-    """Return in words the form that a field asks for."""
     # Plans load the SDK, and whoever asks a verb for its help need not wait for that.
     from surehand.workflows.plan.plan import ID_FORM, NAME_FORM, OBJECT_FORM, STEP_FORM
 
@@ -157,7 +156,6 @@ def reason_of(item: Mapping[str, Any]) -> str:
 
 
 def unknown_tool(name: str, loaded: Iterable[str]) -> str:
-    """Return what to say of a tool that there is not."""
     return f"unknown tool {name!r}; loaded are: {', '.join(sorted(loaded))}"
 
 

@@ -153,7 +153,6 @@ def _call_options(timeout: timedelta, summary: str) -> ActivityConfig:
 
 
 def ledger_call(summary: str) -> ActivityConfig:
-    """Return the options of an activity that is one ledger transaction."""
     return _call_options(LEDGER_TIMEOUT, summary)
 
 
@@ -220,7 +219,6 @@ def local_call(step_id: str, before: int, longest: timedelta, summary: str) -> L
 
 
 def record_call(step_id: str) -> LocalActivityConfig:
-    """Return the options of a local activity that has a value made, and records it."""
     return _local_options(CALL_MARGIN, step_id, f"{step_id}: record a value")
 
 

@@ -103,7 +103,6 @@ class PagePart:
         )
 
     def query(self) -> dict[str, str]:
-        """Return the query of this part's first page."""
         found = self.search or Search()
         asked = {"tool": self.tool, "says": found.says, "least": found.least, "most": found.most}
         # Not ``str``: it writes a small amount as 1E-7, which no form takes back.
@@ -112,7 +111,6 @@ class PagePart:
         return {**texts, "of": "mine" if self.mine else "all"}
 
     def look(self, tx: Transaction, person: Principal) -> WaitingPage:
-        """Return that part, as the person sees it."""
         return list_waiting(
             tx,
             most=ON_A_PAGE,
@@ -148,7 +146,6 @@ _SOON_MS: Final = 24 * 60 * 60 * 1000
 
 
 def listed(row: Mapping[str, Any], me: Principal, now_ms: int) -> dict[str, Any]:
-    """Return one line of the list."""
     sealed = isinstance(row["description"], SealedValue | Erased)
     mine = fold_name(me.name)
     voted = mine in map(fold_name, row["voters"])
@@ -212,7 +209,6 @@ class Viewed(NamedTuple):
     tenant: str
 
     def waits(self) -> bool:
-        """Return whether a decision can still count."""
         one = self.one
         expired = has_expired(one.row, one.now_ms)
         return one.row["state"] == "pending" and one.run_open and not expired
@@ -410,7 +406,6 @@ class SecretReads:
     """
 
     def __init__(self, ledger: Ledger, tenant: str) -> None:
-        """Make it for a tenant's requests."""
         self._ledger = ledger
         self._tenant = tenant
         self._known = OrderedDict[tuple[str, ...], None]()

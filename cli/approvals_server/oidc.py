@@ -198,7 +198,6 @@ class IdentityProvider:
         return str(found)
 
     async def metadata(self) -> Mapping[str, Any]:
-        """Return what the provider says of itself."""
         async with self._asking:
             if clock.now() >= self._known_until:
                 try:
@@ -267,7 +266,6 @@ class IdentityProvider:
             raise ProviderAway("the provider's keys cannot be read") from error
 
     async def _asked(self, url: str, method: str = "GET", **more: Any) -> Mapping[str, Any]:
-        """Return the JSON object that is answered."""
         body = bytearray()
         try:
             async with (
@@ -312,7 +310,6 @@ class BegunSignIns:
         self._by_state = OrderedDict[str, SignIn]()
 
     def begin(self, browser: str, then: str) -> tuple[str, SignIn]:
-        """Return a new sign-in and its state."""
         state, nonce, verifier = (secrets.token_urlsafe(_BYTES) for _ in range(3))
         until = self._now() + MAY_TAKE.total_seconds()
         begun = SignIn(digest_of(browser), nonce, verifier, then, until)
@@ -336,7 +333,6 @@ class OidcSignIn:
     def __init__(
         self, provider: IdentityProvider, subjects: Subjects, *, registered: Registered
     ) -> None:
-        """Make it."""
         self._provider = provider
         self._subjects = subjects
         self._registered = registered
@@ -344,7 +340,6 @@ class OidcSignIn:
 
     @property
     def host(self) -> str:
-        """The provider's host, for people."""
         return urlsplit(self._provider.client.issuer).netloc
 
     def begin_at(self, then: str) -> str:

@@ -138,7 +138,6 @@ class Headers:
         self._tls = origin.startswith("https:")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -159,7 +158,6 @@ class Headers:
         await answer(scope, receive, send_with_rules)
 
     def _problem(self, request: Request) -> tuple[int, str] | None:
-        """Return status and reason if a request is refused."""
         headers = request.headers
         if request.scope["path"] == "/health":
             return None  # probes ask by an address, and are told nothing

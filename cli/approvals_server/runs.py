@@ -147,7 +147,6 @@ def run_document(
 
 
 def _title(view: RunView) -> str:
-    """Return what a run is for."""
     return view.plan.goal or view.result.run_id
 
 
@@ -174,7 +173,6 @@ def _question(one: Interrupt) -> dict[str, Any]:
 
 
 def story(view: RunView) -> list[dict[str, Any]]:
-    """Return what a run has done so far, a line for each thing."""
     return [{"at": utc(line.at), "step": line.step_id, "text": line.text} for line in view.timeline]
 
 
@@ -201,7 +199,6 @@ def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
 
 
 def _evidence(known: Doubt) -> Iterator[tuple[str, str]]:
-    """Yield what the ledger has, each with what it is."""
     yield "Tool", known.tool
     first = "" if known.called_ms is None else f", first at {iso(known.called_ms)}"
     yield "Calls", f"{known.calls}{first}"
@@ -292,7 +289,6 @@ def _drawing(graph: PlanGraph, views: dict[str, StepView]) -> dict[str, Any] | N
 
 
 async def show_artifacts(ledger: Ledger, tenant: str, request: Request, me: str) -> Response:
-    """Return a page of a run's artifacts."""
     run_id = find_run_id(tenant, request.query_params.get("id", ""))
     after = _shelf(request.query_params.get("after"))
     found = await ledger.transact(tenant, artifact_page, run_id, most=ON_A_PAGE, after=after)
@@ -367,7 +363,6 @@ def _artifact(run_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shelf(text: str | None) -> Shelf | None:
-    """Return where a page of artifacts begins."""
     if text is None:
         return None
     sha256, _, step_id = text.partition(":")

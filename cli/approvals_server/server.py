@@ -449,7 +449,6 @@ class ApprovalsServer:
     # early what is wrong.
 
     async def _decide(self, request: Request, me: str) -> Response:
-        """Send a decision to its run, and return the run's verdict."""
         sent = await _json(request, LARGEST_DECISION)
         try:
             if not isinstance(sent, dict):
@@ -467,7 +466,6 @@ class ApprovalsServer:
         return JSONResponse({"verdict": verdict.model_dump(mode="json")})
 
     async def _steer(self, request: Request, me: str) -> Response:
-        """Send an answer or the settlement of a doubt to its run, and return what the run says."""
         sent = await _json(request, LARGEST_DECISION)
         try:
             match sent:
@@ -494,7 +492,6 @@ class ApprovalsServer:
 
 
 def status_of(error: SurehandError) -> int:
-    """Return the status of the answer that tells of an error."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
@@ -505,7 +502,6 @@ def _not_delivered(error: SurehandError) -> Response:
 
 
 def _person(tx: Transaction, name: str) -> tuple[Principal, list[Key]]:
-    """Return who somebody is now, and their keys."""
     person = principals.find_principals(tx, [name])[name]
     keys = [principals.find_key(tx, kid) for kid in person.keys]
     return person, [key for key in keys if key is not None]

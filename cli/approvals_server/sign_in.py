@@ -63,7 +63,6 @@ class Server:
 
     @classmethod
     def new(cls, origin: str, tenant: str, *, takes_links: bool = True) -> Server:
-        """Return a server with a new secret."""
         return cls(origin, tenant, secrets.token_urlsafe(_BYTES), takes_links)
 
     def write(self, folder: Path) -> None:
@@ -140,7 +139,6 @@ class Links:
 
     @property
     def taken(self) -> bool:
-        """Whether people sign in by links."""
         return self._server.takes_links
 
     def spend(self, token: str) -> str:
@@ -202,7 +200,6 @@ class SignIns:
         return found.principal
 
     def end(self, cookie: str) -> None:
-        """Sign out."""
         self._by_digest.pop(digest_of(cookie), None)
 
 

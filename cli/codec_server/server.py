@@ -121,7 +121,6 @@ class CodecServer:
         return endpoint
 
     def _holder_of(self, request: Request) -> Holder:
-        """Return what whoever asks may do."""
         origin = request.headers.get("origin")
         if origin is not None and origin not in self._origins:
             raise BadRequest(403, "this origin is not among those of --origin")

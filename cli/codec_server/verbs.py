@@ -84,7 +84,6 @@ class TokenFile:
 
 
 def digest_token(token: str) -> str:
-    """Return what the file has of a token."""
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
@@ -211,7 +210,6 @@ def token(
 
 
 def codec_origin(option: str, text: str) -> str:
-    """Return an origin as browsers name it."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
         raise WrongUse(f"{option} {text}: it looks like https://temporal.example.com")

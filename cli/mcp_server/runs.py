@@ -90,7 +90,6 @@ class ServedPlans:
         return cls(drafts, left_out)
 
     def plan(self, wanted: str, given: Mapping[str, JsonValue]) -> Plan:
-        """Return a plan with its input."""
         if wanted not in self.drafts:
             there = ", ".join(sorted(self.drafts)) or "none (the server is started with --plans)"
             raise WrongUse(f"there is no plan {wanted!r} to start; there are: {there}")
@@ -133,7 +132,6 @@ class ServedRuns:
         return self.caller.settings.user
 
     async def client(self) -> Client:
-        """Return the connection, made when it is first needed."""
         async with self._connecting:
             if self._client is None:
                 self._client = await self.caller.client()
@@ -244,7 +242,6 @@ class ServedRuns:
         return view
 
     async def _find_own(self, run_id: str) -> tuple[Run, RunView]:
-        """Return a run that acts for the server's principal."""
         run = (await self.client()).run(run_id)
         view = await self._view_visible(run)
         if view.user != self.user:
@@ -337,7 +334,6 @@ def _cut(value: Any, texts: int, items: int, room: list[int]) -> Any:
 
 
 def run_document(connection: Connection, view: RunView, state: str) -> dict[str, Any]:
-    """Return where a run stands, and what a person has to do."""
     result = view.result
     document: dict[str, Any] = {
         "run_id": result.run_id,
@@ -369,7 +365,6 @@ def run_document(connection: Connection, view: RunView, state: str) -> dict[str,
 
 
 def list_waiting(connection: Connection, view: RunView) -> list[dict[str, Any]]:
-    """Return what a run waits for, each with what a person has to do about it."""
     return [_describe_waiting(connection, view, item) for item in view.result.waiting_for]
 
 

@@ -42,7 +42,6 @@ _RunId = Annotated[str, Field(description="The run's name or full id.")]
 
 
 def make_server(runs: ServedRuns) -> MCPServer[Any]:
-    """Return the server of one principal's runs."""
     server: MCPServer[Any] = MCPServer(
         "surehand",
         version=VERSION,

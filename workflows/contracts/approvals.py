@@ -424,7 +424,6 @@ def host_of(origin: str) -> str | None:
 
 
 def audience(tenant: str) -> str:
-    """Return the audience of what is signed for a tenant."""
     return f"surehand:{tenant}"
 
 

@@ -40,7 +40,6 @@ def _check_utf8(text: str) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Return whether the ledger can keep a text."""
     try:
         _check_storable(text)
     except ValueError:
@@ -164,7 +163,6 @@ class Artifact(Message):
     """The run at the top of the tree with whose key it is encrypted; ``None``: it is in plain."""
 
     def reference(self) -> dict[str, Any]:
-        """Return the reference as JSON."""
         return {ARTIFACT: self.model_dump(mode="json", exclude_none=True)}
 
 
@@ -280,7 +278,6 @@ class QuotaWait(Message):
 
     @property
     def text(self) -> str:
-        """Return it as one clause."""
         said = f"{self.quota}: {self.used} of {self.limit} used"
         if self.until is not None:
             said += f", until {self.until.isoformat(timespec='seconds')}"
@@ -320,7 +317,6 @@ class Unreadable(Message):
     said: Any = None
 
     def __str__(self) -> str:
-        """Return it as one line."""
         size = f" of {self.bytes} bytes" if self.bytes else ""
         where = f", kept as {self.uri} in the artifact store," if self.uri else ""
         return f"a payload{size}{where} cannot be read here: {self.problem}"
@@ -427,7 +423,6 @@ class WaitKind(StrEnum):
 
     @property
     def step_state(self) -> StepState:
-        """The state of a step that waits so."""
         match self:
             case WaitKind.APPROVAL:
                 return StepState.WAITING_APPROVAL

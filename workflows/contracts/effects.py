@@ -33,7 +33,6 @@ class UndoTool(Message):
     """What tells how its params are made, beside the version of the tool whose effect it undoes."""
 
     def as_text(self) -> str:
-        """Return it as people see it."""
         return f"{self.name} (version {self.version})"
 
 
@@ -319,13 +318,11 @@ class Unwound(Message):
     """Effects that remain and are not listed; the ledger has them."""
 
     def with_undone(self, step: str) -> Unwound:
-        """Return it with one more effect that was undone."""
         if len(self.undone) < MOST_LISTED:
             return self.model_copy(update={"undone": [*self.undone, step]})
         return self.model_copy(update={"more_undone": self.more_undone + 1})
 
     def with_left(self, left: NotUndone) -> Unwound:
-        """Return it with one more effect that was not."""
         if len(self.left) < MOST_LISTED:
             return self.model_copy(update={"left": [*self.left, left]})
         return self.model_copy(update={"more_left": self.more_left + 1})

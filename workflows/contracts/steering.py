@@ -162,7 +162,6 @@ class InterruptKind(StrEnum):
 
     @property
     def waits_for(self) -> WaitKind:
-        """What its step waits for."""
         match self:
             case (
                 InterruptKind.ASK | InterruptKind.BEFORE | InterruptKind.AFTER | InterruptKind.TOOL
@@ -320,5 +319,4 @@ class Steered(Message):
 
     @property
     def accepted(self) -> bool:
-        """Whether it counts."""
         return self.code is SteeringCode.ACCEPTED

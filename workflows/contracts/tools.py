@@ -139,7 +139,6 @@ class PlanError(Message):
 
 
 def in_words(problems: Iterable[PlanError]) -> str:
-    """Return what is wrong with a plan in one line."""
     return "; ".join(f"{problem.where}: {problem.reason}" for problem in problems)
 
 
@@ -187,7 +186,6 @@ class ToolCall(OfRun):
 
     @property
     def answered(self) -> tuple[tuple[str, JsonValue], ...]:
-        """Its questions, by their digests, with their answers."""
         return tuple(zip(self.questions, self.answers, strict=True))
 
 
@@ -318,7 +316,6 @@ WAITS_FOR: Final = "waits: "
 
 
 def batch_name(execution: str, number: int) -> str:
-    """Return the name of a batch that an execution (Temporal's Run Id) has begun."""
     return f"batch:{execution}:{number}"
 
 
@@ -398,7 +395,6 @@ class Conversation(Message):
 
     @property
     def sha256(self) -> str:
-        """The digest under which it is kept."""
         return digest(self.model_dump(mode="json")).removeprefix("sha256:")
 
 

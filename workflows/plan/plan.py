@@ -258,13 +258,11 @@ class Step(WrittenByPeople):
         return self.tool or (ASKING if self.ask is not None else CHILD_PLAN)
 
     def of_item(self, number: int) -> Step:
-        """Return this step for one item of its list."""
         changes = {"id": item_id(self.id, number), "for_each": None, "when": None}
         return self.model_copy(update=changes)
 
 
 def item_id(step_id: str, number: int) -> str:
-    """Return the id of an item's step."""
     return f"{step_id}[{number}]"
 
 
@@ -402,19 +400,15 @@ class Plan(WrittenByPeople):
         return references.uses(self.outlines())
 
     def on_no(self, step: Step) -> OnNo:
-        """Return what follows when this step's tool answers no."""
         return self.defaults.on_no if step.on_no is None else step.on_no
 
     def on_failure(self, step: Step) -> OnFailure:
-        """Return what follows when this step fails for good."""
         return self.defaults.on_failure if step.on_failure is None else step.on_failure
 
     def on_reject(self, step: Step) -> OnReject:
-        """Return what follows when a human says no to this step."""
         return self.defaults.on_reject if step.on_reject is None else step.on_reject
 
     def interrupted(self, step: Step, place: Place) -> bool:
-        """Return whether a human looks at a step there."""
         own = self.defaults.interrupt if step.interrupt is None else step.interrupt
         patterns = self.interrupts.before if place == "before" else self.interrupts.after
         return place in own or any(
@@ -473,7 +467,6 @@ def room_of_child(plan: Plan, room: int, items: int = 0) -> int:
 
 
 def why_too_many_items(plan: Plan, room: int, step: Step, items: int) -> str | None:
-    """Return why a list is too long for a plan's room, if it is."""
     share = room_of_child(plan, room, items) if step.plan else room_of_step(plan, room)
     needed = size_of(step.plan) if step.plan else items
     if items == 0 or needed <= share:

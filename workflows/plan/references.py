@@ -169,7 +169,6 @@ class Outline:
 
 
 def incoherences(steps: Sequence[Outline]) -> list[PlanProblem]:
-    """Return everything in which the steps do not fit together."""
     ids = {step.id for step in steps}
     problems: list[PlanProblem] = []
     first: dict[str, Outline] = {}

@@ -250,7 +250,6 @@ class BaseRun:
 
     @property
     def run_state(self) -> RunState:
-        """Where the run stands."""
         return self._data.state
 
     # Whatever is sent, also with no argument or with several, must not raise here: the run could

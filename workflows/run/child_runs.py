@@ -177,7 +177,6 @@ class ChildRunner(RunPart):
                 await workflow.get_external_workflow_handle(child_id).cancel()
 
     def is_under_way(self, step_id: str) -> bool:
-        """Return whether a step's child run has not ended."""
         return step_id in self._data.children.running
 
     async def _take_end(

@@ -65,7 +65,6 @@ def offer_function(
 
 
 def find_offered(key: str) -> Callable[[], Any] | None:
-    """Return the function that is offered under a key."""
     return _OFFERED.get(key)
 
 
@@ -575,7 +574,6 @@ class StepMaker:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
         return not self.running
 
     def cancel(self) -> None:
@@ -607,7 +605,6 @@ def _to_json(value: Any, what: str) -> Any:
 
 
 def _mistake_in_code(reason: str) -> ApplicationError:
-    """Return a mistake in the code that no retry mends."""
     return ApplicationError(reason, type=ErrorType.PLAN_INVALID, non_retryable=True)
 
 

@@ -39,7 +39,6 @@ async def visit_remaining(
 def compensate_message(
     tenant: str, run_id: str, user: str, remaining: effects.RemainingEffect
 ) -> effects.Compensate:
-    """Return what undoes one effect of a run, or of its child runs."""
     effect = remaining.effect
     return effects.Compensate(
         tenant=tenant,
@@ -286,7 +285,6 @@ def _step_of(remaining: effects.RemainingEffect) -> str:
 def _as_parent_sees(
     remaining: effects.RemainingEffect, child: str, step_id: str
 ) -> effects.RemainingEffect:
-    """Return what remains of a child run as an effect of its parent's step."""
     effect = remaining.effect
     seen = {"run_id": effect.run_id or child, "inside": step_id}
     return effects.RemainingEffect(effect=effect.model_copy(update=seen), child=child)

@@ -29,7 +29,6 @@ class Admission(RunPart):
         self._continuing = continuing
 
     def note_queue(self, queued: QuotaWait | None) -> None:
-        """Take note of what the ledger says of the run as it opens."""
         data = self._data
         if queued is not None and data.queued is None:
             self._core.add_line(f"waiting for its tenant's quota, {queued.text}")

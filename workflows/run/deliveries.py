@@ -116,17 +116,14 @@ class Answer(Message):
 
 
 def accept(message: str) -> Answer:
-    """Return that something counts, and what has come of it."""
     return Answer(accepted=True, message=message)
 
 
 def refuse(message: str) -> Answer:
-    """Return that something does not count, and why."""
     return Answer(accepted=False, message=message)
 
 
 def answer_of(verdict: Verdict) -> Answer:
-    """Return what the sender of a decision is told."""
     counts = verdict.code in (VerdictCode.ACCEPTED, VerdictCode.HELD)
     message, verified = verdict.message, verdict.verified
     return Answer(accepted=counts, message=message, verified=verified, verdict=verdict)
@@ -161,12 +158,10 @@ class Delivery(Message):
 
     @property
     def decision(self) -> Decision | None:
-        """The decision that it is."""
         return self.message if isinstance(self.message, Decision) else None
 
     @property
     def steering(self) -> Steering:
-        """What steers the run."""
         assert isinstance(self.message, Steering)
         return self.message
 
@@ -213,7 +208,6 @@ class Inbox(Record):
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """The newest verdicts, by the id of the delivery."""
         return {id_: one.verdict for id_, one in self.answers.items() if one.verdict is not None}
 
     def receive(self, verb: Verb, payload: Any, *, update: bool = False) -> str:

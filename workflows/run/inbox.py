@@ -83,7 +83,6 @@ class InboxWorker(RunPart):
             self._core.refuse_signal("forwarded", str(error))
 
     async def work(self) -> None:
-        """Work off what arrives, for as long as the run lasts."""
         inbox = self._data.inbox
         while True:
             await workflow.wait_condition(lambda: bool(inbox.queue))

@@ -278,7 +278,6 @@ class Questions(RunPart):
     async def tell_people(
         self, step_id: str, kind: steering.InterruptKind, text: str
     ) -> AsyncIterator[None]:
-        """Have people told for as long as a step is paused."""
         interrupt = await self._open_interrupt(step_id, kind, text)
         yield
         await self._record_interrupt(interrupt, "void")
@@ -401,7 +400,6 @@ class Questions(RunPart):
         return Answer(accepted=bool(found), message=text)
 
     async def take_event(self, event: OutsideEvent, _: Delivery) -> Answer:
-        """Keep an event from outside until a step takes it."""
         events = self._data.events
         if event.event_id in events.ids:
             return accept(f"event {event.event_id} has come before; nothing changed")

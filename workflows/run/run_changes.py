@@ -130,7 +130,6 @@ class Freshness(RunPart):
         return sorted(stale)
 
     def has_reads_to_begin(self) -> bool:
-        """Return whether reads wait to be made again."""
         return not self._data.settled.isdisjoint(self._data.stale)
 
     def begin_reads(self) -> None:

@@ -80,7 +80,6 @@ class RunCore:
     # What the run shows.
 
     def add_line(self, text: str, step_id: str | None = None) -> None:
-        """Add a line to the run's story."""
         self.data.add_line(workflow.now(), text, step_id)
 
     def set_step(self, step_id: str, state: StepState, **changes: Any) -> None:
@@ -352,7 +351,6 @@ class Continuing(RunPart):
         )
 
     def is_possible(self) -> bool:
-        """Return whether the run can continue as new at this very point."""
         return self.is_due() and self.is_quiet()
 
     def is_quiet(self) -> bool:

@@ -53,7 +53,6 @@ class StepViews(UserDict[str, runs.StepView]):
         super().__init__(views)
 
     def __setitem__(self, step_id: str, view: runs.StepView) -> None:
-        """Take a step's view."""
         before = self.data.get(step_id)
         if before is None:
             self._places[step_id] = next(self._count)
@@ -63,16 +62,13 @@ class StepViews(UserDict[str, runs.StepView]):
         self.data[step_id] = view
 
     def __delitem__(self, step_id: str) -> None:
-        """Forget a step."""
         self._in[self.data.pop(step_id).state].discard(step_id)
 
     @property
     def states(self) -> set[StepState]:
-        """The states in which there is a step."""
         return {state for state, ids in self._in.items() if ids}
 
     def in_state(self, states: Iterable[StepState]) -> list[runs.StepView]:
-        """Return the steps in one of these states, in their order."""
         found = [step_id for state in states for step_id in self._in[state]]
         return [self.data[step_id] for step_id in sorted(found, key=self._places.__getitem__)]
 
@@ -260,11 +256,9 @@ class RunData(Record):
 
     @property
     def ids(self) -> RunIds:
-        """The run, as messages name it."""
         return {"tenant": self.request.tenant, "run_id": self.request.run_id}
 
     def set_step(self, step_id: str, state: StepState, **changes: Any) -> None:
-        """Change what is known of a step."""
         view = self.steps[step_id]
         self.steps[step_id] = view.model_copy(update={"state": state, **changes})
 
@@ -282,11 +276,9 @@ class RunData(Record):
             self.saga.note_reliance(step_id, outcome.entry_id, own=outcome.made_by is None)
 
     def spec_of(self, step: Step) -> ToolSpec:
-        """Return the spec of the tool that a step calls."""
         return self.of_step(step.id).spec or self.tools[step.tool]
 
     def progress_of(self, step_id: str) -> run_records.StepProgress:
-        """Return how far a step under way has come."""
         return self.progress.get(step_id, _BEGINNING)
 
     def set_progress(self, step_id: str, **changes: Any) -> None:
@@ -305,7 +297,6 @@ class RunData(Record):
                 self.steps[step.id] = step.model_copy(update={"undone": undone})
 
     def add_line(self, at: datetime, text: str, step_id: str | None = None) -> None:
-        """Add a line to the run's story."""
         self.timeline.append(TimelineLine(at=at, step_id=step_id, text=text))
         del self.timeline[:-LONGEST_TIMELINE]
 
@@ -336,7 +327,6 @@ class RunData(Record):
         return digest(self.calls)
 
     def in_state(self, *states: StepState) -> list[runs.StepView]:
-        """Return the steps in one of these states."""
         return self.steps.in_state(states)
 
     def running(self) -> list[str]:
@@ -347,7 +337,6 @@ class RunData(Record):
 
     @property
     def state(self) -> RunState:
-        """Where the run stands."""
         if self.ended is not None:
             return self.ended
         if self.lost is not None:
@@ -385,7 +374,6 @@ class RunData(Record):
         return self.lost or self.error
 
     def waiting(self) -> list[Waiting]:
-        """Return what the run waits for a human for."""
         return [
             *(
                 Waiting(

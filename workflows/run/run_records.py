@@ -99,7 +99,6 @@ class KeptEvents(Record):
 
     @property
     def count(self) -> int:
-        """How many are kept."""
         return sum(len(payloads) for kept in self.kept.values() for payloads in kept.values())
 
     def keep(self, name: str, about: str, payload: JsonValue) -> None:
@@ -107,7 +106,6 @@ class KeptEvents(Record):
         self.kept.setdefault(name, {}).setdefault(about, []).append(payload)
 
     def has(self, name: str, about: str) -> bool:
-        """Return whether there is one that a step can take."""
         return about in self.kept.get(name, {})
 
     def take(self, name: str, about: str) -> JsonValue:
@@ -184,7 +182,6 @@ class Saga(Record):
         self.reused.pop(step_id, None)
 
     def note_commit(self, step_id: str, entry_id: str) -> None:
-        """Note what a write has made."""
         self.started.pop(step_id, None)
         self.found.pop(entry_id, None)
         self.made[entry_id] = step_id
@@ -227,7 +224,6 @@ class Saga(Record):
                 self.children[child] = None
 
     def forget_undone(self, entry_id: str) -> None:
-        """Forget an effect that does not remain any more."""
         self.made.pop(entry_id, None)
         self.found.pop(entry_id, None)
 
@@ -309,7 +305,6 @@ class StepFailed(Exception):
     """The tool is not as it was reviewed: a human looks, whatever ``on_failure`` says."""
 
     def __str__(self) -> str:
-        """Return why, as one line."""
         return self.reason
 
 
@@ -416,7 +411,6 @@ class Gate(Record):
         return mine[:MOST_HELD]
 
     def hold(self, delivery: Delivery) -> approvals.Verdict:
-        """Keep an early decision until its request exists."""
         assert delivery.decision is not None
         self.held.append(delivery)
         return approvals.Verdict(
@@ -490,7 +484,6 @@ class Gate(Record):
             self.pending[verdict.approval_id] = request.model_copy(update={"votes": votes})
 
     def follow_state(self, approval_id: str, state: approvals.ApprovalState) -> None:
-        """Follow the row's state."""
         self.states[approval_id] = state
         if state is not approvals.ApprovalState.PENDING and approval_id in self.pending:
             self._remember_settled(self.pending.pop(approval_id))
@@ -501,7 +494,6 @@ class Gate(Record):
             del self.settled[next(iter(self.settled))]
 
     def settled_views(self) -> list[approvals.SettledApproval]:
-        """Return the settled requests as people see them, oldest first."""
         return [self._settled_view(request) for request in self.settled.values()]
 
     def _settled_view(self, request: approvals.ApprovalRequest) -> approvals.SettledApproval:
@@ -521,7 +513,6 @@ class Gate(Record):
         return f"{self.accepted[approval_id].approver}{mark}"
 
     def next_number(self, step_id: str) -> int:
-        """Return the number of a step's next approval request."""
         return self.numbers.get(step_id, 0) + 1
 
     def standing_of(self, step_id: str) -> list[str]:

@@ -309,7 +309,6 @@ _POLICIES: Final = {
 
 
 def result_of(data: RunData) -> runs.RunResult:
-    """Return how the run ended, or stands."""
     own = list(data.effects.values()) if data.final_effects is None else data.final_effects
     return runs.RunResult(
         run_id=data.request.run_id,

@@ -80,7 +80,6 @@ class Spending(RunPart):
         return limits.steps + self._data.more_budget.steps - self._count_calls(but=step_id)
 
     async def top_up(self, asked: TopUp, _: Delivery) -> Answer:
-        """Add to the budget."""
         if not (asked.steps or asked.tokens or Decimal(asked.money) or asked.time):
             return refuse("nothing was added: give steps, tokens, money or time")
         more = self._data.more_budget
@@ -258,7 +257,6 @@ class ToolCalls(RunPart):
         return not self._batching
 
     def has_report(self, step_id: str) -> bool:
-        """Return whether a step's call has been made in a batch."""
         return step_id in self._data.reported
 
     async def make_call(self, step: Step, call: tools.ToolCall) -> tools.ToolReport:

@@ -70,7 +70,6 @@ MOST_ITEMS: Final = 1000
 
 
 def condition_values(when: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a condition is evaluated with."""
     return {name: facts[name] for name in sorted(names_in(when) & facts.keys())}
 
 
@@ -122,7 +121,6 @@ def child_plan(plan: Plan, params: Mapping[str, Any]) -> Plan:
 
 
 def question_of(ask: Ask, facts: Mapping[str, Any]) -> str:
-    """Return what a human is asked."""
     try:
         return str(resolve(ask.question, facts))
     except ReferenceUnresolved as error:
@@ -130,7 +128,6 @@ def question_of(ask: Ask, facts: Mapping[str, Any]) -> str:
 
 
 def about_of(wait: Wait, facts: Mapping[str, Any]) -> str:
-    """Return what an event has to be about."""
     try:
         return str(resolve(wait.about, facts))
     except ReferenceUnresolved as error:
