@@ -39,10 +39,10 @@ from surehand.workflows.canonical_json import NotCanonical, canonical_json, is_t
 from surehand.workflows.contracts import base, effects, runs
 from surehand.workflows.contracts.approvals import Assurance
 from surehand.workflows.contracts.steering import RecordInterrupt, Steer, Steered
-from surehand.workflows.contracts.tools import RecordRefusal, ToolsDescribed, in_words
+from surehand.workflows.contracts.tools import RecordRefusal, ToolsDescribed
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import RECORDING, Plan, names_in
-from surehand.workflows.plan.references import RUN
+from surehand.workflows.plan.references import RUN, in_words
 from surehand.workflows.run.code_run import find_offered
 
 T = TypeVar("T")

@@ -51,7 +51,7 @@ from surehand.workflows.plan.plan import (
     names_in,
 )
 from surehand.workflows.plan.policy import ApprovalPolicy, Needs, combine
-from surehand.workflows.plan.references import INPUT, ReferenceUnresolved, references
+from surehand.workflows.plan.references import INPUT, ReferenceUnresolved, in_words, references
 from surehand.workflows.run import step_rules as rules
 from surehand.workflows.run.run_records import StepFailed
 from surehand.workflows.run.step_rules import fill_in
@@ -168,8 +168,7 @@ def plan_to_simulate(
     plan = PlanDraft.of(recording.plan).amending(recording.plan, changes)
     problems = problems_of(toolbox, plan)
     if problems:
-        text = "; ".join(f"{one.where}: {one.reason}" for one in problems)
-        raise WrongUse(f"--set: the plan does not fit the tools then: {text}")
+        raise WrongUse(f"--set: the plan does not fit the tools then: {in_words(problems)}")
     return plan
 
 

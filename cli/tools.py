@@ -16,10 +16,11 @@ from surehand.cli.printer import Reply, Shape, Table, table_or
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
 from surehand.process.program import command
 from surehand.process.settings import NotLoaded, load_named
-from surehand.workflows.contracts.tools import PlanError, ToolDefinition, ToolSpec
+from surehand.workflows.contracts.tools import ToolDefinition, ToolSpec
 from surehand.workflows.names import MODEL_RUN
 from surehand.workflows.plain_text import plain_line
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.references import PlanError
 
 if TYPE_CHECKING:
     from surehand.activities.mcp.calls import Offered, SeenTool

@@ -24,8 +24,9 @@ from surehand.client.connection import ENDS, Connection, require_readable, under
 from surehand.process import exits
 from surehand.workflows.contracts.base import ENDED, RunState, StepState
 from surehand.workflows.contracts.runs import RunResult, RunView
-from surehand.workflows.contracts.tools import WAITS_FOR, PlanError
+from surehand.workflows.contracts.tools import WAITS_FOR
 from surehand.workflows.names import RUN_STATE, ErrorType
+from surehand.workflows.plan.references import PlanError
 from surehand.workflows.ports import EXECUTE_TOOLS, OPEN_RUN
 
 #: Ends that a run has no say in: nothing was undone, and it cannot tell.

@@ -22,7 +22,6 @@ from pydantic_core import ErrorDetails
 
 from surehand.process.exits import PlanRefused
 from surehand.process.files import NUMBER, BadDocument, parse_closed, parse_yaml, read_document
-from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.plain_text import reason_of, unknown_tool
 from surehand.workflows.plan.plan import (
     Defaults,
@@ -39,6 +38,7 @@ from surehand.workflows.plan.references import (
     PATH,
     Incoherent,
     Outline,
+    PlanError,
     ReferenceUnresolved,
     incoherences,
     references,
@@ -112,9 +112,9 @@ def plan_of(
         plan = Plan.model_validate(document)
     except ValidationError as error:
         unknown = () if tools is None else _unknown_tools(document, tools)
-        problems = [*_problems(error, document), *_of_steps(steps), *problems, *unknown]
+        problems = [*_problems(error, document), *incoherences(steps), *problems, *unknown]
         raise PlanRefused(file, _in_order(problems)) from error
-    problems += [PlanError(where=found.where, reason=found.reason) for found in overgrown(plan)]
+    problems += overgrown(plan)
     if problems:
         raise PlanRefused(file, problems)
     return plan
@@ -174,11 +174,6 @@ def _problems(error: ValidationError, document: Any) -> Iterator[PlanError]:
         inside = f"{place}." if item["loc"] else ""
         for problem in found.problems:
             yield PlanError(where=f"{inside}{problem.where}", reason=problem.reason)
-
-
-def _of_steps(steps: Sequence[Outline]) -> Iterator[PlanError]:
-    for problem in incoherences(steps):
-        yield PlanError(where=problem.where, reason=problem.reason)
 
 
 def _in_order(problems: Sequence[PlanError]) -> list[PlanError]:

@@ -20,7 +20,7 @@ from surehand.workflows.contracts.base import RunState
 if TYPE_CHECKING:
     from surehand.workflows.contracts.approvals import Verdict
     from surehand.workflows.contracts.base import Unreadable
-    from surehand.workflows.contracts.tools import PlanError
+    from surehand.workflows.plan.references import PlanError
 
 #: Exit code of a command whose last output could not be written (EX_IOERR of sysexits.h).
 OUTPUT_LOST: Final = 74

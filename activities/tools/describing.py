@@ -14,10 +14,10 @@ from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.process.json_schemas import schema_problem
 from surehand.workflows.canonical_json import LOST_DIGITS, NotCanonical, digest, has_lost_digits
-from surehand.workflows.contracts.tools import Effect, PlanError, ToolsDescribed, ToolSpec
+from surehand.workflows.contracts.tools import Effect, ToolsDescribed, ToolSpec
 from surehand.workflows.plain_text import reason_of, unknown_tool
 from surehand.workflows.plan.plan import Plan, Step, overgrown
-from surehand.workflows.plan.references import REFERENCE
+from surehand.workflows.plan.references import REFERENCE, PlanError
 
 #: The place of an error, as pydantic has it.
 _Loc = tuple[int | str, ...]
@@ -26,8 +26,7 @@ _Loc = tuple[int | str, ...]
 def describe_plan(toolbox: Toolbox, plan: Plan) -> ToolsDescribed:
     """Return the specs of a plan's tools, and what in the plan does not fit them."""
     described = _described(toolbox, plan)
-    large = [PlanError(where=found.where, reason=found.reason) for found in overgrown(plan)]
-    return described.model_copy(update={"problems": [*described.problems, *large]})
+    return described.model_copy(update={"problems": [*described.problems, *overgrown(plan)]})
 
 
 def define(toolbox: Toolbox, listed: Sequence[str]) -> ToolsDescribed:

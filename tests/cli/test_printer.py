@@ -17,8 +17,8 @@ from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.history.stats import Stats
 from surehand.cli.printer import Printer, compact, plain
 from surehand.process.exits import OUTPUT_LOST, PlanRefused
-from surehand.workflows.contracts.tools import PlanError
 from surehand.workflows.identity import DEFAULT_TENANT
+from surehand.workflows.plan.references import PlanError
 from tests.cli.starter import Run, Starter, Verbs
 from tests.ledger.scene import RUN, Scene
 

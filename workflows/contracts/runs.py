@@ -31,10 +31,11 @@ from surehand.workflows.contracts.base import (
 )
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.contracts.steering import Interrupt, Steering, Verb
-from surehand.workflows.contracts.tools import PlanError, ToolSpec
+from surehand.workflows.contracts.tools import ToolSpec
 from surehand.workflows.identity import tenant_of_run, tenant_problem
 from surehand.workflows.plan.plan import MOST_STEPS, Durability, Plan
 from surehand.workflows.plan.policy import LONGEST_APPROVAL
+from surehand.workflows.plan.references import PlanError
 
 
 class CloseRun(OfRun):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
@@ -23,6 +22,7 @@ from surehand.workflows.contracts.base import (
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
+from surehand.workflows.plan.references import PlanError
 
 
 class Effect(StrEnum):
@@ -129,17 +129,6 @@ class DescribeTools(Message):
     defined: tuple[str, ...] = ()
     """Tools, by name or pattern, whose specs and definitions are asked for in the place of the
     plan's: a definition can be large, and most runs need none."""
-
-
-class PlanError(Message):
-    """One thing wrong with a plan: where, and why."""
-
-    where: str
-    reason: str
-
-
-def in_words(problems: Iterable[PlanError]) -> str:
-    return "; ".join(f"{problem.where}: {problem.reason}" for problem in problems)
 
 
 class ErrorReport(Message):

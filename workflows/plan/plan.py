@@ -343,7 +343,7 @@ class Plan(WrittenByPeople):
         return self
 
     @cached_property
-    def _incoherences(self) -> list[references.PlanProblem]:
+    def _incoherences(self) -> list[references.PlanError]:
         # Looked for once: pydantic asks again, and twice, for each message that a plan is put into.
         return references.incoherences(self.outlines())
 
@@ -487,20 +487,20 @@ def why_too_deep(level: int) -> str | None:
 
 def overgrown(
     plan: Plan, room: int = MOST_STEPS, level: int = 0, inside: str = ""
-) -> Iterator[references.PlanProblem]:
+) -> Iterator[references.PlanError]:
     """Yield what makes a plan too large, as far as that shows before it runs."""
     share = room_of_step(plan, room)
     for index, step in enumerate(plan.steps):
         where = f"{inside}steps.{index} ({step.id})"
         items = _known_items(plan, step)
         if step.plan is not None and (why := why_too_deep(level)) is not None:
-            yield references.PlanProblem(f"{where}.plan", why)
+            yield references.PlanError(where=f"{where}.plan", reason=why)
         elif items and (why := why_too_many_items(plan, room, step, items)) is not None:
-            yield references.PlanProblem(f"{where}.for_each", why)
+            yield references.PlanError(where=f"{where}.for_each", reason=why)
         elif step.plan is not None:
             if step.for_each is None and size_of(step.plan) > share:
                 why = f"a plan of {size_of(step.plan)} steps is too much here: at most {share:,}"
-                yield references.PlanProblem(f"{where}.plan", why)
+                yield references.PlanError(where=f"{where}.plan", reason=why)
                 continue
             inner = room_of_child(plan, room, items or int(step.for_each is not None))
             yield from overgrown(step.plan, inner, level + 1, f"{where}.plan.")

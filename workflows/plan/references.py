@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
 
 #: Nothing in it is tried twice (``+`` after a quantifier): whoever writes a plan writes what it is
 #: matched with, and blanks without an end would take hours.
@@ -130,19 +132,24 @@ def _walk_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _walk_texts(item, f"{path}.{index}")
 
 
-@dataclass(frozen=True)
-class PlanProblem:
-    """One thing that does not fit; ``where`` is its path inside the plan."""
+class PlanError(BaseModel):
+    """One thing wrong with a plan: where, and why."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     where: str
     reason: str
 
 
+def in_words(problems: Iterable[PlanError]) -> str:
+    return "; ".join(f"{problem.where}: {problem.reason}" for problem in problems)
+
+
 class Incoherent(ValueError):
     """A plan does not hold together."""
 
-    def __init__(self, problems: Sequence[PlanProblem]) -> None:
-        super().__init__("; ".join(f"{p.where}: {p.reason}" for p in problems))
+    def __init__(self, problems: Sequence[PlanError]) -> None:
+        super().__init__(in_words(problems))
         self.problems = tuple(problems)
 
 
@@ -168,50 +175,53 @@ class Outline:
         yield from self.texts_of.items()
 
 
-def incoherences(steps: Sequence[Outline]) -> list[PlanProblem]:
+def incoherences(steps: Sequence[Outline]) -> list[PlanError]:
     ids = {step.id for step in steps}
-    problems: list[PlanProblem] = []
+    problems: list[PlanError] = []
     first: dict[str, Outline] = {}
     for index, step in enumerate(steps):
         where = f"steps.{index} ({step.id})"
         if step.id in (INPUT, RUN):
-            problems.append(PlanProblem(where, f"a step cannot be called {step.id!r}"))
+            problems.append(PlanError(where=where, reason=f"a step cannot be called {step.id!r}"))
         if "." in step.id:
-            problems.append(PlanProblem(f"{where}.id", "1 to 64 letters, digits, '_' or '-'"))
+            problems.append(
+                PlanError(where=f"{where}.id", reason="1 to 64 letters, digits, '_' or '-'")
+            )
         if step.id in first:
-            problems.append(PlanProblem(where, f"the id {step.id!r} is used by an earlier step"))
+            problems.append(
+                PlanError(where=where, reason=f"the id {step.id!r} is used by an earlier step")
+            )
         first.setdefault(step.id, step)
         problems += _find_dangling(step, where, ids)
     # Of two steps with one id the first one counts: what else there is shall not be hidden.
     return problems + _out_of_order(list(first.values()), steps)
 
 
-def _find_dangling(step: Outline, where: str, ids: set[str]) -> Iterator[PlanProblem]:
+def _find_dangling(step: Outline, where: str, ids: set[str]) -> Iterator[PlanError]:
     for other in step.after or ():
         if other not in ids:
-            yield PlanProblem(f"{where}.after", f"there is no step {other!r}")
+            yield PlanError(where=f"{where}.after", reason=f"there is no step {other!r}")
     for part, value in step.texts():
         for path, reference in references(value, f"{where}.{part}"):
             root = reference.split(".")[0]
             if root in step.names and part != "for_each":
                 continue
             if not PATH.fullmatch(reference) or (root != INPUT and root not in ids):
-                yield PlanProblem(path, f"unknown reference ${{{reference}}}")
+                yield PlanError(where=path, reason=f"unknown reference ${{{reference}}}")
         for path in unclosed(value, f"{where}.{part}"):
-            yield PlanProblem(
-                path, "a `${` is not closed by a `}`: write ${step.path}, or $${ for a literal ${"
-            )
+            why = "a `${` is not closed by a `}`: write ${step.path}, or $${ for a literal ${"
+            yield PlanError(where=path, reason=why)
     for name in sorted(step.conditions - ids - {INPUT, RUN}):
-        yield PlanProblem(f"{where}.when", f"there is no step {name!r}")
+        yield PlanError(where=f"{where}.when", reason=f"there is no step {name!r}")
     for name, target in step.gotos.items():
         if target not in ids:
-            yield PlanProblem(f"{where}.{name}.goto", f"there is no step {target!r}")
+            yield PlanError(where=f"{where}.{name}.goto", reason=f"there is no step {target!r}")
         elif step.texts_of.get("for_each") is not None:
             reason = "an item of a `for_each` cannot `goto`: say here what follows otherwise"
-            yield PlanProblem(f"{where}.{name}", reason)
+            yield PlanError(where=f"{where}.{name}", reason=reason)
 
 
-def _out_of_order(distinct: Sequence[Outline], steps: Sequence[Outline]) -> list[PlanProblem]:
+def _out_of_order(distinct: Sequence[Outline], steps: Sequence[Outline]) -> list[PlanError]:
     dependencies = waits_for(distinct)
     cycles = list(_find_cycles(dependencies))
     if cycles:
@@ -220,8 +230,9 @@ def _out_of_order(distinct: Sequence[Outline], steps: Sequence[Outline]) -> list
     targets = {target for step in steps for target in step.gotos.values()} & dependencies.keys()
     before = {target: ancestors(dependencies, target) for target in targets}
     return [
-        PlanProblem(
-            f"steps.{index} ({step.id}).{name}.goto", f"{target!r} does not come after this step"
+        PlanError(
+            where=f"steps.{index} ({step.id}).{name}.goto",
+            reason=f"{target!r} does not come after this step",
         )
         for index, step in enumerate(steps)
         for name, target in step.gotos.items()
@@ -284,7 +295,7 @@ def _find_cycles(dependencies: Mapping[str, frozenset[str]]) -> Iterator[list[st
         left = {step_id: needed for step_id, needed in left.items() if step_id not in cycle}
 
 
-def _cycle_problem(cycle: list[str], steps: Sequence[Outline]) -> PlanProblem:
+def _cycle_problem(cycle: list[str], steps: Sequence[Outline]) -> PlanError:
     reason = f"the step waits for itself: {' -> '.join(cycle)} (`->`: waits for)"
     by_id = {step.id: (before, step) for before, step in zip([None, *steps], steps, strict=False)}
     for waiting, other in pairwise(cycle):
@@ -292,4 +303,4 @@ def _cycle_problem(cycle: list[str], steps: Sequence[Outline]) -> PlanProblem:
         if step.after is None and before is not None and before.id == other:
             reason += f"; {waiting} has no `after`, so it waits for the step before it"
             break
-    return PlanProblem(f"steps ({cycle[0]})", reason)
+    return PlanError(where=f"steps ({cycle[0]})", reason=reason)

@@ -38,6 +38,7 @@ from surehand.workflows.contracts.tools import (
 )
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import RECORDING, STEP_FORM, Plan, Step
+from surehand.workflows.plan.references import in_words
 from surehand.workflows.ports import record_call
 from surehand.workflows.run.agent_run import BaseRun
 from surehand.workflows.run.run_records import StepFailed, reason_of
@@ -369,9 +370,7 @@ class StepMaker:
                 asked = DescribeTools(plan=self._data.request.plan, defined=names)
                 told = await self._run._core.call(ports.DESCRIBE_TOOLS, asked, "define tools")
                 if told.problems:
-                    raise _mistake_in_code(
-                        "; ".join(f"{one.where}: {one.reason}" for one in told.problems)
-                    )
+                    raise _mistake_in_code(in_words(told.problems))
                 # None that was loaded since: whoever has started the run did not think of it.
                 first = self._state.offered.setdefault(" ".join(names), set(told.tools))
                 if self._data.request.plan.tools:
@@ -552,9 +551,7 @@ class StepMaker:
         asked = DescribeTools(plan=plan)
         described = await self._run._core.call(ports.DESCRIBE_TOOLS, asked, f"describe {step.tool}")
         if described.problems:
-            inside = "steps.0 (step)."
-            problems = [(p.where.removeprefix(inside), p.reason) for p in described.problems]
-            why = "; ".join(f"{where}: {reason}" for where, reason in problems)
+            why = in_words(described.problems).replace("steps.0 (step).", "")
             raise await self._run._runner.refuse_step(step.id, step.does, why)
         self._data.tools.update(described.tools)
 

@@ -12,9 +12,9 @@ from surehand.workflows import ports
 from surehand.workflows.contracts import steering
 from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import Amend, AmendRun, StepView
-from surehand.workflows.contracts.tools import Effect, in_words
+from surehand.workflows.contracts.tools import Effect
 from surehand.workflows.plan.plan import ITERATION, Plan, Step
-from surehand.workflows.plan.references import INPUT, ancestors, descendants
+from surehand.workflows.plan.references import INPUT, ancestors, descendants, in_words
 from surehand.workflows.run.child_runs import ChildRunner
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.deliveries import Answer, Delivery, accept, refuse
