@@ -8,15 +8,15 @@ is all that depends on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.effects.prepare import PreparedCall, prepare_params
+from surehand.activities.effects.prepare import prepare_params
 from surehand.activities.expressions import RuleBroken, condition_holds, holds, of_run
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history.recordings import (
@@ -140,7 +140,7 @@ async def simulate_run(
         records = Records(ledger, open_artifacts(settings, ledger), run_id)
         checks = WorkerChecks(run_id, recording.tools, toolbox, ledger.keys)
         with translated():
-            found = await simulate(recording, plan, checks, records)
+            found = await PlanWalk(recording, plan, checks, records).run()
     shown = Simulation(
         run_id=run_id,
         seq=seq,
@@ -194,24 +194,8 @@ def _why(step: SimulatedStep) -> str:
     return "; ".join(parts)
 
 
-@dataclass(frozen=True)
-class CheckedCall:
-    """A call as far as it can be looked at without making it."""
-
-    params: Any
-    """As the tool's model has them, where the tool is loaded; else as given. Null: not known."""
-    params_hash: str | None = None
-    approval: Asks = "no"
-    approval_text: str = ""
-    key: str | None = None
-    identities: tuple[str, ...] = ()
-    """The hashes that an entry of its key has if it is of the same call."""
-    problem: str | None = None
-    """Why the call would be refused."""
-
-
-#: What is shown of a call.
-_SHOWN: Final = SimulatedStep.model_fields.keys()
+#: What is shown of a call, and the hashes that an entry of its key has if it is of the same call.
+CheckedCall = tuple[dict[str, Any], tuple[str, ...]]
 
 
 class WorkerChecks:
@@ -243,7 +227,7 @@ class WorkerChecks:
         *,
         foreign: bool,
     ) -> CheckedCall:
-        """Return what the worker would make of a call before it makes it."""
+        """Return what the worker would make of a call; ``StepFailed``: it would refuse it."""
         recorded = self._specs.get(tool)
         asking = [*policies, *_own(recorded)]
         loaded = None if self._toolbox is None else self._toolbox.get(tool)
@@ -254,47 +238,33 @@ class WorkerChecks:
             return _without_params(params, asking)
         try:
             prepared = prepare_params(loaded, self._hashes, params, self._run_id, step_id)
-            needs = _needs(asking, prepared, foreign=foreign)
-        except (ApplicationError, RuleBroken) as error:
-            return CheckedCall(params, problem=getattr(error, "message", str(error)))
+            needs = combine(asking, lambda rule: holds(rule, prepared.params, foreign=foreign))
+        except ApplicationError as error:
+            raise StepFailed(error.message) from error
+        except RuleBroken as error:
+            raise StepFailed(f"{tool}: {error}") from error
         named = loaded.key is not None and loaded.effect is Effect.WRITE
-        return CheckedCall(
-            params=prepared.plain,
-            params_hash=prepared.params_hash,
-            approval="no" if needs is None else "yes",
-            approval_text=_as_text(needs),
-            key=prepared.key if named else None,
-            identities=self._hashes.of_identity(
-                tenant_of_run(self._run_id), loaded.name, prepared.plain
-            ),
-        )
+        shown = {
+            "params": prepared.plain,
+            "params_hash": prepared.params_hash,
+            "approval": "no" if needs is None else "yes",
+            "approval_text": _as_text(needs),
+            "key": prepared.key if named else None,
+        }
+        tenant = tenant_of_run(self._run_id)
+        return shown, self._hashes.of_identity(tenant, loaded.name, prepared.plain)
 
 
 def _own(tool: Any) -> Iterable[ApprovalPolicy]:
     return () if tool is None or tool.approval is None else (tool.approval,)
 
 
-def _needs(
-    policies: Sequence[ApprovalPolicy], prepared: PreparedCall, *, foreign: bool
-) -> Needs | None:
-    def fits(expression: str) -> bool:
-        return holds(expression, prepared.params, foreign=foreign)
-
-    try:
-        return combine(policies, fits)
-    except RuleBroken as error:
-        raise RuleBroken(f"{prepared.tool.name}: {error}") from error
-
-
 def _without_params(params: Any, policies: Sequence[ApprovalPolicy]) -> CheckedCall:
     """Return what holds of a call whatever its params are."""
     always = combine((one for one in policies if not one.rules), lambda _: False)
     by_rules = any(one.rules for one in policies)
-    return CheckedCall(
-        params=params,
-        approval="yes" if always else "by its rules" if by_rules else "no",
-        approval_text=_as_text(always),
-    )
+    approval = "yes" if always else "by its rules" if by_rules else "no"
+    return {"params": params, "approval": approval, "approval_text": _as_text(always)}, ()
 
 
 def _as_text(needs: Needs | None) -> str:
@@ -333,23 +303,7 @@ class Simulated:
     ends: str | None
 
 
-async def simulate(
-    recording: Recording, plan: Plan, checks: WorkerChecks, records: Records
-) -> Simulated:
-    return await _Walk(recording, plan, checks, records).run()
-
-
-async def settled_facts(
-    recording: Recording, checks: WorkerChecks, records: Records
-) -> dict[str, Any]:
-    """Return the outputs of a run that has ended, by step."""
-    if recording.plan.code is not None:  # which knows its steps alone: all that there were
-        return {one.step_id: one.output for one in recording.calls if one.end != "failed"}
-    facts = (await simulate(recording, recording.plan, checks, records)).facts
-    return {name: value for name, value in facts.items() if name != INPUT}
-
-
-class _Walk:
+class PlanWalk:
     """Takes the steps of one simulation."""
 
     def __init__(
@@ -372,7 +326,7 @@ class _Walk:
     async def run(self) -> Simulated:
         plan, source, ends = self._plan, self._recording.source, None
         if source is not None:
-            taken = await settled_facts(source, self._checks, self._records)
+            taken = await self._settled_facts(source)
             self._taken = {k: v for k, v in taken.items() if k in self._recording.taken_over}
         while ends is None:
             ready = plan.ready(frozenset(self._settled), frozenset())
@@ -387,6 +341,14 @@ class _Walk:
         order = {step.id: number for number, step in enumerate(plan.steps)}
         rows = sorted(self._rows.values(), key=lambda row: order[plan.step(row.id).id])
         return Simulated(rows, self._facts, ends)
+
+    async def _settled_facts(self, recording: Recording) -> dict[str, Any]:
+        """Return the outputs of a run that has ended, by step."""
+        if recording.plan.code is not None:  # which knows its steps alone: all that there were
+            return {one.step_id: one.output for one in recording.calls if one.end != "failed"}
+        walk = PlanWalk(recording, recording.plan, self._checks, self._records)
+        facts = (await walk.run()).facts
+        return {name: value for name, value in facts.items() if name != INPUT}
 
     def _was_done(self, step: Step) -> bool:
         child = self._recording.children.get(step.id)
@@ -465,12 +427,10 @@ class _Walk:
             raise StepFailed(str(error)) from error
         if not holds:
             self._facts[step.id] = rules.skipped(f"when: {when}")
-            differs = ", the run has done it" if self._has_done(step.id) else ""
+            done = any(call.step_id == step.id for call in self._recording.calls)
+            differs = ", the run has done it" if done else ""
             self._row(step, "would skip", why=f"not {when}{differs}")
         return holds
-
-    def _has_done(self, step_id: str) -> bool:
-        return any(call.step_id == step_id for call in self._recording.calls)
 
     async def _each(self, step: Step, reference: str) -> None:
         unknown = self._unknown_in(reference)
@@ -536,7 +496,7 @@ class _Walk:
         unknown = self._unknown_in(step.params, local)
         started = None if unknown else rules.child_plan(plan, rules.params_of(step, facts)[0])
         if child is not None and (child.before or child.plan == started):
-            given = await settled_facts(child.recording, self._checks, self._records)
+            given = await self._settled_facts(child.recording)
             output = {**{one.id: None for one in child.recording.plan.steps}, **given}
             outcome: Outcome = "done" if child.before else "as recorded"
             self._output(step, outcome, output, why=f"child run {child.run_id}")
@@ -572,24 +532,22 @@ class _Walk:
         check = partial(
             self._checks.call, step.id, step.tool, params, policies, foreign=self._foreign
         )
-        checked = await self._records.check(check)
-        if checked.problem is not None:
-            raise StepFailed(checked.problem)
-        shown = {name: value for name, value in asdict(checked).items() if name in _SHOWN}
+        shown, identities = await self._records.check(check)
         if params is None:
             self._unknown.add(step.id)
             self._row(step, "would call", depends_on=unknown, output="unknown", **shown)
             return None
         same = self._recorded(
-            step.id, lambda one: one.tool == step.tool and one.params == checked.params
+            step.id, lambda one: one.tool == step.tool and one.params == shown["params"]
         )
         if same is not None and same.end != "failed":
             return self._end(step, "as recorded", same, **shown)
-        why = self._differs(step, same, checked)
-        held = checked.key and await self._records.find_key(step.tool, checked.key)
+        why = self._differs(step, same, shown)
+        key = shown.get("key")
+        held = key and await self._records.find_key(step.tool, key)
         if held:
-            same_params = held.identity_hash in checked.identities
-            text = f"{checked.key} is {held.state} (step {held.step_id}, run {held.run_id})"
+            same_params = held.identity_hash in identities
+            text = f"{key} is {held.state} (step {held.step_id}, run {held.run_id})"
             if same_params and held.state == "committed":
                 why = f"{text}: no second effect, its receipt is taken"
                 self._foreign = self._foreign or held.foreign_receipt
@@ -618,7 +576,7 @@ class _Walk:
             raise StepFailed(str(error)) from error
         return params
 
-    def _differs(self, step: Step, same: RecordedCall | None, checked: CheckedCall) -> str:
+    def _differs(self, step: Step, same: RecordedCall | None, shown: dict[str, Any]) -> str:
         """Return how a call differs from what the run has done in this step."""
         if same is not None:
             return f"it failed in the run: {same.error}"
@@ -628,9 +586,9 @@ class _Walk:
         if call.tool != step.tool:
             return f"the run has called {call.tool}"
         there = call.params if isinstance(call.params, dict) else {}
-        params = checked.params
+        params = shown["params"]
         # Without the tool's model nothing fills in what the plan leaves out.
-        names = sorted({*params} if checked.params_hash is None else {*there, *params})
+        names = sorted({*params} if shown.get("params_hash") is None else {*there, *params})
         names = [name for name in names if there.get(name) != params.get(name)]
         if not names:
             return "its tool is not loaded: whether these are the run's params is not known"

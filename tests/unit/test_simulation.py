@@ -18,11 +18,11 @@ from surehand.activities.ledger.history.recordings import (
 from surehand.activities.tools.toolbox import Toolbox, load_toolbox
 from surehand.cli.simulate import (
     CheckedCall,
+    PlanWalk,
     Records,
     Simulated,
     WorkerChecks,
     plan_to_simulate,
-    simulate,
 )
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.base import Artifact
@@ -85,7 +85,7 @@ def simulated(
 ) -> Simulated:
     changed = recording.plan if plan is None else Plan.model_validate(plan)
     checks, records = WorkerChecks("r", {}, toolbox, None), cast(Records, known or Known())
-    return asyncio.run(simulate(recording, changed, checks, records))
+    return asyncio.run(PlanWalk(recording, changed, checks, records).run())
 
 
 def told(found: Simulated) -> dict[str, str]:
