@@ -7,7 +7,6 @@ is one transaction, all of it or nothing. A granter who is no administrator prin
 from __future__ import annotations
 
 import re
-import secrets
 import time
 import unicodedata
 from collections.abc import Sequence
@@ -22,9 +21,8 @@ from pydantic import ValidationError
 from surehand.activities.effects.prepare import scope_problem
 from surehand.activities.ledger.approvals import standing as standing_rows
 from surehand.activities.ledger.approvals.standing import Listed
-from surehand.activities.ledger.core.transaction import Transaction
 from surehand.activities.ledger.people import principals
-from surehand.activities.ledger.people.principals import Change, Kind
+from surehand.activities.ledger.people.principals import Change, Kind, Principal
 from surehand.activities.ledger.people.signatures import BadKey, PublicKey, read_key_file
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import Settings
@@ -32,7 +30,7 @@ from surehand.cli import options
 from surehand.cli.options import Caller, administration, ledger_of, read_settings
 from surehand.cli.printer import Reply, Shape, shown_time, table_or
 from surehand.cli.tools import named_tools
-from surehand.client.messages import NONCE, USUAL_SIGNATURE, new_key, read_key, sign
+from surehand.client.messages import fresh_claims, new_key, read_key, sign
 from surehand.process.exits import ExitCode, NotFound, WrongUse
 from surehand.workflows.contracts.approvals import (
     DECIMAL_FORM,
@@ -43,29 +41,16 @@ from surehand.workflows.contracts.approvals import (
     Scope,
     StandingClaims,
     StandingGrant,
-    audience,
 )
 from surehand.workflows.contracts.base import LONGEST_NAME
 from surehand.workflows.plain_text import plain, reasons
 from surehand.workflows.plan.policy import ROLE_FORM, parse_duration
 
 
-class PrincipalShown(Shape):
-    """A principal, and what counts for them now."""
-
-    name: str
-    roles: list[str]
-    permissions: list[str]
-    keys: list[str]
-    """Key ids, oldest first; revoked ones are in the history only."""
-    passkeys: list[str] = []
-    """Those of them that are passkeys'."""
-
-
 class PrincipalList(Shape):
     """``principal list``."""
 
-    principals: list[PrincipalShown]
+    principals: list[Principal]
 
 
 class PrincipalPart(Shape):
@@ -81,7 +66,7 @@ class PrincipalPart(Shape):
 class PrincipalChanged(Shape):
     """``principal add``, ``grant`` and ``revoke``: all of it is written."""
 
-    principal: PrincipalShown
+    principal: Principal
     """As it is now."""
     parts: list[PrincipalPart]
 
@@ -161,19 +146,8 @@ def read_public_key(file: Path) -> PublicKey:
         raise WrongUse(f"public key {file}: {error}") from error
 
 
-def _show_principal(tx: Transaction, name: str) -> PrincipalShown:
-    one = principals.find_principals(tx, [name])[name]
-    return PrincipalShown(
-        name=one.name,
-        roles=sorted(one.roles),
-        permissions=sorted(one.permissions),
-        keys=list(one.keys),
-        passkeys=list(one.passkeys),
-    )
-
-
 def _reply_changed(
-    now: PrincipalShown, parts: Sequence[PrincipalPart], done: str, unchanged: str
+    now: Principal, parts: Sequence[PrincipalPart], done: str, unchanged: str
 ) -> Reply:
     """Return what became of each part, once the transaction is committed."""
     lines = []
@@ -256,7 +230,7 @@ async def _grant(
         if key is not None:
             changed = principals.add_key(tx, name, key.kid, key.jwk, actor, passkey=key.passkey)
             parts.append(PrincipalPart(kind="key", what=key.kid, changed=changed))
-        now = _show_principal(tx, name)
+        now = principals.find_principals(tx, [name])[name]
     return _reply_changed(now, parts, "added" if new else "granted", "has {} already")
 
 
@@ -285,7 +259,7 @@ async def revoke_principal(
         for kid in kids:
             changed = principals.revoke_key(tx, name, kid, actor)
             parts.append(PrincipalPart(kind="key", what=kid, changed=changed))
-        now = _show_principal(tx, name)
+        now = principals.find_principals(tx, [name])[name]
     return _reply_changed(now, parts, "revoked", "no {} to revoke")
 
 
@@ -306,8 +280,7 @@ async def list_principals(
         check_name(name)
     async with ledger_of(read_settings()) as ledger:
         with ledger.transaction(caller.tenant) as tx:
-            names = [one.name for one in principals.read_principals(tx) if name in (None, one.name)]
-            found = [_show_principal(tx, one) for one in names]
+            found = [one for one in principals.read_principals(tx) if name in (None, one.name)]
             past = principals.read_changes(tx, name) if history else []
     if name is not None and not found:
         raise NotFound(f"there is no principal {name!r}")
@@ -318,7 +291,7 @@ async def list_principals(
         columns: Sequence[str] = ("at", "principal", "change", "what", "by")
         return Reply(PrincipalHistory(changes=past), table_or(columns, rows, "No changes"))
     rows = [
-        [one.name, *(", ".join(held) for held in (one.roles, one.permissions, _keys(one)))]
+        [one.name, *(", ".join(sorted(held)) for held in (one.roles, one.permissions)), _keys(one)]
         for one in found
     ]
     columns = ("principal", "roles", "permissions", "keys")
@@ -350,8 +323,8 @@ def make_key_pair(
     )
 
 
-def _keys(one: PrincipalShown) -> list[str]:
-    return [f"{kid} (passkey)" if kid in one.passkeys else kid for kid in one.keys]
+def _keys(one: Principal) -> str:
+    return ", ".join(f"{kid} (passkey)" if kid in one.passkeys else kid for kid in one.keys)
 
 
 StandingState = Literal["active", "used_up", "over", "revoked", "worthless"]
@@ -623,20 +596,11 @@ async def revoke_standing(caller: options.Actor, standing_id: Id) -> Reply:
 
 
 def _compose_grant(caller: Caller, granter: str, scope: Scope, reason: str) -> StandingGrant:
-    nonce, now, file = secrets.token_urlsafe(NONCE), int(time.time()), caller.settings.key
-    signature = None
-    if file is not None:
-        claims = StandingClaims(
-            aud=audience(caller.tenant),
-            sub=granter,
-            iat=now,
-            exp=now + int(USUAL_SIGNATURE.total_seconds()),
-            jti=nonce,
-            scope=scope,
-        )
-        signature = sign(read_key(file), claims)
+    claims = StandingClaims(**fresh_claims(granter, caller.tenant, int(time.time())), scope=scope)
+    file = caller.settings.key
+    signature = None if file is None else sign(read_key(file), claims)
     return StandingGrant(
-        granter=granter, scope=scope, nonce=nonce, signature=signature, reason=reason
+        granter=granter, scope=scope, nonce=claims.jti, signature=signature, reason=reason
     )
 
 

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
+from pydantic import PlainSerializer
 from sqlalchemy import case
 from sqlalchemy.exc import DBAPIError
 
@@ -38,9 +39,12 @@ class Principal:
     """One person or service, and what it may do now."""
 
     name: str
-    roles: frozenset[str] = frozenset()
-    permissions: frozenset[str] = frozenset()
+    roles: Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])] = frozenset()
+    permissions: Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])] = (
+        frozenset()
+    )
     keys: tuple[str, ...] = ()
+    """Key ids, oldest first; revoked ones are in the history only."""
     passkeys: tuple[str, ...] = ()
     """Those of the keys that are passkeys'."""
 
