@@ -190,7 +190,9 @@ def _shown(
         raise NotFound(f"approval not found: {approval_id}; {asked} (`{look}`)")
     request = one.request
     open_ = reachable and one.state is ApprovalState.PENDING
-    replaced = known.get(_before(run_id, request.step_id, approval_id))
+    # The step's request before this one; of the first one there is none.
+    before = approval_id_of(run_id, request.step_id, int(approval_id.rpartition("/")[2]) - 1)
+    replaced = known.get(before)
     edited = replaced is not None and replaced.state is ApprovalState.SUPERSEDED
     return ShownApproval(
         **request.model_dump(),
@@ -205,11 +207,6 @@ def _shown(
         web_ui=connection.web_ui(run_id),
         commands=commands_of(connection, run_id, request) if open_ else {},
     )
-
-
-def _before(run_id: str, step_id: str, approval_id: str) -> str:
-    """Return the id of the step's request before this one; one that cannot be for the first."""
-    return approval_id_of(run_id, step_id, int(approval_id.rpartition("/")[2]) - 1)
 
 
 def approval_lines(

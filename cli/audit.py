@@ -128,14 +128,14 @@ class FoundInFile:
     digest_of_rows: str
     token: str | None
 
-    def told(self) -> str:
-        return f"{self.rows} rows and {self.files} files"
-
 
 def has_content(file: Path) -> bool:
     """Return whether a file is an export of content, and not of events."""
-    with file.open("rb") as read:
-        return read.read(len(FILE_LINE)).startswith((_ROW, FILE_LINE))
+    try:
+        with file.open("rb") as read:
+            return read.read(len(FILE_LINE)).startswith((_ROW, FILE_LINE))
+    except OSError:
+        return False  # Whoever reads it next says why.
 
 
 def read_content(file: Path) -> FoundInFile:
@@ -250,9 +250,13 @@ async def audit(
         raise WrongUse("name a RUN, or an exported file (--file), or both")
     if file is not None:
         run_id = None if run is None else caller.run_id(run)
-        if _is_content(file):
+        if has_content(file):
             return _reply(caller.settings, _audit_content(file, signer, run_id))
-        head = None if run_id is None else await _recorded_head(caller, run_id)
+        head = None
+        if run_id is not None:
+            async with ledger_of(read_settings()) as ledger:
+                # In the row of the run, which stays when its events are deleted.
+                _, _, head = await ledger.transact(caller.tenant, chain_of, run_id)
         return _reply(caller.settings, _audit_file(caller.settings, file, signer, head))
     if signer is not None:
         raise WrongUse("--signer is for an exported file (--file)")
@@ -260,17 +264,9 @@ async def audit(
     return _reply(caller.settings, await _audit_run(caller, run_id))
 
 
-async def _recorded_head(caller: Caller, run_id: str) -> ChainHead:
-    """Return the head in the ledger's row of a run, which stays when its events are deleted."""
-    async with ledger_of(read_settings()) as ledger:
-        _, _, head = await ledger.transact(caller.tenant, chain_of, run_id)
-    return head
-
-
 def _audit_file(
     settings: ClientSettings, file: Path, signer: Path | None, recorded: ChainHead | None
 ) -> AuditReport:
-
     key = None if signer is None else _signer(signer)
     made_by = f"`{settings.command('events', 'RUN', '--export', 'FILE')}` writes one"
     try:
@@ -299,20 +295,13 @@ def _audit_file(
     return report.model_copy(update={"signature": None if found else shown})
 
 
-def _is_content(file: Path) -> bool:
-    try:
-        return has_content(file)
-    except OSError:
-        return False  # Whoever reads it next says why.
-
-
 def _audit_content(file: Path, signer: Path | None, run_id: str | None) -> AuditReport:
     """Prove an export of what was deleted: by its signature, because its rows are in no chain."""
     key, found = None if signer is None else _signer(signer), read_content(file)
     why, signature, content = why_unproven(found, run_id, None, key), None, None
     if why is None and found.token is not None:
         claims = claims_to_be(found.token, ContentClaims)[1]
-        run_id, content = claims.run_id, f"{claims.kind}: {found.told()}"
+        run_id, content = claims.run_id, f"{claims.kind}: {found.rows} rows and {found.files} files"
         signature = shown_signature(found.token, ContentClaims, verified=key is not None)
     with_what = "the digest in the file's last line"
     return AuditReport(
@@ -342,7 +331,6 @@ def _compared_with(token: str | None, key: dict[str, str] | None) -> str:
 
 
 async def _audit_run(caller: Caller, run_id: str) -> AuditReport:
-
     tenant = caller.tenant
     async with ledger_of(read_settings()) as ledger:
         gone = await ledger.transact(tenant, read_hidden, run_id)
@@ -429,7 +417,6 @@ def head_in(data: bytes) -> ChainHead | None:
 
 
 def _shape(run_id: str, events: Sequence[Any], found: Break | None, heads: str) -> AuditReport:
-
     report = AuditReport(
         run_id=run_id,
         ok=found is None,

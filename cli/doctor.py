@@ -124,7 +124,6 @@ def settings(caller: options.Unjudged) -> Reply:
 
 
 def _shown(sources: Sources) -> list[SettingShown]:
-
     missing = missing_settings(sources)
     try:
         judged = judge_settings(sources, without=missing)
@@ -465,6 +464,11 @@ def _tools(settings: Settings) -> Check:
     return _right("tools", "; ".join(_found(toolbox)))
 
 
+def _found(toolbox: Toolbox) -> list[str]:
+    names = toolbox.names()
+    return [", ".join(names), *(f"warning: {one}" for one in warnings_of(toolbox, names))]
+
+
 async def _mcp_servers(settings: Settings, tools: Check) -> list[Check]:
     """See that each MCP server of the file answers, and offers what was reviewed."""
     if not settings.mcp:
@@ -501,11 +505,6 @@ def _mcp_server(settings: Settings, name: str, silent: str | None, tools: list[S
     return _wrong(what, plain(detail), fix, command("mcp", "list"), *pins)
 
 
-def _found(toolbox: Toolbox) -> list[str]:
-    names = toolbox.names()
-    return [", ".join(names), *(f"warning: {one}" for one in warnings_of(toolbox, names))]
-
-
 def _notifiers(settings: Settings) -> Check:
     try:
         detail = notifiers_of(settings)
@@ -521,7 +520,6 @@ def _no_database(detail: str) -> Check:
 
 
 def _wrong_database(settings: Settings, error: SurehandError) -> Check:
-
     away = isinstance(error.__cause__, LedgerUnavailable)
     if isinstance(error.__cause__, LedgerUnfit):
         fix = "put the ledger on a PostgreSQL that keeps what it is told, as the line above says"
@@ -545,7 +543,6 @@ def _locked_database(settings: Settings, detail: str) -> Check:
 
 
 async def _database(caller: Caller, settings: Settings) -> list[Check]:
-
     try:
         async with ledger_of(settings) as ledger:
             before = time.time()

@@ -42,7 +42,7 @@ from surehand.cli.options import (
     read_settings,
     read_toolbox,
 )
-from surehand.cli.printer import Lines, Reply, Shape, Styled, Table, counted, shown_time
+from surehand.cli.printer import Lines, Reply, Shape, Styled, Table, counted, shown_time, time_of
 from surehand.client.connection import Connection
 from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, WrongUse
 from surehand.process.program import command
@@ -146,7 +146,6 @@ async def reconcile(
 async def _reconcile(
     connection: Connection, settings: Settings, ledger: Ledger, asked: ReconcileLedger
 ) -> Reconciled:
-
     context = WorkerContext.of(
         settings,
         ledger=ledger,
@@ -158,10 +157,6 @@ async def _reconcile(
         return await reconcile_round(context, connection.client, asked)
     except RPCError as error:
         raise NotReachable(f"the Temporal server: {error}") from error
-
-
-def schedule_of(tenant: str) -> str:
-    return f"surehand-reconcile-{tenant}"
 
 
 def _reconciled_lines(settings: ClientSettings, report: ReconcileReport) -> Lines:
@@ -193,7 +188,7 @@ def _reconciled_lines(settings: ClientSettings, report: ReconcileReport) -> Line
 async def _schedule(
     caller: Caller, connection: Connection, asked: ReconcileLedger, every: timedelta
 ) -> Reply:
-    name = schedule_of(asked.tenant)
+    name = f"surehand-reconcile-{asked.tenant}"
     action = client.ScheduleActionStartWorkflow(
         RECONCILE,
         asked,
@@ -309,7 +304,6 @@ def _instant_of(to: str) -> datetime:
 
 
 def _changed(tx: Transaction, moment: datetime | None, to: str | None, actor: str) -> Epoch:
-
     try:
         if moment is None:
             return close_epoch(tx, actor)
@@ -319,10 +313,6 @@ def _changed(tx: Transaction, moment: datetime | None, to: str | None, actor: st
         raise WrongUse(f"{option}: {error}") from error
 
 
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
-
-
 async def _find_behind(caller: Caller, epoch: Epoch) -> list[RunBehind]:
     """Return the runs, of every tenant, that Temporal knows more of than the ledger does."""
     try:
@@ -330,7 +320,7 @@ async def _find_behind(caller: Caller, epoch: Epoch) -> list[RunBehind]:
     except NotReachable as error:
         caller.printer.warn(f"which runs are behind cannot be said: {error}")
         return []
-    since = _time(epoch.restored_to_ms).isoformat()
+    since = time_of(epoch.restored_to_ms).isoformat()
     queue = caller.settings.task_queue
     # Another ledger's runs are another queue's. The ledger cannot say which tenants it has.
     condition = f"TaskQueue = '{queue}' AND (ExecutionStatus = 'Running' OR CloseTime >= '{since}')"
@@ -366,11 +356,11 @@ def _epoch_lines(settings: ClientSettings, shown: EpochShown) -> Lines:
     if epoch is None:
         yield "The ledger was never restored, as far as it knows: no epoch was opened."
         return
-    to = _time(epoch.restored_to_ms)
-    opened = f"opened {shown_time(_time(epoch.opened_ms))} by {epoch.opened_by}"
+    to = time_of(epoch.restored_to_ms)
+    opened = f"opened {shown_time(time_of(epoch.opened_ms))} by {epoch.opened_by}"
     yield f"Epoch {epoch.number}: restored to {shown_time(to)}; {opened}"
     if epoch.closed_ms is not None:
-        yield f"Closed {shown_time(_time(epoch.closed_ms))} by {epoch.closed_by}"
+        yield f"Closed {shown_time(time_of(epoch.closed_ms))} by {epoch.closed_by}"
         if shown.behind:
             again = settings.command("ledger", "restored", "--to", to.isoformat())
             yield (
@@ -380,7 +370,7 @@ def _epoch_lines(settings: ClientSettings, shown: EpochShown) -> Lines:
             yield _table(shown)
         return
     if shown.newest_event_ms is not None:
-        yield f"The newest event in the ledger is of {shown_time(_time(shown.newest_event_ms))}."
+        yield f"The newest event in the ledger is of {shown_time(time_of(shown.newest_event_ms))}."
     yield "Open: what may be forgotten is looked up, or asked about, before it is called."
     if shown.behind:
         yield f"{counted(len(shown.behind), 'run')} went on since. Have each begin anew:"

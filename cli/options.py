@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -123,7 +123,7 @@ class Caller:
 
 
 def perform(
-    verb: Callable[[Caller], Awaitable[Reply | ExitCode] | Reply | ExitCode],
+    verb: Callable[[Caller], Coroutine[Any, Any, Reply | ExitCode] | Reply | ExitCode],
     *,
     json_output: bool = False,
     judged: bool = True,
@@ -138,7 +138,8 @@ def perform(
             environment = read_environment()
             caller = Caller(client_settings(environment, **given), printer, environment)
             with caller.opened:
-                reply = _done(verb(caller))
+                answer = verb(caller)
+                reply = asyncio.run(answer) if isinstance(answer, Coroutine) else answer
     except Left as left:
         told = f"Run {left.run_id}: nobody has answered yet; {LEFT}"
         reply = Reply(Steered(run_id=left.run_id, message=LEFT), told, left.code)
@@ -160,14 +161,6 @@ def _in_cell_of(given: Mapping[str, Any]) -> AbstractContextManager[None]:
         return nullcontext()
     own = find_tenant() if given["tenant"] is None else given["tenant"]
     return routed(tenant=own or DEFAULT_TENANT)
-
-
-def _done(answer: Awaitable[Reply | ExitCode] | Reply | ExitCode) -> Reply | ExitCode:
-    return answer if isinstance(answer, Reply | ExitCode) else asyncio.run(_awaited(answer))
-
-
-async def _awaited(answer: Awaitable[Reply | ExitCode]) -> Reply | ExitCode:
-    return await answer
 
 
 def _require_right_settings() -> None:

@@ -28,7 +28,7 @@ from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.options import Caller, administration, ledger_of, read_settings
-from surehand.cli.printer import Reply, Shape, shown_time, table_or
+from surehand.cli.printer import Reply, Shape, shown_time, table_or, time_of
 from surehand.cli.tools import named_tools
 from surehand.client.messages import fresh_claims, new_key, read_key, sign
 from surehand.process.exits import ExitCode, NotFound, WrongUse
@@ -464,8 +464,8 @@ def _show_standing(one: Listed, settings: Settings) -> StandingShown:
         signed=standing.signed,
         state=state,
         worthless=worthless,
-        granted_at=_time(standing.granted_ms),
-        revoked_at=None if standing.revoked_ms is None else _time(standing.revoked_ms),
+        granted_at=time_of(standing.granted_ms),
+        revoked_at=None if standing.revoked_ms is None else time_of(standing.revoked_ms),
         revoked_by=standing.revoked_by,
     )
 
@@ -487,13 +487,9 @@ def _standing_row(one: StandingShown) -> list[str]:
         " and ".join(when),
         "any" if one.uses_left is None else f"{one.uses_left} of {scope.count}",
         "any" if left is None else f"{left} of {scope.total} {scope.total_of}",
-        shown_time(_time(scope.until * 1000)),
+        shown_time(time_of(scope.until * 1000)),
         f"{one.state}{why}",
     ]
-
-
-def _time(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `standing list` shows it: SA-...")]

@@ -116,10 +116,11 @@ def _node(plan: Plan, step: Step, layer: int, tools: Mapping[str, ToolSpec]) -> 
     asked = bool(step.tool) and (
         bool(plan.approvals(step)) or (tool is not None and tool.approval is not None)
     )
+    kind, does = _kind_and_text(step, tool)
     return GraphNode(
         id=step.id,
-        kind=_kind(step, tool),
-        does=_does(step),
+        kind=kind,
+        does=does,
         layer=layer,
         approval=asked,
         when=step.when,
@@ -131,24 +132,16 @@ def _node(plan: Plan, step: Step, layer: int, tools: Mapping[str, ToolSpec]) -> 
     )
 
 
-def _kind(step: Step, tool: ToolSpec | None) -> Kind:
+def _kind_and_text(step: Step, tool: ToolSpec | None) -> tuple[Kind, str]:
     if step.plan is not None:
-        return "plan"
+        return "plan", step.plan.name
     if step.ask is not None:
-        return "ask"
+        return "ask", step.ask.question
     if step.wait is not None:
-        return "wait"
+        return "wait", step.wait.event
     if tool is None:
-        return "tool"
-    return "read" if tool.effect is Effect.READ else "write"
-
-
-def _does(step: Step) -> str:
-    if step.plan is not None:
-        return step.plan.name
-    if step.ask is not None:
-        return step.ask.question
-    return step.tool if step.wait is None else step.wait.event
+        return "tool", step.tool
+    return "read" if tool.effect is Effect.READ else "write", step.tool
 
 
 def _layers(plan: Plan) -> dict[str, int]:
@@ -217,7 +210,8 @@ def _draw_plan(graph: PlanGraph, prefix: str, indent: str) -> Iterator[str]:
 
 
 def _draw_node(node: GraphNode, name: str, indent: str) -> Iterator[str]:
-    label = "<br/>".join(_label(text) for text in [node.id, *notes(node)])
+    texts = [plain_line(text, _LONGEST).translate(_CODES) for text in [node.id, *notes(node)]]
+    label = "<br/>".join(texts)
     if node.plan is not None:
         yield f'{indent}subgraph {name}["{label}"]'
         yield from _draw_plan(node.plan, f"{name}_", f"{indent}  ")
@@ -246,10 +240,6 @@ def notes(node: GraphNode) -> list[str]:
     if node.interrupts:
         lines.append(f"a human looks {' and '.join(node.interrupts)}")
     return lines
-
-
-def _label(text: str) -> str:
-    return plain_line(text, _LONGEST).translate(_CODES)
 
 
 def table_rows(graph: PlanGraph, inside: str = "") -> Iterator[list[str]]:
@@ -459,7 +449,9 @@ def plan_schema() -> dict[str, Any]:
     for model in _MODELS:
         _describe(model, definitions[model.__name__])
     _let_be_short(definitions)
-    either = [{"$ref": "#/$defs/WholePlan"}, _steps_of(definitions["Plan"])]
+    steps = definitions["Plan"]["properties"]["steps"]
+    steps_alone = {**steps, "description": "Steps, and no more."}
+    either = [{"$ref": "#/$defs/WholePlan"}, steps_alone]
     definitions["WholePlan"] = definitions["Plan"]
     definitions["Plan"] = {"anyOf": either}
     return {
@@ -468,11 +460,6 @@ def plan_schema() -> dict[str, Any]:
         "$ref": "#/$defs/Plan",
         "$defs": dict(sorted(definitions.items())),
     }
-
-
-def _steps_of(plan: Mapping[str, Any]) -> dict[str, Any]:
-    steps: dict[str, Any] = {**plan["properties"]["steps"], "description": "Steps, and no more."}
-    return steps
 
 
 def _describe(model: type[BaseModel], definition: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -35,6 +35,10 @@ def compact(value: Any, longest: int | None = None) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 case``, ``2 cases``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def time_of(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def shown_time(moment: datetime) -> str:
@@ -179,19 +183,15 @@ class Printer:
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Print rows: a table on a terminal, aligned columns otherwise."""
         if self.console.is_terminal:
-            self.console.print(rich_table(columns, rows))
+            table = RichTable(header_style="bold", box=None, pad_edge=False)
+            for column in columns:
+                table.add_column(column, overflow="fold")
+            for row in rows:
+                table.add_row(*(Text(plain(cell), style=_STYLES.get(cell, "")) for cell in row))
+            self.console.print(table)
             return
         lines = [[plain(cell) for cell in row] for row in ([c.upper() for c in columns], *rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
         for line in lines:
             cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
             self.console.print(Text("  ".join(cells).rstrip()), soft_wrap=True)
-
-
-def rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RichTable:
-    table = RichTable(header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(cell), style=_STYLES.get(cell, "")) for cell in row))
-    return table

@@ -325,7 +325,6 @@ async def _live(caller: Caller, run_id: str) -> dict[str, Any]:
 
 
 async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
-
     async with ledger_of(read_settings()) as ledger:
         try:
             found = await ledger.transact(caller.tenant, rebuild_checkpoint, run_id, seq)
@@ -337,7 +336,6 @@ async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
 async def _save(
     caller: Caller, run_id: str, name: str, document: dict[str, Any], ttl: timedelta | None
 ) -> Reply:
-
     settings = read_settings()
     lasts = ttl or settings.checkpoint_ttl
     seq = int(document["checkpoint_id"].rpartition("@")[2])
@@ -372,7 +370,6 @@ async def _save(
 
 
 async def _list(caller: Caller, run_id: str) -> Reply:
-
     async with _ledger() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
         found = await ledger.transact(caller.tenant, checkpoints.list_checkpoints, run_id)
@@ -389,7 +386,6 @@ def _row(one: SavedCheckpoint) -> list[str]:
 
 
 async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
-
     async with _ledger() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
         one = await ledger.transact(caller.tenant, checkpoints.find_checkpoint, run_id, name)
@@ -404,7 +400,6 @@ async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _ledger(patience: timedelta | None = None) -> AsyncIterator[Ledger]:
-
     async with ledger_of(read_settings(), patience) as ledger:
         try:
             yield ledger

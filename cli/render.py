@@ -62,24 +62,19 @@ def commands_of(connection: Connection, run_id: str, request: ApprovalRequest) -
 
 def _signal_command(connection: Connection, run_id: str, request: ApprovalRequest) -> str:
     """Return the plain Temporal CLI's command that approves exactly these params."""
+    user = connection.settings.user
+    # Whose yes might not count is not named: who has which role, only the ledger knows.
+    barred = user in request.excluded or any(one.roles for one in request.requirements)
     decision = Decision(
         approval_id=request.approval_id,
         params_hash=request.params_hash,
         outcome=DecisionOutcome.APPROVE,
-        approver=_approver_of(connection, request),
+        approver=YOUR_NAME if barred else user,
     )
     parts = ["temporal", "workflow", "signal", *connection.temporal_options()]
     parts += ["--workflow-id", run_id, "--name", Verb.DECIDE]
     parts += ["--input", json.dumps(decision.model_dump(mode="json", exclude_defaults=True))]
     return shlex.join(parts)
-
-
-def _approver_of(connection: Connection, request: ApprovalRequest) -> str:
-    """Return who is named as approver: you, unless your yes might not count."""
-    user = connection.settings.user
-    # Who has which role, only the ledger knows.
-    barred = user in request.excluded or any(one.roles for one in request.requirements)
-    return YOUR_NAME if barred else user
 
 
 def open_items(

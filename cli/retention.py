@@ -149,7 +149,6 @@ async def retention(
 async def _retention(
     caller: Caller, settings: Settings, ledger: Ledger, export: Exports | None
 ) -> Retention:
-
     connection = await caller.connection()
 
     async def known(run_id: str) -> bool:
@@ -197,7 +196,6 @@ async def _serve(caller: Caller, made: Retention, every: timedelta) -> ExitCode:
 async def _switch(
     caller: Caller, ledger: Ledger, keep: str | None, release: str | None, reason: str
 ) -> Reply:
-
     run_id, by = caller.run_id(keep or release or ""), caller.settings.user
     try:
         if keep is not None:
@@ -226,7 +224,6 @@ def _export_to(caller: Caller, folder: Path | None, key: Path | None) -> Exports
 
 @contextmanager
 def _allowed(ledger: Ledger) -> Iterator[None]:
-
     try:
         with explain_refusal(ledger):
             yield

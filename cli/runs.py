@@ -74,7 +74,9 @@ async def start(
     chosen = choose_run_id(caller.tenant, run_id or make_run_name(parsed.name))
     client = await caller.client()
     connection = client.connection
-    if not await _exists(connection, chosen):
+    try:
+        await connection.describe(chosen)
+    except NotFound:
         refuse_unfit(caller, plan, parsed)
     run = await client.start(parsed, run_id=chosen, for_user=for_user, durability=durability)
     if not run.is_new:
@@ -86,14 +88,6 @@ async def start(
     except PlanRefused as error:
         # Found by the run itself, which does not know the file.
         raise PlanRefused(plan, error.problems) from error
-
-
-async def _exists(connection: Connection, run_id: str) -> bool:
-    try:
-        await connection.describe(run_id)
-    except NotFound:
-        return False
-    return True
 
 
 async def why_waiting(connection: Connection, found: WorkflowExecutionDescription) -> str:

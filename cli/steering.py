@@ -425,15 +425,11 @@ async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution)
     async with ledger_of(read_settings()) as ledger:
         from surehand.activities.ledger.effects.reconcile import settle_intervention
 
-        sent_as = _ledger_resolution_id(resolution)
+        # Delivered once, however often it is sent.
+        sent_as = f"ledger#{digest(resolution.model_dump(mode='json')).removeprefix('sha256:')}"
         accepted, message, _ = await ledger.transact(
             caller.tenant, settle_intervention, run_id, sent_as, resolution
         )
     if not accepted:
         raise Refused(f"run {run_id}: {message}")
     return f"{message} (in the ledger: the run has ended)"
-
-
-def _ledger_resolution_id(resolution: Resolution) -> str:
-    """Return the id under which a resolution is delivered once, however often it is sent."""
-    return f"ledger#{digest(resolution.model_dump(mode='json')).removeprefix('sha256:')}"

@@ -6,7 +6,6 @@ On PostgreSQL only the role that owns the ledger's tables may write any of it.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -24,7 +23,7 @@ from surehand.activities.run_keys import unwrap, wrap
 from surehand.activities.worker.settings import Settings
 from surehand.cli import options
 from surehand.cli.options import Caller, administration, ledger_of, read_settings
-from surehand.cli.printer import Reply, Shape, Styled, Table, counted, shown_time, table_or
+from surehand.cli.printer import Reply, Shape, Styled, Table, counted, shown_time, table_or, time_of
 from surehand.process.ciphers import KeyRing, add_to_file, new_key, read_key_ring
 from surehand.process.exits import NotReachable, WrongUse
 from surehand.process.settings import KEYS, PREFIX, Cells, CellsError, read_cells, routed
@@ -218,8 +217,7 @@ def _reply(now: QuotaShown) -> Reply:
         f"{counted(now.queued_runs, 'run')} in the queue",
     ]
     if limits.set_by is not None and limits.set_ms is not None:
-        set_at = datetime.fromtimestamp(limits.set_ms / 1000, UTC)
-        lines.append(f"Set by {limits.set_by}, {shown_time(set_at)}")
+        lines.append(f"Set by {limits.set_by}, {shown_time(time_of(limits.set_ms))}")
     return Reply(now, lines)
 
 
@@ -235,7 +233,8 @@ async def add(caller: options.Actor) -> Reply:
     async with ledger_of(read_settings()) as ledger:
         added = await ledger.transact(caller.tenant, cell_of_tenant) == cell
     others = [] if added else [name for name in cells.cells if name != cell]
-    asked = [name for name in others if _says_ledger(caller, cells, name)]
+    url = f"{PREFIX}DATABASE_URL"
+    asked = [name for name in others if url in cells.settings_of(name, caller.environment)]
     for name in asked:
         with routed(cell=name):
             settings = read_settings()
@@ -253,10 +252,6 @@ async def add(caller: options.Actor) -> Reply:
             f"Not asked, because nothing says where their ledgers are: {', '.join(unasked)}"
         )
     return Reply(TenantShown(tenant=caller.tenant, cell=cell, in_ledger=cell), lines)
-
-
-def _says_ledger(caller: Caller, cells: Cells, name: str) -> bool:
-    return f"{PREFIX}DATABASE_URL" in cells.settings_of(name, caller.environment)
 
 
 async def show(caller: options.Onlooker) -> Reply:
@@ -356,7 +351,6 @@ async def rotate(caller: options.Onlooker) -> Reply:
 
 
 async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int]:
-
     rotated = left = 0
     lost: list[KeyUnavailable] = []
     after: str | None = None
@@ -389,7 +383,6 @@ async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int
 
 
 def _ring(settings: Settings) -> KeyRing:
-
     ring = read_key_ring(settings.key_encryption_keys.get_secret_value())
     if ring is None:
         raise WrongUse(f"{KEYS} is not set: nothing is encrypted")

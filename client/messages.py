@@ -243,7 +243,10 @@ def _create(path: Path, content: bytes, mode: int) -> None:
 def _read_own(path: Path) -> bytes:
     """Return the content of a file that is ours alone; judged as opened, not by its name."""
     try:
-        with open(path, "rb", opener=_not_waiting) as file:
+        # A pipe without a writer would keep us waiting for ever.
+        with open(
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        ) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise _refused(path, "it is not a file")
@@ -258,11 +261,6 @@ def _read_own(path: Path) -> bytes:
         raise _refused(path, "there is no such file") from error
     except OSError as error:
         raise _refused(path, error.strerror or "cannot be read") from error
-
-
-def _not_waiting(name: str, flags: int) -> int:
-    """Open a file, or a pipe without a writer, which would keep us waiting for ever."""
-    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def _refused(path: Path, why: str) -> WrongUse:

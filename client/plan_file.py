@@ -263,17 +263,13 @@ def _reason(item: ErrorDetails) -> str:
         return f"unknown field; did you mean {near[0]!r}?" if near else "unknown field"
     if item["type"] == "too_short" and item["loc"] == ("steps",):
         return "must list at least one step"
-    if item["type"] == "model_type" and (form := _written_as(item["loc"])):
-        return form
+    # How the mapping is written that may stand there beside plain words, if one may.
+    forms = [form for name, form in _FORMS_OF.items() if name in item["loc"]]
+    if item["type"] == "model_type" and forms:
+        return forms[0]
     if item["type"] == "model_type" and not item["loc"]:
         return "must be a mapping, or a list of steps"
     return reason_of(item)
-
-
-def _written_as(place: Sequence[int | str]) -> str:
-    """Return how the mapping is written that may stand there beside plain words, if one may."""
-    forms = (form for name, form in _FORMS_OF.items() if name in place)
-    return next(forms, "")
 
 
 def _missing_input(document: Any, inside: str = "") -> Iterator[PlanError]:

@@ -57,6 +57,12 @@ def replacing(file: Path, *, mode: int | None = None, new: bool = False) -> Iter
         raise
 
 
+def stamp_of(file: Path) -> tuple[int, ...]:
+    """Return what differs once a file has changed."""
+    found = os.stat(file)
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it if they are missing, so that they outlive a power cut."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]

@@ -28,7 +28,7 @@ from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict
 
 from surehand.process.exits import WrongUse
-from surehand.process.files import BadDocument, read_document
+from surehand.process.files import BadDocument, read_document, stamp_of
 from surehand.process.program import command
 from surehand.workflows.contracts.base import LONGEST_NAME
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_problem
@@ -224,10 +224,9 @@ class OwnCell:
 
     def _stamp_now(self) -> tuple[int, ...] | None:
         try:
-            found = os.stat(self._file)
+            return stamp_of(self._file)
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 PREFIX: Final = "SUREHAND_"

@@ -52,7 +52,7 @@ from surehand.cli.people import check_name
 from surehand.cli.serving import is_loopback
 from surehand.process import clock
 from surehand.process.exits import WrongUse
-from surehand.process.files import BadDocument, read_document
+from surehand.process.files import BadDocument, read_document, stamp_of
 from surehand.process.settings import PREFIX
 from surehand.workflows.plain_text import plain
 
@@ -457,10 +457,9 @@ class Subjects:
 
     def _stamp_now(self) -> tuple[int, ...]:
         try:
-            found = os.stat(self._file)
+            return stamp_of(self._file)
         except OSError as error:
             raise WrongUse(f"{self._file} cannot be read: {error.strerror}") from error
-        return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def oidc_of(settings: Settings, tenant: str, registered: Registered) -> OidcSignIn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from surehand.cli.printer import Reply, Shape
 from surehand.cli.serving import AppAt, is_loopback, parse_address, serve_app
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
+from surehand.process.files import stamp_of
 from surehand.process.settings import CODEC_TOKEN, KEYS, load_extra
 from surehand.workflows.identity import tenant_problem
 from surehand.workflows.payload_codec import Store
@@ -64,8 +64,7 @@ class TokenFile:
     def _read_if_changed(self) -> None:
         stamp: tuple[int, ...]
         try:
-            found = os.stat(self._file)
-            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+            stamp = stamp_of(self._file)
             if stamp == self._stamp:
                 return
             lines = self._file.read_text(encoding="utf-8").splitlines()

@@ -175,22 +175,17 @@ class ServedRuns:
         parsed = self.plans.plan(plan, _require_portable(dict(input)))
         client = await self.client()
         run = await client.start(parsed, run_id=run_id)
-        begun = {"run_id": run.run_id, "started": run.is_new}
+        begun: dict[str, Any] = {"run_id": run.run_id, "started": run.is_new}
         if not await run.taken_up():
             found = await run.connection.describe(run.run_id)
             silent = await why_waiting(run.connection, found)
             return {**begun, "state": state_of(found), "note": f"it is with the server{silent}"}
-        note = await self._wait_for_run(run, told) if wait else None
-        shown = await self._describe_run(run, await self._view_visible(run))
-        return {**begun, **({} if note is None else {"note": note}), **shown}
-
-    async def _wait_for_run(self, run: Run, told: Told) -> str | None:
-        """Wait until the run ends or needs a person; return what to do if it takes longer."""
-        try:
-            await run.wait(timeout=LONGEST_WAIT, or_human=True, watch=_Watch(told))
-        except TimeoutError:
-            return "the run goes on: look with show_run"
-        return None
+        if wait:
+            try:
+                await run.wait(timeout=LONGEST_WAIT, or_human=True, watch=_Watch(told))
+            except TimeoutError:
+                begun["note"] = "the run goes on: look with show_run"
+        return {**begun, **await self._describe_run(run, await self._view_visible(run))}
 
     async def show(self, run_id: str) -> dict[str, Any]:
         run = (await self.client()).run(run_id)

@@ -67,7 +67,7 @@ class BaseRun:
         tool_calls = runner.tool_calls
         freshness = self._freshness = Freshness(core, approvals)
         pausing = Pausing(core, compensation, freshness)
-        self._amendment = Amendment(core, approvals, compensation, children, tool_calls)
+        self._amendment = Amendment(core, approvals, compensation, tool_calls)
         continuing = self._continuing = Continuing(core)
         self._admission = Admission(core, continuing)
         self._scheduler = Scheduler(core, runner, compensation, questions, continuing)
@@ -359,7 +359,11 @@ class AgentRun(BaseRun):
                 if not running and not ready:
                     if data.amending:
                         await workflow.wait_condition(
-                            partial(self._need_not_wait_for_plan, running)
+                            lambda: (
+                                not data.amending
+                                or data.cancel is not None
+                                or self._may_amend(running)
+                            )
                         )
                     elif await self._try_to_complete() and not data.amending:
                         return None
@@ -415,10 +419,6 @@ class AgentRun(BaseRun):
     def _may_amend(self, running: dict[str, asyncio.Task[Goto | None]]) -> bool:
         """Return whether all that was done under the plan so far has had its turn."""
         return self._amendment.is_due(running) and not self._find_ready(running)
-
-    def _need_not_wait_for_plan(self, running: dict[str, asyncio.Task[Goto | None]]) -> bool:
-        data = self._data
-        return not data.amending or data.cancel is not None or self._may_amend(running)
 
     def _has_something_to_do(
         self, running: dict[str, asyncio.Task[Goto | None]], held: bool

@@ -176,9 +176,6 @@ class ChildRunner(RunPart):
             with suppress(ApplicationError):
                 await workflow.get_external_workflow_handle(child_id).cancel()
 
-    def is_under_way(self, step_id: str) -> bool:
-        return step_id in self._data.children.running
-
     async def _take_end(
         self, step_id: str, result: runs.RunResult | None, why: object
     ) -> runs.RunResult:

@@ -50,7 +50,8 @@ def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
     if unreadable is not None:
         raise Malformed(f"{name}: {unreadable}"[:LONGEST_REASON])
     try:
-        size = _size_of(payload)
+        value = payload.model_dump(mode="json") if isinstance(payload, Message) else payload
+        size = len(json.dumps(value, allow_nan=False, default=str, skipkeys=True))
     except (ValueError, RecursionError) as error:
         # No database has it: it would be tried forever, and hold up all that arrives after it.
         raise Malformed(f"{name}: it has what JSON does not have: {error}") from error
@@ -63,11 +64,6 @@ def parse(model: type[M], payload: Any, largest: int = LARGEST) -> M:
         return model.model_validate(payload)
     except ValidationError as error:
         raise Malformed(_explain_error(model, payload, error)) from error
-
-
-def _size_of(payload: Any) -> int:
-    value = payload.model_dump(mode="json") if isinstance(payload, Message) else payload
-    return len(json.dumps(value, allow_nan=False, default=str, skipkeys=True))
 
 
 def _explain_error(model: type[Message], payload: Any, error: ValidationError) -> str:

@@ -15,7 +15,6 @@ from surehand.workflows.contracts.runs import Amend, AmendRun, StepView
 from surehand.workflows.contracts.tools import Effect
 from surehand.workflows.plan.plan import ITERATION, Plan, Step
 from surehand.workflows.plan.references import INPUT, ancestors, descendants, in_words
-from surehand.workflows.run.child_runs import ChildRunner
 from surehand.workflows.run.compensation import Compensation
 from surehand.workflows.run.deliveries import Answer, Delivery, accept, refuse
 from surehand.workflows.run.questions import Approvals
@@ -228,13 +227,11 @@ class Amendment(RunPart):
         core: RunCore,
         approvals: Approvals,
         compensation: Compensation,
-        children: ChildRunner,
         tool_calls: ToolCalls,
     ) -> None:
         super().__init__(core)
         self._approvals = approvals
         self._compensation = compensation
-        self._children = children
         self._tool_calls = tool_calls
 
     async def amend(self, asked: Amend, delivery: Delivery) -> Answer:
@@ -321,7 +318,7 @@ class Amendment(RunPart):
             data.next_plan is not None
             and data.unacknowledged.isdisjoint(running)
             and all(
-                data.steps[step_id].state in WAITING and not self._children.is_under_way(step_id)
+                data.steps[step_id].state in WAITING and step_id not in data.children.running
                 for step_id in running
             )
         )
