@@ -28,7 +28,7 @@ RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin surehand \
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY --from=bill-of-materials /opt/surehand.cdx.json ./
-COPY LICENSE worker.py starter.py devserver.py ./
+COPY LICENSE worker.py starter.py ./
 # Links to the rooms, which are copied as they lie here.
 COPY surehand surehand
 COPY workflows workflows
@@ -38,6 +38,9 @@ COPY client client
 COPY cli cli
 COPY drill drill
 COPY examples examples
+# The command `surehand`, as a wheel installs it.
+RUN printf '#!/opt/venv/bin/python\nimport sys\nsys.path.insert(0, "/app")\nfrom surehand.starter import main\nmain()\n' \
+    > /opt/venv/bin/surehand && chmod +x /opt/venv/bin/surehand
 # Compiled here, because the file system is read-only where it runs.
 RUN python -m compileall -q .
 USER 10001

@@ -29,9 +29,10 @@ SBOM ?= dist/surehand.cdx.json
 
 PY := $(VENV)/bin/python
 # The Temporal CLI is found, or built, before the first test waits for it.
-TESTS = "$(PY)" devserver.py --print-cli > /dev/null \
+TESTS = "$(PY)" starter.py server --print-cli > /dev/null \
 	&& "$(PY)" -m tests -n "$(TEST_PROCESSES)" --dist worksteal
 INSTALLED := $(VENV)/.installed
+COMMAND := $(VENV)/bin/surehand
 DOCS_INSTALLED := $(DOCS_VENV)/.installed
 SUPPLY_INSTALLED := $(SUPPLY_VENV)/.installed
 RUNTIME_INSTALLED := $(RUNTIME_VENV)/.installed
@@ -45,7 +46,7 @@ LOCK = $(UV) --no-config pip compile --universal --python-version 3.11 \
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-venv: $(INSTALLED) ## Create the virtual environment from requirements.lock, when that changed
+venv: $(INSTALLED) $(COMMAND) ## Create the virtual environment from requirements.lock, when that changed
 
 $(INSTALLED): $(LOCKED)
 	@command -v "$(PYTHON)" > /dev/null \
@@ -58,6 +59,12 @@ $(INSTALLED): $(LOCKED)
 	@"$(PYTHON)" -m venv --clear "$(VENV)"
 	@"$(VENV)/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r $(LOCKED)
 	@touch "$@"
+
+# The command `surehand`, as a wheel installs it, but of this checkout.
+$(COMMAND): $(INSTALLED)
+	@printf '#!%s\nimport sys\nsys.path.insert(0, "%s")\nfrom surehand.starter import main\nmain()\n' \
+		"$(abspath $(PY))" "$(CURDIR)" > "$@"
+	@chmod +x "$@"
 
 demo: venv ## See it work: embedded server, worker, example shop, a plan with an approval
 	@"$(PY)" starter.py demo
@@ -117,7 +124,7 @@ docs: $(DOCS_INSTALLED) ## Build the pages of docs/ into site/; a broken link is
 	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/mkdocs" build --strict --quiet
 
 dev: venv ## Run the embedded Temporal server in the foreground
-	@"$(PY)" devserver.py
+	@"$(PY)" starter.py server
 
 worker: venv ## Run a worker in the foreground
 	@"$(PY)" worker.py

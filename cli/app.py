@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Final
 
@@ -62,13 +63,45 @@ def _worker(
         bool, typer.Option("--check", help="Load everything, say so, and exit.")
     ] = False,
 ) -> int:
-    """Run a worker in the foreground, as `worker.py` does: it carries runs and calls tools.
+    """Run a worker in the foreground: it carries runs and calls tools.
 
-    Example: python starter.py worker --check
+    Example: surehand worker --check
     """
     from surehand.worker import main  # it loads the other room
 
     return main(["--check"] if check else [])
+
+
+def _server(
+    db: Annotated[Path, typer.Option("--db", help="Its file; its log lies beside it.")] = Path(
+        ".surehand/temporal.db"
+    ),
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="Default: that of TEMPORAL_ADDRESS, otherwise 7233. 0 takes a free one.",
+        ),
+    ] = None,
+    ui_port: Annotated[
+        int, typer.Option("--ui-port", min=0, max=65535, help="0 takes a free one.")
+    ] = 8233,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Start none: return once the one on the port serves.")
+    ] = False,
+    print_cli: Annotated[
+        bool, typer.Option("--print-cli", help="Start none: print the path of the Temporal CLI.")
+    ] = False,
+) -> int:
+    """Run Temporal's development server in the foreground.
+
+    Example: surehand server
+    """
+    from surehand.process.dev_server import serve
+
+    return serve(db, port=port, ui_port=ui_port, print_cli=print_cli, wait=wait)
 
 
 #: What Python makes of bytes on the command line that are not UTF-8.
@@ -80,8 +113,12 @@ _EXIT_CODES: Final = "\n".join(
 
 #: What the paths of verbs are relative to.
 _PACKAGE: Final = "surehand"
-#: A verb that has no options in common with the others.
-_WORKER: Final = "cli.app:_worker"
+#: Verbs that have no options in common with the others.
+_PROGRAMS: Final = {
+    "worker": "cli.app:_worker",
+    "migrate": "cli.migrate:main",
+    "server": "cli.app:_server",
+}
 
 #: Panels of the help, each with its verbs. A verb's module is loaded when it is called.
 _VERBS: Final[dict[str, dict[str, str]]] = {
@@ -129,7 +166,7 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
         "drill": "drill.verb:drill",
         "demo": "cli.demo:demo",
     },
-    "Your own project": {"init": "cli.dev:init", "dev": "cli.dev:dev", "worker": "cli.app:_worker"},
+    "Your own project": {"init": "cli.dev:init", "dev": "cli.dev:dev", **_PROGRAMS},
 }
 
 #: Groups of verbs, each with what it is about, and its panel. They stand behind all verbs, so
@@ -234,9 +271,9 @@ def _register(
             verb = resolve_name(f"{_PACKAGE}.{path}")
             # A verb's docstring ends with an example, which the help shows at its end.
             about, _, example = (inspect.getdoc(verb) or "").partition("\n\nExample: ")
-            shown = f"Example: {example.replace('python starter.py', program())}"
+            shown = f"Example: {program()}{example.removeprefix('surehand')}"
             typed = app.command(name, help=about, epilog=shown, rich_help_panel=panel)
-            typed(verb if path == _WORKER else command_of(verb))
+            typed(verb if path in _PROGRAMS.values() else command_of(verb))
         else:
             about = "" if named else _docstring(path)
             app.command(name, help=about, rich_help_panel=panel)(_not_loaded)

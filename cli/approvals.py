@@ -294,7 +294,7 @@ Hash = Annotated[
 async def pending(caller: options.Onlooker, limit: options.Limit = 50) -> Reply:
     """List everything that waits for a person, with the commands that decide, answer and settle.
 
-    Example: python starter.py pending
+    Example: surehand pending
     """
     client = await caller.client()
     connection, waiting = client.connection, await client.pending(limit=limit)
@@ -369,7 +369,7 @@ async def approve(
 ) -> Reply:
     r"""Approve a call with exactly the params you have seen.
 
-    Example: python starter.py approve refund-1/refund/1 --params-hash sha256:0a1b... \
+    Example: surehand approve refund-1/refund/1 --params-hash sha256:0a1b... \
       --reason 'order was returned'
     """
     seen = SeenRequest(approval, params_hash)
@@ -385,7 +385,7 @@ async def reject(
 ) -> Reply:
     r"""Reject a call: it is not made, and the run undoes what it has done and ends as failed.
 
-    Example: python starter.py reject refund-1/refund/1 --params-hash sha256:0a1b... \
+    Example: surehand reject refund-1/refund/1 --params-hash sha256:0a1b... \
       --reason 'wrong amount'
     """
     seen = SeenRequest(approval, params_hash)
@@ -419,7 +419,7 @@ async def sign(
 ) -> ExitCode:
     """Print a signed decision, for the plain Temporal CLI or the signal dialog of the Web UI.
 
-    Example: python starter.py sign refund-1/refund/1 --params-hash sha256:0a1b... --key ana.pem
+    Example: surehand sign refund-1/refund/1 --params-hash sha256:0a1b... --key ana.pem
     """
     if outcome is DecisionOutcome.EDIT:
         raise WrongUse("--outcome: approve or reject; `edit` signs what it sends")
@@ -443,7 +443,7 @@ async def edit(
 ) -> Reply:
     """Change the params of a call that waits: the policy looks at them anew, and asks again.
 
-    Example: python starter.py edit refund-1/refund/1 --set amount=50 --reason 'one item'
+    Example: surehand edit refund-1/refund/1 --set amount=50 --reason 'one item'
     """
     run_id, approval_id = find_approval(caller.tenant, approval)
     client = await caller.client()

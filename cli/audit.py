@@ -244,7 +244,7 @@ async def audit(
 ) -> Reply:
     """Prove a run's event chain, its approvals and its entries; names the first break.
 
-    Example: python starter.py audit refund-1
+    Example: surehand audit refund-1
     """
     if run is None and file is None:
         raise WrongUse("name a RUN, or an exported file (--file), or both")

@@ -307,7 +307,7 @@ async def _typed_line() -> str:
 def demo(caller: options.Anybody) -> Reply:
     """Watch a refund survive the death of its worker; needs no keys and no Docker.
 
-    Example: python starter.py demo
+    Example: surehand demo
     """
     end_by_signal_in_order()
     printer = caller.printer

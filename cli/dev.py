@@ -65,7 +65,7 @@ def init(
 ) -> Reply:
     """Write a tool module, a plan, a test and settings to begin with.
 
-    Example: python starter.py init refunds
+    Example: surehand init refunds
     """
     contents = {folder / name: _content(name, folder.resolve().name) for name in _FILES}
     there = [str(path) for path in contents if path.exists() or path.is_symlink()]
@@ -80,7 +80,7 @@ def init(
         raise OutputLost(f"{error.filename}: {error.strerror}") from error
     there_too = {"elsewhere": folder != Path()}
     # A checkout has not told pytest of its plugin.
-    plugin = "" if program() == INSTALLED["starter"] else "-p surehand.drill.plugin "
+    plugin = "" if program() == INSTALLED else "-p surehand.drill.plugin "
     test = module(f"pytest {plugin}test_refund.py", **there_too)
     commands = [command("dev", **there_too), command(*_START, **there_too), test]
     written = NewProject(folder=str(folder), files=list(_FILES), commands=commands)
@@ -123,7 +123,7 @@ _MOST: Final = 50
 def dev(caller: options.Alone) -> ExitCode:
     """Run server, ledger and worker here; the worker starts anew when a Python file changes.
 
-    Example: python starter.py dev
+    Example: surehand dev
     """
     end_by_signal_in_order()
     try:

@@ -51,7 +51,7 @@ from surehand.cli.tools import warnings_of
 from surehand.client.connection import PING_LIMIT, Connection, Polling
 from surehand.process.connect import EMBEDDED, find_target
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
-from surehand.process.program import command, migrate_command, module, program
+from surehand.process.program import command, module
 from surehand.process.settings import PREFIX, Sources, read_sources
 from surehand.workflows.names import SEARCH_ATTRIBUTES
 from surehand.workflows.plain_text import plain
@@ -108,7 +108,7 @@ _UNITS: Final = {"largest_inline": "bytes"}
 def settings(caller: options.Unjudged) -> Reply:
     """Show all settings: value, unit, origin (default, file, .env, environment) and meaning.
 
-    Example: python starter.py settings --json
+    Example: surehand settings --json
     """
     sources = read_sources()
     shown = _shown(sources)
@@ -189,7 +189,7 @@ async def doctor(caller: options.Unjudged) -> Reply:
 
     The worker is pinged: a workflow of type Ping, which does nothing, is started on its task queue.
 
-    Example: python starter.py doctor
+    Example: surehand doctor
     """
     # In the order in which they are mended: each line below needs those above it.
     checks = [*await _own_checks(caller), *await _server_checks(caller)]
@@ -245,19 +245,19 @@ async def _server_checks(caller: Caller) -> list[Check]:
 def _no_server(detail: str, address: str) -> Check:
     if address in EMBEDDED:
         fix = "start one here, and wait for it (or set TEMPORAL_ADDRESS to your own)"
-        commands = [f"{program('devserver')} &", f"{program('devserver')} --wait"]
+        commands = [f"{command('server')} &", command("server", "--wait")]
     else:
         fix = (
             "start it (the line waits for it), or name another one in TEMPORAL_ADDRESS; without"
             " one it is the embedded server's"
         )
-        commands = [f"{program('devserver')} --wait"]
+        commands = [command("server", "--wait")]
     return _wrong("server", detail, fix, *commands)
 
 
 def _no_worker(detail: str) -> Check:
     fix = "start one (or set SUREHAND_TASK_QUEUE to the queue that yours polls)"
-    commands = [f"{program('worker')} &"]
+    commands = [f"{command('worker')} &"]
     return _wrong("worker", detail, fix, *commands)
 
 
@@ -331,7 +331,7 @@ def _no_version(silent: str, polling: Polling) -> Check | None:
     if current:
         detail = f"{silent}: version {current} is current, and no worker of it answers"
         fix = "start one of that version" + (", or make another one current" if others else "")
-        begin = f"SUREHAND_BUILD_ID={shlex.quote(current)} {program('worker')} &"
+        begin = f"SUREHAND_BUILD_ID={shlex.quote(current)} {command('worker')} &"
         commands = [begin, *commands]
     elif others:
         detail = f"{silent}: workers of version {', '.join(others)} poll it, and none is current"
@@ -357,7 +357,7 @@ async def _versions(connection: Connection) -> Check:
         "worker versions",
         f"no worker polls for {', '.join(waiting)}",
         "start one, or move the runs to the current version (docs/howto/versions.md)",
-        *[f"SUREHAND_BUILD_ID={shlex.quote(one.build_id)} {program('worker')} &" for one in left],
+        *[f"SUREHAND_BUILD_ID={shlex.quote(one.build_id)} {command('worker')} &" for one in left],
     )
 
 
@@ -516,7 +516,7 @@ def _notifiers(settings: Settings) -> Check:
 
 def _no_database(detail: str) -> Check:
     fix = "make or update its tables (or set SUREHAND_DATABASE_URL to the right one)"
-    return _wrong("database", detail, fix, migrate_command())
+    return _wrong("database", detail, fix, command("migrate"))
 
 
 def _wrong_database(settings: Settings, error: SurehandError) -> Check:

@@ -127,7 +127,7 @@ async def reconcile(
 ) -> Reply:
     """Settle effects that nobody is settling, and find runs that were stopped; never call.
 
-    Example: python starter.py reconcile --every 60s
+    Example: surehand reconcile --every 60s
     """
     if every is not None and every < SHORTEST:
         raise WrongUse(f"--every: at least {SHORTEST.seconds} s")
@@ -219,7 +219,7 @@ async def _schedule(
 async def unwind(caller: options.Actor, run: options.Run) -> Reply:
     """Undo what a run that was stopped from outside has committed, last first.
 
-    Example: python starter.py unwind refund-1 --as ana
+    Example: surehand unwind refund-1 --as ana
     """
     run_id = caller.run_id(run)
     connection = await caller.connection()
@@ -271,7 +271,7 @@ async def restored(
     While an epoch is open, what the ledger may have forgotten is looked up, or asked about, before
     it is called. Run it before the workers start. It lists the runs of all tenants of the ledger.
 
-    Example: python starter.py ledger restored --to 2026-11-23T14:00:00Z
+    Example: surehand ledger restored --to 2026-11-23T14:00:00Z
     """
     if to is not None and done:
         raise WrongUse("--to opens an epoch and --done closes it: name one of them")
@@ -395,7 +395,7 @@ async def stats(
 ) -> Reply:
     """Show recoveries, retries, leases, compensations, and whether all invariants hold.
 
-    Example: python starter.py stats --since 7d --probe 100
+    Example: surehand stats --since 7d --probe 100
     """
     run_id = caller.run_id(run) if run else None
     scope = StatsScope(caller.tenant, datetime.now(UTC) - since, run_id)
@@ -473,7 +473,7 @@ async def versions(
 
     A version is what SUREHAND_BUILD_ID names; its runs, of all tenants, end on it.
 
-    Example: python starter.py versions --use 2026-11-21
+    Example: surehand versions --use 2026-11-21
     """
     connection = await caller.connection()
     with connection.translated(""):

@@ -1,11 +1,10 @@
-"""``python -m surehand.cli.migrate``: brings the ledger to its newest shape."""
+"""``surehand migrate``, and a program of its own, which loads less."""
 
 from __future__ import annotations
 
 from surehand.process.exits import ExitCode  # first: it says what to do where nothing is installed
 
 # isort: split
-import argparse
 import sys
 
 from surehand.activities.ledger.core.engine import LedgerUnavailable
@@ -14,12 +13,10 @@ from surehand.activities.worker.settings import SettingsError, load_settings
 
 
 def main() -> int:
-    """Migrate the database that the settings name; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m surehand.cli.migrate",
-        description="Bring the ledger database (SUREHAND_DATABASE_URL) to its newest shape.",
-    )
-    parser.parse_args()
+    """Create the ledger's tables, or bring them to their newest shape.
+
+    Example: surehand migrate
+    """
     try:
         url = load_settings().database_url
         before, after = migrate(url)

@@ -186,7 +186,7 @@ async def add_principal(
 ) -> Reply:
     """Add a principal, with what they may do and their public key.
 
-    Example: python starter.py principal add ana --role finance --key ana.pem.pub
+    Example: surehand principal add ana --role finance --key ana.pem.pub
     """
     return await _grant(caller, name, role, permission, key, new=True)
 
@@ -200,7 +200,7 @@ async def grant_principal(
 ) -> Reply:
     """Give roles, permissions and one more public key; what they have already stays as it is.
 
-    Example: python starter.py principal grant ana --permission refunds.make
+    Example: surehand principal grant ana --permission refunds.make
     """
     if not (role or permission or key):
         raise WrongUse("nothing is granted: name a --role, a --permission or a --key")
@@ -245,7 +245,7 @@ async def revoke_principal(
 ) -> Reply:
     """Take roles, permissions and keys away; claims and decisions see it from then on.
 
-    Example: python starter.py principal revoke ana --role finance
+    Example: surehand principal revoke ana --role finance
     """
     check_name(name)
     wanted, kids = parse_grants(role, permission), list(dict.fromkeys(key or ()))
@@ -274,7 +274,7 @@ async def list_principals(
 ) -> Reply:
     """Show principals: roles, permissions and ids of the keys that count now.
 
-    Example: python starter.py principal list ana --history
+    Example: surehand principal list ana --history
     """
     if name is not None:
         check_name(name)
@@ -307,7 +307,7 @@ def make_key_pair(
 ) -> Reply:
     """Make your key pair: FILE, for you alone, and FILE.pub, which an administrator registers.
 
-    Example: python starter.py principal keygen ana.pem --as ana
+    Example: surehand principal keygen ana.pem --as ana
     """
     owner = check_name(caller.settings.user)
     kid = new_key(file)
@@ -521,7 +521,7 @@ async def grant_standing(
 ) -> Reply | ExitCode:
     r"""Approve calls within a scope in advance, in your own name.
 
-    Example: python starter.py standing grant --tool payments.refund --when 'amount <= 50' \
+    Example: surehand standing grant --tool payments.refund --when 'amount <= 50' \
       --count 20 --total amount=500 --until 30d --as ana --key ana.pem
     """
     granter = check_name(caller.settings.user)
@@ -549,7 +549,7 @@ async def add_standing(
 ) -> Reply:
     """Add what somebody has granted with `standing grant --print`.
 
-    Example: python starter.py standing add grant.json
+    Example: surehand standing add grant.json
     """
     given = read_grant(file)
     check_name(given.granter)
@@ -559,7 +559,7 @@ async def add_standing(
 async def list_standing(caller: options.Onlooker) -> Reply:
     """Show standing approvals: their scope, what is left of them, who has granted them.
 
-    Example: python starter.py standing list
+    Example: surehand standing list
     """
     settings = read_settings()
     async with ledger_of(settings) as ledger:
@@ -575,7 +575,7 @@ async def list_standing(caller: options.Onlooker) -> Reply:
 async def revoke_standing(caller: options.Actor, standing_id: Id) -> Reply:
     """Revoke a standing approval for good; what it has approved and nobody has called is asked.
 
-    Example: python starter.py standing revoke SA-6cc43f858fbb
+    Example: surehand standing revoke SA-6cc43f858fbb
     """
     actor = check_name(caller.settings.user)
     settings = read_settings()

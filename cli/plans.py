@@ -267,7 +267,7 @@ def check(
 ) -> Reply:
     """Validate a plan as `start` does, and start nothing; with tools where they are named.
 
-    Example: python starter.py plan check examples/refund.yaml
+    Example: surehand plan check examples/refund.yaml
     """
     toolbox = named_tools(caller)
     tools = None if toolbox is None else toolbox.names()
@@ -304,7 +304,7 @@ def graph(
 ) -> Reply:
     """Draw a plan: what waits for what, what needs a human, and where gotos lead.
 
-    Example: python starter.py plan graph examples/refund.yaml --format mermaid
+    Example: surehand plan graph examples/refund.yaml --format mermaid
     """
     parsed = load_plan(plan, changes or [])
     if parsed.code is not None:
@@ -322,7 +322,7 @@ def graph(
 def schema(caller: options.Anybody) -> ExitCode:
     """Print the JSON Schema of plan files, always as JSON; editors complete plans with it.
 
-    Example: python starter.py plan schema > plan.schema.json
+    Example: surehand plan schema > plan.schema.json
     """
     caller.printer.document(plan_schema())
     return ExitCode.DONE

@@ -73,7 +73,7 @@ _INTERVENTION_COLUMNS: Final = (
 async def effects(caller: options.Onlooker, run: options.Run) -> Reply:
     """Show the ledger entries of a run: each effect with key, state and receipt.
 
-    Example: python starter.py effects refund-1
+    Example: surehand effects refund-1
     """
     run_id = caller.run_id(run)
     async with ledger_of(read_settings()) as ledger:
@@ -93,7 +93,7 @@ async def events(
 ) -> Reply:
     """Show the events of a run, as they were chained.
 
-    Example: python starter.py events refund-1 --json
+    Example: surehand events refund-1 --json
     """
     if signing_key is not None and export is None:
         raise WrongUse("--key signs an export: name its file with --export")
@@ -126,7 +126,7 @@ async def interventions(
 ) -> Reply:
     """Show the questions that only a human can settle.
 
-    Example: python starter.py interventions --open
+    Example: surehand interventions --open
     """
     run_id = caller.run_id(run) if run else None
     async with ledger_of(read_settings()) as ledger:
@@ -169,7 +169,7 @@ async def notifications(
 ) -> Reply:
     """Show what people were told and are to be told: due, sent, or not sent and why.
 
-    Example: python starter.py notifications --failed
+    Example: surehand notifications --failed
     """
     run_id = caller.run_id(run) if run else None
     async with ledger_of(read_settings()) as ledger:
@@ -199,7 +199,7 @@ async def artifacts(
 
     That is values over 8 KiB, and what tools have written part by part.
 
-    Example: python starter.py artifacts refund-1 --to folder/
+    Example: surehand artifacts refund-1 --to folder/
     """
     run_id = caller.run_id(run)
     settings = read_settings()
@@ -268,7 +268,7 @@ async def checkpoint(
 ) -> Reply:
     """Show a run's state as one document: now, at one of its events, or as it was saved.
 
-    Example: python starter.py checkpoint refund-1 --save before-amend
+    Example: surehand checkpoint refund-1 --save before-amend
     """
     _refuse_both(at, save, ttl, named, list_)
     run_id = caller.run_id(run)

@@ -118,7 +118,7 @@ async def retention(
     Business keys of effects are kept, so nothing is made twice. Artifacts go to which nothing
     refers. A run of which something fails is kept and named, and the others go.
 
-    Example: python starter.py retention --apply --export exports/ --key retention.key
+    Example: surehand retention --apply --export exports/ --key retention.key
     """
     acts = apply or every is not None
     if (keep is not None) + (release is not None) + acts > 1:
@@ -285,7 +285,7 @@ async def erase(caller: options.Actor, run: options.Run, reason: options.Reason 
     That is its history, its part of the ledger, its artifacts, and those of its child runs. Its
     events stay, and prove what has happened. Its business keys stay, and protect its effects.
 
-    Example: python starter.py erase refund-1 --reason "request 4711"
+    Example: surehand erase refund-1 --reason "request 4711"
     """
     if len(reason) > LONGEST:
         raise WrongUse(f"--reason: at most {LONGEST} characters")

@@ -67,7 +67,7 @@ async def start(
 ) -> Reply:
     """Validate a plan and start a run of it.
 
-    Example: python starter.py start examples/refund.yaml --run-id refund-1 --wait
+    Example: surehand start examples/refund.yaml --run-id refund-1 --wait
     """
     options.refuse_lone_timeout(wait, timeout)
     parsed = load_plan(plan, changes or [])
@@ -144,7 +144,7 @@ async def retry(
 ) -> Reply:
     """Start a failed or cancelled run once more, as a new run; what stands is not repeated.
 
-    Example: python starter.py retry refund-1 --wait
+    Example: surehand retry refund-1 --wait
     """
     options.refuse_lone_timeout(wait, timeout)
     source, view = await _look(caller, run)
@@ -170,7 +170,7 @@ async def fork(
 ) -> Reply:
     """Start a new run at a step of another one, whose earlier outputs are facts to it.
 
-    Example: python starter.py fork refund-1 --from restock --set input.shelf=B
+    Example: surehand fork refund-1 --from restock --set input.shelf=B
     """
     options.refuse_lone_timeout(wait, timeout)
     source, view = await _look(caller, run)
@@ -259,7 +259,7 @@ async def list_runs(
 ) -> Reply:
     """List runs: those that go on, the newest first, then those that have ended.
 
-    Example: python starter.py list --state waiting_approval
+    Example: surehand list --state waiting_approval
     """
     runs = await (await caller.client()).list_runs(state=state, limit=limit)
     rows = [[r.run_id, r.state, str(r.open_items), shown_time(r.started_at), r.plan] for r in runs]

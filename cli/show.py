@@ -338,7 +338,7 @@ async def show(
 ) -> Reply | exits.ExitCode:
     """Show a run: steps, effects, decisions, timeline, what it waits for; or one approval.
 
-    Example: python starter.py show refund-1, or show refund-1/refund/1
+    Example: surehand show refund-1, or show refund-1/refund/1
     """
     caller.printer.one_a_line = follow
     if tokens and not follow:

@@ -127,7 +127,7 @@ async def simulate_run(
 ) -> Reply:
     """Say what a plan would do from an event of a run, from its records: nothing is called.
 
-    Example: python starter.py simulate refund-1 --from 4 --set input.shelf=B
+    Example: surehand simulate refund-1 --from 4 --set input.shelf=B
     """
     run_id = caller.run_id(run)
     toolbox, settings = named_tools(caller), read_settings()

@@ -58,7 +58,7 @@ async def pause(
 ) -> Reply:
     """Have a run stop before its next call; prints a token that resumes it, once.
 
-    Example: python starter.py pause refund-1 --reason 'waiting for legal'
+    Example: surehand pause refund-1 --reason 'waiting for legal'
     """
     found = await caller.run(run)
     return _token(caller, found.run_id, await found.pause(reason=reason, lasts=lasts))
@@ -67,7 +67,7 @@ async def pause(
 async def token(caller: options.Sender, run: options.Run, lasts: TokenLasts = TOKEN_LASTS) -> Reply:
     """Print another resume token of a paused run; the one before is void.
 
-    Example: python starter.py token refund-1 --lasts 30m
+    Example: surehand token refund-1 --lasts 30m
     """
     found = await caller.run(run)
     return _token(caller, found.run_id, await found.another_token(lasts=lasts))
@@ -106,7 +106,7 @@ async def resume(
 ) -> Reply:
     """Have a paused run go on: the reason for its pause is looked at again.
 
-    Example: python starter.py resume refund-1 --reason 'role given back'
+    Example: surehand resume refund-1 --reason 'role given back'
     """
     if changes and leave:
         raise WrongUse("--leave: --set changes params of a step, which only a worker can show")
@@ -150,7 +150,7 @@ async def cancel(
 ) -> Reply:
     """End a run before its plan does.
 
-    Example: python starter.py cancel refund-1 --mode keep --reason 'all well'
+    Example: surehand cancel refund-1 --mode keep --reason 'all well'
     """
     options.refuse_lone_timeout(wait, timeout)
     found = await caller.run(run)
@@ -181,7 +181,7 @@ async def answer(
 ) -> Reply:
     """Answer what a run asks; several answers count together, or not at all.
 
-    Example: python starter.py answer refund-1 reason.1='sent twice'
+    Example: surehand answer refund-1 reason.1='sent twice'
     """
     found = await caller.run(run)
     try:
@@ -248,7 +248,7 @@ async def event(
 ) -> Reply:
     """Tell a run of something that has happened outside; kept until a step waits for it.
 
-    Example: python starter.py event refund-1 returned --about order-7 --id dhl-9
+    Example: surehand event refund-1 returned --about order-7 --id dhl-9
     """
     # An event is used once: nothing is guessed.
     output = None if payload is None else json_of(payload, "--payload is no JSON")
@@ -271,7 +271,7 @@ async def top_up(
 ) -> Reply:
     """Give a run more budget; one that was paused for it goes on.
 
-    Example: python starter.py top-up refund-1 --steps 20 --money 5
+    Example: surehand top-up refund-1 --steps 20 --money 5
     """
     found = await caller.run(run)
     more = time or timedelta(0)
@@ -299,7 +299,7 @@ async def amend(
 ) -> Reply | ExitCode:
     """Give a run another plan: what is done stays, what waits is asked anew.
 
-    Example: python starter.py amend refund-1 refund-v2.yaml --reason 'other way'
+    Example: surehand amend refund-1 refund-v2.yaml --reason 'other way'
     """
     draft = PlanDraft.of(plan)
     found = await caller.run(run)
@@ -375,7 +375,7 @@ async def resolve(
 
     That of a run that has ended is settled in the ledger, which needs SUREHAND_DATABASE_URL.
 
-    Example: python starter.py resolve iv-7c1f...-1 happened --run refund-1 \
+    Example: surehand resolve iv-7c1f...-1 happened --run refund-1 \
       --as ana --evidence 'bank statement' --receipt '{"refund_id": "refund-7"}'
     """
     wrong = '--receipt must be JSON, such as \'{"refund_id": "refund-7"}\' or null'

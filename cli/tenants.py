@@ -146,7 +146,7 @@ async def set_quota(
 ) -> Reply:
     """Set what a tenant may use; what is not named stays as it is.
 
-    Example: python starter.py quota set --tenant acme --open-runs 20 --effects-per-hour 500
+    Example: surehand quota set --tenant acme --open-runs 20 --effects-per-hour 500
     """
     given = {
         Quota.OPEN_RUNS: open_runs,
@@ -175,7 +175,7 @@ async def set_quota(
 async def show_quota(caller: options.Onlooker) -> Reply:
     """Show what a tenant may use, has used, and when that begins anew; and how many runs wait.
 
-    Example: python starter.py quota show --tenant acme
+    Example: surehand quota show --tenant acme
     """
     async with ledger_of(read_settings()) as ledger:
         with ledger.transaction(caller.tenant) as tx:
@@ -227,7 +227,7 @@ async def add(caller: options.Actor) -> Reply:
     In a cell nothing begins of a tenant that its ledger does not know: another ledger may know its
     keys. The ledgers of the other cells are asked, where the file of cells says where they are.
 
-    Example: python starter.py tenant add --tenant acme
+    Example: surehand tenant add --tenant acme
     """
     cells, cell = _cells(caller)
     async with ledger_of(read_settings()) as ledger:
@@ -257,7 +257,7 @@ async def add(caller: options.Actor) -> Reply:
 async def show(caller: options.Onlooker) -> Reply:
     """Show of which cell a tenant is, and what the ledger there says of it.
 
-    Example: python starter.py tenant show --tenant acme
+    Example: surehand tenant show --tenant acme
     """
     _, cell = _cells(caller)
     async with ledger_of(read_settings()) as ledger:
@@ -294,7 +294,7 @@ def new(
 ) -> Reply:
     """Make a key-encryption key: the first one of FILE, which wraps from then on.
 
-    Example: python starter.py keys new keys --id 2026-11
+    Example: surehand keys new keys --id 2026-11
     """
     there = add_to_file(file, new_key(id_))
     lines = [
@@ -307,7 +307,7 @@ def new(
 async def list_keys(caller: options.Onlooker) -> Reply:
     """Show the key-encryption keys, and how many keys of the tenant's runs each has wrapped.
 
-    Example: python starter.py keys list
+    Example: surehand keys list
     """
     settings = read_settings()
     ring = _ring(settings)
@@ -337,7 +337,7 @@ async def rotate(caller: options.Onlooker) -> Reply:
     Runs go on meanwhile, and nothing that they have sent is touched. It may be broken off, and done
     again.
 
-    Example: python starter.py keys rotate
+    Example: surehand keys rotate
     """
     settings = read_settings()
     ring = _ring(settings)

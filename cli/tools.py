@@ -185,7 +185,7 @@ def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
 async def tools(caller: options.Anybody) -> Reply:
     """Show the tools that a worker with these settings would load.
 
-    Example: python starter.py tools
+    Example: surehand tools
     """
     toolbox = read_toolbox(read_settings())
     specs = toolbox.specs()
@@ -226,7 +226,7 @@ Tools = Annotated[
 async def list_mcp(caller: options.Anybody) -> Reply:
     """Show what servers offer, and what is not as it was reviewed: then its exit code is 3.
 
-    Example: python starter.py mcp list
+    Example: surehand mcp list
     """
     from surehand.activities.mcp.calls import changes, sides
 
@@ -266,7 +266,7 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
     Servers are asked once more. With a digest, as `mcp list` prints it, nothing is
     pinned that was not shown. A tool that has changed since it was pinned has to be named.
 
-    Example: python starter.py mcp pin shop.create_refund
+    Example: surehand mcp pin shop.create_refund
     """
     from surehand.activities.mcp.calls import write_pins
 

@@ -39,7 +39,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.process import exits
 from surehand.process.connect import DEFAULT_NAMESPACE, EMBEDDED, Target
-from surehand.process.program import program
+from surehand.process.program import command
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import as_unreadable
 from surehand.workflows.contracts.runs import RunView
@@ -278,7 +278,7 @@ class Connection:
             stuck = await self.stuck(found)
             if stuck is not None:
                 raise exits.TaskFails(stuck) from error
-            remedy = f"start one with `{program('worker')}`, or see in its log what holds it up"
+            remedy = f"start one with `{command('worker')}`, or see in its log what holds it up"
             raise exits.NoWorker(f"{error} ({queue}): {remedy}") from error
         finally:
             late.cancel()

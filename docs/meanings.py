@@ -59,6 +59,8 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "init": ("NewProject",),
     "dev": (),
     "worker": (),
+    "migrate": (),
+    "server": (),
     "keys new": ("KeyMade",),
     "keys list": ("KeyList",),
     "keys rotate": ("KeysRotated",),

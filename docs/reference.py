@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from docs import meanings
 from surehand.cli.plans import field_docstrings, own_docstrings
+from surehand.process.program import INSTALLED, program
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -198,7 +199,7 @@ def verbs() -> dict[str, Any]:
 def commands_page() -> str:
     same_names("verbs", meanings.SHAPES, verbs())
     parts = [
-        "# Commands\n\n`python starter.py VERB --help` shows the same in a terminal.\n"
+        "# Commands\n\n`surehand VERB --help` shows the same in a terminal.\n"
         "With `--json` stdout holds [one document](json.md), and everything else is on stderr.\n\n"
         "## Exit codes\n",
         table(
@@ -211,12 +212,17 @@ def commands_page() -> str:
     ]
     for name, verb in verbs().items():
         parts.append(f"## {name}\n\n{_prose(verb.help)}\n")
-        parts.append(f"```text\n{(verb.epilog or '').removeprefix('Example: ')}\n```\n")
+        parts.append(f"```text\n{_typed(verb.epilog)}\n```\n")
         given = [_option(option) for option in verb.params if not option.hidden]
         parts.append(table(["argument or option", "meaning"], given) if given else "")
         shapes = ", ".join(f"[`{one}`](json.md#{one.lower()})" for one in meanings.SHAPES[name])
         parts.append(f"With `--json`: {shapes}.\n" if shapes else "")
     return "\n".join(parts)
+
+
+def _typed(epilog: str | None) -> str:
+    """Return a verb's example, as it is typed where Surehand is installed."""
+    return (epilog or "").removeprefix("Example: ").replace(program(), INSTALLED)
 
 
 def _prose(text: str | None) -> str:
@@ -321,7 +327,7 @@ def events_page() -> str:
     same_names("events", meanings.EVENTS, written_events())
     rows = [(code(name), text) for name, text in sorted(meanings.EVENTS.items())]
     return (
-        "# Events\n\n`starter.py events RUN` lists them. Each has `run_id`, `seq`, `type`,\n"
+        "# Events\n\n`surehand events RUN` lists them. Each has `run_id`, `seq`, `type`,\n"
         "`step_id`, `at_ms` and `body`, and is chained to the one before by its hash.\n"
         "What is not known is left out. Events hold digests and references, no params.\n\n"
         + table(["type", "meaning"], rows)

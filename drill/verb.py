@@ -86,7 +86,7 @@ def drill(
     Exits with 3 if a world differs, a point was not reached, or something ran that was not approved
     or not allowed; needing a human is no difference where the tool says that one decides.
 
-    Example: python starter.py drill examples/refund.yaml --report drill.html \
+    Example: surehand drill examples/refund.yaml --report drill.html \
       --world surehand.examples.shop.drill:world \
       --fresh surehand.examples.shop.drill:fresh
     """

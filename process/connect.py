@@ -27,7 +27,7 @@ from temporalio.runtime import Runtime, TelemetryConfig
 
 from surehand.process import settings
 from surehand.process.exits import NotReachable, WrongUse
-from surehand.process.program import command, program
+from surehand.process.program import command
 from surehand.workflows.contracts.base import Message
 from surehand.workflows.payload_codec import Encryption, Store, StoreUnavailable, data_converter
 
@@ -245,7 +245,7 @@ def _short_reason(error: Exception) -> str:
     """Return the short reason inside the transport's nested message."""
     text = str(error)
     for known, meaning in (
-        ("ConnectionRefused", f"connection refused; a local one: `{program('devserver')}`"),
+        ("ConnectionRefused", f"connection refused; a local one: `{command('server')}`"),
         ("dns error", "there is no host of that name"),
         ("InvalidUri", "not a host:port"),
         ("invalid uri", "not a host:port"),

@@ -1,6 +1,6 @@
 """The embedded Temporal server: finds the Temporal CLI, starts and stops its development server.
 
-Run as a program (``python devserver.py``) it serves in the foreground until it is told to stop.
+``surehand server`` serves in the foreground until it is told to stop.
 For development, the demo and the tests; a team's own cluster is docker-compose.yml's.
 
 The SDK's ``WorkflowEnvironment.start_local`` does not do: it tells no process id. So a server would
@@ -10,7 +10,6 @@ somebody else has got the first. Only its download of the CLI is used.
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import itertools
 import math
@@ -324,32 +323,23 @@ def _wait_for_server(cli: Path, port: int | None) -> None:
     wait_until_serving(cli, address, meanwhile=tell)
 
 
-def _parse_port(text: str) -> int:
-    """Return the port that an option names; 0 stands for a free one."""
-    if text != "0" and not (text.isdecimal() and int(text) in _PORTS):
-        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to {_PORTS[-1]}")
-    return int(text)
+def serve(
+    db: Path = Path(".surehand/temporal.db"),
+    *,
+    port: int | None = None,
+    ui_port: int = DEFAULT_UI_PORT,
+    print_cli: bool = False,
+    wait: bool = False,
+) -> int:
+    """Serve in the foreground until SIGINT or SIGTERM; returns the exit code.
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Serve in the foreground until SIGINT or SIGTERM; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="devserver.py", description="Embedded Temporal server.")
-    parser.add_argument("--db", type=Path, default=Path(".surehand/temporal.db"), metavar="FILE")
-    parser.add_argument(
-        "--port",
-        type=_parse_port,
-        help="default: that of TEMPORAL_ADDRESS, else 7233; 0 takes a free one",
-    )
-    parser.add_argument(
-        "--ui-port", type=_parse_port, default=DEFAULT_UI_PORT, help="0 takes a free one"
-    )
-    parser.add_argument("--print-cli", action="store_true", help="find the CLI, print its path")
-    parser.add_argument(
-        "--wait",
-        action="store_true",
-        help="start none: return once the one on --port serves, or at TEMPORAL_ADDRESS",
-    )
-    options = parser.parse_args(argv)
+    Args:
+        db: Its file; its log lies beside it.
+        port: That of ``TEMPORAL_ADDRESS``, if not given; 0 takes a free one.
+        ui_port: That of the Web UI.
+        print_cli: Start none: print the path of the Temporal CLI.
+        wait: Start none: return once the server on the port, or at ``TEMPORAL_ADDRESS``, serves.
+    """
 
     def interrupt(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -358,26 +348,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     server = None
     try:
         cli = find_cli()
-        if options.print_cli:
+        if print_cli:
             print(cli)
             return 0
-        if options.wait:
-            _wait_for_server(cli, options.port)
+        if wait:
+            _wait_for_server(cli, port)
             return 0
-        if options.port is None:
+        if port is None:
             # Clients look at TEMPORAL_ADDRESS, if it names this machine.
             from surehand.process.settings import read_sources
 
             named = read_sources().environment.get("TEMPORAL_ADDRESS", "")
-            options.port = local_port(named) or DEFAULT_PORT
-        log_file = options.db.with_suffix(".log")
-        server = DevServer.start(
-            db_file=options.db,
-            port=options.port,
-            ui_port=options.ui_port,
-            log_file=log_file,
-            cli=cli,
-        )
+            port = local_port(named) or DEFAULT_PORT
+        log_file = db.with_suffix(".log")
+        server = DevServer.start(db_file=db, port=port, ui_port=ui_port, log_file=log_file, cli=cli)
         print(f"Temporal {server.address}  Web UI {server.ui_url}  log {log_file}", flush=True)
         code = server.wait()
         say(f"The Temporal server ended by itself with {code}; see {log_file}")

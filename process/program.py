@@ -1,4 +1,4 @@
-"""How people call Surehand's programs here, for commands that they can paste."""
+"""How people call Surehand here, for commands that they can paste."""
 
 from __future__ import annotations
 
@@ -14,23 +14,19 @@ from surehand.process import PACKAGE, ROOT
 CHECKOUT: Final = (PACKAGE / "starter.py").is_symlink()
 #: Tells one of our programs how the program that started it was called.
 CALLED_AS: Final = "_SUREHAND_CALLED_AS"
-#: How they are called where the package is installed.
-INSTALLED: Final = {
-    "starter": "surehand",
-    "worker": "surehand worker",
-    "devserver": "python -m surehand.devserver",
-}
+#: How the command line is called where the package is installed.
+INSTALLED: Final = "surehand"
 
 
-def program(name: str = "starter", *, elsewhere: bool = False) -> str:
-    """Return how one of the programs is called: as this one was, or where Surehand is installed."""
+def program(*, elsewhere: bool = False) -> str:
+    """Return how the command line is called: as it was here, or where Surehand is installed."""
     called = Path(os.environ.get(CALLED_AS) or sys.argv[0])
-    if called.name == "surehand" or not CHECKOUT:
-        return INSTALLED[name]
+    if called.name == INSTALLED or not CHECKOUT:
+        return INSTALLED
     # The user's own program does not say where ours are.
     others = Path() if ROOT.samefile(".") else ROOT
-    folder = called.parent if called.stem in INSTALLED else others
-    file = folder.absolute() / f"{name}.py" if elsewhere else folder / f"{name}.py"
+    folder = called.parent if called.stem in ("starter", "worker") else others
+    file = (folder.absolute() if elsewhere else folder) / "starter.py"
     return f"python {shlex.quote(str(file))}"
 
 
@@ -46,10 +42,6 @@ def shared_program() -> str:
 
 def module(name: str, *, elsewhere: bool = False) -> str:
     """Return how a module is run that needs our package: a checkout is on no path but in itself."""
-    found = program(elsewhere=elsewhere) in (INSTALLED["starter"], "python starter.py")
+    found = program(elsewhere=elsewhere) in (INSTALLED, "python starter.py")
     path = "" if found else f"PYTHONPATH={shlex.quote(str(ROOT))} "
     return f"{path}python -m {name}"
-
-
-def migrate_command() -> str:
-    return module("surehand.cli.migrate")

@@ -99,7 +99,7 @@ class Selection:
         return {name: {**fault, **self.slow.get(name, {})} for name, fault in mean.items()}
 
     def arguments(self) -> list[str]:
-        """Return what ``starter.py drill`` is told of it."""
+        """Return what ``surehand drill`` is told of it."""
         _, world = {**PLANS, **OPERATED, AGENT_PLAN: ((), _AGENT_WORLD)}[self.plan]
         agent = AGENTS.get(self.kind)
         return [

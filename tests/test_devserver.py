@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from surehand.cli import app
 from surehand.process import dev_server
 from surehand.process.dev_server import (
     CLI_MODULE,
@@ -22,7 +23,7 @@ from surehand.process.dev_server import (
     DevServerFailed,
     find_cli,
 )
-from surehand.process.exits import WrongUse
+from surehand.process.exits import ExitCode, WrongUse
 from tests.watched_server import SUSPECT, WatchedServer
 
 ROOT = Path(__file__).parent.parent
@@ -61,8 +62,8 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def print_cli() -> subprocess.CompletedProcess[str]:
-    """``devserver.py --print-cli`` in a process of its own, with the environment of this one."""
-    command = [sys.executable, str(ROOT / "devserver.py"), "--print-cli"]
+    """``surehand server --print-cli`` in a process of its own, with the environment of this one."""
+    command = [sys.executable, str(ROOT / "starter.py"), "server", "--print-cli"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
 
 
@@ -135,10 +136,8 @@ def test_a_cache_that_cannot_be_made_is_one_line(
 
 
 def test_a_port_that_cannot_be_is_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        dev_server.main(["--port", "99999"])
-    assert ended.value.code == 2
-    assert "99999 is no port: 0 to 65535" in capsys.readouterr().err
+    assert app.run(["server", "--port", "99999"]) == ExitCode.WRONG_USE
+    assert "--port': Input should be less than or equal to 65535" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -202,7 +201,7 @@ def test_the_server_takes_the_port_at_which_its_clients_will_look_for_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TEMPORAL_ADDRESS", f"localhost:{server.port}")
 
-    assert dev_server.main([]) == 1
+    assert dev_server.serve() == 1
 
     assert f"Port {server.port} on 127.0.0.1 is taken" in capsys.readouterr().err
 
@@ -228,7 +227,7 @@ def test_waiting_for_a_server_returns_once_it_serves(
         try:
             # Then the wait ends, and the next one at once
             waiting.result(timeout=60)
-            wait = [sys.executable, str(ROOT / "devserver.py"), "--wait"]
+            wait = [sys.executable, str(ROOT / "starter.py"), "server", "--wait"]
             assert subprocess.run([*wait, "--port", str(port)], timeout=60).returncode == 0
             monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{port}")
             assert subprocess.run(wait, timeout=60).returncode == 0
@@ -245,7 +244,7 @@ def test_whoever_waits_is_told_what_for_and_that_it_is_the_server_that_was_named
     monkeypatch.setattr(dev_server, "SILENT_FOR", 0.0)
     monkeypatch.setattr(dev_server.signal, "signal", lambda *_: None)  # the tests' own stay
 
-    assert dev_server.main(["--wait"]) == 1
+    assert dev_server.serve(wait=True) == 1
 
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("Waiting for the Temporal server on 127.0.0.1:1")

@@ -56,7 +56,7 @@ def imported(*arguments: str, folder: Path, environment: dict[str, str]) -> set[
         [str(ROOT / "worker.py"), "--check"],
         [str(ROOT / "starter.py"), "list"],
         [str(ROOT / "starter.py"), "tools"],
-        [str(ROOT / "devserver.py"), "--print-cli"],
+        [str(ROOT / "starter.py"), "server", "--print-cli"],
     ],
     ids=lambda program: " ".join(Path(word).name for word in program),
 )

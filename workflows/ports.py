@@ -175,9 +175,9 @@ def fair(tenant: str, *, weight: float | None = None, priority: int | None = Non
     """Return whose turn something waits for: tenants take turns, however much each has queued.
 
     So one that starts thousands of runs keeps nobody else's waiting. The server looks at it where
-    ``matching.enableFairness`` is on (``devserver.py``, ``deploy/temporal/dynamicconfig.yaml``). A
-    tenant of weight 2 has two turns where another one has 1. Priority 1 comes before 5, whosever it
-    is. ``None``: as what it is part of.
+    ``matching.enableFairness`` is on (``process/dev_server.py``,
+    ``deploy/temporal/dynamicconfig.yaml``). A tenant of weight 2 has two turns where another one
+    has 1. Priority 1 comes before 5, whosever it is. ``None``: as what it is part of.
     """
     # The server takes 64 bytes; no tenant that our starter knows has more.
     key = tenant.encode()[:64].decode(errors="ignore")

@@ -82,7 +82,7 @@ async def serve(
     What they decide is signed in their browsers: this server has no key. It speaks no TLS: put a
     proxy in front of it where others reach it.
 
-    Example: python starter.py approvals serve
+    Example: surehand approvals serve
     """
     codec_of = _codec_beside(caller, codec, codec_tokens, codec_origins)
     address = parse_address("--http", http)
@@ -178,7 +178,7 @@ def link(caller: options.Actor, state: State = DEFAULT_FOLDER) -> Reply:
 
     Whoever has it looks at what waits, in that name. Deciding takes a key besides.
 
-    Example: python starter.py approvals link --as ann
+    Example: surehand approvals link --as ann
     """
     name = check_name(caller.settings.user)
     server = Server.read(state)

@@ -131,7 +131,7 @@ async def serve(
 
     It speaks no TLS: put a proxy in front of it where others reach it.
 
-    Example: python starter.py codec serve --tokens tokens --origin http://localhost:8233
+    Example: surehand codec serve --tokens tokens --origin http://localhost:8233
     """
     address = parse_address("--http", http)
     origins = [codec_origin("--origin", text) for text in origin or [caller.settings.ui_url]]
@@ -190,7 +190,7 @@ def token(
 ) -> Reply:
     """Make a token for a tenant: shown once, and only its digest is written.
 
-    Example: python starter.py codec token tokens --tenant acme --right write
+    Example: surehand codec token tokens --tenant acme --right write
     """
     holder, made = make_holder(caller.tenant, right, "--right"), secrets.token_urlsafe(32)
     try:

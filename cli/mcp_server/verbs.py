@@ -52,7 +52,7 @@ async def serve(
 
     It approves nothing. Over HTTP only this machine is served without a token.
 
-    Example: python starter.py mcp serve --plans plans
+    Example: surehand mcp serve --plans plans
     """
     if http is None and token_env is not None:
         raise WrongUse("--token-env is for --http")

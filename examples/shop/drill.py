@@ -1,6 +1,6 @@
 """The shop as a drill sees it: an order for each run, and what became of it.
 
-``starter.py drill PLAN --world surehand.examples.shop.drill:world
+``surehand drill PLAN --world surehand.examples.shop.drill:world
 --fresh surehand.examples.shop.drill:fresh``
 """
 

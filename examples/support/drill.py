@@ -1,6 +1,6 @@
 """The help desk as a drill sees it: a ticket for each run, and what became of it.
 
-``starter.py drill PLAN --world surehand.examples.support.drill:world
+``surehand drill PLAN --world surehand.examples.support.drill:world
 --fresh surehand.examples.support.drill:fresh``
 """
 

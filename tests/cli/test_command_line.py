@@ -58,7 +58,7 @@ VERBS = [
     "init",
 ]
 #: Verbs that serve until they are ended: they have no result.
-SERVING = ["dev", "worker"]
+SERVING = ["dev", "worker", "migrate", "server"]
 GROUP = ["add", "grant", "revoke", "list", "keygen"]
 STANDING = ["grant", "add", "list", "revoke"]
 QUOTA = ["set", "show"]
@@ -385,7 +385,7 @@ def test_a_database_that_is_not_migrated_is_code_4(
     monkeypatch.setenv("SUREHAND_DATABASE_URL", f"sqlite:///{tmp_path / 'empty.db'}")
 
     assert app.run(arguments) == ExitCode.NOT_REACHABLE
-    assert "python -m surehand.cli.migrate" in complaint(capsys)
+    assert "python starter.py migrate" in complaint(capsys)
 
 
 @pytest.mark.parametrize("arguments", [*LEDGER, ["audit", "r"]], ids=" ".join)
@@ -448,10 +448,10 @@ def test_doctor_with_nothing_configured_lists_all_there_is_to_do_in_lines_to_pas
     assert re.findall(r"^     (.+)", said, flags=re.MULTILINE) == [
         f"export SUREHAND_DATABASE_URL=sqlite:///{tmp_path}/.surehand/ledger.sqlite",
         "export SUREHAND_TOOL_MODULES=surehand.examples.shop.tools",
-        "python -m surehand.cli.migrate",
-        "python devserver.py &",
-        "python devserver.py --wait",
-        "python worker.py &",
+        "python starter.py migrate",
+        "python starter.py server &",
+        "python starter.py server --wait",
+        "python starter.py worker &",
     ]
     assert list(tmp_path.iterdir()) == []
 
@@ -461,8 +461,8 @@ def test_doctor_starts_no_server_where_one_is_named(capsys: pytest.CaptureFixtur
 
     said = capsys.readouterr().out
     assert "TEMPORAL_ADDRESS" in said
-    assert re.findall(r"^     (python devserver.*)", said, flags=re.MULTILINE) == [
-        "python devserver.py --wait"
+    assert re.findall(r"^     (python starter.py server.*)", said, flags=re.MULTILINE) == [
+        "python starter.py server --wait"
     ]
 
 
@@ -476,7 +476,7 @@ def test_doctor_does_not_migrate_a_database_server_that_is_away(
 
     said = capsys.readouterr().out
     assert "start the server, make the database, or mend SUREHAND_DATABASE_URL" in said
-    assert "surehand.cli.migrate" not in said
+    assert "starter.py migrate" not in said
     assert "secret" not in said
 
 

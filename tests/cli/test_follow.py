@@ -310,7 +310,7 @@ def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
     # And when its workers are gone, that is said, too
     check = check_of(verbs)
     assert "version 1 is current, and no worker of it answers" in check.detail
-    assert check.commands == ["SUREHAND_BUILD_ID=1 python worker.py &"]
+    assert check.commands == ["SUREHAND_BUILD_ID=1 python starter.py worker &"]
     assert shop.counts(run.order)["refunds"] == 0
 
 
@@ -377,4 +377,4 @@ def test_doctor_names_the_version_whose_runs_have_no_worker(
         check = check_of(verbs, "worker versions")
 
     assert "no worker polls for 2 runs of version 1" in check.detail
-    assert check.commands == ["SUREHAND_BUILD_ID=1 python worker.py &"]
+    assert check.commands == ["SUREHAND_BUILD_ID=1 python starter.py worker &"]

@@ -216,8 +216,8 @@ def test_doctor_finds_everything_or_says_what_to_do(verbs: Verbs, lonely: Verbs)
         "database clock",
         "tools",
     }
-    assert "python worker.py" in ill.out
-    assert "python -m surehand.cli.migrate" in ill.out
+    assert "python starter.py worker" in ill.out
+    assert "python starter.py migrate" in ill.out
     assert "namespace create --namespace nowhere" in nowhere.out
 
 

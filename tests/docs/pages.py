@@ -25,6 +25,8 @@ _BLOCK: Final = re.compile(
 )
 #: At the end of a command that does not end with 0.
 _EXITS_WITH: Final = re.compile(r"^(?P<command>.*?)\s+# exits with (?P<code>[0-9]+)$", re.DOTALL)
+#: The command, not a module, a folder or what it prints.
+_SUREHAND: Final = re.compile(r"(?<![\w./-])surehand (?=[a-z-])")
 _IN_BACKGROUND: Final = re.compile(r"[^&]&(\s|$)")
 _APPROVAL: Final = re.compile(r"\b[a-z0-9-]+(?:~[a-z0-9-]+)*/[a-z0-9_.-]+/[0-9]+\b")
 
@@ -60,7 +62,7 @@ def script(page: Path, replaced: dict[str, str], quick: str = "") -> str:
     Args:
         page: Its blocks are run in their order, in one shell; blocks with a title are its files.
         replaced: What is typed differently here, by what the page has.
-        quick: A function ``quick`` that runs the starter, in the place of Python.
+        quick: A function ``quick`` that is called instead of ``surehand``.
     """
     run = _quickly if quick else str
     parts = [quick, run(_PRELUDE)]
@@ -97,7 +99,7 @@ def _typed(command: str, replaced: dict[str, str]) -> str:
         command = command.replace('"sha256:..."', f"\"'$(params_hash {about[0]})'\"")
         command = command.replace("sha256:...", f"$(params_hash {about[0]})")
     command = re.sub(r"\b(SA|iv)-\.\.\.", r"$(newest_\1)", command)
-    asked = re.match(r"python starter\.py answer (\S+) ([^=\s]+)=", command)
+    asked = re.match(r"surehand answer (\S+) ([^=\s]+)=", command)
     if asked:  # nobody answers what is not asked yet
         command = f"asked {asked[1]} {asked[2]}\n{command}"
     failing = _EXITS_WITH.match(command)
@@ -105,10 +107,10 @@ def _typed(command: str, replaced: dict[str, str]) -> str:
 
 
 def _quickly(command: str) -> str:
-    """Return a command with ``quick`` for Python, but in the background, where it gets signals."""
+    """Return a command that calls ``quick``, but in the background, where it gets signals."""
     if _IN_BACKGROUND.search(command):
         return command
-    return command.replace("python starter.py", "quick starter.py")
+    return _SUREHAND.sub("quick ", command)
 
 
 _PRELUDE: Final = r"""
@@ -131,11 +133,11 @@ shown() {
     echo "nothing to copy from: ${*:2}" >&2
     return 1
 }
-params_hash() { shown 'it["params_hash"]' python starter.py show "$1"; }
+params_hash() { shown 'it["params_hash"]' surehand show "$1"; }
 asked() {
     local wanted="[one for one in it['result']['waiting_for'] if one['id'] == '$2'][0]"
-    shown "$wanted" python starter.py show "$1"
+    shown "$wanted" surehand show "$1"
 }
-newest_SA() { shown 'it["standing"][-1]["standing_id"]' python starter.py standing list; }
-newest_iv() { shown 'it["rows"][-1]["intervention_id"]' python starter.py interventions; }
+newest_SA() { shown 'it["standing"][-1]["standing_id"]' surehand standing list; }
+newest_iv() { shown 'it["rows"][-1]["intervention_id"]' surehand interventions; }
 """

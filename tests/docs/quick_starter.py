@@ -4,7 +4,7 @@ To load a verb takes a second of a core, and the pages have five hundred of them
 begin on a machine where nothing runs start each of theirs as their reader does; so do all pages
 what they start in the background, and what they feed.
 
-As a program, this is what their shell calls instead of Python.
+As a program, this is what their shell calls instead of `surehand`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SOCKET: Final = "TESTS_QUICK_STARTER"
 QUICK: Final = f"""
 quick() {{
     if [ /dev/stdin -ef /dev/null ]; then
-        python -I -S '{__file__}' "$@"
+        python -I -S '{__file__}' surehand "$@"
     else
-        python "$@"
+        surehand "$@"
     fi
 }}
 """
@@ -92,7 +92,7 @@ def ask() -> None:
         server.sendall(json.dumps(asked).encode() + b"\n")
         code = server.makefile().readline()
     if not code:
-        os.execvp("python", ["python", *sys.argv[1:]])
+        os.execvp("surehand", sys.argv[1:])
     os._exit(int(code) % 256)
 
 

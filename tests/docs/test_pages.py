@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -29,9 +30,7 @@ from tests.worker_process import WorkerProcess
 LIMIT_S = 540
 #: Blocks that cannot be run here. A new one is a decision.
 NOT_RUN = 45
-#: What lies in a checkout. Programs are copied into the folder that a page is read in: Python looks
-#: for modules beside a program itself, not beside a link to it.
-PROGRAMS = ("starter.py", "worker.py", "devserver.py")
+#: What lies in a checkout.
 LINKED = ("surehand", "examples")
 RUN_IT = DOCS / "howto" / "run-it.md"
 #: What is in the virtual environment already.
@@ -78,10 +77,13 @@ def worker(common: dict[str, str], checkout: Path) -> Iterator[WorkerProcess]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where the reader is: a checkout of their own."""
-    for name in PROGRAMS:
-        shutil.copy(ROOT / name, tmp_path)
     for name in LINKED:
         (tmp_path / name).symlink_to(ROOT / name)
+    command = tmp_path / ".bin" / "surehand"  # as `make venv` makes it
+    command.parent.mkdir()
+    loads = f"sys.path.insert(0, {str(ROOT)!r}); from surehand.starter import main"
+    command.write_text(f"#!{sys.executable}\nimport sys; {loads}; main()\n")
+    command.chmod(0o755)
     return tmp_path
 
 
@@ -91,7 +93,7 @@ def read(
     """Do what a page says, from its first line to its last."""
     file = folder / "page.sh"
     file.write_text(script(page, {**ALREADY_DONE, **replaced}, quick), encoding="utf-8")
-    path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
+    path = f"{folder / '.bin'}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
     # Several write at its end, each by itself.
     with (folder / "page.log").open("a+", encoding="utf-8") as log:
         with subprocess.Popen(
@@ -150,7 +152,7 @@ def test_pages_work_on_a_machine_where_nothing_runs(page: Path, folder: Path) ->
     (folder / ".surehand").mkdir()
     serves = "python -m surehand.examples.shop"
     own = {
-        "python devserver.py &": f"python devserver.py --port {port} --ui-port 0 &",
+        "surehand server &": f"surehand server --port {port} --ui-port 0 &",
         f"{serves} --db": f"{serves} --port {shop} --db",
         "http://127.0.0.1:8090": f"http://127.0.0.1:{shop}",
     }

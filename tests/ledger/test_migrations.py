@@ -118,7 +118,7 @@ async def test_a_worker_refuses_a_database_that_is_not_at_the_newest_migration_i
     assert line.startswith("surehand: the ledger database ")
     assert says in line
     assert newest_revision() in line
-    assert "python -m surehand.cli.migrate" in line
+    assert "starter.py migrate" in line
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ async def test_only_migrating_makes_a_file(tmp_path: Path) -> None:
     assert done.returncode == 4
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"surehand: no ledger at {elsewhere / 'ledger.sqlite'} ")
-    assert "python -m surehand.cli.migrate" in line
+    assert "starter.py migrate" in line
     assert list(elsewhere.iterdir()) == []
 
 

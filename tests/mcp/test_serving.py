@@ -155,7 +155,7 @@ async def test_without_a_worker_starts_are_kept_and_cancels_not_sent(served: Ser
         )
         assert begun["started"] and "no worker has taken it up yet" in begun["note"]
         said = await assistant.refused("cancel_run", run_id=run_id)
-        assert "no worker answers" in said and "worker.py" in said
+        assert "no worker answers" in said and "starter.py worker" in said
 
 
 async def test_a_temporal_server_that_is_away_is_one_line_with_its_address(served: Served) -> None:

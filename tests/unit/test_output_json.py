@@ -233,7 +233,7 @@ PRODUCT: Final = [
         for room in ("activities", "cli", "client", "drill", "process", "surehand", "workflows")
         for file in sorted((REPOSITORY / room).rglob("*.py"))
     ),
-    *(REPOSITORY / f"{program}.py" for program in ("worker", "starter", "devserver")),
+    *(REPOSITORY / f"{program}.py" for program in ("worker", "starter")),
 ]
 #: What makes text of strangers fit to be shown or kept.
 MENDED_BY: Final = {"plain", "plain_line", "markdown", "clean_text"}

@@ -20,26 +20,22 @@ from pydantic import BaseModel, JsonValue
 import surehand
 from surehand.cli import app
 from surehand.process import program as module
-from surehand.process.program import CALLED_AS, command, migrate_command, program
+from surehand.process.program import CALLED_AS, command, program
+from surehand.process.program import module as run_module
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
 from surehand.workflows.run.run_views import how_to_decide
 from tests.docstrings import OF_A_RUN, play, public_names
 
 ROOT: Final = Path(__file__).parents[2]
-PROGRAMS = ["starter", "worker", "devserver"]
 
 
-def test_from_a_checkout_commands_name_its_files() -> None:
-    assert [program(name) for name in PROGRAMS] == [
-        "python starter.py",
-        "python worker.py",
-        "python devserver.py",
-    ]
+def test_from_a_checkout_commands_name_its_file() -> None:
+    assert program() == "python starter.py"
     assert command("show", "a run") == "python starter.py show 'a run'"
 
 
 @pytest.mark.parametrize(
-    ("called", "folder", "prefix"),
+    ("called", "folder", "path"),
     [
         ("starter.py", "", ""),
         ("../check out/worker.py", "../check out/", f"PYTHONPATH={ROOT} "),
@@ -47,16 +43,14 @@ def test_from_a_checkout_commands_name_its_files() -> None:
         ("/home/ana/own.py", f"{ROOT}/", f"PYTHONPATH={ROOT} "),
     ],
 )
-def test_commands_name_the_files_by_the_path_by_which_one_of_them_was_called(
-    called: str, folder: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_commands_name_the_file_by_the_path_by_which_a_program_was_called(
+    called: str, folder: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [called])
     monkeypatch.chdir(tmp_path)
 
-    assert [shlex.split(program(name)) for name in PROGRAMS] == [
-        ["python", f"{folder}{name}.py"] for name in PROGRAMS
-    ]
-    assert migrate_command() == f"{prefix}python -m surehand.cli.migrate"
+    assert shlex.split(program()) == ["python", f"{folder}starter.py"]
+    assert run_module("pytest") == f"{path}python -m pytest"
     assert shlex.split(program(elsewhere=True))[1] == str(Path(f"{folder}starter.py").absolute())
 
 
@@ -72,9 +66,7 @@ def test_installed_commands_are_on_the_path(called: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", [called])
     monkeypatch.setattr(module, "CHECKOUT", called.endswith("surehand"))
 
-    assert [program(name) for name in PROGRAMS] == (
-        ["surehand", "surehand worker", "python -m surehand.devserver"]
-    )
+    assert program() == "surehand"
     assert command("show", "refund-1") == "surehand show refund-1"
 
 
@@ -126,7 +118,7 @@ def test_whatever_is_said_to_be_run_as_a_module_is_a_program() -> None:
     texts = [file.read_text(encoding="utf-8") for file in readable if file.is_file()]
     named = {name for text in texts for name in re.findall(r"python -m (surehand[\w.]+)", text)}
 
-    assert "surehand.cli.migrate" in named
+    assert "surehand.examples.shop" in named
     for name in named:
         found = importlib.util.find_spec(name.rstrip("."))
         assert found is not None and found.origin is not None, name

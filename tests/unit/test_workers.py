@@ -492,7 +492,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     "arguments",
-    [["starter.py", "list"], ["worker.py"], ["devserver.py"], ["-m", "surehand.cli.migrate"]],
+    [["starter.py", "list"], ["worker.py"], ["-m", "surehand.cli.migrate"]],
     ids=" ".join,
 )
 def test_a_program_without_packages_says_how_to_get_them(arguments: list[str]) -> None:

@@ -1,6 +1,6 @@
 """A transactional tool: its effect is a row in the ledger's own database.
 
-``starter.py drill tests/variants/credits.yaml`` finds its world here, too.
+``surehand drill tests/variants/credits.yaml`` finds its world here, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A run that asks which order is the newest, and hears of another one when it asks again.
 
-``starter.py drill tests/variants/newest.yaml`` finds its world here, too.
+``surehand drill tests/variants/newest.yaml`` finds its world here, too.
 """
 
 from __future__ import annotations

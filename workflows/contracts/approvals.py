@@ -113,7 +113,7 @@ class ApprovalRequest(Message):
     """Who has started its run in that name, marked if nothing proves it; empty: the same person."""
     foreign: tuple[ForeignContent, ...] = ()
     """What has brought its run content from outside, which strangers may have written."""
-    program: str = "python starter.py"
+    program: str = "surehand"
     """How the command line is called where the worker is, for commands that are shown."""
 
     @property

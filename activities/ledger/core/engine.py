@@ -35,7 +35,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from surehand.activities.ledger.core.statements import run_sql
 from surehand.process import clock
-from surehand.process.program import command, migrate_command
+from surehand.process.program import command
 from surehand.workflows.identity import tenant_problem
 
 #: How long a statement may take, and a SQLite writer waits for another process's transaction.
@@ -254,7 +254,7 @@ def _only_existing(dialect: Any, _record: Any, where: list[Any], options: dict[s
     if not file.exists():
         raise LedgerUnavailable(
             f"no ledger at {file} (SUREHAND_DATABASE_URL): run"
-            f" `{migrate_command()}` to make one there; if it is elsewhere, start"
+            f" `{command('migrate')}` to make one there; if it is elsewhere, start"
             " in its folder or name it with its absolute path, sqlite:////folder/file"
         )
     uri = f"{file.as_uri()}?mode=rw"  # should it go away in between

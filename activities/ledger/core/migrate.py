@@ -1,4 +1,4 @@
-"""Bringing a ledger database to its newest shape: ``python -m surehand.cli.migrate``."""
+"""Bringing a ledger database to its newest shape: ``surehand migrate``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from surehand.activities.ledger.core.engine import (
     require_fit,
     without_passwords,
 )
-from surehand.process.program import migrate_command
+from surehand.process.program import command as our_command
 
 #: Beside a checkout's files: what `make clean` leaves, and the README's first start asks for.
 OWN_FOLDER: Final = ".surehand"
@@ -71,7 +71,7 @@ def require_head(engine: Engine) -> None:
         where = without_passwords(engine.url)
         raise DatabaseBehind(
             f"the ledger database {where} is at migration {current or 'none'}, this version needs"
-            f" {newest}: run `{migrate_command()}`"
+            f" {newest}: run `{our_command('migrate')}`"
         )
 
 

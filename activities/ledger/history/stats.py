@@ -1,6 +1,6 @@
 """Figures of one tenant, from the ledger's events and rows: added up in SQL, never loaded whole.
 
-The classes are what ``starter.py stats`` tells. Add-only: scripts read it.
+The classes are what ``surehand stats`` tells. Add-only: scripts read it.
 """
 
 from __future__ import annotations
