@@ -1,0 +1,1 @@
+../devserver.py
