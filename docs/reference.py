@@ -345,7 +345,7 @@ def instruments() -> list[tuple[str, str, str]]:
         def create_histogram_float(self, name: str, meaning: str, unit: str) -> None:
             made.append((name, f"{name}_{unit}", meaning))
 
-        def create_gauge(self, name: str, meaning: str, unit: str | None) -> None:
+        def create_gauge(self, name: str, meaning: str, unit: str | None = None) -> None:
             made.append((name, f"{name}_{unit}" if unit else name, meaning))
 
     module("surehand.activities.worker.telemetry").Metrics(Meter())
