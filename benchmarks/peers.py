@@ -1,9 +1,9 @@
-"""``python -m benchmarks.peers``: DBOS, LangGraph and plain Temporal beside Surehand.
+"""``python -m benchmarks.peers``: DBOS and plain Temporal beside Surehand.
 
-Runs of steps that do next to nothing, one alone and many at once, in turns on the same machine;
-and what each leaves outside when it is killed between a call and its record. call4agents, a library
-without an engine, is compared with the ledger alone. The peers have a virtual environment of their
-own (``benchmarks/peers.txt``), made at the first time. BENCHMARKS.md shows what this prints.
+Runs of steps that do next to nothing, one alone and many at once, in turns on the same machine.
+call4agents, a library without an engine, is compared with the ledger alone. The peers have their
+own virtual environment (``benchmarks/peers.txt``), which is made the first time. BENCHMARKS.md
+shows what this prints.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import asyncio
 import hashlib
 import json
 import os
-import secrets
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -37,25 +35,20 @@ from benchmarks.harness import (
     at_each,
     clean,
     makers,
-    on_queue,
     parser_of,
-    played,
     run,
 )
-from benchmarks.peer_program import APPROVED, KEYED, KILLED, STEPS, arrived
-from benchmarks.plain import PLAIN_KILLED
-from benchmarks.plain import READY as PLAIN_READY
+from benchmarks.peer_program import APPROVED, STEPS
 from benchmarks.steps import Probe, Turn, play_plain, play_protected
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest
-from surehand.drill.environment import READY, Environment, start_worker
+from surehand.drill.environment import Environment
 from surehand.process import ROOT
-from surehand.process.children import Child, python
+from surehand.process.children import Child
 from surehand.process.exits import SurehandError, leave
 from surehand.workflows.identity import DEFAULT_TENANT
-from surehand.workflows.plan.plan import Plan
 from tests.ledger.scene import Scene
 from tests.postgres_server import SUPERUSER
 
@@ -70,7 +63,7 @@ ALONE_STEPS: Final = 100
 CONCURRENT_STEPS: Final = 10
 CONCURRENT: Final = 50
 #: Their names, by the module of their program.
-PEERS: Final = {"dbos": "DBOS", "langgraph": "LangGraph"}
+PEERS: Final = {"dbos": "DBOS"}
 #: It has no engine: it is compared with the ledger alone.
 LIBRARY: Final = "call4agents"
 #: Actions before the first round, and of each.
@@ -81,11 +74,6 @@ ACTIONS: Final = {"claim and outcome": STEPS, "approval and action": APPROVED}
 #: Where their packages are, from the folder in which the benchmark is called.
 _VENV: Final = Path(".surehand/benchmarks/peers-venv")
 _PINNED: Final = ROOT / "benchmarks" / "peers.txt"
-#: What recovers a call, by whether it hands over a key.
-CALLS: Final = {False: "nothing", True: "a key that the outside keeps"}
-#: The same of our tools.
-TOOLS: Final = {CALLS[True]: "killed.put", "a lookup": "killed.order"}
-
 #: Plays so many runs with so many steps.
 Play = Callable[[int, int], Awaitable[Turn]]
 
@@ -118,20 +106,16 @@ class Peer:
         self._started = 0
 
     async def turn(self, steps: int, runs: int, what: str = STEPS) -> Turn:
-        with self._program(self._database(what), what, str(steps), str(runs)) as one:
+        self._started += 1
+        command = [self._python, "-m", "benchmarks.peer_program", self._name, what]
+        with Child(
+            [*command, self._database(what), str(steps), str(runs)],
+            environment={**clean(), "PYTHONPATH": str(ROOT)},
+            log=self._folder / f"{self._name}-{self._started}.log",
+        ) as one:
             await asyncio.to_thread(one.wait_done)
             said = [line for line in one.output().splitlines() if line.startswith("[[")]
         return Turn(json.loads(said[-1]))
-
-    async def killed(self, *, keyed: bool) -> Path:
-        """Have a call kill its process, start that again; returns what has arrived outside."""
-        what = KEYED if keyed else KILLED
-        database, world = self._database(what), self._folder / f"{what}.jsonl"
-        with self._program(database, what, world=world) as one:
-            await asyncio.to_thread(_require_killed, one)
-        with self._program(database, what, world=world) as one:
-            await asyncio.to_thread(one.wait_done)
-        return world
 
     def _database(self, name: str) -> str:
         """Return the URL of a database, which is made if it is not there."""
@@ -145,70 +129,6 @@ class Peer:
             if there.fetchone() is None:
                 connection.execute(f'CREATE DATABASE "{own}"'.encode())
         return f"{server}/{own}"
-
-    def _program(self, database: str, what: str, *numbers: str, world: Path | None = None) -> Child:
-        self._started += 1
-        variables = {**clean(), "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false"}
-        return Child(
-            [self._python, "-m", "benchmarks.peer_program", self._name, what, database, *numbers],
-            environment=variables | ({"BENCHMARK_WORLD": str(world)} if world else {}),
-            log=self._folder / f"{self._name}-{self._started}.log",
-        )
-
-
-def _require_killed(one: Child) -> None:
-    """Wait until a process has ended, and see that it was killed."""
-    one.wait_for(lambda: one.returncode is not None)
-    if one.returncode != -signal.SIGKILL:
-        raise SurehandError(f"{one.log.stem} was not killed: {one.last_line()}")
-
-
-async def kill_ours(environment: Environment, place: Place, tool: str, mode: str) -> Path:
-    """Kill a worker in a tool's call, start another; returns what has arrived outside."""
-    name = f"{tool}-{mode}-{place.store}"
-    folder = environment.make_case_folder(name)
-    world, server = folder / "world.jsonl", on_queue(place.server, name)
-    variables = {**place.variables, "BENCHMARK_WORLD": str(world)}
-    # Two steps: one alone is no batch.
-    plan = Plan.model_validate([{"tool": tool}, {"tool": "quick.write"}])
-
-    def start() -> Child:
-        return start_worker(variables, folder, "worker", database_url=place.url, task_queue=name)
-
-    await _kill_in(start, READY, lambda: played(server, "killed", plan, mode))
-    return world
-
-
-async def kill_plain(environment: Environment, place: Place, *, keyed: bool) -> Path:
-    """Kill a worker of Temporal alone in an activity; returns what has arrived outside."""
-    name = f"plain-{KEYED if keyed else KILLED}-{place.store}"
-    folder = environment.make_case_folder(name)
-    world = folder / "world.jsonl"
-    variables = {**place.variables, "BENCHMARK_WORLD": str(world)}
-
-    def start() -> Child:
-        command = python("benchmarks.plain", name)
-        return Child(command, environment=variables, log=folder / "worker.log")
-
-    def execute() -> Awaitable[object]:
-        return place.server.client.execute_workflow(
-            PLAIN_KILLED, keyed, id=f"killed-{secrets.token_hex(6)}", task_queue=name
-        )
-
-    await _kill_in(start, PLAIN_READY, execute)
-    return world
-
-
-async def _kill_in(
-    start: Callable[[], Child], ready: str, play: Callable[[], Awaitable[object]]
-) -> None:
-    with start() as one:
-        await asyncio.to_thread(one.wait_said, ready)
-        ended = asyncio.ensure_future(play())
-        await asyncio.to_thread(_require_killed, one)
-    with start() as another:
-        await asyncio.to_thread(another.wait_said, ready)
-        await ended
 
 
 def _times(here: Sequence[Turn], there: Sequence[Turn], runs: int) -> float:
@@ -257,8 +177,6 @@ async def measure(environment: Environment, options: argparse.Namespace, found: 
                     turns[name].append(await one(steps, runs))
             found.rows += [_cost(name, place.store, runs, turns) for name in systems]
             found.note(f"{place.store}: {runs} x {steps} steps")
-        await _kill_all(environment, place, peers, found, plain=_TEMPORAL in wanted)
-        found.note(f"{place.store}: kills")
 
     variables = environment.make_variables({**clean(), "SUREHAND_TOOL_MODULES": "benchmarks.tools"})
     await at_each(environment, variables, options.database, play)
@@ -339,25 +257,8 @@ async def _play_ours(place: Place, mode: str, steps: int, runs: int) -> Turn:
     return await play_protected(place.server, mode, Probe("write", runs, steps, 1).plan(), runs)
 
 
-async def _kill_all(
-    environment: Environment, place: Place, peers: dict[str, Peer], found: Found, *, plain: bool
-) -> None:
-    def add(system: str, call: str, world: Path) -> None:
-        left = {"call": call, **vars(arrived(world))}
-        found.rows.append({"system": system, "store": place.store, **left})
-
-    for keyed, call in CALLS.items():
-        for name, peer in peers.items():
-            add(name, call, await peer.killed(keyed=keyed))
-        if plain:
-            add(_PLAIN, call, await kill_plain(environment, place, keyed=keyed))
-    for mode in _MODES:
-        for call, tool in TOOLS.items():
-            add(_OURS[mode], call, await kill_ours(environment, place, tool, mode))
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = parser_of("peers", "DBOS, LangGraph, call4agents, plain Temporal beside us.")
+    parser = parser_of("peers", "DBOS, call4agents, plain Temporal beside us.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="default 5")
     parser.add_argument("--steps", type=int, default=ALONE_STEPS, metavar="N", help="default 100")
     parser.add_argument("--runs", type=int, default=CONCURRENT, metavar="N", help="default 50")

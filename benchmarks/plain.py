@@ -1,12 +1,11 @@
 """Temporal alone: a worker whose activity makes the same call with nothing to protect it.
 
-``python -m benchmarks.plain [QUEUE]`` is started by other benchmarks beside Surehand's own worker.
+``python -m benchmarks.plain`` is started by other benchmarks beside Surehand's own worker.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -16,7 +15,6 @@ from temporalio.worker import PollerBehaviorAutoscaling, Worker
 
 with workflow.unsafe.imports_passed_through():
     from benchmarks import tools
-    from benchmarks.peer_program import arrive
     from surehand.examples.shop.params import (
         CalculateParams,
         Mailed,
@@ -34,7 +32,6 @@ with workflow.unsafe.imports_passed_through():
 PLAIN_QUEUE: Final = "plain"
 PLAIN: Final = "PlainSteps"
 PLAIN_REFUND: Final = "PlainRefund"
-PLAIN_KILLED: Final = "PlainKilled"
 #: The signal that approves a refund.
 APPROVE: Final = "approve"
 READY: Final = "plain.ready"
@@ -112,38 +109,13 @@ class PlainRefund:
         return await _execute(tools.mail_of, mail)
 
 
-@activity.defn
-async def call_outside(keyed: bool) -> None:
-    """Make a call outside, after which this process dies for once."""
-    info = activity.info()
-    if keyed:
-        arrive(f"{info.workflow_id}:{info.activity_id}", dedupes=True)
-    else:
-        arrive()
-
-
-@workflow.defn(name=PLAIN_KILLED)
-class PlainKilled:
-    """Makes one call whose worker dies."""
-
-    @workflow.run
-    async def run(self, keyed: bool) -> None:
-        """Make it, with a key that the outside keeps or without one."""
-        await workflow.execute_activity(
-            call_outside,
-            keyed,
-            start_to_close_timeout=timedelta(seconds=60),
-            heartbeat_timeout=HEARTBEAT_TIMEOUT,
-        )
-
-
-async def serve(queue: str = PLAIN_QUEUE) -> None:
+async def serve() -> None:
     client = await connect(find_target(read_environment()))
     worker = Worker(
         client,
-        task_queue=queue,
-        workflows=[PlainSteps, PlainRefund, PlainKilled],
-        activities=[call, call_outside, *tools.REFUND_CALLS],
+        task_queue=PLAIN_QUEUE,
+        workflows=[PlainSteps, PlainRefund],
+        activities=[call, *tools.REFUND_CALLS],
         workflow_runner=workflow_runner(),
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
@@ -155,7 +127,7 @@ async def serve(queue: str = PLAIN_QUEUE) -> None:
 
 
 def main() -> int:
-    asyncio.run(serve(*sys.argv[1:]))
+    asyncio.run(serve())
     return 0
 
 

@@ -27,9 +27,8 @@ from surehand.workflows.plan.plan import Plan
 #: A write that holds a resource, which is free; many at once would wait for it.
 LEASED: Final = "leased"
 EFFECTS: Final = ("read", "write", LEASED)
-#: One run after another, many at once, tools that take 200 ms, a run of 1,000 steps, and one of
-#: 10,000.
-PROBES: Final = ("alone", "concurrent", "slow", "long", "long_run")
+#: One run after another, many at once, tools that take 200 ms, and a run of 10,000 steps.
+PROBES: Final = ("alone", "concurrent", "slow", "long_run")
 #: Times that each mode has its turn.
 ROUNDS: Final = 5
 #: Steps of a run that is alone, and of each of many.
@@ -39,8 +38,8 @@ CONCURRENT: Final = 50
 #: Seconds that a tool takes which does something, and steps of its runs.
 SLOW: Final = 0.2
 SLOW_STEPS: Final = 20
-#: Steps of the run that shows, beside Temporal alone, whether a late step costs more.
-LONG_STEPS: Final = 1000
+#: Above that, the history of a plain run would be too long.
+MOST_STEPS: Final = 1000
 #: Lists of a plan, and items of each: a plan has 1,000 steps at most, and a list 1,000 items.
 LISTS: Final = 10
 ITEMS: Final = 1000
@@ -137,7 +136,7 @@ def _row(store: str, mode: str, probe: Probe, turns: list[Turn], plain: list[Tur
     )
     # The bytes of opening and closing the run are shared by its steps.
     history = statistics.median(turn.history_bytes for turn in turns) / probe.steps
-    row = {
+    return {
         "mode": mode,
         "store": store,
         "effect": probe.effect,
@@ -150,14 +149,6 @@ def _row(store: str, mode: str, probe: Probe, turns: list[Turn], plain: list[Tur
         "steps_per_s": round(statistics.median(turn.steps_per_second() for turn in turns), 1),
         "history_bytes_per_step": round(history),
     }
-    if probe.steps < LONG_STEPS:
-        return row
-    late = {
-        f"{whose}ms_at_step_{step}": ms_around(turn.began[0], step, 10)
-        for whose, turn in (("", turns[0]), ("plain_", plain[0]))
-        for step in (10, probe.steps)
-    }
-    return row | late
 
 
 async def play_long_run(place: Place, mode: str) -> Row:
@@ -187,12 +178,12 @@ async def play_long_run(place: Place, mode: str) -> Row:
 async def measure(environment: Environment, options: argparse.Namespace, found: Found) -> None:
     modes, wanted = tuple(options.mode or MODES), options.probe or PROBES
     effects, steps, rounds = options.effect or EFFECTS, options.steps, options.rounds
-    unheld = [effect for effect in effects if effect != LEASED]
     probes = {
         "alone": [Probe(effect, 1, steps, rounds) for effect in effects],
-        "concurrent": [Probe(effect, CONCURRENT, CONCURRENT_STEPS, 1) for effect in unheld],
+        "concurrent": [
+            Probe(effect, CONCURRENT, CONCURRENT_STEPS, 1) for effect in effects if effect != LEASED
+        ],
         "slow": [Probe("write", 1, SLOW_STEPS, rounds, takes=SLOW)],
-        "long": [Probe("write", 1, LONG_STEPS, 1)],
     }
 
     async def play(place: Place) -> None:
@@ -219,8 +210,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=own)
     parser.add_argument("--probe", choices=PROBES, action="append", help="default all")
     options = parser.parse_args(argv)
-    if options.rounds < 1 or not 2 <= options.steps <= LONG_STEPS:
-        parser.error(f"--rounds must be at least 1, --steps 2 to {LONG_STEPS}")
+    if options.rounds < 1 or not 2 <= options.steps <= MOST_STEPS:
+        parser.error(f"--rounds must be at least 1, --steps 2 to {MOST_STEPS}")
     return run("steps", options, measure)
 
 

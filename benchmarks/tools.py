@@ -1,9 +1,8 @@
 """The tools of all benchmarks.
 
-`world`: tools to be killed in, one for each way in which a tool can recover. `killed`: the first
-call kills its own worker before anybody hears the answer. `quick`: a step of them costs what its
-protection costs. The refund's are as the shop's are, but for the shop: they answer at once, with
-the keys, lookups, undos and the approval of ``examples/refund.yaml``.
+`world`: tools to be killed in, one for each way in which a tool can recover. `quick`: a step of
+them costs what its protection costs. The refund's are as the shop's are, but for the shop: they
+answer at once, with the keys, lookups, undos and the approval of ``examples/refund.yaml``.
 
 The outside world is a file of lines, ``BENCHMARK_WORLD``: who called, when, and whether that
 changed anything. Times are of the monotonic clock, which all processes of a machine share.
@@ -25,7 +24,6 @@ from pydantic import BaseModel, JsonValue
 from sqlalchemy import text
 from temporalio import activity
 
-from benchmarks.peer_program import arrive, seen
 from surehand.activities.tools.tool import Dedupes, Found, NotFound, Tool, ToolContext
 from surehand.activities.tools.toolbox import READ, WRITE, tool
 from surehand.examples.shop import tools as shop
@@ -161,34 +159,6 @@ async def order(params: Call, ctx: ToolContext) -> JsonValue:
 async def put_approved(params: Call, ctx: ToolContext) -> JsonValue:
     """Change something that somebody has approved."""
     return await _arrive(params, ctx)
-
-
-class Nothing(BaseModel):
-    """No params."""
-
-
-@tool("killed.put", effect=WRITE, dedupes=_KEYS_KEPT, irreversible=True)
-async def put_killed(params: Nothing, ctx: ToolContext) -> None:
-    """Change something; the same key changes nothing the second time."""
-    arrive(ctx.idempotency_key, dedupes=True)
-
-
-async def find_killed_order(params: Nothing, ctx: ToolContext) -> Found | NotFound:
-    """Ask whether an order has arrived."""
-    return Found(None) if seen(ctx.idempotency_key) else NotFound()
-
-
-@tool(
-    "killed.order",
-    effect=WRITE,
-    timeout=LOOKUP_DEADLINE,
-    lookup=find_killed_order,
-    settle=LOOKUP_SETTLE,
-    irreversible=True,
-)
-async def order_killed(params: Nothing, ctx: ToolContext) -> None:
-    """Change something; every call does so again."""
-    arrive(ctx.idempotency_key)
 
 
 class Quick(BaseModel):

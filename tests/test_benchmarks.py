@@ -89,23 +89,16 @@ def test_the_runs_benchmark_compares_runs(temporal_cli: Path, tmp_path: Path) ->
     assert "| exit | sqlite | 2 |" in done.stdout
 
 
-@pytest.mark.crash
 @SELDOM
-def test_the_peers_benchmark_counts_effects(temporal_cli: Path, tmp_path: Path) -> None:
+def test_the_peers_benchmark_compares_steps(temporal_cli: Path, tmp_path: Path) -> None:
     # Of Temporal alone: the others' packages would have to be installed.
     few = "--rounds 1 --steps 2 --runs 2 --peer temporal --database sqlite"
     done, found = measured("peers", tmp_path, few)
 
     assert done.returncode == ExitCode.DONE, done.stderr
-    costs, kills = found[:8], found[8:]
-    for row in costs:
+    assert len(found) == 8
+    for row in found:
         assert min(row["ms_per_step"], row["exit"], row["async"], row["sync"]) > 0
-    left = [(row["call"], row["calls"], row["effects"]) for row in kills]
-    assert left == [
-        ("nothing", 2, 2),
-        ("a key that the outside keeps", 2, 1),
-        *[("a key that the outside keeps", 2, 1), ("a lookup", 1, 1)] * 3,
-    ]
 
 
 @SELDOM
