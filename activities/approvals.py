@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import structlog
-from pydantic import JsonValue
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -25,6 +23,7 @@ from surehand.activities.ledger.approvals.votes import (
     needs_of,
 )
 from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.history.run_display import show_request
 from surehand.activities.ledger.people.starts import name_starter
 from surehand.activities.ledger.quotas import OverQuota, QuotaUsedUp
 from surehand.activities.ledger.steps import artifacts as artifact_rows
@@ -115,7 +114,19 @@ class ApprovalActivities:
         if kept.artifact is not None:
             where = (call.run_id, call.step_id)
             await worker.ledger.transact(call.tenant, artifact_rows.record_artifact, *where, kept)
-        view = request_view(found, kept.value, prepared)
+        view = show_request(
+            row,
+            needs_of(row),
+            params=kept.value,
+            description=row["description"],
+            votes=found.voters.all,
+            excluded=tuple(sorted(found.excluded)),
+            resources=prepared.resources,
+            salt=prepared.salt,
+            started_by=found.started_by,
+            foreign=found.foreign,
+            program=shared_program(),
+        )
         if row["state"] == approvals.ApprovalState.PENDING:
             log.info(
                 "approval.waiting",
@@ -207,40 +218,3 @@ def _description(prepared: prepare.PreparedCall, call: ToolCall) -> str:
     if not call.answers:
         return described
     return f"{described} (answers: {json.dumps(call.answers, ensure_ascii=False)})"
-
-
-def request_view(
-    found: _Requested, params: dict[str, JsonValue], prepared: prepare.PreparedCall
-) -> approvals.ApprovalRequest:
-    """Return a request as people see it.
-
-    Args:
-        params: Its params, or the artifact that they are in.
-    """
-    row = found.row
-    needs = needs_of(row)
-    return approvals.ApprovalRequest(
-        approval_id=row["approval_id"],
-        step_id=row["step_id"],
-        tool=row["tool"],
-        version=row["tool_version"],
-        params=params,
-        params_hash=row["params_hash"],
-        description=row["description"],
-        requested_by=row["user_id"],
-        expires_at=datetime.fromtimestamp(row["expires_ms"] / 1000, UTC),
-        undo=row["undo"],
-        requirements=needs.requirements,
-        assurance=approvals.Assurance(row["assurance"]),
-        editors=tuple(row["editors"]),
-        on_expiry=needs.on_expiry,
-        remind_every=needs.remind_every,
-        votes=found.voters.all,
-        excluded=tuple(sorted(found.excluded)),
-        key=row["key"],
-        resources=prepared.resources,
-        salt=prepared.salt,
-        started_by=found.started_by,
-        foreign=found.foreign,
-        program=shared_program(),
-    )

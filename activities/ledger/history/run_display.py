@@ -413,20 +413,31 @@ def _wait_for_settling(row: Mapping[str, Any]) -> Waiting:
 
 
 def _request_of(one: OneApproval) -> ApprovalRequest:
-    row, needs = one.row, one.needs
     yes = [
         said["approver"]
         for said in one.decisions
         if (said["outcome"], said["verdict"]) == ("approve", "accepted")
     ]
+    return show_request(
+        one.row,
+        one.needs,
+        params={} if one.row["params"] is None else one.row["params"],
+        description=one.row["description"] or _UNREAD,
+        votes=(*one.standing, *yes),
+        excluded=one.excluded,
+        started_by=one.started_by,
+        foreign=one.foreign,
+    )
+
+
+def show_request(row: Mapping[str, Any], needs: Needs, **seen: Any) -> ApprovalRequest:
+    """Return a request as people see it; ``seen`` is what its row does not say."""
     return ApprovalRequest(
         approval_id=row["approval_id"],
         step_id=row["step_id"],
         tool=row["tool"],
         version=row["tool_version"],
-        params={} if row["params"] is None else row["params"],
         params_hash=row["params_hash"],
-        description=row["description"] or _UNREAD,
         requested_by=row["user_id"],
         expires_at=_time_of(row["expires_ms"]),
         undo=row["undo"],
@@ -435,11 +446,8 @@ def _request_of(one: OneApproval) -> ApprovalRequest:
         editors=tuple(row["editors"]),
         on_expiry=needs.on_expiry,
         remind_every=needs.remind_every,
-        votes=(*one.standing, *yes),
-        excluded=one.excluded,
         key=row["key"],
-        started_by=one.started_by,
-        foreign=one.foreign,
+        **seen,
     )
 
 
