@@ -107,9 +107,10 @@ class Peer:
 
     async def turn(self, steps: int, runs: int, what: str = STEPS) -> Turn:
         self._started += 1
-        command = [self._python, "-m", "benchmarks.peer_program", self._name, what]
+        numbers = str(steps), str(runs)
+        called: list[str | Path] = [self._python, "-m", "benchmarks.peer_program", self._name, what]
         with Child(
-            [*command, self._database(what), str(steps), str(runs)],
+            [*called, self._database(what), *numbers],
             environment={**clean(), "PYTHONPATH": str(ROOT)},
             log=self._folder / f"{self._name}-{self._started}.log",
         ) as one:
