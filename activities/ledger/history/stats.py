@@ -177,8 +177,6 @@ class Stats(Figures):
     checkpoint: Probe | None
     """With ``--probe``."""
     invariants: Invariants
-    only_in_metrics: list[str]
-    """What the ledger does not record."""
 
 
 def share_of(part: int, whole: int) -> float | None:
@@ -298,14 +296,6 @@ def _reads_again(scope: StatsScope) -> Select[Any]:
     ).group_by(tried.c.failure_class)
 
 
-#: Measured as they happen, by the endpoint that SUREHAND_METRICS names; recorded nowhere.
-ONLY_IN_METRICS: Final = (
-    "surehand_ledger_transaction_seconds: latency of the ledger's real transactions",
-    "temporal_request_latency_seconds: latency of writes to Temporal's history",
-    "surehand_lease_wait_seconds: how often and how long attempts waited for a lease",
-    "surehand_stale_entries_total: what each round looked at",
-)
-
 _CLAIM_LOST: Final = ("lease_over", "stale")
 
 
@@ -347,7 +337,6 @@ def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
         epoch=None if epoch is None else epoch.number,
         checkpoint=_probe_writes(ledger, scope, probes) if probes else None,
         invariants=invariants,
-        only_in_metrics=list(ONLY_IN_METRICS),
     )
 
 
