@@ -17,10 +17,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from temporalio.client import Client
@@ -178,6 +178,21 @@ def traces_of(settings: Settings, receiver: telemetry.Receiver) -> Traces | None
     return open_traces(os.environ, settings.build_id)
 
 
+def list_activities(context: WorkerContext) -> list[Callable[..., Any]]:
+    """Return the methods that are marked as activities."""
+    tools = ToolActivities(context)
+    having = (
+        *(tools, ModelActivities(context, tools, FRAMEWORKS), ApprovalActivities(context)),
+        *(RunActivities(context), CompensationActivities(context), MaintenanceActivities(context)),
+    )
+    return [
+        getattr(one, name)
+        for one in having
+        for name, method in vars(type(one)).items()
+        if hasattr(method, "__temporal_activity_definition")
+    ]
+
+
 def make_worker(
     client: Client,
     settings: Settings,
@@ -186,12 +201,6 @@ def make_worker(
     interceptors: Sequence[Interceptor] = (),
 ) -> Worker:
     """Return a Temporal worker with all workflows, the user's included, and their activities."""
-    tools = ToolActivities(context)
-    models = ModelActivities(context, tools, FRAMEWORKS)
-    approvals = ApprovalActivities(context)
-    runs = RunActivities(context)
-    compensation = CompensationActivities(context)
-    maintenance = MaintenanceActivities(context)
     own = load_workflows(settings.workflow_modules)
     load_agents(settings.agent_modules)
     passthrough = pass_through(settings.sandbox_passthrough)
@@ -202,31 +211,7 @@ def make_worker(
             plugins=of_worker_alone(plugins),
             task_queue=settings.task_queue,
             workflows=[AgentRun, ModelRun, Ping, Reconcile, Unwind, *own],
-            activities=[
-                tools.describe_tools,
-                tools.execute_tools,
-                models.take_turn,
-                compensation.compensate,
-                approvals.request_approval,
-                approvals.verify_decision,
-                approvals.close_approval,
-                runs.open_run,
-                runs.admit_run,
-                runs.close_run,
-                runs.look_at_child,
-                runs.find_interventions,
-                compensation.find_remaining,
-                runs.settle_intervention,
-                runs.steer,
-                runs.record_interrupt,
-                runs.record_value,
-                runs.read_artifact,
-                runs.evaluate,
-                runs.record_refusal,
-                runs.amend_run,
-                maintenance.reconcile,
-                maintenance.begin_unwind,
-            ],
+            activities=list_activities(context),
             interceptors=[
                 AroundActivities(context.ledger, cell_of(settings)),
                 *([CrashInterceptor(context.crash)] if context.crash.point else ()),
