@@ -20,14 +20,15 @@ from typing import Annotated, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from surehand.activities.ledger.core.engine import passwords_of
 from surehand.activities.ledger.retention.hiding import parse_policy
@@ -90,13 +91,16 @@ def _split(value: object) -> object:
 
 
 #: Pauses before the first, second, ... retry; a list in the file, comma separated elsewhere.
-Pauses = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_split)]
+Pauses = Annotated[tuple[Duration, ...], BeforeValidator(_split)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """What a worker and the operator verbs need to know."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+    # Sources are read by `read_sources`, once: an error names the file or variable that is wrong.
+    # Defaults are validated, too: that of `lease_renewal` may be too long for the given lease.
+    model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True)
 
     database_url: str
     """SQLAlchemy URL of the ledger: ``sqlite:///file`` or ``postgresql://...``.
@@ -111,18 +115,18 @@ class Settings(BaseSettings):
     """Where large values and messages are kept: a folder all workers share, or a URL."""
     largest_inline: int = Field(default=8 * 1024, ge=1024, le=1024 * 1024)
     """Largest output, in bytes, that stays in history; what is larger becomes an artifact."""
-    tool_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    tool_modules: Names = ()
     """Modules with the user's tools, comma separated."""
     mcp: str = ""
     """File that says which tools of MCP servers may be called, such as ``surehand.mcp.yaml``."""
-    workflow_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    workflow_modules: Names = ()
     """Modules with workflows of your own (code-first), comma separated."""
-    agent_modules: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    agent_modules: Names = ()
     """Modules with agents and models that plans may name as ``module:name``; comma separated."""
-    worker_plugins: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    worker_plugins: Names = ()
     """Temporal plugins of your own or of a framework, for workers and starters, as
     ``module:object``; comma separated."""
-    sandbox_passthrough: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    sandbox_passthrough: Names = ()
     """Modules, with all below them, that workflows of your own import and that Temporal's sandbox
     shall not load anew, such as ``pydantic_ai,httpx``; comma separated."""
     task_queue: str = Field(default=DEFAULT_TASK_QUEUE, min_length=1)
@@ -135,7 +139,7 @@ class Settings(BaseSettings):
     controller says (``TEMPORAL_WORKER_BUILD_ID``); empty: workers have no versions."""
     decisions: Literal["open", "signed"] = "open"
     """``open``: unsigned decisions and starts count, marked unverified; ``signed``: they do not."""
-    passkey_origins: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    passkey_origins: Names = ()
     """Origins of the pages on which people sign decisions with passkeys, such as
     ``https://approvals.example.com``; comma separated. Empty: no passkey counts."""
     approvals_url: str = Field(default="", pattern=r"^(https?://[^/?#\s]+)?$")
@@ -174,7 +178,7 @@ class Settings(BaseSettings):
     health: str = ""
     """Address at which the worker says that it lives (``/livez``) and can work (``/readyz``), such
     as ``127.0.0.1:9465``; empty: none."""
-    notify: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ("log",)
+    notify: Names = ("log",)
     """Who tells people what waits for them: ``log``, ``webhook``, ``smtp``, or your own as
     ``module:name``; comma separated, empty for nobody."""
     webhook_url: SecretStr = SecretStr("")
@@ -185,7 +189,7 @@ class Settings(BaseSettings):
     """The server that ``smtp`` sends through: ``smtp://user:password@host:587``, ``smtps://...``."""
     smtp_from: str = ""
     """The address that mails come from."""
-    smtp_to: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    smtp_to: Names = ()
     """The addresses that mails go to, comma separated."""
     lease: Duration = timedelta(seconds=3)
     """Time limit of an effect's lease: how long a dead attempt keeps others away."""
@@ -251,18 +255,6 @@ class Settings(BaseSettings):
     """For drills: the signal; after SIGSTOP the worker is frozen until it gets SIGCONT."""
     crash_once: str = ""
     """For drills: file made at the crash; where it is there already nobody crashes."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take what ``load_settings`` has read, once, and look nowhere else."""
-        return (init_settings,)
 
     @field_validator("*")
     @classmethod
