@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
-import secrets
 import shlex
 import time
 from collections.abc import Awaitable, Callable
@@ -15,15 +12,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
-from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
-    DescribeTaskQueueRequest,
-    PollActivityTaskQueueRequest,
 )
-from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.ledger.core.engine import (
@@ -175,8 +167,8 @@ def _text(one: SettingShown) -> str:
     return f"{text} {one.unit}".rstrip() if text else ""
 
 
-#: Leases and approvals are judged by the database's clock, timers by the server's. From here on a
-#: person comparing times in logs, ledger and Web UI is misled, and an approval may expire early.
+#: Leases and approvals are judged by the database's clock. From here on a person comparing times in
+#: logs and ledger is misled, and an approval may expire early.
 CLOCK_TOLERANCE: Final = timedelta(seconds=2)
 
 #: Where a ledger is put that has no place yet; beside the embedded server's own file.
@@ -185,7 +177,7 @@ NOT_LOOKED_AT: Final = "not looked at: {} first"
 
 
 async def doctor(caller: options.Unjudged) -> Reply:
-    """Check settings, tools, MCP servers, notifiers, database, Temporal, worker, clocks.
+    """Check settings, tools, MCP servers, notifiers, database, Temporal, worker, clock.
 
     The worker is pinged: a workflow of type Ping, which does nothing, is started on its task queue.
 
@@ -234,7 +226,6 @@ async def _server_checks(caller: Caller) -> list[Check]:
         ("search attributes", _attributes),
         ("worker", _worker),
         ("worker versions", _versions),
-        ("server clock", _server_clock),
     ):
         found.append(await _looked(name, look, connection))
         if name == "namespace" and not found[-1].ok:
@@ -359,54 +350,6 @@ async def _versions(connection: Connection) -> Check:
         "start one, or move the runs to the current version (docs/howto/versions.md)",
         *[f"SUREHAND_BUILD_ID={shlex.quote(one.build_id)} {command('worker')} &" for one in left],
     )
-
-
-#: A queue on which nothing is ever put: polling it makes the server note its own time.
-_CLOCK_QUEUE: Final = "surehand-clock"
-#: The server refuses polls that are too short to be worth it; ours is cancelled long before.
-_POLL: Final = timedelta(seconds=10)
-_LOOKS: Final = 20
-_PAUSE: Final = 0.1  # seconds
-
-
-async def clock_difference(client: Client) -> timedelta | None:
-    """Return how far the server's clock is ahead of ours; ``None`` if it does not tell.
-
-    No call returns the server's time, but the server notes when each poller came: we come, and
-    look at what it noted. The answer is exact to one round trip.
-    """
-    identity = f"surehand-doctor-{secrets.token_hex(4)}"
-    poll = PollActivityTaskQueueRequest(
-        namespace=client.namespace, task_queue=TaskQueue(name=_CLOCK_QUEUE), identity=identity
-    )
-    asked = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=_CLOCK_QUEUE),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-    )
-    came = time.time()
-    polling = asyncio.create_task(
-        client.workflow_service.poll_activity_task_queue(poll, timeout=_POLL)
-    )
-    try:
-        for _ in range(_LOOKS):
-            await asyncio.sleep(_PAUSE)
-            for poller in (await client.workflow_service.describe_task_queue(asked)).pollers:
-                if poller.identity == identity:
-                    noted = poller.last_access_time.ToMicroseconds() / 1e6
-                    return timedelta(seconds=noted - came)
-        return None
-    finally:
-        polling.cancel()
-        with contextlib.suppress(asyncio.CancelledError, RPCError):
-            await polling
-
-
-async def _server_clock(connection: Connection) -> Check:
-    difference = await clock_difference(connection.client)
-    if difference is None:
-        return _right("server clock", "the server does not tell")
-    return _clock("server clock", difference)
 
 
 async def _own_checks(caller: Caller) -> list[Check]:
@@ -559,13 +502,8 @@ async def _database(caller: Caller, settings: Settings) -> list[Check]:
         warnings.append(f"epoch {epoch.number} is open: {MEANING}")
     told = "; ".join([f"{shown} is at head", *(f"warning: {one}" for one in warnings)])
     found = _right("database", told)
-    return [found, _clock("database clock", difference)]
-
-
-def _clock(name: str, difference: timedelta) -> Check:
     seconds = difference.total_seconds()
-    detail = f"{abs(seconds):.2f} s {'ahead of' if seconds >= 0 else 'behind'} this machine's"
-    ok = abs(difference) <= CLOCK_TOLERANCE
-    return Check(
-        name=name, ok=ok, detail=detail, fix="" if ok else "set both clocks by NTP (timedatectl)"
-    )
+    ahead = f"{abs(seconds):.2f} s {'ahead of' if seconds >= 0 else 'behind'} this machine's"
+    if abs(difference) <= CLOCK_TOLERANCE:
+        return [found, _right("database clock", ahead)]
+    return [found, _wrong("database clock", ahead, "set both clocks by NTP (timedatectl)")]

@@ -91,7 +91,7 @@ _MOST_NAMED: Final = 20
 
 
 async def retention(
-    caller: options.Actor,
+    caller: options.Sender,
     apply: Annotated[
         bool, typer.Option("--apply", help="Do it; without, it is only said what would be done.")
     ] = False,
@@ -100,9 +100,6 @@ async def retention(
     ] = None,
     export: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Export what goes before it goes, signed.")
-    ] = None,
-    signing_key: Annotated[
-        Path | None, typer.Option("--key", help="Sign the exports with it; default SUREHAND_KEY.")
     ] = None,
     no_export: Annotated[
         bool, typer.Option("--no-export", help="Delete without an export.")
@@ -130,7 +127,9 @@ async def retention(
         with _allowed(ledger):
             if keep is not None or release is not None:
                 return await _switch(caller, ledger, keep, release, reason)
-            exports = _export_to(caller, export, signing_key)
+            if export is not None and caller.settings.key is None:
+                raise WrongUse("exports are signed: name your key (--key, or SUREHAND_KEY)")
+            exports = None if export is None else Exports(caller.settings, export.absolute())
             made = await _retention(caller, settings, ledger, exports)
             made = replace(made, unexported=no_export)
             if not acts:
@@ -210,16 +209,6 @@ async def _switch(
     more = f" and {counted(len(found) - 1, 'child run')}" if len(found) > 1 else ""
     switched = RetentionSwitched(run_id=found[0], runs=list(found), held=keep is not None)
     return Reply(switched, f"Run {found[0]}{more} {told}")
-
-
-def _export_to(caller: Caller, folder: Path | None, key: Path | None) -> Exports | None:
-    if folder is None:
-        return None
-    signing = key or caller.settings.key
-    if signing is None:
-        raise WrongUse("exports are signed: name your key (--key, or SUREHAND_KEY)")
-    settings = caller.settings.model_copy(update={"key": signing})
-    return Exports(settings, folder.absolute())
 
 
 @contextmanager

@@ -108,15 +108,11 @@ def checked_limit(quota: Quota, given: str) -> int | str | None:
     if given == NONE:
         return None
     option = f"--{quota.replace('_', '-')} {given[:40]!r}"
-    if quota is Quota.MONEY:
-        if not _MONEY.fullmatch(given) or Decimal(given) > _MOST[quota]:
-            raise WrongUse(
-                f"{option}: use a decimal of at most {_MOST[quota]}, such as 12.50, or {NONE}"
-            )
-        return given
-    if not _NUMBER.fullmatch(given) or int(given) > _MOST[quota]:
-        raise WrongUse(f"{option}: use a whole number of at most {_MOST[quota]}, or {NONE}")
-    return int(given)
+    most, is_money = _MOST[quota], quota is Quota.MONEY
+    if not (_MONEY if is_money else _NUMBER).fullmatch(given) or Decimal(given) > most:
+        kind, example = ("decimal", ", such as 12.50") if is_money else ("whole number", "")
+        raise WrongUse(f"{option}: use a {kind} of at most {most}{example}, or {NONE}")
+    return given if is_money else int(given)
 
 
 async def set_quota(

@@ -211,7 +211,6 @@ def test_doctor_finds_everything_or_says_what_to_do(verbs: Verbs, lonely: Verbs)
         "namespace",
         "search attributes",
         "worker",
-        "server clock",
         "database",
         "database clock",
         "tools",

@@ -140,10 +140,6 @@ class Budget(WrittenByPeople):
     """From the run's start, waits included."""
 
 
-def _ask_from_text(value: Any) -> Any:
-    return {"question": value} if isinstance(value, str) else value
-
-
 def names_in(expression: str | None) -> frozenset[str]:
     """Return what an expression refers to: steps, ``input`` and ``run``."""
     if expression is None:
@@ -167,15 +163,13 @@ def input_paths_in(expression: str) -> frozenset[str]:
     )
 
 
-def _as_places(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
 OnNo = Literal["fail", "continue"] | Goto
 OnFailure = Literal["compensate", "continue", "pause"] | Goto
 OnReject = Literal["compensate", "replan", "skip"] | Goto
 Place = Literal["before", "after"]
-Places = Annotated[tuple[Place, ...], BeforeValidator(_as_places)]
+Places = Annotated[
+    tuple[Place, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+]
 #: What a step that asks is called where others have a tool's name.
 ASKING: Final = "ask"
 #: The same of a step that is a plan, and of one that waits.
@@ -202,7 +196,9 @@ class Step(WrittenByPeople):
 
     id: str = Field(pattern=STEP_FORM)
     tool: str = Field(default="", max_length=120)
-    ask: Annotated[Ask | None, BeforeValidator(_ask_from_text)] = None
+    ask: Annotated[
+        Ask | None, BeforeValidator(lambda v: {"question": v} if isinstance(v, str) else v)
+    ] = None
     plan: Plan | None = None
     """A plan of its own, in a child run; ``params`` are added to its input."""
     params: dict[str, JsonValue] = {}

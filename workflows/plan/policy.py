@@ -128,11 +128,10 @@ class ApprovalPolicy(WrittenByPeople):
         return frozenset((self.proof, *(rule.proof for rule in self.rules if rule.proof)))
 
 
-def _approval_from_word(value: Any) -> Any:
-    return ApprovalPolicy() if value is True or value == "required" else value
-
-
-Approval = Annotated[ApprovalPolicy | None, BeforeValidator(_approval_from_word)]
+Approval = Annotated[
+    ApprovalPolicy | None,
+    BeforeValidator(lambda v: ApprovalPolicy() if v is True or v == "required" else v),
+]
 
 
 class Requirement(BaseModel):

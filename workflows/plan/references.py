@@ -30,8 +30,8 @@ RUN: Final = "run"
 
 _LITERAL: Final = "$${"
 
-#: Digits of a position in a list.
-_MOST_DIGITS: Final = 9
+#: A position in a list.
+_PLACE: Final = re.compile(r"[0-9]{1,9}")
 #: Characters of a text that references are written into: each can stand there a thousand times.
 LARGEST_TEXT: Final = 8 * 1024 * 1024
 
@@ -96,15 +96,11 @@ def look_up(reference: str, facts: Mapping[str, Any]) -> Any:
     for part in reference.split("."):
         if isinstance(current, Mapping) and part in current:
             current = current[part]
-        elif isinstance(current, list) and _is_place(part) and int(part) < len(current):
+        elif isinstance(current, list) and _PLACE.fullmatch(part) and int(part) < len(current):
             current = current[int(part)]
         else:
             raise ReferenceUnresolved(f"${{{reference}}}: there is no {part!r}")
     return current
-
-
-def _is_place(part: str) -> bool:
-    return part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS
 
 
 def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

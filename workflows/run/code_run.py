@@ -345,7 +345,16 @@ class StepMaker:
             params={name: f"${{{name}}}" for name in given},
             on_failure="pause",
         )
-        spec = _model_spec(timeout, foreign=foreign)
+        spec = ToolSpec(
+            name=MODEL,
+            version="1",
+            schema_hash="",
+            effect=Effect.READ,
+            recovery=Recovery.READ,
+            timeout=timeout,
+            description="a turn of the model",
+            foreign=foreign,
+        )
         output = await self.content(await self._make_step(step, given, spec))
         try:
             said = ModelSaid.model_validate(output)
@@ -577,19 +586,6 @@ class StepMaker:
         """Cancel what is under way: a call ends and is recorded, a wait ends at once."""
         for task in self.running.values():
             task.cancel()
-
-
-def _model_spec(timeout: timedelta, *, foreign: bool) -> ToolSpec:
-    return ToolSpec(
-        name=MODEL,
-        version="1",
-        schema_hash="",
-        effect=Effect.READ,
-        recovery=Recovery.READ,
-        timeout=timeout,
-        description="a turn of the model",
-        foreign=foreign,
-    )
 
 
 def _to_json(value: Any, what: str) -> Any:

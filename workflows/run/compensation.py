@@ -180,7 +180,11 @@ class Compensation(RunPart):
             unwound.update(page.unwound)
             if child_of is None:
                 return page
-            seen = [_as_parent_sees(one, asked.run_id, child_of) for one in page.effects]
+            seen = []
+            for one in page.effects:  # as an effect of the parent's step
+                of_child = {"run_id": one.effect.run_id or asked.run_id, "inside": child_of}
+                effect = one.effect.model_copy(update=of_child)
+                seen.append(effects.RemainingEffect(effect=effect, child=asked.run_id))
             return page.model_copy(update={"effects": seen})
 
         await visit_remaining(find, asked, visit)
@@ -280,14 +284,6 @@ class Compensation(RunPart):
 
 def _step_of(remaining: effects.RemainingEffect) -> str:
     return remaining.effect.inside or remaining.effect.step_id
-
-
-def _as_parent_sees(
-    remaining: effects.RemainingEffect, child: str, step_id: str
-) -> effects.RemainingEffect:
-    effect = remaining.effect
-    seen = {"run_id": effect.run_id or child, "inside": step_id}
-    return effects.RemainingEffect(effect=effect.model_copy(update=seen), child=child)
 
 
 def _tool_name(remaining: effects.RemainingEffect) -> str:

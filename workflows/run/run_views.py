@@ -387,6 +387,7 @@ def checkpoint_of(data: RunData, now: datetime) -> runs.Checkpoint:
     done = [view.id for view in data.in_state(StepState.SUCCEEDED)]
     effects = data.effects.values() if data.final_effects is None else data.final_effects
     first = next(iter(data.gate.pending.values()), None)
+    artifacts = [as_artifact(view.output) for view in data.steps.values()]
     return runs.Checkpoint(
         checkpoint_id=f"{data.request.run_id}@{data.head.seq if data.head else 0}",
         run_id=data.request.run_id,
@@ -418,18 +419,13 @@ def checkpoint_of(data: RunData, now: datetime) -> runs.Checkpoint:
             for view in effects
         ],
         pending_interrupts=[waiting.id for waiting in result_of(data).waiting_for],
-        artifact_refs=_artifact_refs(data),
+        artifact_refs=[one.uri for one in artifacts if one is not None],
         foreign=data.foreign,
         permissions_snapshot={"user": data.request.user, "tenant": data.request.tenant},
         budget=_spent_and_allowed(data),
         last_error=data.last_error,
         resume_policy=_resume_policy(data),
     )
-
-
-def _artifact_refs(data: RunData) -> list[str]:
-    found = [as_artifact(view.output) for view in data.steps.values()]
-    return [artifact.uri for artifact in found if artifact is not None]
 
 
 def _resume_policy(data: RunData) -> runs.ResumePolicy:

@@ -228,7 +228,11 @@ class StepRunner(RunPart):
                     answer = await self._questions.ask_human(
                         step.id, InterruptKind.TOOL, asked, schema
                     )
-                    tried |= _with_answer(call, outcome, answer)
+                    tried |= {
+                        "answers": [*call.answers[: outcome.before], answer],
+                        "questions": [*call.questions[: outcome.before], outcome.digest],
+                        **_UNAPPROVED,
+                    }
                     asks = gated
                 case tools.RateLimited():
                     await self._wait_for_provider(step, outcome)
@@ -439,16 +443,6 @@ class StepRunner(RunPart):
 
 #: What was approved is another call.
 _UNAPPROVED: Final[dict[str, Any]] = {"approval_id": None, "params_hash": None}
-
-
-def _with_answer(
-    call: tools.ToolCall, asked: tools.InputNeeded, answer: JsonValue
-) -> dict[str, Any]:
-    return {
-        "answers": [*call.answers[: asked.before], answer],
-        "questions": [*call.questions[: asked.before], asked.digest],
-        **_UNAPPROVED,
-    }
 
 
 def read_at(outcome: tools.Succeeded) -> datetime:
