@@ -122,10 +122,19 @@ _PROGRAMS: Final = {
 
 #: Panels of the help, each with its verbs. A verb's module is loaded when it is called.
 _VERBS: Final[dict[str, dict[str, str]]] = {
-    "Runs": {
+    "Every day": {
+        "init": "cli.dev:init",
+        "dev": "cli.dev:dev",
         "start": "cli.runs:start",
         "list": "cli.runs:list_runs",
         "show": "cli.show:show",
+        "pending": "cli.approvals:pending",
+        "approve": "cli.approvals:approve",
+        "reject": "cli.approvals:reject",
+        "answer": "cli.steering:answer",
+        "doctor": "cli.doctor:doctor",
+    },
+    "Runs": {
         "checkpoint": "cli.records:checkpoint",
         "pause": "cli.steering:pause",
         "resume": "cli.steering:resume",
@@ -139,12 +148,8 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
         "cancel": "cli.steering:cancel",
     },
     "What needs a human": {
-        "pending": "cli.approvals:pending",
-        "approve": "cli.approvals:approve",
-        "reject": "cli.approvals:reject",
         "edit": "cli.approvals:edit",
         "sign": "cli.approvals:sign",
-        "answer": "cli.steering:answer",
         "resolve": "cli.steering:resolve",
     },
     "Operating (these read the ledger and the tools)": {
@@ -161,12 +166,11 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
         "stats": "cli.maintenance:stats",
         "settings": "cli.doctor:settings",
         "tools": "cli.tools:tools",
-        "doctor": "cli.doctor:doctor",
         "versions": "cli.maintenance:versions",
         "drill": "drill.verb:drill",
         "demo": "cli.demo:demo",
     },
-    "Your own project": {"init": "cli.dev:init", "dev": "cli.dev:dev", **_PROGRAMS},
+    "Programs": dict(_PROGRAMS),
 }
 
 #: Groups of verbs, each with what it is about, and its panel. They stand behind all verbs, so
@@ -223,7 +227,7 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         {"set": "cli.tenants:set_quota", "show": "cli.tenants:show_quota"},
     ),
     "tenant": (
-        "Say of which cell a tenant is.",
+        "Say which cell a tenant belongs to.",
         "Who may decide, and how much (in the ledger)",
         {"add": "cli.tenants:add", "show": "cli.tenants:show"},
     ),

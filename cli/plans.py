@@ -392,7 +392,7 @@ _MORE: Final[Mapping[str, str]] = {
     "Step.ask": "A question to a human; the answer is the step's output.",
     "Step.params": "Of the tool; ${step.path} takes an earlier output, ${input.x} the input.",
     "Step.wait": "An event from outside that the step waits for.",
-    "Step.approval": "Whose yes the call needs, beside what the tool itself asks for.",
+    "Step.approval": "Who must approve the call, in addition to what the tool requires.",
     "Step.on_failure": "What follows when the step fails for good.",
     "Defaults.approval": "Whose yes each call needs, beside what the tools themselves ask for.",
     "Defaults.on_no": "What follows when a tool answers no.",

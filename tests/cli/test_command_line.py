@@ -191,7 +191,17 @@ def test_no_verb_is_missing_here(
     assert app.run([*of, "--help"]) == ExitCode.DONE
 
     listed = re.findall(r"^│ ([a-z][a-z-]*) ", capsys.readouterr().out, flags=re.MULTILINE)
-    assert listed == verbs
+    assert sorted(listed) == sorted(verbs)
+
+
+def test_the_help_begins_with_what_people_need_every_day(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    app.run(["--help"])
+
+    _, first, *_ = re.split(r"^╭─ (?!Options)", capsys.readouterr().out, flags=re.MULTILINE)
+    listed = re.findall(r"^│ ([a-z][a-z-]*) ", first, flags=re.MULTILINE)
+    assert listed[:3] == ["init", "dev", "start"] and 8 <= len(listed) <= 10
 
 
 def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,8 +224,8 @@ class Step(WrittenByPeople):
     interrupt: Places | None = None
     """Where a human looks at it: before it starts, after it has its output."""
     time_limit: TimeLimit | None = None
-    """How long its calls may take, retries and pauses included; people do not count. Then the step
-    has failed, once a call that is under way has ended."""
+    """How long its calls may take, retries and pauses included; people do not count. After
+    that the step fails, as soon as a call that is under way has ended."""
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> Self:
@@ -294,7 +294,7 @@ class Plan(WrittenByPeople):
     interrupts: Interrupts = Interrupts()
     budget: Budget = Budget()
     priority: int | None = Field(default=None, ge=1, le=5)
-    """Of its runs' calls while workers are busy: 1 comes before 5; ``None`` is 3."""
+    """When workers are busy, calls of its runs with 1 come before calls with 5; ``None`` is 3."""
     durability: Durability | None = None
     """When its runs write their progress to history; a run's own wins, ``None`` is ``sync``."""
     code: str | None = Field(default=None, pattern=NAME_FORM)
