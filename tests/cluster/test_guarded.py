@@ -98,6 +98,9 @@ def test_runs_under_repeated_kills_make_each_effect_once(cluster: Cluster) -> No
             victim = chance.choice([one for one in cluster.workers if one.running])
             victim.kill()
             cluster.spawn("worker", cluster.compose.command("worker"))
+            # Else, on a busy machine, all are killed before one works, and decisions wait for none.
+            cluster.wait_for_log("worker", "worker.ready", len(cluster.workers))
+            deadline = time.monotonic() + 4 * READY_TIMEOUT
         for request in json.loads(cluster.starter("pending", "--json").stdout)["approvals"]:
             answer = ["--params-hash", request["params_hash"], "--as", "grace", "--key", graces]
             cluster.starter("approve", request["approval_id"], *answer)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel
 
 from surehand import WRITE, Dedupes, Found, LookupAnswer, NotFound, Permanent, ToolContext, tool
+from surehand.activities.worker import watchdog
 
 if TYPE_CHECKING:
     from surehand import Context
@@ -25,7 +26,9 @@ _DRILLED: Final = "SUREHAND_CRASH_AT"
 _TIMEOUT: Final = timedelta(seconds=2)
 #: Between the end of the run, which has called again after five, and the last look at the world.
 _LATE_S: Final = 8
-#: Longer than until a worker is frozen in its call.
+#: The file that a worker makes right before it freezes.
+_FROZEN: Final = "SUREHAND_CRASH_ONCE"
+#: From that file until the worker is frozen, with time to spare. One that was thawed is behind it.
 _THREAD_S: Final = 0.6
 
 
@@ -93,13 +96,23 @@ async def late(params: Note, ctx: ToolContext) -> None:
     timeout=_TIMEOUT,
 )
 async def threaded(params: Note, ctx: ToolContext) -> None:
-    """Write in a thread, which goes on with nobody waiting for it."""
+    """Write in a thread, which goes on with nobody waiting for it.
+
+    The worker of the drill is frozen before it writes, however late the freeze comes. At the thaw
+    the watchdog would end the worker: whether before or behind the thread is chance, so it sleeps.
+    """
+    watchdog.INTERVAL = 600
 
     def write() -> None:
-        time.sleep(_THREAD_S)
+        while _DRILLED in os.environ and not _is_older(Path(os.environ[_FROZEN]), _THREAD_S):
+            time.sleep(0.01)
         _append(params, f"{ctx.idempotency_key} {params.text}")
 
     await asyncio.to_thread(write)
+
+
+def _is_older(file: Path, seconds: float) -> bool:
+    return file.exists() and file.stat().st_mtime + seconds < time.time()
 
 
 @tool("cheats.twice", effect=WRITE, recovery="human", irreversible=True, timeout=_TIMEOUT)
