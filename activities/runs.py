@@ -203,7 +203,7 @@ class RunActivities:
             raise stop(ErrorType.START_REFUSED, message) from error
 
     @activity.defn(name="admit_run")
-    async def admit_run(self, asked: base.AdmitRun) -> base.RunAdmitted:
+    async def admit_run(self, asked: base.OfRun) -> base.RunAdmitted:
         """Let a run take its steps, if its tenant's quota of open runs has a place for it."""
         ledger, execution = self._worker.ledger, execution_of(asked.run_id)
 
@@ -250,9 +250,7 @@ class RunActivities:
         )
 
     @activity.defn(name="find_interventions")
-    async def find_interventions(
-        self, asked: effects.FindInterventions
-    ) -> effects.InterventionsFound:
+    async def find_interventions(self, asked: base.OfRun) -> effects.InterventionsFound:
         """Return what was undone under a run that is about to complete."""
         rows = await self._worker.ledger.transact(asked.tenant, find_withdrawn, asked.run_id)
         return effects.InterventionsFound(

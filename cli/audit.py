@@ -139,7 +139,6 @@ def has_content(file: Path) -> bool:
 
 
 def read_content(file: Path) -> FoundInFile:
-    """Return what an export of content has, whatever it is worth."""
     rows = files = 0
     all_, of_rows, token = hashlib.sha256(), hashlib.sha256(), None
     with file.open("rb") as read:

@@ -199,7 +199,6 @@ def parse_moment(text: str) -> datetime:
 
 
 def refuse_lone_timeout(wait: bool, timeout: timedelta | None) -> None:
-    """Refuse a time limit for a wait that was not asked for."""
     if timeout is not None and not wait:
         raise WrongUse("--timeout is for --wait")
 
@@ -361,7 +360,6 @@ def read_settings() -> Settings:
 
 
 def read_toolbox(settings: Settings) -> Toolbox:
-    """Return the tools that a worker with these settings would load."""
     from surehand.activities.mcp.tools import mcp_tools
     from surehand.activities.tools.toolbox import load_toolbox
 
@@ -370,7 +368,6 @@ def read_toolbox(settings: Settings) -> Toolbox:
 
 
 def notifiers_of(settings: Settings) -> str:
-    """Return in one line the notifiers that a worker with these settings would load."""
     from surehand.activities.notifiers import NotifiersMisconfigured, load_notifiers, where
 
     try:
@@ -453,7 +450,6 @@ async def administration(tenant: str, *, forgets: bool = False) -> AsyncIterator
 def rows_reply(
     run_id: str | None, columns: Sequence[str], rows: list[dict[str, Any]], nothing: str
 ) -> Reply:
-    """Return rows of the ledger, of which people see some columns."""
     cells = [["" if row[name] is None else compact(row[name]) for name in columns] for row in rows]
     heads = [name.removesuffix("_id") for name in columns]
     return Reply(LedgerRows(run_id=run_id, rows=rows), table_or(heads, cells, nothing))

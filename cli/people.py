@@ -114,7 +114,6 @@ def check_name(name: str) -> str:
 def parse_grants(
     roles: Sequence[str] | None, permissions: Sequence[str] | None
 ) -> list[tuple[Kind, str]]:
-    """Return roles and permissions, each once."""
     wanted: list[tuple[Kind, str]] = [("role", role) for role in roles or ()]
     wanted += [("permission", permission) for permission in permissions or ()]
     for kind, what in wanted:
@@ -149,7 +148,6 @@ def read_public_key(file: Path) -> PublicKey:
 def _reply_changed(
     now: Principal, parts: Sequence[PrincipalPart], done: str, unchanged: str
 ) -> Reply:
-    """Return what became of each part, once the transaction is committed."""
     lines = []
     for part in parts:
         thing = part.kind if part.kind == "principal" else f"{part.kind} {part.what}"
@@ -403,7 +401,6 @@ def scope_for(
     until: datetime,
     foreign: bool,
 ) -> Scope:
-    """Return a scope of a tool as it is loaded here."""
     loaded = toolbox.get(tool)
     if loaded is None:
         known = ", ".join(toolbox.names())

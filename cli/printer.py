@@ -105,7 +105,6 @@ Lines = Iterable[str | Styled | Table]
 
 
 def table_or(columns: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> Lines:
-    """Return a table, or what is said where it would be empty."""
     return [Table(columns, rows) if rows else nothing]
 
 

@@ -190,11 +190,6 @@ def silent_line(run: SilentRun) -> str:
 
 #: Characters of an output or error in a table; `show --json` has all of it.
 _SHORT: Final = 72
-STEP_COLUMNS: Final = ("step", "tool", "state", "attempts", "outcome")
-
-
-def step_rows(steps: list[StepView]) -> list[list[str]]:
-    return [[s.id, s.tool, s.state, str(s.attempts or ""), _outcome(s)] for s in steps]
 
 
 def effect_table(effects: list[EffectView]) -> Table:
@@ -209,8 +204,8 @@ def result_lines(result: RunResult) -> Lines:
 
 
 def _steps_lines(result: RunResult) -> Lines:
-    """Yield the steps, the effects, and what is not undone."""
-    yield Table(STEP_COLUMNS, step_rows(result.steps))
+    rows = [[s.id, s.tool, s.state, str(s.attempts or ""), _outcome(s)] for s in result.steps]
+    yield Table(("step", "tool", "state", "attempts", "outcome"), rows)
     if result.output is not None:
         yield ""
         yield f"Returned: {json.dumps(result.output, ensure_ascii=False)}"
@@ -228,14 +223,12 @@ def _steps_lines(result: RunResult) -> Lines:
 def open_lines(
     connection: Connection, result: RunResult, pending: Sequence[ApprovalRequest] = ()
 ) -> Lines:
-    """Yield what a run waits for, with the commands that answer it."""
     for _, lines in open_items(connection, result, pending):
         yield ""
         yield from lines
 
 
 def view_lines(connection: Connection, view: RunView, calls: CallProgress) -> Lines:
-    """Yield everything a run says about itself, and what its calls have told."""
     yield Styled(headline(view.result), "bold")
     goal = f": {view.plan.goal}" if view.plan.goal else ""
     yield f"  plan     {view.plan.name}, version {view.plan_version}{goal}"

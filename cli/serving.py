@@ -52,10 +52,6 @@ class Served:
     """Host and port; 0 is any free one."""
 
 
-async def serve_app(app_at: AppAt, option: str, address: tuple[str, int]) -> None:
-    await serve_apps(Served(app_at, option, address))
-
-
 async def serve_apps(*served: Served) -> None:
     """Serve ASGI applications, each at an address of its own, until Ctrl-C ends all of them."""
     import uvicorn

@@ -117,7 +117,6 @@ class TimelineWatch:
             self._ask(self._asks, view)
 
     def note(self, text: str) -> None:
-        """Print why nothing moves, once."""
         if self._noted != text:
             self._noted = text
             # Of what only follows, the output is the timeline, and this is no line of it.
@@ -146,7 +145,6 @@ class TokenWatch(TimelineWatch):
         """By turn: the attempt that was heard last, and how many of its characters are shown."""
 
     def hear(self, tokens: Mapping[str, outcome.StreamedText]) -> None:
-        """Print what models have said since the last time."""
         for step_id, now in tokens.items():
             attempt, shown = self._heard.get(step_id, (now.attempt, 0))
             if attempt != now.attempt:
@@ -284,7 +282,6 @@ async def follow_run(
 async def _listening(
     connection: Connection, run_id: str, watch: TimelineWatch
 ) -> AsyncIterator[None]:
-    """Have a watch hear what models say for as long as the block lasts."""
     listening = None
     if isinstance(watch, TokenWatch):
         listening = asyncio.create_task(_listen(connection, run_id, watch))

@@ -280,7 +280,6 @@ class Records:
     run_id: str
 
     async def check(self, call: Callable[[], CheckedCall]) -> CheckedCall:
-        """Return what a check finds, once the keys of runs that it needs are at hand."""
         return await self.ledger.with_keys(call)
 
     async def find_key(self, tool: str, key: str) -> KeyEntry | None:
@@ -595,7 +594,6 @@ class PlanWalk:
         return f"the run has called it with another {', '.join(names)}"
 
     def _end(self, step: Step, outcome: Outcome, call: RecordedCall, **shown: Any) -> Goto | None:
-        """Take a recorded call's end for the step's."""
         if call.end != "no":
             undone = outcome == "done" and step.id in self._recording.undone
             why = "its effect had been undone by then" if undone else ""
@@ -609,7 +607,6 @@ class PlanWalk:
     def _output(
         self, step: Step, outcome: Outcome, output: Any, *, why: str = "", **shown: Any
     ) -> None:
-        """Take an output that is recorded."""
         if step.id in self._recording.replaced:
             self._unknown.add(step.id)
             why = "a human has not accepted its output, and what they gave is not recorded"
@@ -630,6 +627,5 @@ class PlanWalk:
         return sorted(roots & self._unknown - {local})
 
     def _row(self, step: Step, outcome: Outcome, **shown: Any) -> None:
-        """Write down what becomes of a step."""
         does = step.plan.name if step.does == CHILD_PLAN and step.plan else step.does
         self._rows[step.id] = SimulatedStep(id=step.id, does=does, outcome=outcome, **shown)

@@ -123,7 +123,6 @@ async def resume(
 
 
 async def _changed(run: Run, step_id: str | None, changes: list[str]) -> dict[str, Any]:
-    """Return the params of the step that has failed, with the changes made."""
     view = await run.view()
     waiting = [item for item in view.result.waiting_for if item.kind is WaitKind.FAILURE]
     failed = {item.step_id: item for item in waiting if item.run_id is None}
@@ -321,7 +320,6 @@ async def amend(
 
 
 def _changes(old: Plan, new: Plan) -> Iterator[str]:
-    """Yield what changes, under the step that it is in."""
     before, after = (plan.model_dump(mode="json", exclude_defaults=True) for plan in (old, new))
     was, will_be = (
         {step["id"]: step for step in plan.pop("steps", [])} for plan in (before, after)
@@ -405,7 +403,6 @@ async def resolve(
 
 
 async def _has_ended(caller: Caller, connection: Connection, run_id: str) -> bool:
-    """Say whether the run cannot settle it any more."""
     try:
         found = await connection.describe(run_id)
     except NotFound:
@@ -416,7 +413,6 @@ async def _has_ended(caller: Caller, connection: Connection, run_id: str) -> boo
 
 
 async def _settle_in_ledger(caller: Caller, run_id: str, resolution: Resolution) -> str:
-    """Settle an intervention of a run that has ended, and return what was made of it."""
     if not caller.has_ledger:
         raise WrongUse(
             f"run {run_id} has ended: its interventions are settled in the ledger; set"

@@ -149,7 +149,6 @@ def _workflow_names(modules: list[str]) -> list[str]:
 
 
 def _plans(plan: Plan, inside: str = "") -> Iterator[tuple[str, Plan]]:
-    """Yield a plan and those in it, each with where it stands."""
     yield inside, plan
     for index, step in enumerate(plan.steps):
         if step.plan is not None:
@@ -172,7 +171,6 @@ def warnings_of(toolbox: Toolbox | None, names: Iterable[str]) -> list[str]:
 
 
 def refuse_unfit(caller: Caller, file: str, plan: Plan) -> None:
-    """Check a plan against the tools that this environment names, if it names any."""
     try:
         problems = problems_of(named_tools(caller), plan)
     except SurehandError as error:

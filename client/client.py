@@ -305,7 +305,6 @@ async def _was_refused(connection: Connection, run_id: str) -> bool:
 
 
 async def _first_request(connection: Connection, run_id: str) -> StartRun:
-    """Return what a run was started with, from its first event."""
     with connection.translated(run_id):
         async for event in first_events(connection.client, run_id):
             started = event.workflow_execution_started_event_attributes

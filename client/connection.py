@@ -421,7 +421,6 @@ def require_readable(value: Any, what: str) -> None:
 
 
 def understood(value: Any, model: type[Message], what: str) -> Message:
-    """Return what a run has said as a message."""
     require_readable(value, what)
     return model.model_validate_json(json.dumps(value))
 

@@ -503,7 +503,13 @@ class Run:
             <RunState.COMPLETED: 'completed'>
         """
         if outcome is ResolutionOutcome.HAPPENED and receipt is None and not nothing_to_give:
-            await self._refuse_if_missed(intervention_id)
+            with contextlib.suppress(NoWorker):  # said, or left with the server, when it is sent
+                missed = missed_without_receipt(await self.view(), intervention_id)
+                if missed is not None:
+                    raise WrongUse(
+                        f"step {missed[0]} takes ${{{missed[1]}}} from what this call returned:"
+                        " give that as the receipt (null, if there is nothing to give)"
+                    )
         return await self._steer(
             Resolution,
             leave=leave,
@@ -541,15 +547,6 @@ class Run:
         verb = _VERBS[model]
         sent = sign_message(settings, self.run_id, verb, message)
         return await deliver(self.connection, self.run_id, verb, sent, Acknowledged, leave=leave)
-
-    async def _refuse_if_missed(self, intervention_id: str) -> None:
-        with contextlib.suppress(NoWorker):  # said, or left with the server, when it is delivered
-            missed = missed_without_receipt(await self.view(), intervention_id)
-            if missed is not None:
-                raise WrongUse(
-                    f"step {missed[0]} takes ${{{missed[1]}}} from what this call returned: give"
-                    " that as the receipt (null, if there is nothing to give)"
-                )
 
 
 async def send_decision(run: Run, decision: Decision, *, leave: bool) -> Verdict:

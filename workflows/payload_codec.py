@@ -238,7 +238,6 @@ class Reference(Message):
 
 
 def path_of(tenant: str, sha256: str) -> str:
-    """Return where in the artifact store something of a tenant is, by its digest."""
     problem = tenant_problem(tenant)
     if problem is not None:
         raise NotKept(f"tenant {tenant[:80]!r}: {problem}")

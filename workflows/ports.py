@@ -27,9 +27,9 @@ from surehand.workflows.contracts.approvals import (
     VerifyDecision,
 )
 from surehand.workflows.contracts.base import (
-    AdmitRun,
     ArtifactRead,
     Message,
+    OfRun,
     ReadArtifact,
     Recorded,
     RunAdmitted,
@@ -80,14 +80,12 @@ READ_ARTIFACT: Final = Port("read_artifact", ReadArtifact, ArtifactRead)
 EVALUATE: Final = Port("evaluate", runs.Evaluate, runs.Evaluated, here=True)
 AMEND_RUN: Final = Port("amend_run", runs.AmendRun, runs.Amended)
 STEER: Final = Port("steer", Steer, Steered)
-FIND_INTERVENTIONS: Final = Port(
-    "find_interventions", effects.FindInterventions, effects.InterventionsFound, here=True
-)
+FIND_INTERVENTIONS: Final = Port("find_interventions", OfRun, effects.InterventionsFound, here=True)
 FIND_REMAINING: Final = Port(
     "find_remaining", effects.FindRemaining, effects.RemainingFound, here=True
 )
 LOOK_AT_CHILD: Final = Port("look_at_child", runs.LookAtChild, runs.ChildFound, here=True)
-ADMIT_RUN: Final = Port("admit_run", AdmitRun, RunAdmitted, here=True)
+ADMIT_RUN: Final = Port("admit_run", OfRun, RunAdmitted, here=True)
 CLOSE_RUN: Final = Port("close_run", runs.CloseRun, runs.RunClosed)
 RECONCILE: Final = Port("reconcile", effects.ReconcileLedger, effects.Reconciled)
 BEGIN_UNWIND: Final = Port("begin_unwind", effects.UnwindRun, Recorded)

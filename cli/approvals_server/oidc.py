@@ -343,7 +343,6 @@ class OidcSignIn:
         return urlsplit(self._provider.client.issuer).netloc
 
     def begin_at(self, then: str) -> str:
-        """Return the path at which a sign-in begins that leads to another path of the pages."""
         return f"{BEGIN}?{urlencode({'then': then})}"
 
     def routes(self, origin: str, begin: Begin) -> list[Route]:

@@ -177,7 +177,6 @@ def story(view: RunView) -> list[dict[str, Any]]:
 
 
 def doubted(asked: Waiting, known: Doubt | None, run_id: str) -> dict[str, Any]:
-    """Return what a run's page is told of an intervention, with what the ledger knows of it."""
     evidence, part, elsewhere, later = list[tuple[str, str]](), None, None, None
     outcomes: Sequence[str] = []
     if known is not None:

@@ -164,11 +164,6 @@ class _SignedIn(NamedTuple):
     counts: Callable[[], bool]
 
 
-def always() -> bool:
-    """Return that a sign-in still counts: only time ends it."""
-    return True
-
-
 class SignIns:
     """The sign-ins of one server, in memory, by the digests of their cookies."""
 
@@ -177,7 +172,7 @@ class SignIns:
         self._now = now
         self._by_digest = OrderedDict[str, _SignedIn]()
 
-    def begin(self, principal: str, counts: Callable[[], bool] = always) -> str:
+    def begin(self, principal: str, counts: Callable[[], bool] = lambda: True) -> str:
         """Return the cookie of a new sign-in, which counts while ``counts`` says so."""
         cookie = secrets.token_urlsafe(_BYTES)
         now = self._now()

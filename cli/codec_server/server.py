@@ -116,7 +116,8 @@ class CodecServer:
                 return _make_error(400, str(error))
             except KeyUnavailable as error:
                 return _make_error(503, str(error))
-            return await asyncio.to_thread(_make_response, done)
+            message = Payloads(payloads=done)
+            return await asyncio.to_thread(lambda: JSONResponse(json_format.MessageToDict(message)))
 
         return endpoint
 
@@ -260,10 +261,6 @@ async def _payloads_in(request: Request) -> list[Payload]:
     if len(payloads) > MOST_PAYLOADS:
         raise BadRequest(413, f"{MOST_PAYLOADS} payloads are taken at most")
     return payloads
-
-
-def _make_response(payloads: Sequence[Payload]) -> Response:
-    return JSONResponse(json_format.MessageToDict(Payloads(payloads=payloads)))
 
 
 def _make_error(status: int, reason: str) -> Response:

@@ -17,7 +17,7 @@ import typer
 from surehand.cli import options
 from surehand.cli.options import Caller, keys_of, ledger_of, open_artifacts, read_settings
 from surehand.cli.printer import Reply, Shape
-from surehand.cli.serving import AppAt, is_loopback, parse_address, serve_app
+from surehand.cli.serving import AppAt, Served, is_loopback, parse_address, serve_apps
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.files import stamp_of
@@ -142,7 +142,7 @@ async def serve(
         app = codec_app(caller, settings, ledger, tokens=known, origins=origins)
         if app is None:
             raise WrongUse(f"there is nothing to decrypt with: set {KEYS}")
-        await serve_app(told_at(caller, app, address), "--http", address)
+        await serve_apps(Served(told_at(caller, app, address), "--http", address))
     return ExitCode.DONE
 
 
@@ -168,7 +168,6 @@ def codec_app(
 
 
 def told_at(caller: Caller, app: Any, address: tuple[str, int]) -> AppAt:
-    """Return how an application is served whose URL is told to whoever has started it."""
 
     def app_at(url: str) -> Any:
         caller.printer.warn(f"codec server at {url} (Ctrl-C ends it)")

@@ -137,8 +137,7 @@ class ServedRuns:
                 self._client = await self.caller.client()
             return self._client
 
-    def tools(self) -> dict[str, Any]:
-        """Return the plans that can be started, and the tools that this environment names."""
+    async def tools(self) -> dict[str, Any]:
         listed: dict[str, Any] = {"plans": self.plans.list_plans()}
         if self.plans.left_out:
             listed["left_out"] = dict(self.plans.left_out)
@@ -213,7 +212,6 @@ class ServedRuns:
         return listed
 
     async def answer(self, run_id: str, question_id: str, value: JsonValue) -> dict[str, Any]:
-        """Answer what a step of a plan asks the user whom its run acts for."""
         given = _require_portable(value)
         run, view = await self._find_own(run_id)
         why = why_not_answerable(view, question_id)

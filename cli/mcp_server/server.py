@@ -62,7 +62,7 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
     @server.tool(annotations=_READS, structured_output=False)
     async def list_tools() -> CallToolResult:
         """List the plans that start_run can start, and the tools that runs call."""
-        return await _make_result(_at_once(runs.tools))
+        return await _make_result(runs.tools())
 
     @server.tool(
         annotations=_ACTS.model_copy(update={"idempotent_hint": False}), structured_output=False
@@ -123,10 +123,6 @@ def _add_tools(server: MCPServer[Any], runs: ServedRuns) -> None:
     ) -> CallToolResult:
         """End a run of yours before its plan does; by default its effects are undone."""
         return await _make_result(runs.cancel(run_id, mode, reason))
-
-
-async def _at_once(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    return look()
 
 
 async def _make_result(work: Awaitable[dict[str, Any]]) -> CallToolResult:
@@ -190,7 +186,6 @@ async def _bounded_requests(
 
 
 def _known_arguments(server: MCPServer[Any]) -> Any:
-    """Return what refuses arguments that a tool does not have."""
 
     async def check(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         params = ctx.params or {}

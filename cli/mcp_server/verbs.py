@@ -13,7 +13,7 @@ import typer
 from surehand.cli import options
 from surehand.cli.mcp_server.runs import ServedPlans, ServedRuns
 from surehand.cli.options import Caller
-from surehand.cli.serving import in_url, is_loopback, parse_address, serve_app
+from surehand.cli.serving import Served, in_url, is_loopback, parse_address, serve_apps
 from surehand.client.messages import read_key
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.settings import load_extra
@@ -119,11 +119,10 @@ async def _serve_http(
             )
         return app if token is None else _only_with(token, app)
 
-    await serve_app(app_at, "--http", address)
+    await serve_apps(Served(app_at, "--http", address))
 
 
 def _only_with(token: bytes, app: _App) -> _App:
-    """Return an application that answers nobody without the token."""
     expected = b"Bearer " + token
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:

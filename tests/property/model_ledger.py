@@ -35,13 +35,12 @@ from surehand.workflows.contracts.approvals import (
     VerdictReached,
     VerifyDecision,
 )
-from surehand.workflows.contracts.base import ChainHead, RunState
+from surehand.workflows.contracts.base import ChainHead, OfRun, RunState
 from surehand.workflows.contracts.effects import (
     Compensate,
     CompensationOutcome,
     CompensationReport,
     EffectView,
-    FindInterventions,
     FindRemaining,
     InterventionSettled,
     InterventionsFound,
@@ -382,7 +381,7 @@ class ModelLedger:
         )
 
     @activity.defn(name="find_interventions")
-    async def find_interventions(self, asked: FindInterventions) -> InterventionsFound:
+    async def find_interventions(self, asked: OfRun) -> InterventionsFound:
         return InterventionsFound(interventions=[])
 
     @activity.defn(name="close_run")

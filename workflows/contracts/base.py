@@ -286,10 +286,6 @@ class QuotaWait(Message):
         return said
 
 
-class AdmitRun(OfRun):
-    """Asks whether a run may take steps."""
-
-
 class RunAdmitted(Message):
     """Whether it may."""
 

@@ -118,10 +118,6 @@ class InterventionSettled(Message):
     head: ChainHead
 
 
-class FindInterventions(OfRun):
-    """Asks for what a human has to take note of before a run may complete."""
-
-
 class OpenIntervention(Message):
     """An open intervention."""
 

@@ -403,7 +403,6 @@ class ModelTurn(Message):
     it: a run that is reset reads again, and what was decided stays decided."""
 
     def as_recorded(self) -> dict[str, Any]:
-        """Return what the ledger knows it by."""
         return {
             "framework": self.framework,
             "model": self.model,

@@ -382,7 +382,6 @@ class Plan(WrittenByPeople):
 
     @cached_property
     def lists(self) -> frozenset[str]:
-        """Return the steps that are made for each item of a list."""
         return frozenset(step.id for step in self.steps if step.for_each is not None)
 
     @cached_property

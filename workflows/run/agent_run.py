@@ -16,8 +16,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from surehand.workflows import names, ports
-from surehand.workflows.contracts.base import RunState, StepState
-from surehand.workflows.contracts.effects import FindInterventions
+from surehand.workflows.contracts.base import OfRun, RunState, StepState
 from surehand.workflows.contracts.runs import Checkpoint, OpenRun, RunResult, RunView, StartRun
 from surehand.workflows.contracts.steering import CancelRun, Verb
 from surehand.workflows.names import ErrorType
@@ -237,7 +236,7 @@ class BaseRun:
             raise StepFailed(f"what {', '.join(lost)} did has been undone, before a reset")
         if not relies:
             return True
-        asked = FindInterventions(**data.ids)
+        asked = OfRun(**data.ids)
         found = await self._finish_despite_cancel(
             self._core.call(ports.FIND_INTERVENTIONS, asked, "look for what was undone")
         )

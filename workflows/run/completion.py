@@ -7,7 +7,7 @@ from typing import Final
 from temporalio import workflow
 
 from surehand.workflows import ports
-from surehand.workflows.contracts.base import AdmitRun, QuotaWait, RunState, StepState
+from surehand.workflows.contracts.base import OfRun, QuotaWait, RunState, StepState
 from surehand.workflows.contracts.runs import CloseRun, RunClosed, RunResult
 from surehand.workflows.contracts.steering import CancelMode
 from surehand.workflows.run.compensation import Compensation
@@ -44,7 +44,7 @@ class Admission(RunPart):
             pause = max(data.queued.pause, next_look(min(data.queue_looks // 3, 5)))
             data.queue_looks += 1
             if not await wait_at_most(lambda: self._data.cancel is not None, pause):
-                asked = AdmitRun(**self._data.ids)
+                asked = OfRun(**self._data.ids)
                 answer = await self._core.call(ports.ADMIT_RUN, asked, "ask for a place")
                 data.queued = answer.queued
                 if answer.queued is None:

@@ -116,7 +116,6 @@ def params_of(step: Step, facts: Mapping[str, Any]) -> tuple[Any, list[Late]]:
 
 
 def child_plan(plan: Plan, params: Mapping[str, Any]) -> Plan:
-    """Return the plan of a child run as it is started."""
     return plan.model_copy(update={"input": {**plan.input, **params}})
 
 
