@@ -61,15 +61,15 @@ async def content(stage: Stage, run: Run, reference: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize(
-    ("tool", "durability", "anew"),
+    ("database", "tool", "durability", "anew"),
     [
-        ("report.read", "sync", False),
-        ("report.write", "sync", True),
-        ("report.write", "exit", False),
+        pytest.param("sqlite", "report.read", "sync", False, id="read"),
+        pytest.param(
+            "postgresql", "report.write", "sync", True, marks=pytest.mark.postgres, id="write_anew"
+        ),
+        pytest.param("sqlite", "report.write", "exit", False, id="batch"),
     ],
-    ids=["read", "write_anew", "batch"],
 )
 async def test_the_attempt_after_a_killed_one_goes_on_from_its_end_or_begins_anew(
     stage: Stage, tool: str, durability: str, anew: bool
