@@ -290,14 +290,14 @@ def _not_loaded() -> None:
 def _docstring(path: str) -> str:
     """Return a verb's docstring without loading it."""
     module, _, name = path.partition(":")
-    for node in _parsed(module).body:
+    for node in _parse_module(module).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
             return ast.get_docstring(node) or ""
     raise AssertionError(f"there is no verb {path}")
 
 
 @cache
-def _parsed(module: str) -> ast.Module:
+def _parse_module(module: str) -> ast.Module:
     file = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8"))
 

@@ -386,7 +386,7 @@ async def history_heads(connection: Connection, run_id: str) -> list[RecordedHea
             # Of a local activity; other markers have none.
             here = event.marker_recorded_event_attributes.details["result"]
             # What is kept elsewhere and cannot be fetched has no head that could be read.
-            for payload in await _fetched(connection, (*result.payloads, *here.payloads)):
+            for payload in await _decode_payloads(connection, (*result.payloads, *here.payloads)):
                 head = head_in(payload.data)
                 if head is not None:
                     heads.append(RecordedHead(head, event.event_time.ToMilliseconds()))
@@ -397,7 +397,9 @@ async def history_heads(connection: Connection, run_id: str) -> list[RecordedHea
     return heads
 
 
-async def _fetched(connection: Connection, payloads: Sequence[Payload]) -> Sequence[Payload]:
+async def _decode_payloads(
+    connection: Connection, payloads: Sequence[Payload]
+) -> Sequence[Payload]:
     codec = connection.client.data_converter.payload_codec
     return payloads if codec is None else await codec.decode(payloads)
 

@@ -80,7 +80,7 @@ def set_up(say: Callable[[str], None]) -> Iterator[DemoEnvironment]:
     folder = Path(tempfile.mkdtemp(prefix="surehand-demo-"))
     with ExitStack() as running:
         try:
-            yield _started(folder, running, say)
+            yield _start_all(folder, running, say)
         except Exception:
             say(f"What happened is in the logs in {folder}")
             raise
@@ -91,7 +91,7 @@ def set_up(say: Callable[[str], None]) -> Iterator[DemoEnvironment]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(folder: Path, running: ExitStack, say: Callable[[str], None]) -> DemoEnvironment:
+def _start_all(folder: Path, running: ExitStack, say: Callable[[str], None]) -> DemoEnvironment:
     cli = find_cli(log=say)
     database_url = f"sqlite:///{folder / 'ledger.db'}"
     # The folder is also where they run, so that no .env of the user's is read.

@@ -227,7 +227,7 @@ async def _server_checks(caller: Caller) -> list[Check]:
         ("worker", _worker),
         ("worker versions", _versions),
     ):
-        found.append(await _looked(name, look, connection))
+        found.append(await _run_check(name, look, connection))
         if name == "namespace" and not found[-1].ok:
             break  # nothing inside it can be asked
     return found
@@ -252,7 +252,7 @@ def _no_worker(detail: str) -> Check:
     return _wrong("worker", detail, fix, *commands)
 
 
-async def _looked(
+async def _run_check(
     name: str, look: Callable[[Connection], Awaitable[Check]], connection: Connection
 ) -> Check:
     try:

@@ -284,7 +284,7 @@ async def restored(
         epoch = known[-1] if known else None
     else:
         async with administration(caller.tenant) as tx:
-            epoch = _changed(tx, moment, to, caller.settings.user)
+            epoch = _change_epoch(tx, moment, to, caller.settings.user)
             newest = epochs.newest_event_ms(tx) if to else None
     behind = []
     if epoch is not None and (done or epoch.closed_ms is None):
@@ -303,7 +303,7 @@ def _instant_of(to: str) -> datetime:
         ) from error
 
 
-def _changed(tx: Transaction, moment: datetime | None, to: str | None, actor: str) -> Epoch:
+def _change_epoch(tx: Transaction, moment: datetime | None, to: str | None, actor: str) -> Epoch:
     try:
         if moment is None:
             return close_epoch(tx, actor)

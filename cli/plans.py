@@ -494,7 +494,7 @@ def _let_be_short(definitions: dict[str, Any]) -> None:
         approval = owner["properties"]["approval"]
         approval["anyOf"] = [{"const": "required"}, {"const": True}, *approval["anyOf"]]
         interrupt = owner["properties"]["interrupt"]
-        lists = interrupt.pop("anyOf", None) or [_moved(interrupt, "type", "items")]
+        lists = interrupt.pop("anyOf", None) or [_pop_keys(interrupt, "type", "items")]
         interrupt["anyOf"] = [lists[0]["items"], *lists]
     step["required"].remove("id")
     if not step["required"]:
@@ -509,5 +509,5 @@ def _let_be_short(definitions: dict[str, Any]) -> None:
     ]
 
 
-def _moved(schema: dict[str, Any], *names: str) -> dict[str, Any]:
+def _pop_keys(schema: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: schema.pop(name) for name in names}

@@ -275,7 +275,7 @@ async def checkpoint(
     if list_:
         return await _list(caller, run_id)
     if named is not None:
-        return _shown(await _named(caller, run_id, named))
+        return _document_reply(await _read_saved(caller, run_id, named))
     try:
         document = await (_live(caller, run_id) if at is None else _past(caller, run_id, at))
     except NoWorker as error:
@@ -286,9 +286,9 @@ async def checkpoint(
         except NoSuchRun:
             raise error from None
         caller.printer.warn(f"{error}; this is what the ledger knows")
-        return replace(_shown(known), code=error.code)
+        return replace(_document_reply(known), code=error.code)
     if save is None:
-        return _shown(document)
+        return _document_reply(document)
     return await _save(caller, run_id, save, document, ttl)
 
 
@@ -307,7 +307,7 @@ def _refuse_both(
         raise WrongUse(f"--save {save!r}: a name is 1 to 64 letters, digits, '_', '.' or '-'")
 
 
-def _shown(document: dict[str, Any]) -> Reply:
+def _document_reply(document: dict[str, Any]) -> Reply:
     rows = [[name, compact(value)] for name, value in document.items()]
     return Reply(document, [Table(("field", "value"), rows)])
 
@@ -385,7 +385,7 @@ def _row(one: SavedCheckpoint) -> list[str]:
     return [one.name, str(one.seq), *times, str(one.bytes)]
 
 
-async def _named(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
+async def _read_saved(caller: Caller, run_id: str, name: str) -> dict[str, Any]:
     async with _ledger() as ledger:
         await ledger.transact(caller.tenant, reads.require_run, run_id)
         one = await ledger.transact(caller.tenant, checkpoints.find_checkpoint, run_id, name)

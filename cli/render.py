@@ -156,7 +156,7 @@ def request_details(request: ApprovalRequest) -> Iterator[str]:
     yield f"  params     {json.dumps(request.params, ensure_ascii=False)}"
     yield f"  hash       {request.params_hash}"
     yield f"  undo       {request.undo}"
-    yield f"  asked by   {' and '.join([request.askers, *_edited(request)])}"
+    yield f"  asked by   {' and '.join([request.askers, *_mark_editors(request)])}"
     if request.foreign:
         yield f"  foreign    its run has read content from outside: {foreign_text(request.foreign)}"
     for requirement in request.requirements:
@@ -180,7 +180,7 @@ def request_lines(connection: Connection, run_id: str, request: ApprovalRequest)
         yield f"  {commands.get('temporal', commands['sign'])}"
 
 
-def _edited(request: ApprovalRequest) -> list[str]:
+def _mark_editors(request: ApprovalRequest) -> list[str]:
     return [f"{editor} (edited)" for editor in request.editors]
 
 

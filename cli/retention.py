@@ -124,7 +124,7 @@ async def retention(
         raise WrongUse("--export and --no-export are for --apply and --every")
     settings = read_settings()
     async with ledger_of(settings) as ledger:
-        with _allowed(ledger):
+        with _explain_refusals(ledger):
             if keep is not None or release is not None:
                 return await _switch(caller, ledger, keep, release, reason)
             if export is not None and caller.settings.key is None:
@@ -212,7 +212,7 @@ async def _switch(
 
 
 @contextmanager
-def _allowed(ledger: Ledger) -> Iterator[None]:
+def _explain_refusals(ledger: Ledger) -> Iterator[None]:
     try:
         with explain_refusal(ledger):
             yield

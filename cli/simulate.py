@@ -387,7 +387,7 @@ class PlanWalk:
             self._output(step, "done", self._taken[step.id], why=why)
             return None
         if not self._was_done(step):
-            gone = self._gone(step)
+            gone = self._find_way_on(step)
             if gone is not None:
                 return gone.at
             if step.when is not None and not self._begins(step, step.when):
@@ -397,7 +397,7 @@ class PlanWalk:
             return None
         return await self._one(step, self._facts)
 
-    def _gone(self, step: Step) -> rules.GoesOn | None:
+    def _find_way_on(self, step: Step) -> rules.GoesOn | None:
         """Return how the run went on after a step that had failed or was rejected by then."""
         recording, plan = self._recording, self._plan
         rejected = step.id in recording.rejected
@@ -462,7 +462,7 @@ class PlanWalk:
             self._foreign = self._foreign or self._reads_foreign(step.plan)
             return None
         if step.id in self._recording.done:
-            call = self._recorded(step.id, lambda one: one.before)
+            call = self._find_recorded(step.id, lambda one: one.before)
             if call is not None:
                 return self._end(step, "done", call)
         said: dict[str, Any]
@@ -471,13 +471,13 @@ class PlanWalk:
             unknown = self._unknown_in(step.ask.question, local)
             if not unknown:
                 said["question"] = rules.question_of(step.ask, facts)
-            return self._asked(step, "would ask", said, unknown)
+            return self._take_question(step, "would ask", said, unknown)
         if step.wait is not None:
             unknown, about = self._unknown_in(step.wait.about, local), step.wait.about
             if not unknown:
                 about = rules.about_of(step.wait, facts)
             said = {"question": event_question(step.wait.event, about)}
-            return self._asked(step, "would wait", said, unknown)
+            return self._take_question(step, "would wait", said, unknown)
         follows = await self._call(step, facts, local)
         self._foreign = self._foreign or self._checks.brings_foreign(step.tool)
         return follows
@@ -506,7 +506,7 @@ class PlanWalk:
             why += ": the run has started it with another input or plan"
         self._row(step, "would run plan", why=why, depends_on=unknown, output="unknown")
 
-    def _asked(
+    def _take_question(
         self, step: Step, would: Outcome, said: dict[str, Any], unknown: list[str]
     ) -> Goto | None:
         """Take a question or an event, as it was answered if the run has asked the same."""
@@ -516,7 +516,7 @@ class PlanWalk:
             same = said.items() <= one.params.items()
             return one.tool == does and one.end == "succeeded" and same
 
-        call = None if unknown else self._recorded(step.id, fits)
+        call = None if unknown else self._find_recorded(step.id, fits)
         if call is not None:
             return self._end(step, "as recorded", call)
         self._unknown.add(step.id)
@@ -536,7 +536,7 @@ class PlanWalk:
             self._unknown.add(step.id)
             self._row(step, "would call", depends_on=unknown, output="unknown", **shown)
             return None
-        same = self._recorded(
+        same = self._find_recorded(
             step.id, lambda one: one.tool == step.tool and one.params == shown["params"]
         )
         if same is not None and same.end != "failed":
@@ -579,7 +579,7 @@ class PlanWalk:
         """Return how a call differs from what the run has done in this step."""
         if same is not None:
             return f"it failed in the run: {same.error}"
-        call = self._recorded(step.id, lambda one: True)
+        call = self._find_recorded(step.id, lambda one: True)
         if call is None:
             return "the run has not done it"
         if call.tool != step.tool:
@@ -615,7 +615,9 @@ class PlanWalk:
         self._facts[step.id] = output
         self._row(step, outcome, why=why, output="recorded", **shown)
 
-    def _recorded(self, step_id: str, fits: Callable[[RecordedCall], bool]) -> RecordedCall | None:
+    def _find_recorded(
+        self, step_id: str, fits: Callable[[RecordedCall], bool]
+    ) -> RecordedCall | None:
         """Return the newest fitting call of a step; one that has succeeded or said no first."""
         calls = [one for one in self._recording.calls if one.step_id == step_id and fits(one)]
         newest = [one for one in calls if one.end != "failed"] or calls

@@ -115,14 +115,14 @@ async def resume(
         text = (sys.stdin.readline() if text == "-" else text).strip()
         read_token(text, caller.tenant, run_id)
     found = await caller.run(run)
-    params = None if not changes else await _changed(found, step, changes)
+    params = None if not changes else await _change_params(found, step, changes)
     answer = await found.resume(
         reason=reason, step=step, way=way, params=params, token=text, leave=leave
     )
     return steered(found.run_id, answer)
 
 
-async def _changed(run: Run, step_id: str | None, changes: list[str]) -> dict[str, Any]:
+async def _change_params(run: Run, step_id: str | None, changes: list[str]) -> dict[str, Any]:
     view = await run.view()
     waiting = [item for item in view.result.waiting_for if item.kind is WaitKind.FAILURE]
     failed = {item.step_id: item for item in waiting if item.run_id is None}
@@ -304,7 +304,7 @@ async def amend(
     found = await caller.run(run)
     view = await found.view()
     document = draft.amending(view.plan, changes or [])
-    lines = list(_changes(view.plan, document))
+    lines = list(_compare_plans(view.plan, document))
     if not lines:
         raise WrongUse(f"{plan}: this is the plan that the run has")
     caller.printer.lines(lines)
@@ -319,7 +319,7 @@ async def amend(
     return steered(found.run_id, sent)
 
 
-def _changes(old: Plan, new: Plan) -> Iterator[str]:
+def _compare_plans(old: Plan, new: Plan) -> Iterator[str]:
     before, after = (plan.model_dump(mode="json", exclude_defaults=True) for plan in (old, new))
     was, will_be = (
         {step["id"]: step for step in plan.pop("steps", [])} for plan in (before, after)

@@ -338,7 +338,7 @@ async def rotate(caller: options.Onlooker) -> Reply:
     settings = read_settings()
     ring = _ring(settings)
     async with ledger_of(settings) as ledger:
-        rotated, left = await _rotated(ledger, ring, caller.tenant)
+        rotated, left = await _rewrap_keys(ledger, ring, caller.tenant)
     lines = [f"{counted(rotated, 'key')} of runs wrapped anew, with {ring.first.id}."]
     if left:
         lines.append(f"{counted(left, 'key')} changed meanwhile: rotate again.")
@@ -346,7 +346,7 @@ async def rotate(caller: options.Onlooker) -> Reply:
     return Reply(done, lines)
 
 
-async def _rotated(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int]:
+async def _rewrap_keys(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int, int]:
     rotated = left = 0
     lost: list[KeyUnavailable] = []
     after: str | None = None

@@ -228,7 +228,7 @@ async def list_mcp(caller: options.Anybody) -> Reply:
     """
     from surehand.activities.mcp.calls import changes, sides
 
-    _, offered = await _offered(caller)
+    _, offered = await _ask_servers(caller)
     seen = [_show_tool(one) for one in offered.tools]
     rows = [
         [one.tool, one.state, one.effect or "", one.offered or "", one.problem or one.description]
@@ -268,7 +268,7 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
     """
     from surehand.activities.mcp.calls import write_pins
 
-    reviewed, offered = await _offered(caller)
+    reviewed, offered = await _ask_servers(caller)
     known = {one.full: one for one in offered.tools}
     named = {name: digest for name, _, digest in (one.partition("@") for one in tools or ())}
     for name, wanted in named.items():
@@ -299,7 +299,7 @@ async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
     )
 
 
-async def _offered(caller: Caller) -> tuple[Reviewed, Offered]:
+async def _ask_servers(caller: Caller) -> tuple[Reviewed, Offered]:
     with translated():
         from surehand.activities.mcp.calls import ask_servers
         from surehand.activities.mcp.server_file import read_file

@@ -136,7 +136,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
     pem = _read_own(path)
     if b"PRIVATE KEY-----" not in pem:
         known = b"PUBLIC KEY-----" in pem or b'"kty"' in pem
-        raise _refused(
+        raise _refuse_key(
             path,
             "it is a public key, or a JWK: name the private key in PEM"
             if known
@@ -146,15 +146,15 @@ def read_key(path: Path) -> Ed25519PrivateKey:
         key = load_pem_private_key(pem, password=None)
     except TypeError as error:
         plain = shlex.quote(f"{path}.plain")
-        raise _refused(
+        raise _refuse_key(
             path,
             "it is encrypted: decrypt it, "
             f"(umask 077; openssl pkey -in {shlex.quote(str(path))} -out {plain})",
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise _refused(path, "it is no private key in PEM (PKCS8) that can be read") from error
+        raise _refuse_key(path, "it is no private key in PEM (PKCS8) that can be read") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise _refused(path, "it is not an Ed25519 key: make one")
+        raise _refuse_key(path, "it is not an Ed25519 key: make one")
     return key
 
 
@@ -249,21 +249,21 @@ def _read_own(path: Path) -> bytes:
         ) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise _refused(path, "it is not a file")
+                raise _refuse_key(path, "it is not a file")
             if found.st_uid != os.geteuid():
-                raise _refused(
+                raise _refuse_key(
                     path, f"user {found.st_uid} owns it, not you: a key is used by its owner only"
                 )
             if found.st_mode & _OTHERS:
-                raise _refused(path, f"others may use it: chmod 600 {shlex.quote(str(path))}")
+                raise _refuse_key(path, f"others may use it: chmod 600 {shlex.quote(str(path))}")
             return file.read(_LARGEST_FILE)
     except FileNotFoundError as error:
-        raise _refused(path, "there is no such file") from error
+        raise _refuse_key(path, "there is no such file") from error
     except OSError as error:
-        raise _refused(path, error.strerror or "cannot be read") from error
+        raise _refuse_key(path, error.strerror or "cannot be read") from error
 
 
-def _refused(path: Path, why: str) -> WrongUse:
+def _refuse_key(path: Path, why: str) -> WrongUse:
     return WrongUse(f"key file {path}: {why}")
 
 
@@ -357,14 +357,14 @@ class ResumeToken(BaseModel):
     """The private key (RFC 8032), 32 bytes in base64url."""
 
     def as_text(self) -> str:
-        return PREFIX + _encoded(self.model_dump_json().encode())
+        return PREFIX + _encode_base64(self.model_dump_json().encode())
 
     def proof_of(self, message: ResumeRun) -> ResumeRun:
         """Return a message with what proves that its sender has the token, and counts once."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         try:
-            key = Ed25519PrivateKey.from_private_bytes(_decoded(self.seed))
+            key = Ed25519PrivateKey.from_private_bytes(_decode_base64(self.seed))
         except ValueError as error:
             raise WrongUse("this is no resume token") from error
         common = fresh_claims(self.user, self.tenant, int(time.time()))
@@ -379,7 +379,7 @@ def new_token(tenant: str, run_id: str, user: str, lasts: timedelta) -> tuple[st
 
     key = Ed25519PrivateKey.generate()
     public = OKPKey.import_key(key.public_key()).as_dict()
-    seed = _encoded(key.private_bytes_raw())
+    seed = _encode_base64(key.private_bytes_raw())
     token = ResumeToken(run_id=run_id, tenant=tenant, user=user, seed=seed)
     try:
         resume_key = ResumeKey.model_validate({"public_key": public, "lasts": lasts})
@@ -392,7 +392,7 @@ def read_token(text: str, tenant: str, run_id: str) -> ResumeToken:
     try:
         if not text.startswith(PREFIX) or len(text) > _LONGEST:
             raise ValueError("no token")
-        token = ResumeToken.model_validate(json.loads(_decoded(text.removeprefix(PREFIX))))
+        token = ResumeToken.model_validate(json.loads(_decode_base64(text.removeprefix(PREFIX))))
     except (ValueError, binascii.Error, RecursionError) as error:
         raise WrongUse(
             f"this is no resume token: it is one word that begins with {PREFIX}"
@@ -404,9 +404,9 @@ def read_token(text: str, tenant: str, run_id: str) -> ResumeToken:
     return token
 
 
-def _encoded(raw: bytes) -> str:
+def _encode_base64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

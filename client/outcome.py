@@ -135,7 +135,7 @@ async def run_result(connection: Connection, run_id: str) -> RunResult:
         if isinstance(cause, CancelledError):
             return (await connection.view(run_id)).result
         if isinstance(cause, ApplicationError):
-            return _failed(run_id, cause)
+            return _failure_of(run_id, cause)
         if isinstance(cause, TerminatedError):
             why = f" ({cause.message})" if cause.message else ""
             raise exits.CutOff(
@@ -149,7 +149,7 @@ async def run_result(connection: Connection, run_id: str) -> RunResult:
 _NOT_TAKEN: Final = (ErrorType.START_REFUSED, ErrorType.QUOTA_EXCEEDED, ErrorType.TENANT_ELSEWHERE)
 
 
-def _failed(run_id: str, cause: ApplicationError) -> RunResult:
+def _failure_of(run_id: str, cause: ApplicationError) -> RunResult:
     details: Any = cause.details[0] if cause.details else None
     require_readable(details, f"run {run_id} failed: {cause.message}; its result")
     if cause.type == ErrorType.RUN_FAILED and isinstance(details, Mapping):
@@ -234,7 +234,7 @@ class Watch(Protocol):
 async def until_settled(
     connection: Connection, run_id: str, watch: Watch | None = None, *, stay: bool
 ) -> RunResult:
-    ended = asyncio.create_task(_ended(connection, run_id))
+    ended = asyncio.create_task(_wait_for_end(connection, run_id))
     pause, asked_before, silent_since = FIRST_PAUSE, "", time.monotonic()
     try:
         while True:
@@ -319,7 +319,7 @@ async def until_ended(connection: Connection, run_id: str) -> RunResult:
             silent_since = None
 
 
-async def _ended(connection: Connection, run_id: str) -> RunResult:
+async def _wait_for_end(connection: Connection, run_id: str) -> RunResult:
     """Return the result; a server that is away is asked again until the caller gives up."""
     while True:
         try:

@@ -76,10 +76,10 @@ def load_plan(
     Raises:
         PlanRefused: Every problem found, with its place.
     """
-    return plan_of(_read(file), file, overrides, tools)
+    return plan_of(_read_plan(file), file, overrides, tools)
 
 
-def _read(file: str) -> Any:
+def _read_plan(file: str) -> Any:
     try:
         document = read_document(Path(file))
     except BadDocument as error:
@@ -156,7 +156,7 @@ def _document_of(source: PlanSource) -> tuple[Any, str]:
         return source.model_dump(mode="json", exclude_defaults=True), source.name
     if isinstance(source, Mapping):
         return copy.deepcopy(dict(source)), str(source.get("name", "plan"))
-    document = _read(os.fspath(source))
+    document = _read_plan(os.fspath(source))
     return {"steps": document} if isinstance(document, list) else document, os.fspath(source)
 
 
@@ -277,7 +277,7 @@ def _missing_input(document: Any, inside: str = "") -> Iterator[PlanError]:
     given = document.get(INPUT, {}) if isinstance(document, dict) else None
     if not isinstance(given, dict):
         return
-    for where, step in _written(document, inside):
+    for where, step in _list_steps(document, inside):
         named = [
             found
             for part, text in {"params": step.get("params"), **_texts_of(step)}.items()
@@ -312,7 +312,7 @@ def _known_later(given: Any, path: str) -> bool:
 
 def _unknown_tools(document: Any, tools: Collection[str], inside: str = "") -> Iterator[PlanError]:
     """Yield each tool that there is not, whatever else is wrong with the plan."""
-    for where, step in _written(document, inside):
+    for where, step in _list_steps(document, inside):
         tool, child = step.get("tool"), _as_plan(step.get("plan"))
         if isinstance(tool, str) and tool not in tools:
             yield PlanError(where=f"{where}.tool", reason=unknown_tool(tool, tools))
@@ -320,7 +320,7 @@ def _unknown_tools(document: Any, tools: Collection[str], inside: str = "") -> I
             yield from _unknown_tools(child, tools, f"{where}.plan.")
 
 
-def _written(document: Any, inside: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_steps(document: Any, inside: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the steps of a plan that are mappings, each with its place."""
     steps = document.get("steps") if isinstance(document, dict) else None
     for index, step in enumerate(steps if isinstance(steps, list) else []):
@@ -353,7 +353,7 @@ class OverrideError(Exception):
 
 def override(document: Any, text: str) -> None:
     """Apply ``path=value`` to a plan's document in place; a field that it may have is added."""
-    path, parts, written = _parsed(text, "input.order_id=order-7")
+    path, parts, written = _split_change(text, "input.order_id=order-7")
     named = parts[0] == INPUT and len(parts) > 1 and isinstance(document, dict)
     if named and document.get(INPUT) is None:
         document[INPUT] = {}
@@ -369,7 +369,7 @@ def override(document: Any, text: str) -> None:
 
 def assign(params: Any, text: str) -> None:
     """Apply ``path=value`` to params in place; a path may name what is there, or a new field."""
-    path, parts, written = _parsed(text, "amount=50")
+    path, parts, written = _split_change(text, "amount=50")
     *above, last = parts
     current = _reach(params, above)
     found = _find(current, last, above)
@@ -384,7 +384,7 @@ def assign(params: Any, text: str) -> None:
     current[found] = written if isinstance(old, str) and number else value
 
 
-def _parsed(text: str, example: str) -> tuple[str, list[str], str]:
+def _split_change(text: str, example: str) -> tuple[str, list[str], str]:
     path, equals, written = text.partition("=")
     parts = path.strip().split(".")
     if not equals or not all(parts):

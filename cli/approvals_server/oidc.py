@@ -201,7 +201,7 @@ class IdentityProvider:
         async with self._asking:
             if clock.now() >= self._known_until:
                 try:
-                    self._metadata, self._away = await self._discovered(), None
+                    self._metadata, self._away = await self._discover(), None
                 except ProviderAway as error:
                     self._away = error
                 known_for = _KNOWN_FOR if self._away is None else _AWAY_FOR
@@ -210,9 +210,9 @@ class IdentityProvider:
                 raise ProviderAway(str(self._away))
             return self._metadata
 
-    async def _discovered(self) -> Mapping[str, Any]:
+    async def _discover(self) -> Mapping[str, Any]:
         issuer = self.client.issuer
-        found = await self._asked(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        found = await self._fetch_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
         if found.get("issuer") != issuer:
             raise ProviderAway(f"{issuer} says that its issuer is {found.get('issuer')!r}")
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
@@ -234,7 +234,7 @@ class IdentityProvider:
         _, headers, body = self._proof_of(metadata).prepare(
             "POST", url, dict(DEFAULT_HEADERS), body
         )
-        return await self._asked(url, method="POST", headers=headers, content=body.encode())
+        return await self._fetch_json(url, method="POST", headers=headers, content=body.encode())
 
     def _proof_of(self, metadata: Mapping[str, Any]) -> Any:
         """Return what adds to a request who the client is."""
@@ -251,7 +251,7 @@ class IdentityProvider:
         return ClientAuth(id_, secret, method)
 
     async def _keys(self) -> KeySet:
-        found = await self._asked((await self.metadata())["jwks_uri"])
+        found = await self._fetch_json((await self.metadata())["jwks_uri"])
         listed = found.get("keys")
         usable = [
             key
@@ -265,7 +265,7 @@ class IdentityProvider:
         except (JoseError, ValueError, TypeError, KeyError) as error:
             raise ProviderAway("the provider's keys cannot be read") from error
 
-    async def _asked(self, url: str, method: str = "GET", **more: Any) -> Mapping[str, Any]:
+    async def _fetch_json(self, url: str, method: str = "GET", **more: Any) -> Mapping[str, Any]:
         body = bytearray()
         try:
             async with (
@@ -379,13 +379,13 @@ class OidcSignIn:
 
     async def _come_back(self, request: Request) -> Response:
         try:
-            return await self._ended(request)
+            return await self._finish_sign_in(request)
         except BadSignIn as problem:
             return error(request, 401, str(problem))
         except ProviderAway as problem:
             return _away(request, problem)
 
-    async def _ended(self, request: Request) -> Response:
+    async def _finish_sign_in(self, request: Request) -> Response:
         asked, issuer = request.query_params, self._provider.client.issuer
         begun = self._begun.end(asked.get("state", ""), request.cookies.get(self._cookie, ""))
         if begun is None:

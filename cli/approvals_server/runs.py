@@ -208,10 +208,10 @@ def _evidence(known: Doubt) -> Iterator[tuple[str, str]]:
     yield "Key sent to the outside system", known.provider_key
     yield "Ledger entry", f"{known.entry_id}: {known.state}"
     for one in known.told:
-        yield iso(one.at_ms), _said(one)
+        yield iso(one.at_ms), _describe_event(one)
 
 
-def _said(one: EntryEvent) -> str:
+def _describe_event(one: EntryEvent) -> str:
     rule = f" ({one.rule})" if one.rule else ""
     return f"{_EVENTS[one.type]}{rule}" + (f": {one.evidence}" if one.evidence else "")
 
