@@ -65,6 +65,7 @@ class Drill:
             SurehandError: It cannot be drilled so; the message says why.
         """
         from surehand.cli.options import translated
+        from surehand.cli.printer import Printer
         from surehand.drill.request import DrillRequest
         from surehand.drill.suite import Suite
         from surehand.process.settings import client_settings, read_environment
@@ -83,12 +84,13 @@ class Drill:
             parallel=parallel,
             limit=limit,
         )
-        suite = Suite(request, self._environment, client_settings(own), own, print)
+        say = Printer(json_output=False).say  # what tools and runs say is written out
+        suite = Suite(request, self._environment, client_settings(own), own, say)
         with translated():
             report = asyncio.run(suite.run())
         if not report.ok:
             self._environment.kept = True
-            print(f"Ledgers and logs of all cases are kept in {self._environment.folder}")
+            say(f"Ledgers and logs of all cases are kept in {self._environment.folder}")
         return report
 
 

@@ -181,8 +181,9 @@ class Recorder:
             (*leases, *resources),
             timeout=self.request.timeout,
             since=since,
-            # While it still runs, its resources are not given to others.
-            stopped_within=None if resources else 1.0,
+            # While it still runs, its resources are not given to others, and what a read spends is
+            # counted.
+            stopped_within=None if resources or self.tool.effect is Effect.READ else 1.0,
         )
 
     def classify(self, error: BaseException) -> Failure:
@@ -269,13 +270,15 @@ class Ahead:
             if not tool.recovery.proves_absence(tool.settle):
                 return None
             prepared = prepare_here(self.worker, call)
+            if prepared.resources:
+                return None
             request = claim_request(self.worker, call, prepared, self.attempt)
         except Exception as error:
             log.debug("ahead.not_claimed", reason=repr(error))
             return None
         # Whatever a human has a say in is looked at by the write's own claim.
         asks = request.gated or request.drift or request.if_foreign is not None
-        return None if asks or prepared.resources else NextWrite(call, prepared, request)
+        return None if asks else NextWrite(call, prepared, request)
 
 
 @dataclass

@@ -210,6 +210,8 @@ class ToolActivities:
         else:
             prepared, request = next_write.prepared, next_write.request
             tool = prepared.tool
+        if tool.effect is not Effect.READ:
+            note_effect(call.tenant, tool.name, request.key)
         async with (
             follow_progress(worker, call, attempt),
             hold_resources(worker, tool, prepared.resources, call, attempt) as held,
@@ -220,7 +222,6 @@ class ToolActivities:
                 made = read = ReadCall(*given, attempt.unacknowledged_holders())
                 outcome = await read.run()
             else:
-                note_effect(call.tenant, tool.name, request.key)
                 made = write = EffectCall(*given, ahead)
                 outcome = _outcome_of(await write.run(next_write), call, tool, request)
         story: tuple[TimelineLine, ...] = ()

@@ -39,12 +39,11 @@ from surehand.activities.tools.tool import (
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec
-from surehand.workflows.names import MODEL_RUN, WORKFLOW
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy
-from surehand.workflows.run.agent_run import BaseRun
 
 if TYPE_CHECKING:
     from surehand.activities.tools.failures import Declared
+    from surehand.workflows.run.agent_run import BaseRun
 
 
 READ: Final = Effect.READ
@@ -473,6 +472,10 @@ class WorkflowModulesError(Exception):
 
 def load_workflows(modules: Iterable[str]) -> list[type[BaseRun]]:
     """Import the named modules and return the workflow classes that they define."""
+    # Here: who only defines tools does not load the engine of runs.
+    from surehand.workflows.names import MODEL_RUN, WORKFLOW
+    from surehand.workflows.run.agent_run import BaseRun
+
     found: dict[str, type[BaseRun]] = {}
     for module_name in modules:
         where = f"workflow module {module_name!r} (SUREHAND_WORKFLOW_MODULES)"

@@ -250,6 +250,10 @@ def health_paths(readiness: Readiness) -> dict[str, Answering]:
 
 log = structlog.get_logger()
 
+# Each worker asks the ledger for its epoch and rounds of retention, because nobody else is always
+# there to be asked for metrics. It asks the Temporal server for tenants, because row-level security
+# lists none. A worker knows the tenants that it has worked for: after a start it would know of
+# none, and nobody would remind the people whose runs wait just now.
 #: Short beside the time after which an alert is raised.
 MEASURE_EVERY: Final = timedelta(minutes=1)
 #: New tenants are heard of when they have a worker run something; this is for what waits.

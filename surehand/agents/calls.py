@@ -13,14 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydantic import JsonValue
 from pydantic_core import to_json
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.workflow import in_workflow
 
-from surehand.activities.effects.model_turns import AskModel, Said, Tell, TurnRequest
 from surehand.activities.tools.failures import (
     DependencyDown,
     Permanent,
@@ -34,6 +33,9 @@ from surehand.workflows.names import provider_names
 from surehand.workflows.plain_text import plain
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import StepFailed, StepMaker
+
+if TYPE_CHECKING:  # a workflow imports this module, and must not bring along the ledger
+    from surehand.activities.effects.model_turns import AskModel, Said, Tell, TurnRequest
 
 #: What frameworks are made of, which a workflow's sandbox would load anew for each run, or refuse.
 PASSED_THROUGH: Final = (
@@ -356,7 +358,7 @@ def price_turn(provider: str, model: str, usage: dict[str, int]) -> Decimal:
 
     try:
         return calc_price(Usage(**usage), model, provider_id=provider).total_price
-    except (LookupError, ValueError):
+    except (LookupError, ValueError):  # no price is known, and a guess would stop runs
         return Decimal(0)
 
 

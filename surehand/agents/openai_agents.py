@@ -398,7 +398,7 @@ class _RecordedModel(agents.Model):
 
     def stream_response(self, *args: Any, **kwargs: Any) -> Any:
         if current_steps() is not None:
-            raise agents.UserError("inside a run use agents.Runner.run(); a turn is not streamed")
+            raise agents.UserError("inside a run use Runner.run(); a turn is not streamed")
         return model_named(self._name).stream_response(*args, **kwargs)
 
     def _describe_tool(self, tool: agents.Tool) -> OfferedTool:

@@ -141,7 +141,7 @@ class Surehand(AbstractCapability[Any]):
     def get_wrapper_model(self, model: Model) -> Model:
         """Return the model as one whose turns are recorded."""
         name = self._model or model.model_id
-        return _RecordedModel(model, name, self._own, self._turn_timeout)
+        return _RecordedModel(model, name, self._own, self._human.keys(), self._turn_timeout)
 
     def get_default_run_id(self) -> str | None:
         steps = current_steps()
@@ -241,9 +241,12 @@ def _agent_of(plan: Plan) -> Agent[Any, Any]:
 class _RecordedModel(WrapperModel):
     """A model whose turns are steps of the run."""
 
-    def __init__(self, wrapped: Model, name: str, own: Set[str], timeout: timedelta) -> None:
+    def __init__(
+        self, wrapped: Model, name: str, own: Set[str], human: Set[str], timeout: timedelta
+    ) -> None:
         super().__init__(wrapped)
         self._own = own
+        self._human = human
         self._name = name
         self._timeout = timeout
 
@@ -276,7 +279,7 @@ class _RecordedModel(WrapperModel):
         if problem := find_secret_problem({"settings": settings, "tools": native}):
             raise exceptions.UserError(problem)
         tools = model_request_parameters.function_tools
-        ours = {tool.name for tool in tools if tool.toolset_id == _OURS} - HUMAN_TOOLS.keys()
+        ours = {tool.name for tool in tools if tool.toolset_id == _OURS} - self._human
         said, turn_id = await steps.turn(
             FRAMEWORK,
             self._name,

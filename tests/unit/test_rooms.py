@@ -197,7 +197,13 @@ def test_a_workflow_imports_nothing_of_the_other_rooms_and_nothing_effects_are_m
 def test_the_users_api_is_light() -> None:
     found = imported_by("import surehand.activities.tools.toolbox")
 
-    assert found & {"sqlalchemy", "alembic", "httpx"} == set()
+    assert found & {"sqlalchemy", "alembic", "httpx", "surehand.workflows.run"} == set()
+
+
+def test_models_as_workflows_bring_along_nothing_effects_are_made_with() -> None:
+    found = imported_by("import surehand.agents.model_run")
+
+    assert found & {"sqlalchemy", "psycopg", "httpx", "temporalio.worker"} == set()
 
 
 def test_workflow_files_name_pure_modules_only_also_inside_functions() -> None:

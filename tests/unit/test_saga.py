@@ -259,7 +259,7 @@ def _data(*steps: str) -> RunData:
 
 def _amendment(data: RunData) -> Amendment:
     nothing = cast(Any, None)
-    return Amendment(RunCore(data), nothing, nothing, nothing, nothing)
+    return Amendment(RunCore(data), nothing, nothing, nothing)
 
 
 def _amended(data: RunData, *steps: str, given_up: tuple[str, ...] = ()) -> None:
