@@ -25,8 +25,9 @@ from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.worker.context import WorkerContext, stop
 from surehand.workflows.contracts.base import Recorded
 from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, StoppedRun, UnwindRun
-from surehand.workflows.names import IS_RUN, TENANT, ErrorType
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plain_text import plain_line
+from surehand.workflows.ports import IS_RUN, TENANT
 
 log = structlog.get_logger()
 

@@ -6,7 +6,6 @@ ledger or the tools import ``activities/`` when they are called.
 
 from __future__ import annotations
 
-import ast
 import errno
 import inspect
 import io
@@ -19,14 +18,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from surehand.cli.printer import Printer
 from surehand.process import PACKAGE, VERSION
 from surehand.process.exits import MEANINGS, ExitCode, SurehandError
 from surehand.process.program import program
+
+if TYPE_CHECKING:
+    from surehand.cli.printer import Printer
 
 
 @dataclass
@@ -72,7 +73,7 @@ def _worker(
     return main(["--check"] if check else [])
 
 
-def _server(
+def _run_server(
     db: Annotated[Path, typer.Option("--db", help="Its file; its log lies beside it.")] = Path(
         ".surehand/temporal.db"
     ),
@@ -117,7 +118,7 @@ _PACKAGE: Final = "surehand"
 _PROGRAMS: Final = {
     "worker": "cli.app:_worker",
     "migrate": "cli.migrate:main",
-    "server": "cli.app:_server",
+    "server": "cli.app:_run_server",
 }
 
 #: Panels of the help, each with its verbs. A verb's module is loaded when it is called.
@@ -290,26 +291,25 @@ def _not_loaded() -> None:
 def _docstring(path: str) -> str:
     """Return a verb's docstring without loading it."""
     module, _, name = path.partition(":")
-    for node in _parse_module(module).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            return ast.get_docstring(node) or ""
-    raise AssertionError(f"there is no verb {path}")
+    found = re.search(
+        rf'^(?:async )?def {name}\(.*?^    r?"""(.*?)"""', _read_module(module), re.M | re.S
+    )
+    if found is None:
+        raise AssertionError(f"there is no verb {path}")
+    return inspect.cleandoc(found[1])
 
 
 @cache
-def _parse_module(module: str) -> ast.Module:
-    file = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
-    return ast.parse(file.read_text(encoding="utf-8"))
+def _read_module(module: str) -> str:
+    return PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; no error leaves as a traceback."""
     flags = Flags()
     _prepare_streams()
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    printer = Printer(json_output="--json" in arguments[:end])
     if any(_LONE.search(argument) for argument in arguments):
-        return _complain(printer, "the command line is not UTF-8 text", ExitCode.WRONG_USE)
+        return _complain(arguments, "the command line is not UTF-8 text", ExitCode.WRONG_USE)
     try:
         code = build(arguments)(
             args=_debug_first(arguments) or ["--help"],
@@ -320,12 +320,14 @@ def run(arguments: Sequence[str]) -> int:
         return int(code or 0) if arguments else ExitCode.WRONG_USE
     except typer.TyperException as error:
         text = error.format_message().replace("Value error, ", "")
-        return _complain(printer, f"{text} (`--help` shows how)", ExitCode.WRONG_USE)
+        return _complain(arguments, f"{text} (`--help` shows how)", ExitCode.WRONG_USE)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
     except OSError as error:
         # With --json, too, without a document: the output is what fails.
-        printer.warn(f"{error.strerror or error} ({error.filename or 'writing the output'})")
+        _make_printer(arguments).warn(
+            f"{error.strerror or error} ({error.filename or 'writing the output'})"
+        )
         return ExitCode.OUTPUT_LOST
     except (Exception, SystemExit) as error:
         # So Rich and Typer leave when the reader of the output has gone.
@@ -335,7 +337,7 @@ def run(arguments: Sequence[str]) -> int:
         if flags.debug:
             traceback.print_exc()
         return _complain(
-            printer,
+            arguments,
             f"unexpected {type(error).__name__}: {error}; this is a mistake of ours: "
             f"run it again as `{program()} --debug ...` and report what that prints",
             ExitCode.UNEXPECTED,
@@ -362,6 +364,13 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _complain(printer: Printer, text: str, code: ExitCode) -> ExitCode:
-    printer.error(SurehandError(text, code=code))
+def _make_printer(arguments: Sequence[str]) -> Printer:
+    from surehand.cli.printer import Printer  # not with the help, which needs no models
+
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return Printer(json_output="--json" in arguments[:end])
+
+
+def _complain(arguments: Sequence[str], text: str, code: ExitCode) -> ExitCode:
+    _make_printer(arguments).error(SurehandError(text, code=code))
     return code

@@ -33,7 +33,7 @@ from surehand.process.exits import (
 from surehand.process.program import INSTALLED, command, module, program
 from surehand.process.settings import ENV_FILE, SETTINGS_FILE
 from surehand.workflows.contracts.base import RunState
-from surehand.workflows.names import RUN_STATE
+from surehand.workflows.ports import RUN_STATE
 
 
 class NewProject(Shape):

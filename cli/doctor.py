@@ -45,8 +45,8 @@ from surehand.process.connect import EMBEDDED, find_target
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.program import command, module
 from surehand.process.settings import PREFIX, Sources, read_sources
-from surehand.workflows.names import SEARCH_ATTRIBUTES
 from surehand.workflows.plain_text import plain
+from surehand.workflows.ports import SEARCH_ATTRIBUTES
 
 
 class Check(Shape):

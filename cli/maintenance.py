@@ -49,8 +49,8 @@ from surehand.process.program import command
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, UnwindRun, Unwound
 from surehand.workflows.identity import tenant_of_run, tenant_problem, unwind_id, upkeep_id
-from surehand.workflows.names import IS_RUN, RECONCILE, UNWIND
-from surehand.workflows.ports import LONGEST_RECONCILE
+from surehand.workflows.names import RECONCILE, UNWIND
+from surehand.workflows.ports import IS_RUN, LONGEST_RECONCILE
 
 
 class RunBehind(Shape):

@@ -18,7 +18,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError
-from surehand.workflows.contracts.base import as_artifact
 from surehand.workflows.plain_text import plain
 
 
@@ -26,6 +25,8 @@ def compact(value: Any, longest: int | None = None) -> str:
     """Return a JSON value as one line of text, cut if it is longer; a plain string as it is."""
     if isinstance(value, str):
         return plain(value, longest)
+    from surehand.workflows.contracts.base import as_artifact  # not with every verb's errors
+
     artifact = as_artifact(value)
     if artifact is not None:
         return f"artifact sha256:{artifact.sha256[:12]}... ({artifact.bytes} bytes)"

@@ -253,7 +253,7 @@ def _goes_on(connection: Connection, run_id: str) -> str:
 def _exit_code(state: str) -> exits.ExitCode:
     if state in outcome.CUT_OFF_BY_SERVER:
         return outcome.code_of(state)
-    return exits.OF_STATE.get(RunState(state), exits.ExitCode.HUMAN_NEEDED)
+    return outcome.OF_STATE.get(RunState(state), exits.ExitCode.HUMAN_NEEDED)
 
 
 async def follow_run(

@@ -32,7 +32,7 @@ from surehand.client.messages import (
     read_key,
     sign_start,
 )
-from surehand.client.outcome import CUT_OFF_BY_SERVER, run_result, state_of
+from surehand.client.outcome import CUT_OFF_BY_SERVER, OF_STATE, run_result, state_of
 from surehand.client.plan_file import PlanSource, plan_from
 from surehand.client.run import Run
 from surehand.process import exits
@@ -42,14 +42,14 @@ from surehand.workflows.contracts.approvals import ApprovalRequest, HeldApproval
 from surehand.workflows.contracts.base import RunState, Waiting, WaitKind
 from surehand.workflows.contracts.runs import Linked, RunView, StartRun
 from surehand.workflows.contracts.steering import Interrupt
-from surehand.workflows.names import OPEN_ITEMS, RUN_STATE, TENANT, WORKFLOW
+from surehand.workflows.names import WORKFLOW
 from surehand.workflows.plan.plan import Durability
-from surehand.workflows.ports import fair, move_timeout
+from surehand.workflows.ports import OPEN_ITEMS, RUN_STATE, TENANT, fair, move_timeout
 
 #: States in which only a person moves a run on; an event comes from a system.
 _FOR_PEOPLE: Final = ", ".join(
     f"'{state}'"
-    for state, code in exits.OF_STATE.items()
+    for state, code in OF_STATE.items()
     if code is exits.ExitCode.HUMAN_NEEDED and state is not RunState.WAITING_EVENT
 )
 #: What tells the server that a run waits for a person.

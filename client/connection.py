@@ -44,7 +44,7 @@ from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import as_unreadable
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.identity import DEFAULT_TENANT, upkeep_id
-from surehand.workflows.names import CHECKPOINT, IS_RUN, PING, RUN_STATE, TENANT, VIEW, WORKFLOW
+from surehand.workflows.names import CHECKPOINT, PING, VIEW, WORKFLOW
 from surehand.workflows.payload_codec import (
     KeyErased,
     KeyUnavailable,
@@ -52,6 +52,7 @@ from surehand.workflows.payload_codec import (
     StoreUnavailable,
 )
 from surehand.workflows.plain_text import plain, plain_line
+from surehand.workflows.ports import IS_RUN, RUN_STATE, TENANT
 
 #: A worker that was killed is replaced within seconds; longer than this, none is there.
 ANSWER_TIME: Final = timedelta(seconds=15)

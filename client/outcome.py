@@ -25,10 +25,24 @@ from surehand.process import exits
 from surehand.workflows.contracts.base import ENDED, RunState, StepState
 from surehand.workflows.contracts.runs import RunResult, RunView
 from surehand.workflows.contracts.tools import WAITS_FOR
-from surehand.workflows.names import RUN_STATE, ErrorType
+from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.references import PlanError
-from surehand.workflows.ports import EXECUTE_TOOLS, OPEN_RUN
+from surehand.workflows.ports import EXECUTE_TOOLS, OPEN_RUN, RUN_STATE
 
+#: What ``--wait`` exits with when the run stands there; other states are not an end.
+OF_STATE: Final = {
+    RunState.COMPLETED: exits.ExitCode.DONE,
+    RunState.FAILED: exits.ExitCode.FAILED,
+    RunState.CANCELLED: exits.ExitCode.CANCELLED,
+    RunState.WAITING_APPROVAL: exits.ExitCode.HUMAN_NEEDED,
+    RunState.NEEDS_INTERVENTION: exits.ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_PERMISSION: exits.ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_USER: exits.ExitCode.HUMAN_NEEDED,
+    RunState.WAITING_INPUT: exits.ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_BUDGET: exits.ExitCode.HUMAN_NEEDED,
+    RunState.PAUSED_FAILURE: exits.ExitCode.HUMAN_NEEDED,
+    RunState.WAITING_EVENT: exits.ExitCode.HUMAN_NEEDED,
+}
 #: Ends that a run has no say in: nothing was undone, and it cannot tell.
 CUT_OFF_BY_SERVER: Final = frozenset({"terminated", "timed_out"})
 
@@ -217,7 +231,7 @@ SERVER_PATIENCE: Final = timedelta(seconds=60)
 
 #: Where a run stands that only a human can move.
 _WAITS: Final = {
-    state.value for state in exits.OF_STATE if exits.OF_STATE[state] is exits.ExitCode.HUMAN_NEEDED
+    state.value for state in OF_STATE if OF_STATE[state] is exits.ExitCode.HUMAN_NEEDED
 }
 
 

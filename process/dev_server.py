@@ -29,7 +29,7 @@ from typing import Final
 
 from surehand.process.children import Child
 from surehand.process.exits import NotReachable, SurehandError, WrongUse
-from surehand.workflows.names import SEARCH_ATTRIBUTES
+from surehand.workflows.ports import SEARCH_ATTRIBUTES
 
 CLI_VERSION: Final = "1.5.1"
 """Newest release that ``go install`` accepts: later ones have a ``replace`` in their go.mod."""

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from surehand.workflows.contracts.base import RunState
-
 if TYPE_CHECKING:
     from surehand.workflows.contracts.approvals import Verdict
     from surehand.workflows.contracts.base import Unreadable
@@ -100,22 +98,6 @@ MEANINGS: Final = {
     ExitCode.OUT_OF_TIME: "`--timeout` is over, the run goes on",
     ExitCode.INTERRUPTED: "Ctrl-C",
     ExitCode.OUTPUT_CLOSED: "the reader of the output has gone",
-}
-
-
-#: What ``--wait`` exits with when the run stands there; other states are not an end.
-OF_STATE: Final = {
-    RunState.COMPLETED: ExitCode.DONE,
-    RunState.FAILED: ExitCode.FAILED,
-    RunState.CANCELLED: ExitCode.CANCELLED,
-    RunState.WAITING_APPROVAL: ExitCode.HUMAN_NEEDED,
-    RunState.NEEDS_INTERVENTION: ExitCode.HUMAN_NEEDED,
-    RunState.PAUSED_PERMISSION: ExitCode.HUMAN_NEEDED,
-    RunState.PAUSED_USER: ExitCode.HUMAN_NEEDED,
-    RunState.WAITING_INPUT: ExitCode.HUMAN_NEEDED,
-    RunState.PAUSED_BUDGET: ExitCode.HUMAN_NEEDED,
-    RunState.PAUSED_FAILURE: ExitCode.HUMAN_NEEDED,
-    RunState.WAITING_EVENT: ExitCode.HUMAN_NEEDED,
 }
 
 

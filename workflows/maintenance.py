@@ -70,7 +70,7 @@ class Unwind:
         if carried is not None and workflow.info().continued_run_id is None:
             reason = f"the unwinding of run {asked.run_id!r} was not continued by Temporal"
             raise ApplicationError(reason, type=ErrorType.RUN_ID_INVALID, non_retryable=True)
-        workflow.upsert_search_attributes([names.TENANT.value_set(asked.tenant)])
+        workflow.upsert_search_attributes([ports.TENANT.value_set(asked.tenant)])
         if carried is None:
             await call_port(ports.BEGIN_UNWIND, asked, f"bar {asked.run_id}")
             nothing = Unwound(run_id=asked.run_id, undone=[], left=[])

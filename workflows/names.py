@@ -1,4 +1,4 @@
-"""Names that are an API: workflows, their handlers, search attributes, types of errors, tools.
+"""Names that are an API: workflows, their handlers, types of errors, tools.
 
 Recorded histories contain them.
 """
@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final
-
-from temporalio.common import SearchAttributeKey
 
 WORKFLOW: Final = "AgentRun"
 MODEL_RUN: Final = "ModelRun"
@@ -33,15 +31,6 @@ FORWARDED: Final = "forwarded"
 #: Queries.
 VIEW: Final = "view"
 CHECKPOINT: Final = "checkpoint"
-
-#: Search attributes are never encrypted by a codec: no params, no names of people.
-RUN_STATE: Final = SearchAttributeKey.for_keyword("RunState")
-TENANT: Final = SearchAttributeKey.for_keyword("Tenant")
-#: How much waits for a human: of the run itself, its child runs have their own.
-OPEN_ITEMS: Final = SearchAttributeKey.for_int("OpenItems")
-SEARCH_ATTRIBUTES: Final = (RUN_STATE, TENANT, OPEN_ITEMS)
-#: Search for runs, of plans and of code: only they have a state.
-IS_RUN: Final = f"{RUN_STATE.name} IS NOT NULL"
 
 
 class ErrorType(StrEnum):

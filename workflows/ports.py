@@ -1,6 +1,7 @@
 """The activities that a run needs: their names and types, their time limits, and how one is called.
 
 The workflow knows nothing else of the other room; a test compares this with the implementations.
+The search attributes by which the other rooms find runs are here, too: names that are an API.
 
 Temporal's ``maximum_attempts`` is unlimited everywhere: the ledger counts how often a *failure* is
 retried, by class, so that crashes and waits are never held against a healthy run.
@@ -13,7 +14,7 @@ from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
 from temporalio import workflow
-from temporalio.common import Priority, RetryPolicy
+from temporalio.common import Priority, RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, FailureError, RetryState
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
@@ -35,8 +36,18 @@ from surehand.workflows.contracts.base import (
     RunAdmitted,
 )
 from surehand.workflows.contracts.steering import RecordInterrupt, Steer, Steered
+from surehand.workflows.contracts.tools import CALL_MARGIN
 from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.names import NON_RETRYABLE
+
+#: Search attributes are never encrypted by a codec: no params, no names of people.
+RUN_STATE: Final = SearchAttributeKey.for_keyword("RunState")
+TENANT: Final = SearchAttributeKey.for_keyword("Tenant")
+#: How much waits for a human: of the run itself, its child runs have their own.
+OPEN_ITEMS: Final = SearchAttributeKey.for_int("OpenItems")
+SEARCH_ATTRIBUTES: Final = (RUN_STATE, TENANT, OPEN_ITEMS)
+#: Search for runs, of plans and of code: only they have a state.
+IS_RUN: Final = f"{RUN_STATE.name} IS NOT NULL"
 
 In = TypeVar("In", bound=Message)
 Out = TypeVar("Out", bound=Message)
@@ -105,10 +116,6 @@ MOVE_TIMEOUT: Final = timedelta(seconds=3)
 #: 600 took 4.6 s on two cores with three times the work they can do. Plans of this many steps get
 #: twice the time; it grows with the square, as replays do.
 STEPS_REPLAYED: Final = 400
-
-#: What an attempt needs beside the call itself, and its lookups: its claim, its outcome, and a
-#: database that comes back from a restart.
-CALL_MARGIN: Final = timedelta(seconds=60)
 
 #: Deadline of what undoes a step; the undoing tool's own deadline is usually far below.
 LONGEST_COMPENSATION: Final = timedelta(minutes=10)

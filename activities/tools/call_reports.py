@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation, localcontext
 from typing import Any, Final
 
-import structlog
 from pydantic import BaseModel, JsonValue
 from pydantic_core import to_jsonable_python
 
@@ -90,8 +89,6 @@ def _clean(value: Any) -> Any:
         return [_clean(item) for item in value]
     return value
 
-
-log = structlog.get_logger()
 
 #: Of money in one call, and the smallest part of it that counts.
 MOST_SPENT: Final = 10**12
@@ -180,13 +177,18 @@ class Progress:
             said = to_json(value)
             size = len(canonical_json(said))
         except Exception as error:
-            log.warning("progress.not_kept", step_id=self.step_id, reason=repr(error))
+            self._warn(repr(error))
             return
         if size > LARGEST_PROGRESS:
             reason = f"{size} bytes, {LARGEST_PROGRESS} at most: keep it elsewhere, and say where"
-            log.warning("progress.not_kept", step_id=self.step_id, reason=reason)
+            self._warn(reason)
             return
         self.newest = said
+
+    def _warn(self, reason: str) -> None:
+        import structlog  # not with `tool`, which is light
+
+        structlog.get_logger().warning("progress.not_kept", step_id=self.step_id, reason=reason)
 
     def told(self) -> dict[str, JsonValue]:
         """Return it as heartbeats carry it; empty if there is no news."""

@@ -19,8 +19,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never
 
-import structlog
-
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plain_text import clean_text
 
@@ -252,7 +250,6 @@ def read_retry_after(value: str | None, now: datetime) -> timedelta:
 if TYPE_CHECKING:
     import httpx
 
-log = structlog.get_logger()
 
 #: Characters of an error that are kept.
 LONGEST_MESSAGE: Final = 2000
@@ -295,14 +292,15 @@ def classify_call(
 
     The message names the line of the user's own code, which is in the package of ``module``.
     """
-    import httpx  # not with the users' API, which is light
+    import httpx  # not with `tool`, which is light
+    import structlog
 
     failure = classify(error, declared)
     # No bug of the tool's: raised on purpose, by its HTTP client, or by us to end a call.
     on_purpose = (ToolFault, CallStopped, TimeoutError, asyncio.CancelledError)
     if isinstance(error, (*on_purpose, httpx.HTTPError, httpx.InvalidURL, *declared)):
         return failure
-    log.error("tool.raised", tool=tool, error=failure.message, exc_info=error)
+    structlog.get_logger().error("tool.raised", tool=tool, error=failure.message, exc_info=error)
     place = _find_place(error, module.partition(".")[0])
     kept = failure.message[: LONGEST_MESSAGE - len(place)]
     return replace(failure, message=f"{kept}{place}")

@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter, ValidationError
 
 from surehand.activities.tools.call_reports import Draft, earlier_progress, note_progress, spend
-from surehand.process.json_schemas import find_schema_problem
-from surehand.workflows.contracts.tools import Effect, Recovery, ToolDefinition, ToolSpec
+from surehand.workflows.contracts.tools import (
+    CALL_MARGIN,
+    Effect,
+    Recovery,
+    ToolDefinition,
+    ToolSpec,
+)
 from surehand.workflows.plain_text import clean_text, reasons
 from surehand.workflows.plan.policy import ApprovalPolicy
-from surehand.workflows.ports import CALL_MARGIN
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Session
@@ -260,6 +264,8 @@ class ToolContext:
         """
         if self.answers is None:
             raise RuntimeError("only a tool's own call can ask, and no undo")
+        from surehand.process.json_schemas import find_schema_problem  # not with `tool`
+
         wrong = await find_schema_problem(answer or {})
         if wrong is not None:
             raise ValueError(f"ctx.ask: the answer's schema: {wrong}")

@@ -35,7 +35,7 @@ from surehand.workflows.identity import (
     tenant_of_run,
     tenant_problem,
 )
-from surehand.workflows.names import IS_RUN, TENANT
+from surehand.workflows.ports import IS_RUN, TENANT
 
 #: How long a request may take to come in, and bytes of its head.
 _REQUEST_PATIENCE: Final = timedelta(seconds=5)

@@ -83,8 +83,8 @@ from surehand.workflows.canonical_json import NotCanonical
 from surehand.workflows.contracts.base import WaitKind
 from surehand.workflows.contracts.steering import Verb
 from surehand.workflows.identity import DEFAULT_TENANT
-from surehand.workflows.names import RUN_STATE
 from surehand.workflows.payload_codec import KeyErased
+from surehand.workflows.ports import RUN_STATE
 from surehand.workflows.run import deliveries
 
 if TYPE_CHECKING:

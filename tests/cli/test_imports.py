@@ -61,6 +61,9 @@ def test_help_loads_no_verb(arguments: list[str]) -> None:
 
     assert "surehand.cli.app" in loaded
     assert not loaded.intersection({"temporalio", "surehand.cli.options", "surehand.client"})
+    if arguments == ["--help"]:
+        ours = {one for one in loaded if one.startswith("surehand.")}
+        assert "pydantic" not in loaded and len(ours) <= 9, ours
 
 
 def test_a_verb_loads_no_other_ones() -> None:
@@ -71,6 +74,7 @@ def test_a_verb_loads_no_other_ones() -> None:
     verbs = {one for one in loaded if re.match(r"surehand\.(drill|cli\.)", one)}
     assert verbs == {f"surehand.cli.{one}" for one in common}
     assert "temporalio.worker" not in loaded  # a third of the SDK; for plugins only
+    assert len([one for one in loaded if one.startswith("surehand.")]) <= 40
 
 
 def test_starting_and_steering_runs_imports_nothing_of_the_other_room() -> None:

@@ -19,9 +19,9 @@ from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import Amend, StartRun
 from surehand.workflows.contracts.steering import ResumeRun, Verb, Way
 from surehand.workflows.identity import DEFAULT_TENANT
-from surehand.workflows.names import OPEN_ITEMS, RUN_STATE, TENANT
 from surehand.workflows.plain_text import markdown
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.ports import OPEN_ITEMS, RUN_STATE, TENANT
 from tests.e2e.messages import answered, event, told
 from tests.e2e.plans import UNGATED
 from tests.e2e.runs import PATIENCE_S, Run, decision_on, example_plan, states, step, until

@@ -14,8 +14,8 @@ from surehand.activities.ledger.effects.reconcile import settle_intervention
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import RunState, Waiting
 from surehand.workflows.contracts.effects import Resolution
+from surehand.workflows.contracts.tools import CALL_MARGIN
 from surehand.workflows.plan.plan import Plan
-from surehand.workflows.ports import CALL_MARGIN
 from tests.e2e.plans import NEITHER
 from tests.e2e.runs import Run, decision_on, example_plan, states, step
 from tests.e2e.stage import Stage

@@ -32,8 +32,9 @@ from surehand.activities.worker.health import learn
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import ReconcileLedger, UnwindRun
 from surehand.workflows.contracts.runs import StartRun
-from surehand.workflows.names import RECONCILE, SEARCH_ATTRIBUTES, TENANT, UNWIND, WORKFLOW
+from surehand.workflows.names import RECONCILE, UNWIND, WORKFLOW
 from surehand.workflows.plan.plan import Plan
+from surehand.workflows.ports import SEARCH_ATTRIBUTES, TENANT
 from tests.cli.starter import Ended, Starter
 from tests.e2e.plans import plan
 from tests.e2e.runs import until

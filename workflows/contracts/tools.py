@@ -24,6 +24,10 @@ from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import ApprovalPolicy
 from surehand.workflows.plan.references import PlanError
 
+#: What an attempt needs beside the call itself, and its lookups: its claim, its outcome, and a
+#: database that comes back from a restart.
+CALL_MARGIN: Final = timedelta(seconds=60)
+
 
 class Effect(StrEnum):
     """What a tool does to the world outside."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
-from surehand.workflows import names
+from surehand.workflows import names, ports
 from surehand.workflows.contracts.base import (
     ENDED,
     LONGEST_LOOK,
@@ -98,7 +98,10 @@ class RunCore:
         if self._shown != (state.value, open_items):
             self._shown = (state.value, open_items)
             workflow.upsert_search_attributes(
-                [names.RUN_STATE.value_set(state.value), names.OPEN_ITEMS.value_set(open_items)]
+                [
+                    ports.RUN_STATE.value_set(state.value),
+                    ports.OPEN_ITEMS.value_set(open_items),
+                ]
             )
         workflow.set_current_details(current_details(self.data))
         self._tell_parent()
