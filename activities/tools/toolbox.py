@@ -22,7 +22,6 @@ from datetime import timedelta
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import temporalio
 from pydantic import BaseModel
 
 from surehand.activities import expressions
@@ -546,7 +545,7 @@ def _imported_by(module: str, error: BaseException) -> str:
     behind = frames[frames.index(own) + 1 :] if own in frames else frames
     chain = [files[file] for file in behind if file in files]
     packages = [name.partition(".")[0] for name in chain]
-    foreign = [name for name in packages if name not in (root, temporalio.__name__, "importlib")]
+    foreign = [name for name in packages if name not in (root, "temporalio", "importlib")]
     return next(iter(foreign), root)
 
 
