@@ -39,7 +39,6 @@ ARROWS: Final = {
     "cli": {"client", "activities", "activities.ledger", "process", "workflows"},
     "drill": {"cli", "client", "activities", "activities.ledger", "process", "workflows"},
     "cli.app": {"cli", "drill", "process", "worker", "workflows"},
-    "devserver": {"process"},
     "worker": {"agents", "activities", "activities.ledger", "process", "workflows"},
     "starter": {"cli.app", "process"},
 }
@@ -72,7 +71,7 @@ def named_in_package(file: Path) -> Path:
 @cache
 def modules() -> dict[str, Path]:
     """Return every module of the package by its name in it, without ``surehand.``."""
-    files = [REPOSITORY / f"{room}.py" for room in ("worker", "starter", "devserver")]
+    files = [REPOSITORY / f"{room}.py" for room in ("worker", "starter")]
     for room in sorted({room.split(".")[0] for room in ARROWS}):
         files += folder_of_room(room).rglob("*.py")
     relative = {file: named_in_package(file).with_suffix("") for file in files}

@@ -1,1 +1,0 @@
-../devserver.py
