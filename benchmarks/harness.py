@@ -229,8 +229,6 @@ class Place:
     """Ours."""
     plain: Child
     """That of Temporal alone."""
-    variables: Mapping[str, str]
-    """The environment of both, before their own settings."""
 
 
 async def at_each(
@@ -260,7 +258,7 @@ async def at_each(
                 ]
                 for one in started:
                     await asyncio.to_thread(one.wait_said, READY)
-                place = Place(on_queue(server, store), store, url, started[0], plain, variables)
+                place = Place(on_queue(server, store), store, url, started[0], plain)
                 await play(place)
 
 

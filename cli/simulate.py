@@ -24,7 +24,7 @@ from surehand.activities.ledger.history.recordings import (
     NoSuchEvent,
     RecordedCall,
     Recording,
-    read_key_entries,
+    find_key_entry,
     read_recording,
 )
 from surehand.activities.run_keys import Hashes
@@ -283,10 +283,8 @@ class Records:
         return await self.ledger.with_keys(call)
 
     async def find_key(self, tool: str, key: str) -> KeyEntry | None:
-        found = await self.ledger.transact(
-            tenant_of_run(self.run_id), read_key_entries, [(tool, key)]
-        )
-        return found.get((tool, key))
+        tenant = tenant_of_run(self.run_id)
+        return await self.ledger.transact(tenant, find_key_entry, tool, key)
 
     async def read(self, artifact: Artifact) -> Any:
         return await self.store.read(tenant_of_run(self.run_id), self.run_id, artifact)

@@ -15,8 +15,9 @@ from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import reconcile
 from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.recordings import (
+    KeyEntry,
     Recording,
-    read_key_entries,
+    find_key_entry,
     read_recording,
 )
 from surehand.activities.ledger.history.run_display import _RECOVERY, read_recovery, read_run_view
@@ -163,20 +164,20 @@ def test_a_replayed_effect_is_a_recorded_call_of_the_run_that_has_replayed_it(sc
 
 
 async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scene: Scene) -> None:
-    before = await scene.ledger.transact(scene.tenant, read_key_entries, [KEY])
+    async def find(tool: str, key: str) -> KeyEntry | None:
+        return await scene.ledger.transact(scene.tenant, find_key_entry, tool, key)
+
+    before = await find(*KEY)
     request = scene.call()
     scene.committed(request)
-    held = await scene.ledger.transact(
-        scene.tenant, read_key_entries, [KEY, ("payments.refund", "other")]
-    )
+    held, other = await find(*KEY), await find("payments.refund", "other")
     begun = scene.begin_undo()
     undo = scene.undo(begun.entry)  # type: ignore[union-attr]
     scene.commit(undo, scene.claimed(undo))
 
-    assert before == {}
-    assert (held.keys(), held[KEY].state) == ({KEY}, "committed")
-    assert held[KEY].identity_hash == request.identity_hash
-    assert await scene.ledger.transact(scene.tenant, read_key_entries, [KEY]) == {}
+    assert (before, other, await find(*KEY)) == (None, None, None)
+    assert held is not None
+    assert (held.state, held.identity_hash) == ("committed", request.identity_hash)
     assert (recording(scene, RUN)).undone == {STEP}
 
 

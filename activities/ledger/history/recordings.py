@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from sqlalchemy import and_, or_
-
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, plans, replays, runs, steps
@@ -525,22 +523,10 @@ def _find_children(tx: Transaction, run_id: str, at_ms: int) -> dict[str, Record
     }
 
 
-def read_key_entries(
-    tx: Transaction, keys: Iterable[tuple[str, str]]
-) -> dict[tuple[str, str], KeyEntry]:
-    """Return the entries that hold business keys now, by tool and key."""
-    wanted = list(keys)
-    if not wanted:
-        return {}
-    rows = tx.all(
-        rows_of(effects)
-        # Not a list of pairs: for that SQLite reads the whole table.
-        .where(
-            or_(*(and_(effects.c.tool == tool, effects.c.key == key) for tool, key in wanted)),
-            effects.c.state.in_(_HOLDING),
-        )
-        # Another run's may be gone; its key holds all the same.
-        .execution_options(sealed="shown")
-    )
+def find_key_entry(tx: Transaction, tool: str, key: str) -> KeyEntry | None:
+    """Return the entry that holds a business key now: there is one at most."""
+    held = rows_of(effects, tool=tool, key=key).where(effects.c.state.in_(_HOLDING))
+    # Another run's may be gone; its key holds all the same.
+    row = tx.one(held.execution_options(sealed="shown"))
     names = KeyEntry.__dataclass_fields__
-    return {(r["tool"], r["key"]): KeyEntry(**{name: r[name] for name in names}) for r in rows}
+    return None if row is None else KeyEntry(**{name: row[name] for name in names})
