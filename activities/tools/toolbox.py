@@ -189,6 +189,7 @@ def tool(
         >>> refund.key(Order(order_id="order-7"))
         'refund:order-7'
     """
+    options: dict[str, Any] = {**locals()}  # a ``Tool`` has a field for each of them
 
     def decorate(fn: ToolFunction) -> Tool:
         if not 0 < len(name) <= LONGEST_NAME or not 0 < len(version) <= LONGEST_VERSION:
@@ -257,40 +258,14 @@ def tool(
         if problem:
             raise ToolboxError(f"tool {name!r}: {problem}")
         schema = {"params": model.model_json_schema(), "effect": effect.value}
-        return Tool(
-            name=name,
-            version=version,
-            effect=effect,
-            fn=fn,
-            params_model=model,
-            timeout=deadline,
-            key=key,
-            dedupes=dedupes,
-            lookup=lookup,
-            lookup_by=lookup_by,
-            lookup_foreign=lookup_foreign,
-            settle=settle,
-            transactional=transactional,
-            recovery=settled_by,
-            compensate=compensate,
-            cleanup=cleanup,
-            irreversible=irreversible,
-            approval=approval,
-            permission=permission,
-            precondition=precondition,
-            describe=describe,
-            errors=dict(errors or {}),
-            health=health,
-            resource=resource,
-            resource_lease=resource_lease,
-            resource_wait=resource_wait,
-            fresh_for=fresh_for,
-            withdrawn=withdrawn,
-            foreign=foreign,
-            secret_params=secret_params,
-            description=(inspect.getdoc(fn) or name).splitlines()[0],
-            schema_hash=digest(schema),
-        )
+        made = {
+            "timeout": deadline,
+            "recovery": settled_by,
+            "errors": dict(errors or {}),
+            "description": (inspect.getdoc(fn) or name).splitlines()[0],
+            "schema_hash": digest(schema),
+        }
+        return Tool(fn=fn, params_model=model, **{**options, **made})
 
     return decorate
 

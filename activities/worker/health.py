@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
@@ -42,20 +41,8 @@ _REQUEST_PATIENCE: Final = timedelta(seconds=5)
 _LONGEST_REQUEST: Final = 8192
 
 
-@dataclass(frozen=True)
-class HealthAnswer:
-    """What is answered."""
-
-    status: HTTPStatus
-    body: bytes
-    kind: str = "application/json"
-
-    @classmethod
-    def document(cls, status: HTTPStatus, document: Mapping[str, object]) -> HealthAnswer:
-        """Return a JSON document as an answer."""
-        return cls(status, json.dumps(document).encode() + b"\n")
-
-
+#: Status and JSON document.
+HealthAnswer = tuple[HTTPStatus, Mapping[str, object]]
 #: What answers at a path.
 Answering = Callable[[], Awaitable[HealthAnswer]]
 
@@ -89,14 +76,15 @@ async def _answer(
         async with asyncio.timeout(_REQUEST_PATIENCE.total_seconds()):
             head = await reader.readuntil(b"\r\n\r\n")
         method, _, rest = head.decode("latin-1").partition(" ")
-        answer = await _judge(paths, method, rest.partition(" ")[0].partition("?")[0])
+        status, document = await _judge(paths, method, rest.partition(" ")[0].partition("?")[0])
+        body = json.dumps(document).encode() + b"\n"
         lines = (
-            f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
-            f"Content-Type: {answer.kind}",
-            f"Content-Length: {len(answer.body)}",
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
             "Connection: close",
         )
-        shown = b"" if method == "HEAD" else answer.body
+        shown = b"" if method == "HEAD" else body
         writer.write("\r\n".join([*lines, "", ""]).encode() + shown)
         await writer.drain()
     except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -107,10 +95,9 @@ async def _answer(
 
 async def _judge(paths: Mapping[str, Answering], method: str, path: str) -> HealthAnswer:
     if method not in ("GET", "HEAD"):
-        return HealthAnswer.document(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD"})
+        return HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD"}
     if path not in paths:
-        error = f"only {' and '.join(paths)}"
-        return HealthAnswer.document(HTTPStatus.NOT_FOUND, {"error": error})
+        return HTTPStatus.NOT_FOUND, {"error": f"only {' and '.join(paths)}"}
     return await paths[path]()
 
 
@@ -237,13 +224,13 @@ def health_paths(readiness: Readiness) -> dict[str, Answering]:
     """Return what answers whoever watches the worker's process."""
 
     async def live() -> HealthAnswer:
-        return HealthAnswer.document(HTTPStatus.OK, {"live": True})
+        return HTTPStatus.OK, {"live": True}
 
     async def ready() -> HealthAnswer:
         found = await readiness.look()
         well = all(said == OK for said in found.values())
         status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-        return HealthAnswer.document(status, {"ready": well, **found})
+        return status, {"ready": well, **found}
 
     return {LIVE: live, READY: ready}
 

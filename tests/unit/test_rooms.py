@@ -45,7 +45,7 @@ ARROWS: Final = {
 #: What a workflow's process must not have imported: effects, and what effects are made with.
 OUTSIDE: Final = {
     "sqlalchemy", "alembic", "psycopg", "sqlite3",
-    "structlog", "httpx", "httpcore", "requests", "dotenv", "pydantic_settings",
+    "structlog", "httpx", "httpcore", "requests", "dotenv",
     "typer", "rich", "yaml", "joserfc", "cryptography",
 }  # fmt: skip
 #: What pure modules may import beside themselves.
