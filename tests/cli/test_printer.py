@@ -167,7 +167,7 @@ def test_figures_need_neither_server_nor_endpoint(stats_verbs: Verbs) -> None:
     assert said.code == 0
     for part in ("claims 1, lost 0, success rate 100.0%", "runs 1, ok 1", "--probe N` measures"):
         assert part in said.out
-    assert "surehand_lease_wait_seconds" in said.out
+    assert "waits for leases" in said.out
 
 
 def test_a_broken_chain_is_said_and_exits_with_3(stats_verbs: Verbs, file: Path) -> None:
