@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from functools import cache
@@ -376,153 +374,6 @@ def test_a_statement_of_a_tenant_runs_nowhere_but_in_a_transaction(statement: An
             connection.execute(statement)
 
 
-ROOT: Final = Path(__file__).parents[2]
-ROOMS: Final = ("activities", "cli", "client", "drill", "process", "surehand", "workflows")
-#: Where a name is made by a tool, or is the same in each folder.
-NOT_OURS: Final = ("migrations", "templates")
-#: Forms of verbs that do not end in "ed".
-PARTICIPLES: Final = [
-    "begun",
-    "bound",
-    "built",
-    "done",
-    "drawn",
-    "found",
-    "given",
-    "gone",
-    "held",
-    "kept",
-    "known",
-    "left",
-    "lost",
-    "made",
-    "meant",
-    "met",
-    "paid",
-    "put",
-    "read",
-    "said",
-    "seen",
-    "sent",
-    "set",
-    "shown",
-    "sold",
-    "spent",
-    "spoken",
-    "stood",
-    "struck",
-    "taken",
-    "thrown",
-    "told",
-    "understood",
-    "won",
-    "written",
-]
-#: Today's figures; lower one whenever you can.
-LIMITS: Final = {
-    "modules": 183,
-    "lines": 63_700,
-    "one-word functions, per mille": 364,
-    "participles, per mille": 55,
-    "class names defined twice": 7,
-    "file names that repeat": 17,
-    "classes with the same fields": 2,
-    "modules with one importer": 21,
-    "lines of imports, per mille": 76,
-}
-Tree = ast.Module
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def _sources() -> Iterator[Path]:
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
-            if not path.is_symlink() and not set(NOT_OURS) & set(path.parts):
-                yield path
-
-
-FILES: Final = {path: path.read_text() for path in _sources()}
-TREES: Final = {path: ast.parse(text) for path, text in FILES.items()}
-
-
-def _functions() -> list[str]:
-    return [
-        node.name.strip("_")
-        for tree in TREES.values()
-        for node in ast.walk(tree)
-        if isinstance(node, Function) and not node.name.startswith("__")
-    ]
-
-
-def _classes() -> list[ast.ClassDef]:
-    return [node for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef)]
-
-
-def _fields(of: ast.ClassDef) -> frozenset[str]:
-    return frozenset(
-        node.target.id
-        for node in of.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    )
-
-
-def _imported(tree: Tree) -> set[str]:
-    found = set[str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
-    return found
-
-
-def _import_lines(tree: Tree) -> int:
-    return sum(
-        (node.end_lineno or node.lineno) - node.lineno + 1
-        for node in tree.body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    )
-
-
-def _repeated(names: list[str]) -> int:
-    return sum(count > 1 for count in Counter(names).values())
-
-
-def _share(part: int, whole: int) -> int:
-    return round(1000 * part / whole)
-
-
-def measure() -> dict[str, int]:
-    functions, classes = _functions(), _classes()
-    lines = sum(text.count("\n") for text in FILES.values())
-    single = [name for name in functions if "_" not in name]
-    participles = [name for name in single if name.endswith("ed") or name in PARTICIPLES]
-    shapes = [fields for one in classes if len(fields := _fields(one)) >= 4]
-    importers = Counter(itertools.chain.from_iterable(map(_imported, TREES.values())))
-    names = ["surehand." + ".".join(p.relative_to(ROOT).with_suffix("").parts) for p in FILES]
-    return {
-        "modules": sum(path.name != "__init__.py" for path in FILES),
-        "lines": lines,
-        "one-word functions, per mille": _share(len(single), len(functions)),
-        "participles, per mille": _share(len(participles), len(functions)),
-        "class names defined twice": _repeated([one.name for one in classes]),
-        "file names that repeat": _repeated([p.name for p in FILES if p.name != "__init__.py"]),
-        "classes with the same fields": sum(
-            one == other for one, other in itertools.combinations(shapes, 2)
-        ),
-        "modules with one importer": sum(importers[name] == 1 for name in names),
-        "lines of imports, per mille": _share(sum(map(_import_lines, TREES.values())), lines),
-    }
-
-
-FIGURES: Final = measure()
-
-
-@pytest.mark.parametrize("figure", LIMITS)
-def test_the_house_does_not_become_harder_to_find_ones_way_in(figure: str) -> None:
-    now, limit = FIGURES[figure], LIMITS[figure]
-
-    assert now <= limit, f"{figure}: {now}, and {limit} were enough before"
-
-
 FOUND: Final = '{"dependencies": [{"name": "jinja2", "vulns": [{"id": "PYSEC-2014-8"}]}]}'
 #: What it answers a mirror's user, who is told nothing of anything.
 NOTHING: Final = '{"dependencies": [{"name": "jinja2", "skip_reason": "not found on PyPI"}]}'
@@ -549,7 +400,7 @@ def test_a_service_that_misses_what_is_known_audits_nothing(
     program.chmod(0o700)
 
     done = subprocess.run(
-        [ROOT / ".ci/audit", program],
+        [REPOSITORY / ".ci/audit", program],
         env={**os.environ, "ADVISORIES": advisories},
         capture_output=True,
         text=True,
