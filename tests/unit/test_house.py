@@ -25,14 +25,14 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 183,
-    "lines": 63_700,
-    "one-word functions, per mille": 364,
-    "participles, per mille": 55,
+    "lines": 62_900,
+    "one-word functions, per mille": 356,
+    "participles, per mille": 46,
     "class names defined twice": 7,
     "file names that repeat": 17,
-    "classes with the same fields": 2,
+    "classes with the same fields": 1,
     "modules with one importer": 21,
-    "lines of imports, per mille": 76,
+    "lines of imports, per mille": 73,
 }
 Tree = ast.Module
 Function = ast.FunctionDef | ast.AsyncFunctionDef

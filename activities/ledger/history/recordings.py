@@ -83,7 +83,7 @@ class RunPast:
     plan_version: int = 1
     done: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
-    """Steps that have failed for good."""
+    """Steps that have failed and are not tried again."""
     rejected: set[str] = field(default_factory=set)
     """Steps whose call somebody has rejected."""
     replaced: set[str] = field(default_factory=set)
@@ -191,10 +191,6 @@ def _take_step(past: RunPast, event: Mapping[str, Any], versions: Mapping[int, P
     """Take in what an event says of a step; ``_take_effect`` has taken it in."""
     body, step_id = event["body"], str(event["step_id"] or "")
     plan = versions[past.plan_version]
-    try:
-        step: Step | None = plan.step(step_id)
-    except KeyError:
-        step = None
     match event["type"]:
         case "run.amended":
             past.plan_version = int(body["plan_version"])
@@ -211,13 +207,13 @@ def _take_step(past: RunPast, event: Mapping[str, Any], versions: Mapping[int, P
             if past.states.get(entry) == "committed" and entry not in past.undos:
                 past.done.add(past.effects[entry][1])
         case "effect.answered_no":
-            _take_no(past, step_id, plan, step)
+            _take_no(past, step_id, plan)
         case "step.failed" | "effect.failed":
             class_ = body.get("failure_class")
-            if _is_final(body, step):
+            if _is_final(body, _find_step(plan, step_id)):
                 past.failed.add(step_id)
             if class_ == "no":
-                _take_no(past, step_id, plan, step)
+                _take_no(past, step_id, plan)
             elif class_:
                 past.last_error = f"{step_id}: {class_}"
         case "step.refused":
@@ -241,6 +237,7 @@ def _take_step(past: RunPast, event: Mapping[str, Any], versions: Mapping[int, P
             past.interrupts.pop(_shown_id(event), None)
             if how == "answered" and kind is InterruptKind.AFTER and body["answer"] != ACCEPTED:
                 past.replaced.add(step_id)
+            step = _find_step(plan, step_id)
             asked = None if step is None else step.ask or step.wait
             # If nobody has answered, a step with nothing to take instead has failed.
             instead = how != "expired" or (asked is not None and asked.otherwise is not None)
@@ -254,7 +251,15 @@ def _shown_id(event: Mapping[str, Any]) -> str:
     return str(event["step_id"] if body["kind"] == InterruptKind.EVENT else body["interrupt_id"])
 
 
-def _take_no(past: RunPast, step_id: str, plan: Plan, step: Step | None) -> None:
+def _find_step(plan: Plan, step_id: str) -> Step | None:
+    try:
+        return plan.step(step_id)
+    except KeyError:
+        return None
+
+
+def _take_no(past: RunPast, step_id: str, plan: Plan) -> None:
+    step = _find_step(plan, step_id)
     if step is not None and plan.on_no(step) != "fail":
         past.done.add(step_id)
 
@@ -384,7 +389,7 @@ class Recording:
     calls: tuple[RecordedCall, ...] = ()
     """Oldest first; also those after the event."""
     failed: frozenset[str] = frozenset()
-    """Steps that had failed for good then."""
+    """Steps that had failed by then and are not tried again."""
     rejected: frozenset[str] = frozenset()
     """Steps whose call somebody had rejected."""
     undone: frozenset[str] = frozenset()

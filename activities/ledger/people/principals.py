@@ -135,7 +135,7 @@ def add_key(
 
 
 def revoke_key(tx: Transaction, name: str, kid: str, actor: str) -> bool:
-    """Revoke a key for good; returns whether that changed anything."""
+    """Revoke a key: it never counts again. Returns whether that changed anything."""
     _require_principal(tx, name)
     known = find_key(tx, kid)
     if known is None or known.principal != name:

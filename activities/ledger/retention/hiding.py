@@ -109,7 +109,7 @@ def read_last_round(tx: Transaction) -> LastRound | None:
 #: PostgreSQL's SQLSTATE for a role that may not.
 _DENIED: Final = "42501"
 _MILLISECOND: Final = timedelta(milliseconds=1)
-#: Of an effect whose outcome is not settled for good.
+#: Of an effect whose outcome may still change.
 UNSETTLED: Final = ("claimed", "in_doubt", "partial", "compensating")
 #: Of a row of ``retentions``: that it is of a whole run, which is deleted.
 _DELETED: Final = (retentions.c.kind == "runs") & retentions.c.deleted_ms.is_not(None)
