@@ -204,7 +204,9 @@ def result_lines(result: RunResult) -> Lines:
 
 
 def _steps_lines(result: RunResult) -> Lines:
-    rows = [[s.id, s.tool, s.state, str(s.attempts or ""), _outcome(s)] for s in result.steps]
+    rows = [
+        [s.id, s.tool, s.state, str(s.attempts or ""), describe_outcome(s)] for s in result.steps
+    ]
     yield Table(("step", "tool", "state", "attempts", "outcome"), rows)
     if result.output is not None:
         yield ""
@@ -280,7 +282,7 @@ def headline(result: RunResult) -> str:
     return f"Run {result.run_id}: {result.state}{error}"
 
 
-def _outcome(step: StepView) -> str:
+def describe_outcome(step: StepView) -> str:
     if step.undone:
         return _short(f"undone {step.undone}")
     if step.error:

@@ -18,7 +18,7 @@ from surehand.cli import maintenance
 from surehand.cli.doctor import Check, DoctorReport
 from surehand.cli.maintenance import VersionList
 from surehand.cli.printer import Printer
-from surehand.cli.render import step_rows
+from surehand.cli.render import describe_outcome
 from surehand.cli.show import TimelineWatch, TokenWatch
 from surehand.client import outcome
 from surehand.client.connection import Connection, Polling
@@ -165,14 +165,14 @@ def test_show_tells_that_a_worker_died_in_a_call_and_how_its_outcome_was_found_o
 def test_undone_or_uncalled_steps_look_different(changes: dict[str, Any], outcome: str) -> None:
     view = StepView(id="refund", tool="payments.refund", state=StepState.SUCCEEDED)
 
-    assert step_rows([view.model_copy(update=changes)])[0][-1] == outcome
+    assert describe_outcome(view.model_copy(update=changes)) == outcome
 
 
 def test_a_long_error_keeps_its_end_which_names_the_line_of_the_users_code() -> None:
     error = f"payments.refund: ValueError: {'x' * 200} (acme/billing.py:12)"
     view = StepView(id="refund", tool="payments.refund", state=StepState.FAILED, error=error)
 
-    outcome = step_rows([view])[0][-1]
+    outcome = describe_outcome(view)
 
     assert outcome.startswith("payments.refund: ValueError: ")
     assert outcome.endswith(" (acme/billing.py:12)")
