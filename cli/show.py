@@ -91,9 +91,15 @@ class KeptRun(Shape):
 class TimelineWatch:
     """Prints a run's timeline, each line once, as it comes."""
 
-    def __init__(self, printer: Printer, asks: Connection | None = None) -> None:
-        """Watch a run; ``asks``: also print each thing that it waits for, with its commands."""
+    def __init__(
+        self, printer: Printer, asks: Connection | None = None, *, only_lines: bool = False
+    ) -> None:
+        """Watch a run; ``asks``: also print each thing that it waits for, with its commands.
+
+        With ``only_lines`` the output is the timeline: what is no line of it goes beside it.
+        """
         self._printer = printer
+        self._tell = printer.warn if only_lines else printer.say
         self._asks = asks
         self._asked: set[tuple[str, str, str]] = set()
         self._told: list[TimelineLine] = []
@@ -119,9 +125,7 @@ class TimelineWatch:
     def note(self, text: str) -> None:
         if self._noted != text:
             self._noted = text
-            # Of what only follows, the output is the timeline, and this is no line of it.
-            tell = self._printer.warn if self._asks is None else self._printer.say
-            tell(text)
+            self._tell(text)
 
     def _ask(self, connection: Connection, view: RunView) -> None:
         items = dict(open_items(connection, view.result, view.pending))
@@ -140,7 +144,7 @@ class TokenWatch(TimelineWatch):
     """
 
     def __init__(self, printer: Printer) -> None:
-        super().__init__(printer)
+        super().__init__(printer, only_lines=True)
         self._heard: dict[str, tuple[int, int]] = {}
         """By turn: the attempt that was heard last, and how many of its characters are shown."""
 
@@ -260,7 +264,7 @@ async def follow_run(
     printer: Printer, connection: Connection, run_id: str, *, tokens: bool = False
 ) -> Reply | exits.ExitCode:
     """Print the run's timeline as it goes on, until it ends; return how it ended."""
-    watch = TokenWatch(printer) if tokens else TimelineWatch(printer)
+    watch = TokenWatch(printer) if tokens else TimelineWatch(printer, only_lines=True)
     try:
         async with _listening(connection, run_id, watch):
             result = await outcome.until_settled(connection, run_id, watch, stay=True)
