@@ -284,7 +284,7 @@ def check(
         steps=_count_steps(parsed),
         tools_checked=tools is not None,
         not_checked=not_checked,
-        warnings=warnings_of(toolbox, _tools_in(parsed)),
+        warnings=warnings_of(toolbox, tools_in(parsed)),
     )
     for warning in checked.warnings:
         caller.printer.warn(warning)
@@ -328,10 +328,10 @@ def schema(caller: options.Anybody) -> ExitCode:
     return ExitCode.DONE
 
 
-def _tools_in(plan: Plan) -> Iterator[str]:
+def tools_in(plan: Plan) -> Iterator[str]:
     for step in plan.steps:
         if step.plan is not None:
-            yield from _tools_in(step.plan)
+            yield from tools_in(step.plan)
         yield step.tool
 
 

@@ -15,10 +15,11 @@ from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import reconcile
 from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.recordings import (
+    Given,
     KeyEntry,
-    Recording,
+    RunAt,
     find_key_entry,
-    read_recording,
+    read_run_at,
 )
 from surehand.activities.ledger.history.run_display import _RECOVERY, read_recovery, read_run_view
 from surehand.activities.ledger.runs import checkpoints, lifecycle
@@ -140,27 +141,23 @@ async def test_what_does_not_hold_any_more_is_named(scene: Scene) -> None:
 KEY = ("payments.refund", "refund:order-1001")
 
 
-def recording(scene: Scene, run_id: str, seq: int | None = None) -> Recording:
+def run_at(scene: Scene, run_id: str, seq: int | None = None) -> RunAt:
     with scene.tx() as tx:
-        return read_recording(tx, run_id, seq)
+        return read_run_at(tx, run_id, seq)
 
 
-def told(found: Recording) -> list[tuple[str, Any, bool]]:
-    return [(one.end, one.params, one.before) for one in found.calls]
-
-
-def test_a_replayed_effect_is_a_recorded_call_of_the_run_that_has_replayed_it(scene: Scene) -> None:
+def test_what_a_replayed_effect_has_given_is_known_of_the_run_that_has_replayed_it(
+    scene: Scene,
+) -> None:
     scene.open_run(OTHER_RUN)
-    request = scene.call()
-    scene.committed(request)
+    scene.committed(scene.call(), receipt={"id": "r-1"})
     assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
 
-    owner, replayer = recording(scene, RUN), recording(scene, OTHER_RUN)
+    owner, replayer = run_at(scene, RUN), run_at(scene, OTHER_RUN)
 
     assert owner.done == replayer.done == {STEP}
-    assert ("succeeded", request.params, True) in told(owner)
-    assert told(replayer) == [("succeeded", request.params, True)]
-    assert (recording(scene, OTHER_RUN, 1)).done == frozenset()
+    assert owner.given[STEP] == replayer.given[STEP] == Given({"id": "r-1"})
+    assert run_at(scene, OTHER_RUN, 1).done == frozenset()
 
 
 async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scene: Scene) -> None:
@@ -178,10 +175,10 @@ async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scen
     assert (before, other, await find(*KEY)) == (None, None, None)
     assert held is not None
     assert (held.state, held.identity_hash) == ("committed", request.identity_hash)
-    assert (recording(scene, RUN)).undone == {STEP}
+    assert run_at(scene, RUN).past.undone == {STEP}
 
 
-def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(scene: Scene) -> None:
+def test_a_step_that_is_a_plan_is_done_once_its_own_child_has_completed(scene: Scene) -> None:
     child = child_run_id(RUN, "pay_1", 2)
     parents = {
         child: Parent(run_id=RUN, step_id="pay_1"),
@@ -201,10 +198,10 @@ def test_a_child_is_recorded_once_it_has_completed_and_under_its_own_step(scene:
             end = CloseRun(tenant=scene.tenant, run_id=run_id, state=RunState.COMPLETED)
             lifecycle.close_run(tx, end)
 
-    found = recording(scene, RUN)
+    scene.committed(scene.call())  # an event of the parent, after that
 
-    assert {step: one.run_id for step, one in found.children.items()} == {"pay_1": child}
-    assert found.children["pay_1"].plan.input == {"n": 1}
+    assert run_at(scene, RUN).done == {"pay_1", STEP}
+    assert run_at(scene, RUN, 1).done == frozenset()
 
 
 def test_the_view_has_steps_effects_approvals_doubts_and_the_story(scene: Scene) -> None:

@@ -10,10 +10,10 @@ fields are null here, and ``not_rebuilt`` says why.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
@@ -341,69 +341,84 @@ def _position(step_id: str, order: Mapping[str, int]) -> tuple[int, int]:
     return order.get(base, len(order)), int(number[0][1:-1]) if number else -1
 
 
-#: Entries of another run or step keep their key from being used.
-_HOLDING: Final = ("claimed", "committed", "in_doubt", "partial", "compensating")
+@dataclass(frozen=True)
+class Given:
+    """What a step had given by an event."""
+
+    output: Any
+    no: str | None = None
+    """Why its tool had answered no."""
 
 
 @dataclass(frozen=True)
-class RecordedCall:
-    """One attempt of a step that has ended, or a question with its answer."""
-
-    step_id: str
-    tool: str
-    """``ask`` and ``wait`` for a question and an event."""
-    params: Any
-    end: Literal["succeeded", "no", "failed"]
-    output: Any = None
-    """Of a no: ``{"no": {"reason", "code"}}``."""
-    error: str | None = None
-    before: bool = False
-    """Whether it had ended by the event."""
-
-
-@dataclass(frozen=True)
-class RecordedChild:
-    """A child run that has completed."""
+class RunAt:
+    """A run as it was right after one of its events, with what its steps had given by then."""
 
     run_id: str
-    plan: Plan
-    """As it was started, with its input."""
-    recording: Recording
-    """As of its end: its facts are its parent's output."""
-    before: bool = False
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A run as its ledger tells it, seen from one of its events."""
-
-    run_id: str
-    seq: int
     plan_version: int
     plan: Plan
-    """Of that moment."""
     tools: Mapping[str, ToolSpec]
     """As recorded with the plan."""
+    past: RunPast
     done: frozenset[str]
-    """Steps that were done then."""
-    calls: tuple[RecordedCall, ...] = ()
-    """Oldest first; also those after the event."""
-    failed: frozenset[str] = frozenset()
-    """Steps that had failed by then and are not tried again."""
-    rejected: frozenset[str] = frozenset()
-    """Steps whose call somebody had rejected."""
-    undone: frozenset[str] = frozenset()
-    """Steps whose effect had been undone then."""
-    replaced: frozenset[str] = frozenset()
-    """Steps whose output a human has looked at and not accepted; what they gave is not recorded."""
-    children: Mapping[str, RecordedChild] = field(default_factory=dict)
-    """By step."""
-    foreign: bool = False
-    """Whether it had read content from outside then."""
-    source: Recording | None = None
-    """The run that this one begins from, as of its end."""
-    taken_over: frozenset[str] = frozenset()
-    """Steps whose outputs come from there."""
+    """Steps that were done, and those whose outputs it has taken over from another run."""
+    given: Mapping[str, Given]
+    """What they had given, where it is recorded in this run."""
+
+
+def read_run_at(tx: Transaction, run_id: str, seq: int | None = None) -> RunAt:
+    """Return a run as it was right after one of its events; ``None``: after the newest."""
+    events, entries, rows, seq = _read_until(tx, run_id, seq)
+    versions = {number: Plan.model_validate(row["plan"]) for number, row in rows.items()}
+    past = fold_events(events[:seq], versions)
+    at_ms, tools = events[seq - 1]["at_ms"], rows[past.plan_version]["tools"]
+    completed = rows_of(runs, "parent_step_id", parent_run_id=run_id, state="completed")
+    children = tx.all(completed.where(runs.c.closed_ms <= at_ms))
+    done = past.completed | {row["parent_step_id"] for row in children}
+    return RunAt(
+        run_id=run_id,
+        plan_version=past.plan_version,
+        plan=versions[past.plan_version],
+        tools={name: ToolSpec.model_validate(spec) for name, spec in tools.items()},
+        past=past,
+        done=frozenset(done.union(events[0]["body"].get("taken_over") or ())),
+        given=_read_given(tx, run_id, entries, at_ms),
+    )
+
+
+def _read_given(
+    tx: Transaction, run_id: str, entries: Sequence[Mapping[str, Any]], at_ms: int
+) -> dict[str, Given]:
+    """Return what the steps of a run had given by then: the newest that each has."""
+    # What a human or a lookup has settled has no attempt that has succeeded.
+    found = [
+        (one["settled_ms"] or at_ms, one["step_id"], Given(one["receipt"]))
+        for one in entries
+        if one["undoes"] is None and one["commit_no"] is not None
+    ]
+    of_others = rows_of(
+        replays, effects.c.receipt, replays.c.step_id, replays.c.replayed_ms, run_id=run_id
+    ).join(effects, ours(effects, entry_id=replays.c.entry_id))
+    for row in tx.all(of_others.execution_options(sealed="shown")):
+        found.append((row["replayed_ms"], row["step_id"], Given(row["receipt"])))
+    # Another answer says how the outside system has reported a failure: it has no code.
+    codes = {one["step_id"]: (one["answer"] or {}).get("code", "") for one in entries}
+    for row in tx.all(rows_of(steps, run_id=run_id).order_by(steps.c.ended_ms, steps.c.attempt)):
+        if row["error_class"] == NO:
+            no = {"reason": row["error"], "code": codes.get(row["step_id"], "")}
+            output = row["output"] or {"no": no}  # of a write: the entry has its answer
+            given = Given(output, output["no"]["reason"])
+        elif row["state"] == "succeeded":
+            given = Given(row["output"])
+        else:
+            continue
+        found.append((row["ended_ms"], row["step_id"], given))
+    by_time = sorted(found, key=lambda one: one[0])
+    return {step_id: given for ended_ms, step_id, given in by_time if ended_ms <= at_ms}
+
+
+#: Entries of another run or step keep their key from being used.
+_HOLDING: Final = ("claimed", "committed", "in_doubt", "partial", "compensating")
 
 
 @dataclass(frozen=True)
@@ -418,114 +433,6 @@ class KeyEntry:
     identity_hash: str
     receipt: Any
     foreign_receipt: bool
-
-
-def read_recording(tx: Transaction, run_id: str, seq: int | None = None) -> Recording:
-    """Return what a run has recorded, seen from one of its events; ``None``: from the newest."""
-    events, entries, versions, last = _read_until(tx, run_id, seq)
-    known = {number: Plan.model_validate(row["plan"]) for number, row in versions.items()}
-    past = fold_events(events[:last], known)
-    at_ms = events[last - 1]["at_ms"]
-    rows = tx.all(rows_of(steps, run_id=run_id).order_by(steps.c.ended_ms, steps.c.attempt))
-    by_step = (replays.c.step_id.label("by_step"), replays.c.replayed_ms)
-    replayed = tx.all(
-        rows_of(replays, effects, *by_step, run_id=run_id)
-        .join(effects, ours(effects, entry_id=replays.c.entry_id))
-        .execution_options(sealed="shown")
-    )
-    plan, opened = known[past.plan_version], events[0]["body"]
-    source, taken_over = opened.get("linked"), frozenset(opened.get("taken_over") or ())
-    return Recording(
-        run_id=run_id,
-        seq=last,
-        plan_version=past.plan_version,
-        plan=plan,
-        tools={
-            name: ToolSpec.model_validate(spec)
-            for name, spec in versions[past.plan_version]["tools"].items()
-        },
-        done=frozenset(past.completed),
-        # What it has taken over, the run that it comes from has recorded.
-        calls=tuple(
-            _find_calls(
-                *(rows, entries),
-                [one for one in replayed if one["by_step"] not in taken_over],
-                at_ms,
-            )
-        ),
-        failed=frozenset(past.failed),
-        rejected=frozenset(past.rejected),
-        undone=frozenset(past.undone),
-        replaced=frozenset(fold_events(events, known).replaced),
-        foreign=bool(past.foreign),
-        children=_find_children(tx, run_id, at_ms),
-        source=read_recording(tx, source) if source and taken_over else None,
-        taken_over=taken_over,
-    )
-
-
-def _find_calls(
-    rows: Sequence[Mapping[str, Any]],
-    entries: Sequence[Mapping[str, Any]],
-    replayed: Sequence[Mapping[str, Any]],
-    at_ms: int,
-) -> Iterable[RecordedCall]:
-    """Return how calls have ended, oldest first."""
-    found: list[tuple[int, RecordedCall]] = []
-    # Another answer says how the outside system has reported a failure: it has no code.
-    codes = {one["step_id"]: (one["answer"] or {}).get("code", "") for one in entries}
-    for row in rows:
-        if row["state"] not in ("succeeded", "failed"):
-            continue
-        no, output = row["error_class"] == NO, row["output"]
-        if no and output is None:  # of a write: the entry has its answer
-            output = {"no": {"reason": row["error"], "code": codes.get(row["step_id"], "")}}
-        end: Any = "no" if no else row["state"]
-        call = RecordedCall(
-            *(row["step_id"], row["tool"], row["input"], end, output, row["error"]),
-            before=row["ended_ms"] <= at_ms,
-        )
-        found.append((row["ended_ms"], call))
-    for entry, step_id, ms in (
-        # What a human or a lookup has settled has no attempt that has succeeded.
-        *((one, one["step_id"], one["settled_ms"]) for one in entries if one["undoes"] is None),
-        *((one, one["by_step"], one["replayed_ms"]) for one in replayed),
-    ):
-        if entry["commit_no"] is not None:
-            ms = ms or at_ms
-            params, receipt = entry["params"], entry["receipt"]
-            call = RecordedCall(
-                *(step_id, entry["tool"], params, "succeeded", receipt), before=ms <= at_ms
-            )
-            found.append((ms, call))
-    return [call for _, call in sorted(found, key=lambda one: one[0])]
-
-
-def _find_children(tx: Transaction, run_id: str, at_ms: int) -> dict[str, RecordedChild]:
-    """Return the newest completed child of each step that is a plan."""
-    query = (
-        rows_of(
-            runs,
-            "run_id",
-            "parent_step_id",
-            "closed_ms",
-            plans.c.plan,
-            parent_run_id=run_id,
-            state="completed",
-        )
-        .join(plans, ours(plans, run_id=runs.c.run_id, plan_version=1))
-        .order_by(runs.c.closed_ms)
-    )
-    rows = tx.all(query)
-    return {
-        row["parent_step_id"]: RecordedChild(
-            row["run_id"],
-            Plan.model_validate(row["plan"]),
-            read_recording(tx, row["run_id"]),
-            before=row["closed_ms"] <= at_ms,
-        )
-        for row in rows
-    }
 
 
 def find_key_entry(tx: Transaction, tool: str, key: str) -> KeyEntry | None:
