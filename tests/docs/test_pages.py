@@ -232,12 +232,13 @@ ROOMS: Final = (
 )
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
-ai app base benchmark canonical change child children cipher cli clock connect connection context
-core data demo describe dev display doctor engine env environment exit file history identity json
-key langchain langgraph migrate migration model name openai option people plain plugin prepare
-process program pydantic question read reconcile render report row rule run schema serve server
-settings show sign signature simulate start stat store surehand table text tool worker workflow
-write
+activity ai app base benchmark canonical change child children cipher cli client clock completion
+connect connection context core data deletion demo describe dev display disturb doctor engine env
+environment exit file harness health history identity json key langchain langgraph lifecycle loop
+maintenance mcp migrate migration model name oidc openai option page people plain plugin prepare
+printer process program pydantic question read reconcile record recorder render report row rule run
+runner scheduler schema serve server settings show sign signature simulate start stat statement
+store surehand table telemetry text tool trace transaction view worker workflow write
 """
 KNOWN: Final = frozenset(_KNOWN.split())
 
