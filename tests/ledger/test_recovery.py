@@ -15,8 +15,8 @@ from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import reconcile
 from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.recordings import (
-    Given,
     KeyEntry,
+    PastOutput,
     RunAt,
     find_key_entry,
     read_run_at,
@@ -156,7 +156,7 @@ def test_what_a_replayed_effect_has_given_is_known_of_the_run_that_has_replayed_
     owner, replayer = run_at(scene, RUN), run_at(scene, OTHER_RUN)
 
     assert owner.done == replayer.done == {STEP}
-    assert owner.given[STEP] == replayer.given[STEP] == Given({"id": "r-1"})
+    assert owner.given[STEP] == replayer.given[STEP] == PastOutput({"id": "r-1"})
     assert run_at(scene, OTHER_RUN, 1).done == frozenset()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import pytest
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.history.recordings import Given, KeyEntry, RunAt, RunPast
+from surehand.activities.ledger.history.recordings import KeyEntry, PastOutput, RunAt, RunPast
 from surehand.activities.tools.toolbox import Toolbox, load_toolbox
 from surehand.cli.simulate import PlanWalk, SimulatedStep, change_plan
 from surehand.process.exits import WrongUse
@@ -28,7 +28,7 @@ PAY: Final = {
 }
 ORDER: Final = {"total": 10, "paid": True, "lines": ["a", "b"]}
 READ: Final = {"order": ORDER}
-SAID: Final = Given({"no": {"reason": "not today", "code": "late"}}, "not today")
+SAID: Final = PastOutput({"no": {"reason": "not today", "code": "late"}}, "not today")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class Simulated:
 
 def at(plan: Plan, outputs: Mapping[str, Any] = READ, **past: Any) -> RunAt:
     """Return a run in which some steps were done, and what they had given."""
-    given = {k: one if isinstance(one, Given) else Given(one) for k, one in outputs.items()}
+    given = {
+        k: one if isinstance(one, PastOutput) else PastOutput(one) for k, one in outputs.items()
+    }
     return RunAt("r", 1, plan, {}, RunPast(**past), frozenset(outputs), given)
 
 

@@ -342,7 +342,7 @@ def _position(step_id: str, order: Mapping[str, int]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Given:
+class PastOutput:
     """What a step had given by an event."""
 
     output: Any
@@ -362,7 +362,7 @@ class RunAt:
     past: RunPast
     done: frozenset[str]
     """Steps that were done, and those whose outputs it has taken over from another run."""
-    given: Mapping[str, Given]
+    given: Mapping[str, PastOutput]
     """What they had given, where it is recorded in this run."""
 
 
@@ -388,11 +388,11 @@ def read_run_at(tx: Transaction, run_id: str, seq: int | None = None) -> RunAt:
 
 def _read_given(
     tx: Transaction, run_id: str, entries: Sequence[Mapping[str, Any]], at_ms: int
-) -> dict[str, Given]:
+) -> dict[str, PastOutput]:
     """Return what the steps of a run had given by then: the newest that each has."""
     # What a human or a lookup has settled has no attempt that has succeeded.
     found = [
-        (one["settled_ms"] or at_ms, one["step_id"], Given(one["receipt"]))
+        (one["settled_ms"] or at_ms, one["step_id"], PastOutput(one["receipt"]))
         for one in entries
         if one["undoes"] is None and one["commit_no"] is not None
     ]
@@ -400,16 +400,16 @@ def _read_given(
         replays, effects.c.receipt, replays.c.step_id, replays.c.replayed_ms, run_id=run_id
     ).join(effects, ours(effects, entry_id=replays.c.entry_id))
     for row in tx.all(of_others.execution_options(sealed="shown")):
-        found.append((row["replayed_ms"], row["step_id"], Given(row["receipt"])))
+        found.append((row["replayed_ms"], row["step_id"], PastOutput(row["receipt"])))
     # Another answer says how the outside system has reported a failure: it has no code.
     codes = {one["step_id"]: (one["answer"] or {}).get("code", "") for one in entries}
     for row in tx.all(rows_of(steps, run_id=run_id).order_by(steps.c.ended_ms, steps.c.attempt)):
         if row["error_class"] == NO:
             no = {"reason": row["error"], "code": codes.get(row["step_id"], "")}
             output = row["output"] or {"no": no}  # of a write: the entry has its answer
-            given = Given(output, output["no"]["reason"])
+            given = PastOutput(output, output["no"]["reason"])
         elif row["state"] == "succeeded":
-            given = Given(row["output"])
+            given = PastOutput(row["output"])
         else:
             continue
         found.append((row["ended_ms"], row["step_id"], given))
