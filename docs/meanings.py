@@ -214,14 +214,14 @@ LABELS: Final[Mapping[str, str]] = {
 #: What a row of each table is.
 TABLES: Final[Mapping[str, str]] = {
     "approvals": "One request for an approval.",
-    "artifacts": "One value that lies outside of history, by its digest.",
+    "artifacts": "One value that lies outside of history, by its digest; `content` is sealed.",
     "bars": "One step, or run, in which nothing may be claimed any more.",
     "checkpoints": "One checkpoint that somebody has saved under a name.",
     "decisions": "One decision that arrived, with its verdict.",
-    "drafts": "One artifact that a step writes part by part, until it is one.",
+    "drafts": "One artifact that a step writes part by part, until it is one; `tail` is sealed.",
     "effects": "One effect: the ledger entry of a key and generation.",
     "epochs": "One restore of the ledger, until what it has forgotten is settled.",
-    "events": "One event of a run's hash chain.",
+    "events": "One event of a run's hash chain; what people have said in `body` is sealed.",
     "grants": "One role or permission of a principal.",
     "holds": "One run that somebody keeps from being deleted.",
     "in_hand": "One run that a worker has in hand, so that others can go on if it dies.",

@@ -399,10 +399,13 @@ def tables_page() -> str:
     from sqlalchemy import CheckConstraint
 
     tables = module("surehand.activities.ledger.core.tables").metadata.tables
+    kinds = module("surehand.activities.ledger.core.sealed")
+    sealed = (kinds.Sealed, kinds.SealedText)
     same_names("tables", meanings.TABLES, tables)
     parts = [
         "# Tables\n\nThe ledger's tables, as the migrations make them. Times are milliseconds\n"
         "since 1970 by the database's clock (`_ms`). Every key begins with the tenant.\n"
+        "*Sealed* columns are encrypted if workers have [keys](../howto/encrypt.md).\n"
     ]
     for name in sorted(tables):
         found = tables[name]
@@ -410,7 +413,7 @@ def tables_page() -> str:
         rows = [
             (
                 code(c.name),
-                str(c.type).lower(),
+                str(c.type).lower() + (", sealed" if isinstance(c.type, sealed) else ""),
                 "yes" if c.primary_key else "",
                 "yes" if c.nullable else "",
             )

@@ -14,7 +14,7 @@ from surehand.activities.ledger.people.passkeys import challenge_of, read_gestur
 from surehand.activities.ledger.people.signatures import kid_of
 from surehand.cli.approvals_server import pages
 from surehand.workflows.contracts.approvals import MOST_DECISIONS, PASSKEY_LIST, PASSKEY_TYP
-from tests.docs.pages import DOCS, ROOT
+from tests.docs.pages import DOCS
 from tests.passkeys import Authenticator, b64, taken_apart
 
 _PICTURE = re.compile(r"!\[(.*?)\]\((.+?\.png)\)", re.DOTALL)
@@ -82,28 +82,6 @@ def test_the_page_names_the_members_and_the_texts_that_the_worker_goes_by() -> N
     assert all(f"| `{name}` |" in PASSKEYS for name in [*header, "digests", *Authenticator().file])
     assert f'"{PASSKEY_TYP}"' in PASSKEYS and f'"{PASSKEY_LIST}"' in PASSKEYS
     assert f"2 to {MOST_DECISIONS} digests" in PASSKEYS
-
-
-# The page says which columns are sealed, and the tables say the same.
-
-
-#: Sealed as they are, by whoever writes them: no JSON and no text.
-BYTES: Final = {("artifacts", "content"), ("drafts", "tail")}
-
-
-def test_the_page_lists_every_column_that_is_sealed_and_no_other() -> None:
-    page = (ROOT / "docs" / "howto" / "encrypt.md").read_text()
-    section = page.partition("## What the ledger seals")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE)
-    listed = {(table, column) for table, cell in rows for column in re.findall(r"`(\w+)`", cell)}
-    there = {
-        (table.name, column.name)
-        for table in metadata.sorted_tables
-        for column in table.columns
-        if isinstance(column.type, Sealed | SealedText)
-    }
-
-    assert listed - {("steerings", "outcome")} == there | BYTES
 
 
 def test_a_sealed_column_is_bound_to_its_own_name() -> None:
