@@ -72,6 +72,7 @@ from surehand.activities.worker.settings import Secrets, Settings, SettingsError
 from surehand.activities.worker.takeover import taking_over, worker_identity
 from surehand.agents.calls import FRAMEWORKS, PASSED_THROUGH, AgentsError, load_agents
 from surehand.agents.model_run import ModelRun
+from surehand.process import VERSION
 from surehand.process.ciphers import RunEncryption
 from surehand.process.connect import PLUGINS, connect, find_target, load_plugins, of_worker_alone
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
@@ -205,6 +206,7 @@ def make_worker(
     load_agents(settings.agent_modules)
     passthrough = pass_through(settings.sandbox_passthrough)
     runner = workflow_runner([*passthrough, *(PASSED_THROUGH if settings.agent_modules else ())])
+    deployment = deployment_of(settings)
     with naming_what_the_sandbox_refuses(own):
         worker = Worker(
             client,
@@ -227,7 +229,9 @@ def make_worker(
             graceful_shutdown_timeout=settings.graceful_shutdown,
             workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
             activity_task_poller_behavior=PollerBehaviorAutoscaling(),
-            deployment_config=deployment_of(settings),
+            deployment_config=deployment,
+            # Without a name the SDK reads the code of all 1,400 loaded modules, for a hash of it.
+            build_id=None if deployment else f"surehand-{VERSION}",
         )
     taken = worker.config(active_config=True)["workflow_runner"]
     if isinstance(taken, SandboxedWorkflowRunner) and not (
