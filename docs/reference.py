@@ -143,6 +143,22 @@ def plan_page() -> str:
     return "\n".join(parts)
 
 
+def mcp_file_page() -> str:
+    models = module("surehand.activities.mcp.server_file")
+    definitions = models.McpFile.model_json_schema()["$defs"]
+    parts = [
+        "# Fields of the MCP file\n\n`SUREHAND_MCP` names the file, usually `surehand.mcp.yaml`.\n"
+        "Its `servers` are a mapping of names to servers. `desk.add_note` is the tool `add_note`\n"
+        "of the server `desk`. [Call tools of MCP servers](../howto/mcp.md) shows such a file.\n"
+        "An `ApprovalPolicy` is that of a [plan](plan.md#approvalpolicy).\n"
+    ]
+    for name in ("McpServer", "McpTool", "McpLookup", "McpUndo", "McpDedupes"):
+        schema, texts = definitions[name], field_docstrings(getattr(models, name))
+        parts.append(f"## {name}\n\n{_prose(schema['description'])}\n")
+        parts.append(fields(schema, texts, defaults=True))
+    return "\n".join(parts)
+
+
 def _members(path: str) -> list[tuple[Any, str]]:
     name, _, class_name = path.rpartition(".")
     enum = getattr(module(name), class_name)
@@ -486,6 +502,7 @@ def _arguments(doc: str) -> list[tuple[str, str]]:
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "plan": plan_page,
     "tools": tools_page,
+    "mcp-file": mcp_file_page,
     "commands": commands_page,
     "json": json_page,
     "settings": settings_page,

@@ -74,73 +74,88 @@ class McpDedupes(WrittenByPeople):
     """The server makes one effect of calls with the same key."""
 
     window: Duration
-    """For how long after the first call."""
+    """How long after the first call the server recognises the key."""
     argument: str | None = None
-    """Which argument carries the key; without one it is only in ``_meta``."""
+    """The argument that carries the key; without one the key is only in ``_meta``."""
 
 
 class McpLookup(WrittenByPeople):
     """Another tool of the same server, a read, that tells whether the effect happened."""
 
     tool: ToolName
+    """Its name, without the server's."""
     params: LookupParams = {}
-    """Its params, with ``${params.x}`` of the call and ``${key}``, the key that was sent."""
+    """Its params, with ``${params.x}`` of the call and ``${key}``, the key that was sent. Without
+    ``${key}`` it asks for the state of the world, which may have other causes than our call."""
     found: Expression
-    """True of ``output``, ``params`` and ``key`` where the effect happened."""
+    """An expression over ``output``, ``params`` and ``key``: true if the effect happened."""
     not_found: Expression | None = None
-    """True where it did not; where neither is, a human is asked. By default, all else."""
+    """True if it did not happen. If neither is true, a human is asked. Left out: true whenever
+    ``found`` is false."""
     not_found_error: str | None = Field(default=None, min_length=1, max_length=200)
-    """How the error begins that the tool reports where it did not happen, such as ``ENOENT``."""
+    """The beginning of the error that says that it did not happen, such as ``ENOENT``."""
     settle: Duration | None = None
-    """How long after a call's deadline, or the error it reports, its effect may still appear."""
+    """How long after a call's deadline, or the error it reports, its effect may still appear.
+    Without it, a lookup that finds nothing proves nothing."""
 
 
 class McpUndo(WrittenByPeople):
     """Another tool of the same server that undoes the effect."""
 
     tool: ToolName
+    """Its name, without the server's."""
     params: UndoParams = {}
     """Its params, with ``${params.x}`` of the call and ``${receipt.x}`` of its output."""
 
 
 class McpTool(WrittenByPeople):
-    """One tool; what is left out is taken for the worst."""
+    """One tool that may be called. Fields that are left out take the safest value."""
 
     effect: Literal["read", "write"] = "write"
+    """Whether a call changes something."""
     pin: Annotated[str, Field(pattern=_PIN)] | None = None
-    """Digest of the definition that was reviewed; ``mcp pin`` writes it."""
+    """Digest of the reviewed definition; ``mcp pin`` writes it. A worker needs it to start."""
     key: Key | None = None
-    """Business key, such as ``refund:${params.order_id}``."""
+    """Business key, such as ``refund:${params.order_id}``. Left out: the run and its step."""
     dedupes: McpDedupes | None = None
+    """How long the server recognises a call that is repeated. Left out: it does not."""
     lookup: McpLookup | None = None
+    """How to find the effect after a crash. Without ``dedupes`` and ``lookup``, a human decides."""
     compensate: McpUndo | None = None
+    """How the effect is undone."""
     irreversible: bool = False
+    """Says that nothing undoes the effect. Without ``compensate`` a write counts as irreversible,
+    unless its definition says ``destructiveHint: false``."""
     approval: Annotated[Literal["none"] | ApprovalPolicy | None, BeforeValidator(_approval)] = None
-    """``none``, ``required`` or a policy; by default a write needs one."""
+    """``none``, ``required`` or a policy. Left out: required for a write, and nobody can approve it
+    in advance, unless its definition says ``destructiveHint: false``."""
     permission: Annotated[str, Field(pattern=ROLE_FORM)] | None = None
+    """What the acting user must be allowed (``principal grant --permission``)."""
     errors: Literal["in-doubt", "not-applied"] = "in-doubt"
-    """What an error that the tool itself reports says of a write."""
+    """What an error that the tool reports says about a write. ``not-applied``: nothing happened."""
     foreign: bool | None = None
-    """Whether its output is content from outside; by default that of a read is, unless its
+    """Whether strangers may have written its output. Left out: for a read yes, unless its
     definition says ``openWorldHint: false``."""
     timeout: Duration | None = None
+    """Deadline of one call."""
 
 
 class McpServer(WrittenByPeople):
-    """One server, and those of its tools that may be called; all others are refused."""
+    """One server, with the tools that may be called. No other tool of it is called."""
 
     url: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
-    """Streamable HTTP."""
+    """Its address, for a server with streamable HTTP."""
     bearer: Annotated[str, Field(pattern=rf"^env:{_VARIABLE}$")] | None = None
-    """The variable that the token for the URL is in, as ``env:NAME``."""
+    """The variable with the token for the address, as ``env:NAME``."""
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """A program that speaks over its standard input and output."""
+    """Instead of an address: the program to start, with its arguments."""
     env: dict[Annotated[str, Field(pattern=rf"^{_VARIABLE}$")], str] = {}
-    """All of the program's environment: values, or ``env:NAME`` for one of the worker's."""
+    """All environment variables of the program: values, or ``env:NAME`` for one of the worker's."""
     trust: Literal["annotations"] | None = None
-    """Whether what a reviewed definition says of itself may loosen anything: a tool with
-    ``readOnlyHint: true`` is a read, where the file does not say its effect."""
+    """``annotations``: a tool whose definition says ``readOnlyHint: true`` is a read, unless
+    ``effect`` says otherwise."""
     tools: dict[ToolName, McpTool] = {}
+    """The tools that may be called, by name; ``create_issue: {}`` is enough to begin with."""
 
     @model_validator(mode="after")
     def _one_way(self) -> McpServer:
@@ -157,6 +172,7 @@ class McpFile(WrittenByPeople):
     """``surehand.mcp.yaml``."""
 
     servers: dict[Annotated[str, Field(pattern=_SERVER)], McpServer]
+    """The servers, by the names that come before the dot of their tools: ``desk.add_note``."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from tests.worker_process import WorkerProcess
 #: Seconds; the longest page drills a step twice.
 LIMIT_S = 540
 #: Blocks that cannot be run here. A new one is a decision.
-NOT_RUN = 44
+NOT_RUN = 42
 #: What lies in a checkout.
 LINKED = ("surehand", "examples")
 RUN_IT = DOCS / "howto" / "run-it.md"
@@ -128,12 +128,11 @@ def test_what_a_page_says_can_be_done_as_it_stands(
     page: Path, folder: Path, common: dict[str, str], checkout: Path
 ) -> None:
     (folder / ".surehand").symlink_to(checkout / ".surehand")  # of the same checkout
-    metrics, health, several, receiver, desk, mail = free_ports(6)
+    metrics, health, receiver, desk, mail = free_ports(5)
     own = {
         "http://127.0.0.1:8090": common["SHOP_URL"],
         "127.0.0.1:9464": f"127.0.0.1:{metrics}",
         "127.0.0.1:9465": f"127.0.0.1:{health}",
-        "127.0.0.1:9466": f"127.0.0.1:{several}",
         "127.0.0.1:4318": f"127.0.0.1:{receiver}",
         "http://127.0.0.1:8091": f"http://127.0.0.1:{desk}",
         "examples.support --db": f"examples.support --port {desk} --smtp-port {mail} --db",

@@ -13,7 +13,7 @@ from surehand.activities.mcp.server_file import McpLookup, read_file
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.conftest import missing
-from tests.docs.pages import DOCS, blocks
+from tests.docs.pages import ROOT
 from tests.e2e.stage import Stage
 from tests.locked_packages import PackagesMissing
 from tests.mcp.real_servers import SERVERS, Installed, RealServer, install
@@ -51,12 +51,8 @@ async def reviewed(server: RealServer, folder: Path, *, lookup: bool) -> dict[st
 
 
 @EACH
-def test_the_pages_file_has_the_lookups_that_are_tested(tmp_path: Path, name: str) -> None:
-    page = next(
-        block for block in blocks(DOCS / "howto" / "mcp.md") if "mcp-server-git, --" in block.text
-    )
-    (tmp_path / "surehand.mcp.yaml").write_text(page.text)
-    said = read_file(tmp_path / "surehand.mcp.yaml").servers[name]
+def test_the_example_has_the_lookups_that_are_tested(tmp_path: Path, name: str) -> None:
+    said = read_file(ROOT / "examples" / "mcp" / "surehand.mcp.yaml").servers[name]
     server = SERVERS[name](Installed(tmp_path), tmp_path)
     lookup = said.tools[server.write].lookup
     assert lookup is not None
