@@ -30,6 +30,8 @@ WRITERS: Final = ROOT / "activities"
 
 #: Where what a tool is made of is defined.
 _OF_TOOLS: Final = ("surehand.activities.tools.", "surehand.workflows.plan.policy")
+#: Classes whose methods a tool calls; nobody but Surehand calls those of the others.
+_CALLED_BY_TOOLS: Final = ("Draft", "ToolContext")
 _MADE: Final = "<!-- Written by `make reference`. Changes made here are lost. -->\n\n"
 #: A call that writes an event, with its type.
 _WRITES_EVENT: Final = re.compile(
@@ -103,15 +105,14 @@ def type_of(schema: Mapping[str, Any]) -> str:
 
 
 def fields(schema: Mapping[str, Any], texts: Mapping[str, str], *, defaults: bool) -> str:
-    required = set(schema.get("required", ()))
+    required = set(schema.get("required", ())) if defaults else set()
     rows = []
     for name, field in schema.get("properties", {}).items():
-        default = "required" if name in required else code(own_docstrings_default(field))
         meaning = field.get("description") or texts.get(name, "")
-        row = [code(name), type_of(field), default, meaning]
-        rows.append(row if defaults else [row[0], row[1], row[3]])
-    head = ["field", "type", "default", "meaning"] if defaults else ["field", "type", "meaning"]
-    return table(head, rows)
+        default = own_docstrings_default(field) if defaults else ""
+        meaning += f" Default `{default}`." if default else ""
+        rows.append([code(name), type_of(field) + ", required" * (name in required), meaning])
+    return table(["field", "type", "meaning"], rows)
 
 
 def own_docstrings_default(schema: Mapping[str, Any]) -> str:
@@ -476,7 +477,8 @@ def tools_page() -> str:
         shown = [
             (code(n), _prose(inspect.getdoc(getattr(found, n))).partition("\n\n")[0])
             for n in vars(found)
-            if not n.startswith("_")
+            if name in _CALLED_BY_TOOLS
+            and not n.startswith("_")
             and (callable(getattr(found, n)) or isinstance(vars(found)[n], property))
             if inspect.getdoc(getattr(found, n))
         ]

@@ -302,10 +302,10 @@ _MEDIA_TYPE: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(;.*)?", re.ASCII)
 
 
 class Draft:
-    r"""What a call writes of an artifact; ``ctx.artifact`` of a tool.
+    r"""An artifact that a call writes part by part; ``ctx.artifact`` of a tool.
 
-    What was written outlives a crash: the attempt after it has it before it, and goes on from its
-    end. On success the step's output refers to what ``finish`` has made of it.
+    The parts outlive a crash: the next attempt finds them, and continues from their end. On success
+    the step's output refers to what ``finish`` has made of them.
 
     Example:
         >>> @tool("report.write", effect=READ)
@@ -329,11 +329,11 @@ class Draft:
 
     @property
     def bytes_written(self) -> int:
-        """How much stands, in bytes; what earlier attempts have written is in it."""
+        """How many bytes this and earlier attempts have written."""
         return self._size
 
     async def append(self, part: bytes | str) -> None:
-        """Write a part behind what stands; it is durable when this returns. Text is UTF-8.
+        """Append a part; it is durable when this returns. Text is UTF-8.
 
         Raises:
             Permanent: More than 64 MiB in all. From a write, which may have had its effect
@@ -348,7 +348,7 @@ class Draft:
                 await self._append(data)
 
     async def read(self, last: int | None = None) -> bytes:
-        """Return what stands, what earlier attempts have written first.
+        """Return what this and earlier attempts have written.
 
         Args:
             last: Only so many bytes of its end.
@@ -358,12 +358,12 @@ class Draft:
             return await self._read(start)
 
     async def restart(self) -> None:
-        """Begin anew: nothing stands any more."""
+        """Drop what was written, and begin again."""
         async with self._one_at_a_time:
             await self._restart()
 
     async def finish(self, media_type: str = "application/octet-stream") -> dict[str, JsonValue]:
-        """Make one artifact of what stands, and return the reference for the tool's output.
+        """Make one artifact of all parts, and return the reference for the tool's output.
 
         It is ``{"artifact": "sha256:...", "bytes": 27, "media_type": "text/markdown"}``; the digest
         is that of the whole content, and where a run is encrypted one that only its key can make.

@@ -42,7 +42,7 @@ class FailureClass(StrEnum):
     TRANSIENT = "transient"
     """It may work in a moment: tried again."""
     DEPENDENCY_DOWN = "dependency_down"
-    """The outside system is away: tried again at growing intervals, for longer."""
+    """The outside system is down: tried again at growing intervals, for longer."""
     RATE_LIMITED = "rate_limited"
     """Too many calls: tried again when the outside system says."""
     PERMANENT = "permanent"

@@ -44,7 +44,7 @@ class No:
     code: str = "no"
 
     def cleaned(self) -> No:
-        """Return the answer as ledger and history can carry it, whatever the tool has put in."""
+        """Return the answer as ledger and history can carry it."""
         return No(clean_text(str(self.reason), 2000), clean_text(str(self.code), 80))
 
 
@@ -61,7 +61,7 @@ class Dedupes:
     """
 
     window: timedelta
-    """For how long after the first call; later only a lookup or a human can tell."""
+    """How long after the first call; later only a lookup or a human can tell."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Undo:
     params: Callable[[dict[str, Any], Any], Mapping[str, Any]]
     """``(params, receipt) -> params of the undoing tool``, all in JSON form."""
     version: str = ""
-    """Of ``params``, where it may change while the tool's own version stays."""
+    """The version of ``params``, if it may change while the tool's version stays."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Partial:
 
     details: str
     receipt: JsonValue = None
-    """What the part would have returned; a compensation that a human asks for is given it."""
+    """What the part would have returned; a human's compensation gets it."""
 
 
 @dataclass(frozen=True)
@@ -209,20 +209,20 @@ class ToolContext:
     user: str
     attempt: int
     idempotency_key: str
-    """Opaque key to send to the outside system; the same in every attempt at the same effect."""
+    """An opaque key for the outside system; the same in every attempt at an effect."""
     session: Session | None = None
     """For ``transactional`` tools: the ledger's SQL session, in which the outcome is recorded."""
     fencing_tokens: Mapping[str, int] = field(default_factory=dict)
-    """By resource that the call holds: grows with each lease, for a system that can refuse older
-    ones."""
+    """A number for each resource that the call holds. It grows with each lease, for systems that
+    can refuse older ones."""
     answers: Answers | None = None
-    """What humans have answered so far; ``None`` where nobody can be asked."""
+    """What humans have answered so far; ``None``: nobody can be asked."""
     artifact: Draft = field(default_factory=Draft, compare=False, repr=False)
-    """What the call writes part by part, and what earlier attempts of it have written; in memory
-    only, where a test of yours makes the context."""
+    """What the call, or an earlier attempt at it, has written part by part. In your tests it is
+    only in memory."""
 
     def spend(self, *, tokens: int = 0, money: str | Decimal = "0") -> None:
-        """Say what this call has used of the run's budget: tokens, and money as a decimal number.
+        """Report what this call has used of the run's budget: tokens, and money as a decimal.
 
         Raises:
             ValueError: Less than nothing, or no number.
@@ -230,7 +230,7 @@ class ToolContext:
         spend(tokens, money)
 
     def progress(self, value: JsonValue) -> None:
-        """Say how far this call has come: for people, and for the attempt after it, should it die.
+        """Report how far this call has come: for people, and for the next attempt if this one dies.
 
         The newest word is sent to Temporal with the next heartbeat, within a second, and goes into
         the ledger every five minutes (``SUREHAND_CHECKPOINT_EVERY``). It never fails the call: what
@@ -241,18 +241,18 @@ class ToolContext:
 
     @property
     def earlier_progress(self) -> JsonValue:
-        """The last word of the attempt before this one; ``None``: it said none, or was not cut off.
+        """The last progress of the attempt before; ``None``: none, or it was not cut off.
 
-        A hint of where to go on, and no proof: what it did after that word, nobody knows.
+        A hint, and no proof: nobody knows what it did after that.
         """
         return earlier_progress()
 
     async def ask(self, question: str, answer: dict[str, Any] | None = None) -> JsonValue:
         """Ask a human and return the answer; the run waits for it, holding no process.
 
-        The call ends here and begins anew once there is an answer, so a tool asks *before* its
-        effect; questions are told apart by their order. What was approved before was the call
-        without the answer: where a policy asks for approval, it is asked again.
+        The call ends here, and begins again once there is an answer. So a tool asks *before* its
+        effect. Questions are told apart by their order. What was approved before was the call
+        without the answer: if a policy asks for approval, people are asked again.
 
         Args:
             question: What a human reads.

@@ -126,52 +126,50 @@ def tool(
         effect: ``READ`` or ``WRITE``.
         version: Raise it when the meaning of a call changes; approvals are bound to it.
         timeout: Deadline of one call; default 30 s, for transactional tools 1 s (at most 2 s).
-        key: Business idempotency key from the params, such as ``refund:order-1001``. Without one
-            the key is the run and step, which protects against crashes but not against a second
-            run for the same business fact.
+        key: Business idempotency key from the params, such as ``refund:order-1001``. Without one,
+            run and step are the key: that protects against crashes, but not against a second run
+            for the same fact.
         dedupes: The provider honours ``ctx.idempotency_key``.
         lookup: Asks the outside system whether the effect of this key happened.
-        lookup_by: What the lookup goes by. ``"key"``: it finds our own call, by
-            ``ctx.idempotency_key``. ``"state"``: it asks how the world is ("is the flight
-            changed?"), which may be so without us. It is then asked before each call, too; where it
-            did not say ``NotFound`` then, it proves nothing later, and a human is asked.
-        lookup_foreign: What the lookup returns is content from outside, as ``foreign`` says of a
-            tool: a receipt that it has found marks each run that takes it.
+        lookup_by: ``"key"``: the lookup finds our own call, by ``ctx.idempotency_key``.
+            ``"state"``: it asks how the world is ("is the flight changed?"). Then it is asked
+            before each call, too. Unless it said ``NotFound`` then, it proves nothing later, and a
+            human is asked.
+        lookup_foreign: A receipt that the lookup finds is foreign content (see ``foreign``).
         settle: How long after a call's deadline its effect may still appear; without it a lookup
             that finds nothing proves nothing.
-        transactional: The effect lies in the ledger's own database and is made through
-            ``ctx.session``; it commits together with its outcome.
-        recovery: ``"human"`` says that only a human can settle an unknown outcome.
+        transactional: The effect is made in the ledger's database, through ``ctx.session``; it
+            commits together with its outcome.
+        recovery: ``"human"``: only a human can settle an unknown outcome.
         compensate: How the effect is undone.
         cleanup: What cancel mode ``cleanup`` runs instead (drafts, temporary resources).
-        irreversible: Said aloud that nothing undoes it.
-        approval: Who has to say yes to a call, and for how long that counts.
+        irreversible: Says that nothing undoes the effect.
+        approval: Who must approve a call, and for how long that counts.
         permission: What the acting user must be allowed (``principal grant --permission``), checked
             at each call; without it the run pauses.
-        precondition: What an approval rests on in the world outside, as JSON, such as the order's
-            state. It is read when the approval is asked for and again right before the call. If it
-            differs, approval is asked for again. If it raises ``Permanent``, the step fails and
-            nobody is asked. Must answer within five seconds.
+        precondition: A fact in the outside world that an approval depends on, as JSON, such as the
+            order's state. It is read for the request, and again right before the call. If it
+            differs, people are asked again. If it raises ``Permanent``, the step fails and nobody
+            is asked. Must answer within five seconds.
         describe: One line for the approver, made from the params.
-        errors: Which of the tool's own exceptions are of which class; all but ``IN_DOUBT`` say that
-            the effect is proven not applied. What is not named here is classified as usual.
+        errors: The failure class of each of the tool's exceptions. All classes but ``IN_DOUBT`` say
+            that the effect was not applied. Other exceptions are classified as usual.
         health: Whether the outside system is up; asked before it is called again after
             ``DEPENDENCY_DOWN``. Must answer within a second.
-        resource: What a call must have for itself, from the params, such as ``account:7``, or
-            several. Calls that name one resource never overlap, of whichever tools they are.
+        resource: One or more things that only one call may use at a time, from the params, such as
+            ``account:7``. Calls that name the same resource never overlap, in any tool.
         resource_lease: How long a dead call keeps its resources; by default the worker's setting.
         resource_wait: How long an attempt waits for a busy resource before it is tried again later;
             by default the worker's setting.
-        fresh_for: Of a read: how old its output may be when a paused run is resumed. Older ones are
-            read again. If the output differs, approvals that rest on it are void.
-        withdrawn: How people are told when an effect is undone that another run has taken over and
-            completed on: an intervention, or ``"notification"`` if nobody has to settle it.
-        foreign: What it returns is content from outside, which strangers may have written: a web
-            page, a mail, an issue. From its answer on the run is marked, and policies may ask
-            because of that (``run.foreign``).
-        secret_params: Each look of a person at a request's params, on the approvers' pages, is an
-            event of the run (``approval.read``). What ``describe`` says is shown in lists, too: it
-            has to leave out what is secret.
+        fresh_for: How old a read's output may be when a paused run is resumed. An older one is read
+            again. If it differs, approvals that rest on it are void.
+        withdrawn: How people are told if an effect is undone with which another run has completed:
+            ``"intervention"``, or ``"notification"`` if nobody has to settle it.
+        foreign: The output is content from outside, which strangers may have written: a web page, a
+            mail, an issue. It marks the run, and policies can use the mark (``run.foreign``).
+        secret_params: Each look at a request's params on the approvers' pages is an event of the
+            run (``approval.read``). Lists show what ``describe`` says, so it must contain no
+            secrets.
 
     Raises:
         ToolboxError: If the declaration contradicts itself.

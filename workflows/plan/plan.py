@@ -46,11 +46,11 @@ class Durability(StrEnum):
     """
 
     SYNC = "sync"
-    """At once: each tool call is an activity, with a row of its own in the Web UI."""
+    """At once: each tool call is an activity, with a row in the Web UI."""
     ASYNC = "async"
-    """Where the run waits for something else: short calls are local activities."""
+    """When the run has to wait: short calls are local activities."""
     EXIT = "exit"
-    """At the end of a batch: steps with no human between them run in one activity."""
+    """After a batch: steps with no human between them run in one activity."""
 
     @property
     def calls_here(self) -> bool:
@@ -103,12 +103,12 @@ class Ask(WrittenByPeople):
     question: str = Field(min_length=1, max_length=2000)
     """May refer to earlier outputs."""
     answer: dict[str, JsonValue] = {}
-    """JSON Schema (2020-12) of the answer; empty takes anything."""
+    """JSON Schema (2020-12) of the answer; empty accepts anything."""
     by: Literal["anyone", "people"] = "anyone"
-    """``people``: an assistant may not answer it (``mcp serve``)."""
+    """``people``: no assistant may answer it (``mcp serve``)."""
     expires_in: Time | None = None
     otherwise: JsonValue = None
-    """What is taken when nobody answers in time; ``None``: the step fails then."""
+    """The output if nobody answers in time; ``None``: the step fails."""
 
 
 class Wait(WrittenByPeople):
@@ -116,21 +116,21 @@ class Wait(WrittenByPeople):
 
     event: str = Field(min_length=1, max_length=100)
     about: str = ""
-    """What the event has to be about; may refer to earlier outputs."""
+    """What the event must be about; may refer to earlier outputs."""
     expires_in: Time | None = None
     otherwise: JsonValue = None
-    """What is taken when it does not come in time; ``None``: the step fails then."""
+    """The output if it does not come in time; ``None``: the step fails."""
 
 
 class Fallback(WrittenByPeople):
-    """Another tool to ask, when a read has failed."""
+    """Another tool to ask if a read has failed."""
 
     tool: str = Field(min_length=1, max_length=120)
     params: dict[str, JsonValue] = {}
 
 
 class Budget(WrittenByPeople):
-    """What a run may use; where it is used up, the run waits for more."""
+    """What a run may use; when it is used up, the run waits for more."""
 
     steps: int | None = Field(default=None, ge=0)
     """Tool calls."""
@@ -200,32 +200,32 @@ class Step(WrittenByPeople):
         Ask | None, BeforeValidator(lambda v: {"question": v} if isinstance(v, str) else v)
     ] = None
     plan: Plan | None = None
-    """A plan of its own, in a child run; ``params`` are added to its input."""
+    """A plan that runs in a child run; ``params`` are added to its input."""
     params: dict[str, JsonValue] = {}
     wait: Wait | None = None
     when: str | None = Field(default=None, min_length=1, max_length=500)
-    """An expression over earlier outputs and ``input``; the step is skipped where it is false."""
+    """An expression over earlier outputs and ``input``; if it is false, the step is skipped."""
     for_each: str | None = Field(default=None, max_length=200)
-    """A reference to a list: the step is done for each item, as ``id[0]``, ``id[1]``, ..."""
+    """A reference to a list: the step runs for each item, as ``id[0]``, ``id[1]``, ..."""
     item: str = Field(default="item", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,40}$")
-    """The name by which ``params`` refer to the item."""
+    """What ``params`` call the item."""
     parallel: int = Field(default=1, ge=1, le=50)
-    """How many items at a time."""
+    """How many items run at a time."""
     fallback: Fallback | None = None
-    """What is asked instead when this read has failed for good."""
+    """What is asked instead if this read fails."""
     after: tuple[str, ...] | None = None
-    """Steps that come first; ``None`` means the one listed before, ``[]`` none at all."""
+    """Steps that come first; ``None``: the one listed before; ``[]``: none."""
     approval: Approval = None
     on_no: OnNo | None = None
-    """What follows when the tool answers no; ``None`` takes the plan's default."""
+    """What follows if the tool answers no; ``None``: the plan's default."""
     on_failure: OnFailure | None = None
     on_reject: OnReject | None = None
-    """What follows when a human says no, or nobody answers in time."""
+    """What follows if a human says no, or nobody answers in time."""
     interrupt: Places | None = None
-    """Where a human looks at it: before it starts, after it has its output."""
+    """When a human looks at it: before it starts, after it has its output."""
     time_limit: TimeLimit | None = None
-    """How long its calls may take, retries and pauses included; people do not count. After
-    that the step fails, as soon as a call that is under way has ended."""
+    """How long its calls may take, with retries and pauses, without waiting for people. Then
+    the step fails, once the call under way has ended."""
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> Self:
@@ -294,18 +294,18 @@ class Plan(WrittenByPeople):
     interrupts: Interrupts = Interrupts()
     budget: Budget = Budget()
     priority: int | None = Field(default=None, ge=1, le=5)
-    """When workers are busy, calls of its runs with 1 come before calls with 5; ``None`` is 3."""
+    """When workers are busy, calls with 1 come before calls with 5; ``None``: 3."""
     durability: Durability | None = None
-    """When its runs write their progress to history; a run's own wins, ``None`` is ``sync``."""
+    """When runs write their progress to history; a run may override it; ``None``: ``sync``."""
     code: str | None = Field(default=None, pattern=NAME_FORM)
-    """The workflow, of your own, that makes the steps; the plan lists none then."""
+    """Your workflow that makes the steps; then the plan lists none."""
     agent: str | None = Field(default=None, pattern=OBJECT_FORM, max_length=LONGEST_OBJECT)
-    """An agent of a framework that makes the steps, as ``module:name``."""
+    """A framework's agent that makes the steps, as ``module:name``."""
     model: str | None = Field(default=None, min_length=1, max_length=200)
-    """A model that makes the steps, such as ``anthropic:claude-sonnet-4-5``; it is told the goal
-    and the input, and may call ``tools``."""
+    """A model that makes the steps, such as ``anthropic:claude-sonnet-4-5``. It is told goal and
+    input, and may call ``tools``."""
     tools: Annotated[tuple[ToolPattern, ...], Field(max_length=200)] = ()
-    """The tools that the model may call, by name or by a pattern with ``*`` and ``?``."""
+    """Tools that the model may call, by name or pattern (``*``, ``?``)."""
     steps: Annotated[tuple[Step, ...], Field(max_length=1000), AfterValidator(_require_steps)]
 
     @model_validator(mode="before")

@@ -61,7 +61,7 @@ class WrittenByPeople(BaseModel):
 
 
 class Escalate(WrittenByPeople):
-    """Ask again, and let only this role decide for the policy that says so."""
+    """Ask again, and let only this role decide for this policy."""
 
     escalate: Role
 
@@ -86,7 +86,7 @@ class ApprovalRule(WrittenByPeople):
     roles: tuple[Role, ...] | None = None
     four_eyes: bool | None = None
     proof: AskedProof | None = None
-    """What has to prove each decision on such a call, at least."""
+    """What must prove each decision on such a call, at least."""
 
 
 class ApprovalPolicy(WrittenByPeople):
@@ -98,24 +98,24 @@ class ApprovalPolicy(WrittenByPeople):
     """
 
     expires_in: Duration = timedelta(hours=24)
-    """How long after the request a decision is taken and an approval stays usable."""
+    """How long after the request a decision counts, and an approval can be used."""
     quorum: Quorum = 1
     """How many different people have to say yes."""
     roles: tuple[Role, ...] = ()
-    """Who may decide: principals with one of these roles; nothing means everybody."""
+    """Who may decide: principals with one of these roles; empty: everybody."""
     four_eyes: bool = False
-    """Whoever asked for the call, or edited its params, may not decide."""
+    """Nobody may decide who asked for the call, edited it, or gave its run a value."""
     on_expiry: OnExpiry | None = None
-    """What follows when nobody has decided in time; ``deny`` if no policy says anything."""
+    """What follows if nobody decides in time; ``deny`` if no policy says anything."""
     remind_every: Duration | None = None
     may_edit: tuple[Role, ...] = ()
-    """Who of those who may decide may also change the params; nothing means all of them."""
+    """Which of those who may decide may also edit the params; empty: all of them."""
     rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=50)
     standing: bool = True
-    """Whether votes that were given in advance count; ``False``: people look at each call."""
+    """Whether votes given in advance count; ``False``: people look at each call."""
     proof: AskedProof = "open"
-    """What has to prove each decision, at least: ``signed``, ``passkey``, or ``device_passkey``,
-    one that cannot leave its device; ``open``: what the worker asks for."""
+    """What must prove each decision, at least. The key of a ``device_passkey`` cannot leave its
+    device; ``open``: what the worker asks for."""
 
     @field_validator("expires_in", "remind_every")
     @classmethod
