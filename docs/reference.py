@@ -394,6 +394,14 @@ def errors_page() -> str:
         if isinstance(found, type) and issubclass(found, failures.ToolFault)
         if name in module("surehand").__all__
     ]
+    surehand = module("surehand")
+    public = [getattr(surehand, name) for name in surehand.__all__]
+    of_client = [
+        (code(found.__name__), _prose(found.__doc__))
+        for found in public
+        if isinstance(found, type) and issubclass(found, surehand.SurehandError)
+        if found is not surehand.SurehandError
+    ]
     classes = _members("surehand.activities.tools.failures.FailureClass")
     states = [state.value for state in module("surehand.workflows.contracts.base").RunState]
     same_names("states", meanings.STATES, states)
@@ -405,6 +413,8 @@ def errors_page() -> str:
         + table(["exception", "failure class", "meaning"], raised)
         + "## Failure classes\n\n`FailureClass`, as `errors=` of a tool takes it.\n\n"
         + table(["class", "meaning"], [(code(one.value), text) for one, text in classes])
+        + "## What the client raises\n\nEach is a `SurehandError` of `surehand`.\n\n"
+        + table(["exception", "meaning"], of_client)
         + "## States of a run\n\nAlso the search attribute `RunState`.\n\n"
         + table(["state", "meaning"], [(code(one), meanings.STATES[one]) for one in states])
         + "## Verdicts on a decision\n\n"

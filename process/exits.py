@@ -124,7 +124,7 @@ class SurehandError(Exception):
 
 
 class WrongUse(SurehandError):
-    """The command line asks for something that cannot be.
+    """The request is impossible: a wrong name, a file that is not there, a run that has ended.
 
     Example:
         >>> try:
@@ -158,7 +158,7 @@ class NeverTakenUp(WrongUse):
 
 
 class Refused(WrongUse):
-    """The run has looked at what was sent and does not take it.
+    """The run refuses the message, and says why.
 
     Example:
         >>> try:
@@ -190,7 +190,7 @@ class DecisionRefused(Refused):
 class StartNotTaken(WrongUse):
     """The worker does not open the run: nothing proves who has started it, or it is another's.
 
-    Or its tenant has as many open runs as it may have, and what is over that is rejected.
+    Or its tenant has as many open runs as its quota allows.
 
     Example:
         >>> run = await client.start("refund.yaml")  # unsigned, where only signed starts count
@@ -225,7 +225,7 @@ class PlanRefused(WrongUse):
 
 
 class CutOff(SurehandError):
-    """The server has ended a run: it was terminated, or timed out, and has undone nothing.
+    """The server has ended the run (terminated, or timed out). The run has undone nothing.
 
     Example:
         >>> await temporal.get_workflow_handle(run.run_id).terminate()
@@ -254,7 +254,7 @@ class NotReachable(SurehandError):
 
 
 class NoWorker(NotReachable):
-    """The server answers, but no worker does.
+    """The server answers, but no worker does. Nothing was sent.
 
     Example:
         >>> try:
@@ -291,7 +291,7 @@ class OutputLost(SurehandError):
 
 
 class Unanswered(SurehandError):
-    """Something was sent, and no worker has answered: it counts later.
+    """The message was sent, and no worker has answered. It counts once a worker is back.
 
     Example:
         >>> error = Unanswered("run refund-7: sent; it counts once a worker is back")
@@ -303,7 +303,7 @@ class Unanswered(SurehandError):
 
 
 class Left(Unanswered):
-    """Nobody has answered, and it was left with the server, as was wished: it counts later.
+    """With ``leave=True``: nobody has answered. The message counts once a worker is back.
 
     Example:
         >>> try:
