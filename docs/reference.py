@@ -30,6 +30,12 @@ WRITERS: Final = ROOT / "activities"
 
 #: Where what a tool is made of is defined.
 _OF_TOOLS: Final = ("surehand.activities.tools.", "surehand.workflows.plan.policy")
+#: Classes whose parts another page lists.
+_LISTED: Final[Mapping[str, str]] = {
+    "ApprovalPolicy": "plan.md#approvalpolicy",
+    "ApprovalRule": "plan.md#approvalrule",
+    "FailureClass": "errors.md#failure-classes",
+}
 #: Classes whose methods a tool calls; nobody but Surehand calls those of the others.
 _CALLED_BY_TOOLS: Final = ("Draft", "ToolContext")
 _MADE: Final = "<!-- Written by `make reference`. Changes made here are lost. -->\n\n"
@@ -484,6 +490,9 @@ def tools_page() -> str:
             continue
         doc = inspect.getdoc(found) or ""
         parts.append(f"## {name}\n\n{_prose(doc)}\n{_example(doc)}")
+        if name in _LISTED:
+            parts.append(f"[Its parts]({_LISTED[name]}).\n")
+            continue
         shown = [
             (code(n), _prose(inspect.getdoc(getattr(found, n))).partition("\n\n")[0])
             for n in vars(found)

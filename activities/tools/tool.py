@@ -102,9 +102,7 @@ class NotFound:
     """Lookup: there is no such effect (yet).
 
     Example:
-        >>> async def find(params: Order, ctx: ToolContext) -> LookupAnswer:
-        ...     return NotFound()
-        >>> await find(Order(order_id="order-7"), ctx)
+        >>> NotFound()
         NotFound()
     """
 
@@ -114,9 +112,7 @@ class Partial:
     """Lookup: the effect happened in part.
 
     Example:
-        >>> async def find(params: Order, ctx: ToolContext) -> LookupAnswer:
-        ...     return Partial("1 of 2 parcels was sent", receipt={"parcels": ["p-1"]})
-        >>> (await find(Order(order_id="order-7"), ctx)).details
+        >>> Partial("1 of 2 parcels was sent", receipt={"parcels": ["p-1"]}).details
         '1 of 2 parcels was sent'
     """
 
@@ -130,9 +126,7 @@ class Unknown:
     """Lookup: the outside system cannot tell.
 
     Example:
-        >>> async def find(params: Order, ctx: ToolContext) -> LookupAnswer:
-        ...     return Unknown("the shop keeps payments for a day only")
-        >>> (await find(Order(order_id="order-7"), ctx)).reason
+        >>> Unknown("the shop keeps payments for a day only").reason
         'the shop keeps payments for a day only'
     """
 
