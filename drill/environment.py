@@ -16,7 +16,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Final, Self
 
-from surehand.activities.ledger.core.migrate import require_head
+from surehand.activities.ledger.core.migrate import migrate, require_head
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.tools.tool import Tool
 from surehand.activities.worker.settings import load_settings
@@ -128,14 +128,7 @@ def prepare_drill(
     with ExitStack() as running:
         running.callback(environment.remove_folder)
         if database is None:
-            settings = {"SUREHAND_DATABASE_URL": f"sqlite:///{environment.template}"}
-            clean = {k: v for k, v in variables.items() if not k.startswith("SUREHAND_")}
-            migrating = Child(
-                python("surehand.cli.migrate"),
-                environment={**clean, **settings, "PYTHONPATH": str(ROOT)},
-                log=environment.folder / "migrate.log",
-            )
-            running.enter_context(migrating).wait_done()
+            migrate(f"sqlite:///{environment.template}")
         if any(variables.get(name) for name in _NAMES_A_SERVER):
             named = {k: v for k, v in variables.items() if k.startswith("TEMPORAL_")}
             environment.temporal, environment.web_ui = named, named.get("TEMPORAL_UI_URL", "")
