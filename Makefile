@@ -121,7 +121,7 @@ $(DOCS_INSTALLED): requirements-docs.lock
 	@touch "$@"
 
 docs: $(DOCS_INSTALLED) ## Build the pages of docs/ into site/; a broken link is an error
-	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/mkdocs" build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/mkdocs" build --strict
 
 dev: venv ## Run the embedded Temporal server in the foreground
 	@"$(PY)" starter.py server
