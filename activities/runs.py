@@ -38,7 +38,12 @@ from surehand.process.off_loop import call_off_loop, run_in_thread
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, is_too_deep
 from surehand.workflows.contracts import base, effects, runs
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.steering import RecordInterrupt, Steer, Steered
+from surehand.workflows.contracts.steering import (
+    InterruptRecorded,
+    RecordInterrupt,
+    Steer,
+    Steered,
+)
 from surehand.workflows.contracts.tools import RecordRefusal, ToolsDescribed
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import RECORDING, Plan, names_in
@@ -329,7 +334,7 @@ class RunActivities:
         )
 
     @activity.defn(name="record_interrupt")
-    async def record_interrupt(self, asked: RecordInterrupt) -> base.Recorded:
+    async def record_interrupt(self, asked: RecordInterrupt) -> InterruptRecorded:
         """Record that a question was asked, or that nobody has answered it in time."""
         wrong = None
         if asked.what == "opened":
@@ -339,10 +344,10 @@ class RunActivities:
             # Code or a model has written it: no answer would ever be one.
             text = f"it cannot be asked: the answer's schema: {wrong}"
             raise stop(ErrorType.INVALID_PARAMS, text)
-        _, head = await self._worker.ledger.record(
+        left, head = await self._worker.ledger.record(
             asked.tenant, asked.run_id, steering.record_interrupt, asked
         )
-        return base.Recorded(head=head)
+        return InterruptRecorded(head=head, left=left)
 
     @activity.defn(name="look_at_child")
     async def look_at_child(self, asked: runs.LookAtChild) -> runs.ChildFound:

@@ -70,6 +70,7 @@ _STYLES: Final = {
     "waiting_approval": "yellow",
     "waiting_rate_limit": "yellow",
     "waiting_quota": "yellow",
+    "halted": "red",
     "needs_intervention": "bold yellow",
     "in_doubt": "bold yellow",
     "compensating": "yellow",

@@ -119,6 +119,10 @@ def waiting_lines(connection: Connection, run_id: str, waiting: Waiting) -> Iter
             yield f"{what} {waiting.question}"
             yield f"  {command('quota', 'show')}"
             yield "    shows the quotas; it goes on by itself, and soon after one is raised"
+        case WaitKind.HALT:
+            yield f"Step {waiting.step_id} is {waiting.question}"
+            yield f"  {command('halts')}"
+            yield "    shows the halts, and how to lift one; it goes on by itself then"
         case WaitKind.EVENT:
             yield f"Step {waiting.step_id} waits for an event from outside"
             yield f"  {command('event', run_id, 'NAME', '--about', 'TEXT', '--id', 'ID')}"

@@ -52,6 +52,8 @@ class ErrorType(StrEnum):
     """The step was undone already; a late attempt must not apply it."""
     CALLED_OFF = "CalledOff"
     """A human has said that it did not happen, and is not to be tried again."""
+    HALTED = "Halted"
+    """Somebody has halted calls; the attempt comes again once nothing covers it."""
     QUOTA_EXCEEDED = "QuotaExceeded"
     """The tenant has used up a quota, and what is over it is rejected; nothing was called."""
     PLAN_INVALID = "PlanInvalid"
@@ -95,7 +97,7 @@ class ErrorType(StrEnum):
 
 
 #: Failures that only mean waiting: nobody has to look at them.
-WAITS: Final = frozenset({ErrorType.LEASE_HELD, ErrorType.SETTLING})
+WAITS: Final = frozenset({ErrorType.LEASE_HELD, ErrorType.SETTLING, ErrorType.HALTED})
 
 #: Pause before the next attempt after a failure that does not say itself how long to wait.
 PAUSES: Final = {

@@ -35,7 +35,12 @@ from surehand.workflows.contracts.base import (
     Recorded,
     RunAdmitted,
 )
-from surehand.workflows.contracts.steering import RecordInterrupt, Steer, Steered
+from surehand.workflows.contracts.steering import (
+    InterruptRecorded,
+    RecordInterrupt,
+    Steer,
+    Steered,
+)
 from surehand.workflows.contracts.tools import CALL_MARGIN
 from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.names import NON_RETRYABLE
@@ -84,7 +89,7 @@ CLOSE_APPROVAL: Final = Port("close_approval", CloseApproval, ApprovalClosed, he
 SETTLE_INTERVENTION: Final = Port(
     "settle_intervention", effects.SettleIntervention, effects.InterventionSettled
 )
-RECORD_INTERRUPT: Final = Port("record_interrupt", RecordInterrupt, Recorded)
+RECORD_INTERRUPT: Final = Port("record_interrupt", RecordInterrupt, InterruptRecorded)
 RECORD_REFUSAL: Final = Port("record_refusal", tools.RecordRefusal, Recorded)
 RECORD_VALUE: Final = Port("record_value", runs.RecordValue, runs.ValueRecorded)
 READ_ARTIFACT: Final = Port("read_artifact", ReadArtifact, ArtifactRead)

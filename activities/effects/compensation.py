@@ -20,6 +20,7 @@ from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import compensations, run_tree
 from surehand.activities.ledger.effects.compensations import GivenUp, NothingToUndo, ToUndo
+from surehand.activities.ledger.halts import LOOK, Halted
 from surehand.activities.ledger.history.run_display import read_recovery
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
@@ -194,6 +195,7 @@ class UndoAttempt:
                 | entries.Drifted()
                 | entries.Forbidden()
                 | OverQuota()
+                | Halted()
             ):
                 raise AssertionError("a reconciliation that may not call forward")
             case _:
@@ -287,6 +289,8 @@ class UndoAttempt:
                 | entries.Forbidden(reason)
             ):
                 return await self._ask_after_failure(entry, f"{undoing.name} says no: {reason}")
+            case Halted(halt):
+                raise again(ErrorType.HALTED, f"{undoing.name}: {halt.as_wait.story}", LOOK)
             case WantsAnswer() | OverQuota():
                 raise AssertionError("an undo can ask nobody, and needs no quota")
             case _:

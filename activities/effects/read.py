@@ -14,6 +14,7 @@ from surehand.activities.effects.recorder import Recorder
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.claims import note_claim
+from surehand.activities.ledger.halts import CallHalted, Halted, require_no_halt
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import QuotaUsedUp, require_unspent
@@ -73,14 +74,16 @@ class ReadCall(Recorder):
         self.crash(CrashPoint.BEFORE_CLAIM)
         try:
             begun = await self.in_ledger(self._begin)
-        except QuotaUsedUp as used_up:
-            over = used_up.found
+        except (QuotaUsedUp, CallHalted) as error:
+            over = error.found
 
             def note(tx: Transaction) -> None:
                 tx.watch(request.run_id)
                 over.note(tx, request.run_id, request.step_id)
 
             await self.in_ledger(note)
+            if isinstance(over, Halted):
+                return contracts.CallHalted(wait=over.halt.as_wait, attempts=request.attempt)
             return quota_needed(over, name, request.attempt)
         if isinstance(begun, Stored):
             return _as_stored(begun)
@@ -125,6 +128,7 @@ class ReadCall(Recorder):
     def _begin(self, tx: Transaction) -> Stored | _Begun:
         """Record that the read runs; an answer that is recorded already is the answer."""
         request, row = self.request, self._row
+        tx.share_calls()
         if request.if_foreign is not None:
             request = request.in_run(foreign=bool(foreign_rows.foreign_content(tx, row.run_id)))
         # Its row is locked before the run's, as wherever people decide.
@@ -141,6 +145,7 @@ class ReadCall(Recorder):
         was_down = row.attempt > 1 and step_rows.count_failures(tx, row, _DOWN)
         if lacking is None and refused is not None:
             note_claim(tx, request, refused)
+        require_no_halt(tx, row.tool, row.run_id)
         if lacking is None and refused is None:
             require_unspent(tx)
         return _Begun(lacking, refused, bool(was_down), tx.now_ms)

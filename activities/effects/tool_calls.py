@@ -19,6 +19,7 @@ from surehand.activities.effects.leases import hold_resources
 from surehand.activities.effects.read import ReadCall, input_needed
 from surehand.activities.effects.write import CallResult, EffectCall
 from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.halts import Halted
 from surehand.activities.ledger.history.run_display import read_recovery
 from surehand.activities.ledger.quotas import OverQuota, add_spent
 from surehand.activities.ledger.steps import acting, entries
@@ -309,6 +310,8 @@ def _outcome_of(
             return input_needed(asked, attempts)
         case OverQuota():
             return prepare.quota_needed(result, tool.name, attempts)
+        case Halted(halt):
+            return contracts.CallHalted(wait=halt.as_wait, attempts=attempts)
         case entries.Forbidden(reason):
             return contracts.PermissionNeeded(reason=reason, attempts=attempts)
         case entries.Asked(entry, intervention_id) if intervention_id == call.joined:

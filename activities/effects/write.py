@@ -25,6 +25,7 @@ from surehand.activities.effects.prepare import STILL_DOWN, is_healthy
 from surehand.activities.ledger.core import store
 from surehand.activities.ledger.effects import claims, outcomes
 from surehand.activities.ledger.effects import reconcile as reconcile_rows
+from surehand.activities.ledger.halts import Halted
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps import entries
 from surehand.activities.ledger.steps.acting import ActsElsewhere
@@ -67,6 +68,7 @@ CallResult = (
     | entries.Drifted
     | entries.Forbidden
     | OverQuota
+    | Halted
 )
 
 
@@ -143,6 +145,7 @@ class EffectCall(recorder.EffectRecorder):
                 | entries.Drifted()
                 | entries.Forbidden()
                 | OverQuota()
+                | Halted()
             ):
                 return result
             case _:

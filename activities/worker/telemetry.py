@@ -83,6 +83,7 @@ _COUNTS: Final = {
     "resources": "Resources: acquired, waited, refused, released, freed",
     "stale_entries": "Stale entries that were looked at, by outcome",
     "quota_refusals": "Steps and runs that a tenant's quota holds up, or refuses",
+    "halted_calls": "Calls that a halt has kept from beginning; once for each step and halt",
     "notifications": "Notifications, by notifier and what became of them",
 }
 
@@ -151,6 +152,8 @@ class Metrics:
                 if type_ == "resource.acquired" and "waited_ms" in body:
                     waited = body["waited_ms"] / 1000
                     self._time("lease_wait", waited, tool=tool, reason="resource")
+            case "call.halted":
+                self._count("halted_calls", tool=tool)
             case "quota.exceeded":
                 self.over_quota(body["quota"], body["over"])
             case "recovery.verified":

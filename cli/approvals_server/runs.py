@@ -43,6 +43,7 @@ _STATES: Final = {
     "waiting_event": ("waits for an event", "warn"),
     "waiting_rate_limit": ("waits for its turn", "warn"),
     "waiting_quota": ("waits for its turn", "warn"),
+    "halted": ("halted by somebody", "danger"),
     "paused_user": ("paused by somebody", "warn"),
     "paused_budget": ("out of budget", "warn"),
     "paused_failure": ("paused by a failure", "warn"),

@@ -285,6 +285,37 @@ class QuotaWait(Message):
             said += f", {self.ahead} ahead in the queue"
         return said
 
+    @property
+    def step_state(self) -> StepState:
+        return StepState.WAITING_QUOTA
+
+    @property
+    def story(self) -> str:
+        """What a step or a run says that waits for it."""
+        return f"waiting for its tenant's quota, {self.text}"
+
+
+class HaltWait(Message):
+    """Somebody has halted calls; none is made until that is lifted."""
+
+    halt_id: str
+    scope: str
+    """What it stops, in words."""
+    reason: str
+    halted_by: str
+    since: datetime
+    pause: timedelta
+    """After which it may have been lifted."""
+
+    @property
+    def step_state(self) -> StepState:
+        return StepState.HALTED
+
+    @property
+    def story(self) -> str:
+        """What a step says that waits for it."""
+        return f"halted by {self.halted_by} ({self.scope}): {self.reason}"
+
 
 class RunAdmitted(Message):
     """Whether it may."""
@@ -359,6 +390,7 @@ class RunState(StrEnum):
     WAITING_EVENT = "waiting_event"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
     WAITING_QUOTA = "waiting_quota"
+    HALTED = "halted"
     PAUSED_USER = "paused_user"
     PAUSED_BUDGET = "paused_budget"
     PAUSED_FAILURE = "paused_failure"
@@ -384,6 +416,7 @@ class StepState(StrEnum):
     WAITING_EVENT = "waiting_event"
     WAITING_RATE_LIMIT = "waiting_rate_limit"
     WAITING_QUOTA = "waiting_quota"
+    HALTED = "halted"
     PAUSED_USER = "paused_user"
     PAUSED_BUDGET = "paused_budget"
     PAUSED_FAILURE = "paused_failure"
@@ -416,6 +449,8 @@ class WaitKind(StrEnum):
     """Its provider takes no calls for a while."""
     QUOTA = "quota"
     """Its tenant's, which a human may raise."""
+    HALT = "halt"
+    """Somebody has halted calls, and may lift that."""
 
     @property
     def step_state(self) -> StepState:
@@ -440,15 +475,18 @@ class WaitKind(StrEnum):
                 return StepState.WAITING_RATE_LIMIT
             case WaitKind.QUOTA:
                 return StepState.WAITING_QUOTA
+            case WaitKind.HALT:
+                return StepState.HALTED
 
     @property
     def needs_human(self) -> bool:
-        """Whether nothing but a human ends it."""
-        return self not in (WaitKind.EVENT, WaitKind.RATE_LIMIT, WaitKind.QUOTA)
+        """Whether nothing but a human ends it, at the run."""
+        elsewhere = (WaitKind.EVENT, WaitKind.RATE_LIMIT, WaitKind.QUOTA, WaitKind.HALT)
+        return self not in elsewhere
 
 
 class Waiting(Message):
-    """What a run waits for a human for, or for its tenant's quota, which a human may raise."""
+    """What a run waits for a human for, or what a human may change: a quota, a halt."""
 
     kind: WaitKind
     id: str

@@ -16,6 +16,7 @@ from surehand.workflows.contracts.base import (
     JsonObject,
     Message,
     OfRun,
+    Recorded,
     Text,
     WaitKind,
 )
@@ -232,6 +233,13 @@ class GivenAnswer(Message):
     value: JsonValue
     elsewhere: bool = False
     """Asked by a child run, which records the answer."""
+
+
+class InterruptRecorded(Recorded):
+    """An interrupt is recorded, unless its time has stood still."""
+
+    left: timedelta | None = None
+    """It has not expired: calls were halted meanwhile, and it waits so much longer."""
 
 
 class RecordInterrupt(OfRun):

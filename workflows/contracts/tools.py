@@ -12,6 +12,7 @@ from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.base import (
     ChainHead,
     ForeignContent,
+    HaltWait,
     Late,
     Message,
     OfRun,
@@ -270,6 +271,14 @@ class QuotaNeeded(Message):
     attempts: int
 
 
+class CallHalted(Message):
+    """Somebody has halted calls; nothing was called."""
+
+    kind: Literal["call_halted"] = "call_halted"
+    wait: HaltWait
+    attempts: int
+
+
 ToolOutcome = Annotated[
     Succeeded
     | AnsweredNo
@@ -278,7 +287,8 @@ ToolOutcome = Annotated[
     | InputNeeded
     | HumanNeeded
     | RateLimited
-    | QuotaNeeded,
+    | QuotaNeeded
+    | CallHalted,
     Field(discriminator="kind"),
 ]
 

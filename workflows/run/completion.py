@@ -31,7 +31,7 @@ class Admission(RunPart):
     def note_queue(self, queued: QuotaWait | None) -> None:
         data = self._data
         if queued is not None and data.queued is None:
-            self._core.add_line(f"waiting for its tenant's quota, {queued.text}")
+            self._core.add_line(queued.story)
         data.queued = queued
 
     async def wait_for_place(self) -> bool:

@@ -139,8 +139,8 @@ class Approvals(RunPart):
                 break
             self._leave_if_ending(step)
             leave_if_cancelled()
-            await self._core.wait_for_quota(step.id, asked.over_quota)
-        self._core.clear_quota_wait(step.id)
+            await self._core.wait_to_look_again(step.id, asked.over_quota)
+        self._core.end_looking(step.id)
         request = asked.request
         if request is None:
             return None
@@ -240,13 +240,18 @@ class Questions(RunPart):
         self._core.set_step(step_id, StepState.WAITING_INPUT)
         answers, id_ = self._data.answers, interrupt.interrupt_id
         left = expires_in if known is None else _time_left(interrupt)
-        try:
-            if await self._core.wait_until_sent(lambda: id_ in answers, left):
-                self._data.set_progress(step_id, interrupt=None)
-                return answers.pop(id_)
-        finally:
-            self._data.interrupts.pop(id_, None)
-        await self._record_interrupt(interrupt, "expired", otherwise)
+        while True:
+            try:
+                if await self._core.wait_until_sent(lambda: id_ in answers, left):
+                    self._data.set_progress(step_id, interrupt=None)
+                    return answers.pop(id_)
+            finally:
+                self._data.interrupts.pop(id_, None)
+            left = await self._record_interrupt(interrupt, "expired", otherwise)
+            if left is None:
+                break
+            # Its time has stood still while calls were halted.
+            self._data.interrupts[id_] = interrupt
         if otherwise is None:
             reason = f"nobody has answered {id_} in time"
             raise StepFailed(reason, rejected=True, called=kind is steering.InterruptKind.AFTER)
@@ -300,18 +305,19 @@ class Questions(RunPart):
             while not events.has(wait.event, key):
                 await self._core.wait_until_sent(lambda: events.has(wait.event, key), left)
                 left = _time_left(interrupt)
-                if interrupt.expires_at is not None and workflow.now() >= interrupt.expires_at:
-                    break
-        if events.has(wait.event, key):
-            # What waits can be given up for another plan; the event would be lost with it.
-            self._core.set_step(step_id, StepState.RUNNING)
-            payload = events.take(wait.event, key)
-            await self._record_interrupt(interrupt, "delivered", payload)
-            return payload
-        await self._record_interrupt(interrupt, "expired", wait.otherwise)
-        if wait.otherwise is None:
-            raise StepFailed(f"event {wait.event} {key} has not come in time", called=False)
-        return wait.otherwise
+                over = interrupt.expires_at is not None and workflow.now() >= interrupt.expires_at
+                if over and not events.has(wait.event, key):
+                    left = await self._record_interrupt(interrupt, "expired", wait.otherwise)
+                    if left is None and wait.otherwise is None:
+                        reason = f"event {wait.event} {key} has not come in time"
+                        raise StepFailed(reason, called=False)
+                    if left is None:
+                        return wait.otherwise
+        # What waits can be given up for another plan; the event would be lost with it.
+        self._core.set_step(step_id, StepState.RUNNING)
+        payload = events.take(wait.event, key)
+        await self._record_interrupt(interrupt, "delivered", payload)
+        return payload
 
     async def _open_interrupt(
         self,
@@ -355,15 +361,19 @@ class Questions(RunPart):
 
     async def _record_interrupt(
         self, interrupt: steering.Interrupt, what: Any, output: JsonValue = None
-    ) -> None:
-        """Record that an interrupt is open, or how it has ended and what its step goes on with."""
+    ) -> timedelta | None:
+        """Record that an interrupt is open, or how it has ended and what its step goes on with.
+
+        Returns how long it still waits, if it has not expired.
+        """
         recorded = steering.RecordInterrupt(
             **self._data.ids, interrupt=interrupt, what=what, output=output
         )
         summary = f"{interrupt.step_id}: {what} {interrupt.interrupt_id}"
-        await self._core.call(ports.RECORD_INTERRUPT, recorded, summary)
-        if what != "opened":
+        done = await self._core.call(ports.RECORD_INTERRUPT, recorded, summary)
+        if what != "opened" and done.left is None:
             self._data.set_progress(interrupt.step_id, interrupt=None)
+        return done.left
 
     def find_questions(self, sent: steering.AnswerInterrupts) -> dict[str, Any]:
         """Return what the ledger has to know: each answer with its question, or what is wrong."""

@@ -15,6 +15,7 @@ from surehand.workflows.contracts.base import (
     ENDED,
     LONGEST_LOOK,
     SHORTEST_LOOK,
+    HaltWait,
     QuotaWait,
     StepState,
 )
@@ -53,7 +54,7 @@ async def wait_at_most(condition: Callable[[], bool], limit: timedelta) -> bool:
 
 
 def next_look(looks: int) -> timedelta:
-    """Return how long to wait before a quota is looked at again, after so many looks."""
+    """Return how long to wait before a quota or a halt is looked at again, after so many looks."""
     # Beyond that it is the longest in any case.
     return min(SHORTEST_LOOK * (1 << min(looks, 10)), LONGEST_LOOK)
 
@@ -155,19 +156,19 @@ class RunCore:
         elif until is not None:
             await workflow.sleep(max(until - workflow.now(), timedelta(0)))
 
-    async def wait_for_quota(self, step_id: str, found: QuotaWait) -> None:
-        """Have a step wait until a quota may be free, and say so."""
+    async def wait_to_look_again(self, step_id: str, found: QuotaWait | HaltWait) -> None:
+        """Have a step wait until a quota may be free, or a halt lifted, and say so."""
         at = self.data.progress_of(step_id)
         until = at.until or workflow.now() + min(found.pause, next_look(at.looks))
-        text = f"waiting for its tenant's quota, {found.text}"
+        text = found.story
         if at.until is None:
             self.data.set_progress(step_id, until=until, looks=at.looks + 1)
             if at.looks == 0:
                 self.add_line(text, step_id)
-        await self.wait(step_id, StepState.WAITING_QUOTA, reason=text, until=until)
+        await self.wait(step_id, found.step_state, reason=text, until=until)
         self.data.set_progress(step_id, until=None)
 
-    def clear_quota_wait(self, step_id: str) -> None:
+    def end_looking(self, step_id: str) -> None:
         """Note that a step has got what it has waited for."""
         if self.data.progress_of(step_id).looks:
             self.data.set_progress(step_id, looks=0, until=None)

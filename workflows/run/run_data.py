@@ -98,6 +98,7 @@ _SHOWN_FIRST: Final = (
     WaitKind.EVENT,
     WaitKind.RATE_LIMIT,
     WaitKind.QUOTA,
+    WaitKind.HALT,
 )
 #: What a step waits for that nothing but its state tells of, in the order in which it is shown.
 _TOLD_BY_STEP: Final = (
@@ -106,6 +107,7 @@ _TOLD_BY_STEP: Final = (
     WaitKind.FAILURE,
     WaitKind.EVENT,
     WaitKind.QUOTA,
+    WaitKind.HALT,
 )
 
 

@@ -132,6 +132,8 @@ def _records_to_carry(data: RunData) -> dict[str, StepRecord]:
     return records
 
 
+#: States of a step that looks again after a while.
+_LOOKING: Final = (StepState.WAITING_RATE_LIMIT, StepState.WAITING_QUOTA, StepState.HALTED)
 #: Params longer than this are cut in the details; the view has them whole.
 _LONGEST_PARAMS: Final = 2000
 _IN_LINES: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
@@ -145,10 +147,10 @@ def current_details(data: RunData) -> str:
     lines += _refusal_lines(data)
     for view in data.in_state(StepState.RUNNING):
         lines.append(f"- running `{view.id}`: {view.tool}")
-    for view in data.in_state(StepState.WAITING_RATE_LIMIT, StepState.WAITING_QUOTA):
+    for view in data.in_state(*_LOOKING):
         lines.append(f"- waiting `{view.id}`: {markdown(view.error or '')}")
     if data.queued is not None:
-        lines.append(f"- waiting for its tenant's quota, {markdown(data.queued.text)}")
+        lines.append(f"- {markdown(data.queued.story)}")
     if data.paused is not None:
         reason = f": {markdown(data.paused.reason)}" if data.paused.reason else ""
         lines.append(f"- paused by {markdown(data.paused.actor)}{reason}; then `resume`")

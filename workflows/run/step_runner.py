@@ -214,6 +214,7 @@ class StepRunner(RunPart):
                     | tools.HumanNeeded()
                     | tools.RateLimited()
                     | tools.QuotaNeeded()
+                    | tools.CallHalted()
                 ) if data.stopping:
                     # The call ended after its cancellation; nobody is asked for it any more.
                     raise run_records.StepFailed("the run is ending")
@@ -236,8 +237,8 @@ class StepRunner(RunPart):
                     asks = gated
                 case tools.RateLimited():
                     await self._wait_for_provider(step, outcome)
-                case tools.QuotaNeeded(wait=found):
-                    await self._core.wait_for_quota(step.id, found)
+                case tools.QuotaNeeded(wait=found) | tools.CallHalted(wait=found):
+                    await self._core.wait_to_look_again(step.id, found)
                 case tools.HumanNeeded():
                     tried |= await self._wait_for_resolution(step, call, outcome)
                 case _:
@@ -253,13 +254,13 @@ class StepRunner(RunPart):
             if call.joined is not None:
                 self._data.interventions.pop(call.joined, None)
         self._data.keep_head(report.head)
-        over = isinstance(report.outcome, tools.QuotaNeeded)
-        self.tool_calls.spending.add_usage(report.usage, calls=0 if over else 1)
-        if over:
+        held_up = isinstance(report.outcome, tools.QuotaNeeded | tools.CallHalted)
+        self.tool_calls.spending.add_usage(report.usage, calls=0 if held_up else 1)
+        if held_up:
             # The step's time is that of its calls, and none was made.
             self._data.set_progress(step.id, spent=spent)
         else:
-            self._core.clear_quota_wait(step.id)
+            self._core.end_looking(step.id)
         return report.outcome
 
     def _ask_again(self, call: tools.ToolCall, outcome: tools.ApprovalNeeded) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from surehand.activities.ledger.approvals.votes import Vote, fold_name, needs_of
 from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import decisions, effects, has_expired
+from surehand.activities.ledger.halts import request_clock
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import Proof, Refusal, prove_decision
 from surehand.activities.ledger.steps.entries import Covered
@@ -273,7 +274,8 @@ def _weigh_decision(
         assurance = Assurance(row["assurance"]).stricter(assurance)
         if _lacks_votes(tx, row, assurance, covers):
             row = {**row, "state": ApprovalState.PENDING.value}
-    refused = judge_decision(decision, row, tx.now_ms)
+    clock_ms = tx.now_ms if row is None else request_clock(tx, row)
+    refused = judge_decision(decision, row, clock_ms)
     if refused is not None or row is None:
         assert refused is not None, "there is nothing to decide"
         return refused

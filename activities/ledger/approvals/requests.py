@@ -15,6 +15,7 @@ from surehand.activities.ledger.approvals.votes import needs_of
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, effects, has_expired
+from surehand.activities.ledger.halts import request_clock
 from surehand.activities.ledger.outbox.notification import Kind
 from surehand.activities.ledger.outbox.notification_rows import write_approval
 from surehand.activities.ledger.quotas import require_place
@@ -184,7 +185,8 @@ def consume_approval(
     unused = update_rows(approvals, approval_id=call.approval_id, consumed_entry=None)
     tx.send(unused.values(consumed_entry=entry_id, consumed_generation=generation))
     body = {"approval_id": call.approval_id, "params_hash": call.params_hash}
-    by = {"entry_id": entry_id, "generation": generation}
+    late_ms = max(0, tx.now_ms - found["expires_ms"] + 1)
+    by = {"entry_id": entry_id, "generation": generation, "halted_ms": late_ms or None}
     tx.event(call.run_id, "approval.consumed", step_id=call.step_id, **body, **by)
     return None
 
@@ -216,7 +218,7 @@ def _check_approval(
         return Mismatch(f"{named} is for another {', '.join(differs)}")
     if row["state"] != ApprovalState.APPROVED:
         return ApprovalRefused(f"{named} is {row['state']}")
-    if has_expired(row, tx.now_ms):
+    if has_expired(row, request_clock(tx, row)):
         return ApprovalRefused(f"{named} has expired")
     if row["undo"] != (undo := undo_text(call.undo)):
         return ApprovalRefused(f"{named} says {row['undo']}; now it is {undo}")
@@ -254,7 +256,7 @@ def close_approval(tx: Transaction, run_id: str, approval_id: str, to: str) -> A
     if row is None or row["run_id"] != run_id:
         return ApprovalState.VOID
     unused = row["state"] == "approved" and row["consumed_entry"] is None
-    too_early = to == "expired" and not has_expired(row, tx.now_ms)
+    too_early = to == "expired" and not has_expired(row, request_clock(tx, row))
     if too_early or not (unused or row["state"] == "pending"):
         return ApprovalState(row["state"])
     same = {"approval_id": approval_id, "state": row["state"], "consumed_entry": None}

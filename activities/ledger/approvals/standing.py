@@ -20,7 +20,13 @@ from surehand.activities.ledger.core.statements import (
     update_rows,
 )
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, standing_approvals, standing_uses
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    halts,
+    standing_approvals,
+    standing_uses,
+)
+from surehand.activities.ledger.halts import stood_still
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.people.proofs import StoredSignature, verify_stored
 from surehand.activities.ledger.people.signatures import BadSignature, header_kid
@@ -48,7 +54,8 @@ _NO_AMOUNT: Final = Decimal("Infinity")
 
 _OF_TOOL: Final = PreparedStatement(
     rows_of(standing_approvals, tool=bindparam("of_tool"), revoked_ms=None)
-    .where(standing_approvals.c.until_ms > bindparam("now_ms"))
+    # Its time stands still while calls are halted: then each is looked at by itself.
+    .where(or_(standing_approvals.c.until_ms > bindparam("now_ms"), rows_of(halts).exists()))
     .order_by(standing_approvals.c.until_ms, standing_approvals.c.standing_id)
 )
 _USED_FOR: Final = PreparedStatement(
@@ -125,13 +132,21 @@ def why_worthless(tx: Transaction, standing: Standing) -> str | None:
     """
     if standing.revoked_ms is not None:
         return f"it was revoked by {standing.revoked_by}"
-    if standing.scope.until * 1000 <= tx.now_ms:
+    if _is_over(tx, standing):
         return "its time is over"
     if standing.standing_id != standing_id_of(standing.nonce):
         return "its id is not that of its nonce"
     if standing.signature is None:
         return None if standing.kid is None else "it names a key, but has no signature"
     return why_unsigned(tx, standing)
+
+
+def _is_over(tx: Transaction, standing: Standing) -> bool:
+    """Return whether its time is over, which stands still while calls of its tool are halted."""
+    left_ms = standing.scope.until * 1000 - tx.now_ms
+    if left_ms > 0:
+        return False
+    return left_ms + stood_still(tx, standing.scope.tool, None, standing.granted_ms) <= 0
 
 
 def why_unsigned(tx: Transaction, standing: Standing, *, in_force: bool = True) -> str | None:
@@ -161,7 +176,8 @@ def standing_of_tool(tx: Transaction, tool: str) -> list[Standing]:
     So that what would be lost soon is used up first.
     """
     rows = tx.all(_OF_TOOL, of_tool=tool, now_ms=tx.now_ms)
-    return [found for found in map(Standing.from_row, rows) if found is not None]
+    found = [one for one in map(Standing.from_row, rows) if one is not None]
+    return [one for one in found if not _is_over(tx, one)]
 
 
 def find_voting(
@@ -334,5 +350,4 @@ def describe_standing(tx: Transaction, standing_id: str) -> Listed | None:
 
 def _describe(tx: Transaction, one: Standing) -> Listed:
     uses, total = sum_uses(tx, one)
-    over = one.scope.until * 1000 <= tx.now_ms
-    return Listed(one, uses, total, over, why_worthless(tx, one))
+    return Listed(one, uses, total, _is_over(tx, one), why_worthless(tx, one))

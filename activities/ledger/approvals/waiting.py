@@ -26,10 +26,12 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
     approvals,
     decisions,
+    has_expired,
     retentions,
     runs,
     soonest_open,
 )
+from surehand.activities.ledger.halts import earliest_clock, request_clock
 from surehand.activities.ledger.steps.foreign import marked_among
 from surehand.workflows.contracts.steering import Interrupt
 from surehand.workflows.identity import approval_id
@@ -166,6 +168,7 @@ def list_waiting(
     shown = [place.approval_id for place in places]
     found = rows_of(approvals, *_SHOWN).where(approvals.c.approval_id.in_(shown))
     rows = tx.all(leave_sealed(tx, found.order_by(*_ORDER)))
+    rows = [row for row in rows if not has_expired(row, request_clock(tx, row))]
     voted = tx.all(
         rows_of(decisions, decisions.c.approval_id, decisions.c.approver)
         .where(*_VOTES, decisions.c.approval_id.in_(shown))
@@ -270,7 +273,7 @@ def _read_stretch(
 ) -> list[ListPlace]:
     """Return the first places of an index, or of one group's part of it."""
     # What has expired is decided no more, whatever its row says until its run has looked.
-    first = ListPlace(soonest_open(tx.now_ms), "")
+    first = ListPlace(soonest_open(earliest_clock(tx, tx.now_ms)), "")
     start = first if after is None else max(after, first)
     query = (
         rows_of(approvals, *_ORDER)

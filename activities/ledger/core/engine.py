@@ -338,26 +338,26 @@ def read_clock(connection: Connection) -> int:
     return int(run_sql(connection, _POSTGRES_CLOCK).fetchone()[0])
 
 
-def lock_name(connection: Connection, *names: str, shared: str | None = None) -> int:
+def lock_name(connection: Connection, *names: str, shared: tuple[str, ...] = ()) -> int:
     """Hold locks of these names, taken in this order, until the transaction ends.
 
-    A ``shared`` one is taken first. It returns the database's clock in milliseconds, read once they
-    are held. On SQLite every transaction is the only writer, so there is nothing to take, and the
-    first reading stays good.
+    Those that are ``shared`` are taken first. It returns the database's clock in milliseconds, read
+    once they are held. On SQLite every transaction is the only writer, so there is nothing to take,
+    and the first reading stays good.
     """
     if connection.dialect.name == "sqlite":
         return 0
     return int(run_sql(connection, *lock_statement(*names, shared=shared)).fetchone()[-1])
 
 
-def lock_statement(*names: str, shared: str | None = None) -> tuple[str, tuple[str, ...]]:
+def lock_statement(*names: str, shared: tuple[str, ...] = ()) -> tuple[str, tuple[str, ...]]:
     """Return what ``lock_name`` runs on PostgreSQL, and its parameters; the clock comes last."""
     locks, names = _locks(_POSTGRES_LOCK, names, shared)
     # What is selected is worked out from left to right.
     return f"SELECT {', '.join([*locks, _POSTGRES_NOW])}", names
 
 
-def try_lock_names(connection: Connection, *names: str, shared: str | None = None) -> bool:
+def try_lock_names(connection: Connection, *names: str, shared: tuple[str, ...] = ()) -> bool:
     """Hold locks of these names until the transaction ends, if all of them are free now."""
     if connection.dialect.name == "sqlite":
         return True
@@ -366,13 +366,11 @@ def try_lock_names(connection: Connection, *names: str, shared: str | None = Non
 
 
 def _locks(
-    lock: str, names: tuple[str, ...], shared: str | None
+    lock: str, names: tuple[str, ...], shared: tuple[str, ...]
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return what takes locks, in order, and the names that go with it."""
-    locks = [lock.format("")] * len(names)
-    if shared is None:
-        return locks, names
-    return [lock.format("_shared"), *locks], (shared, *names)
+    locks = [lock.format("_shared")] * len(shared) + [lock.format("")] * len(names)
+    return locks, (*shared, *names)
 
 
 _LOCK = text("SELECT pg_advisory_xact_lock(:name)")

@@ -795,6 +795,25 @@ tenants = _table(
     Column("set_ms", BigInteger, nullable=False),
 )
 
+halts = _table(
+    "halts",
+    Column("halt_id", String(40), primary_key=True),
+    # NULL: of all tools.
+    Column("tool", String(120)),
+    # Of this run and its child runs; NULL: of all runs. It need not have been opened yet.
+    Column("run_id", String(255)),
+    # What undoes effects waits as well.
+    Column("undo_too", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("halted_by", String(200), nullable=False),
+    Column("halted_ms", BigInteger, nullable=False),
+    Column("lifted_by", String(200)),
+    Column("lifted_ms", BigInteger),
+    _check("lifted_whole", "(lifted_ms IS NULL) = (lifted_by IS NULL)"),
+    # Which stand: each claim looks there.
+    _index("ix_halts_standing", "halted_ms", "halt_id", where="lifted_ms IS NULL"),
+)
+
 epochs = Table(
     "epochs",
     metadata,

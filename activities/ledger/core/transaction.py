@@ -202,17 +202,29 @@ class Transaction:
 
     def share_run(self, run_id: str) -> None:
         """Let no other execution take a run over meanwhile; before every lock but other runs'."""
-        lock_name(self.connection, shared=self._run_lock(run_id))
+        lock_name(self.connection, shared=(self._run_lock(run_id),))
+
+    def lock_calls(self) -> None:
+        """Let no call of the tenant begin meanwhile; the clock is read once those before are over.
+
+        A transaction that takes it has no other lock: everything that begins a call shares it.
+        """
+        self.now_ms = max(self.now_ms, lock_name(self.connection, self._calls_lock))
+
+    def share_calls(self) -> None:
+        """Let nobody halt calls meanwhile, as of the next statement; before every other lock."""
+        if self.dialect != "sqlite":
+            self._waiting.append(_Sent(*lock_statement(shared=(self._calls_lock,))))
 
     def lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> None:
-        """Lock a step, then a business key; the clock is read once both are there.
+        """Share the tenant's calls and the run, lock a step, then a business key; read the clock.
 
         It is done with the next statement, which sees what is there then.
         """
         if self.dialect == "sqlite":
             return
         names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))
-        locked = lock_statement(*names, shared=self._run_lock(run_id))
+        locked = lock_statement(*names, shared=(self._calls_lock, self._run_lock(run_id)))
         self._waiting.append(_Sent(*locked, self._note_clock))
 
     def _note_clock(self, cursor: Any) -> None:
@@ -221,11 +233,16 @@ class Transaction:
     def try_lock_call(self, run_id: str, step_id: str, tool: str, key: str) -> bool:
         """Lock the same if nobody has any of it; ``False``: somebody has."""
         names = (self._step_lock(run_id, step_id), self._key_lock(tool, key))
-        return try_lock_names(self.connection, *names, shared=self._run_lock(run_id))
+        shared = (self._calls_lock, self._run_lock(run_id))
+        return try_lock_names(self.connection, *names, shared=shared)
 
     def lock_resource(self, resource: str) -> None:
         """Let leases of one resource follow one another; several are locked in order of names."""
         lock_name(self.connection, f"resource:{self.tenant}:{resource}")
+
+    @property
+    def _calls_lock(self) -> str:
+        return f"calls:{self.tenant}"
 
     def _step_lock(self, run_id: str, step_id: str) -> str:
         return f"step:{self.tenant}:{run_id}:{step_id}"

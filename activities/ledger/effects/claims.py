@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, assert_never
 
-from sqlalchemy import BindParameter, bindparam, or_, select
+from sqlalchemy import BindParameter, Boolean, bindparam, or_, select
 
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.statements import (
@@ -26,6 +26,7 @@ from surehand.activities.ledger.effects import epochs, interventions, outcomes
 from surehand.activities.ledger.effects.compensations import other_undo, still_remains
 from surehand.activities.ledger.effects.epochs import open_epoch
 from surehand.activities.ledger.effects.interventions import waits_to_be_told
+from surehand.activities.ledger.halts import Halted, read_halt, select_halt
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import OverQuota, find_room, select_limited
@@ -51,6 +52,7 @@ _OF: Final[dict[str, BindParameter[str]]] = {
     name: bindparam(f"of_{name}")
     for name in ("run", "step", "batch", "acting_run", "execution", "tool", "key")
 }
+_UNDOES: Final[BindParameter[bool]] = bindparam("of_undoes", type_=Boolean)
 _LOOK_AROUND: Final = PreparedStatement(
     select(
         rows_of(bars, run_id=_OF["run"])
@@ -64,6 +66,7 @@ _LOOK_AROUND: Final = PreparedStatement(
         foreign.is_marked(_OF["run"]).label("foreign"),
         select_limited().label("limited"),
         open_epoch().label("epoch"),
+        select_halt(_OF["tool"], _OF["run"], _UNDOES).label("halted"),
     )
 )
 _NEWEST: Final = PreparedStatement(
@@ -100,6 +103,8 @@ class SeenAround:
     """What of the tenant's calls its quotas limit (``ledger/quotas.py``)."""
     epoch: int | None
     """The epoch that is open: the ledger was restored (``epochs.py``)."""
+    halted: str | None
+    """The halt that stops the call (``ledger/halts.py``)."""
 
     def require_acting(self, request: ClaimRequest) -> None:
         """Raise ``ActsElsewhere`` if the call is made for an execution that does not act."""
@@ -120,6 +125,7 @@ def look_around(tx: Transaction, request: ClaimRequest) -> SeenAround:
         of_execution=request.execution,
         of_tool=request.tool,
         of_key=request.key,
+        of_undoes=request.undoes is not None,
     )
     assert found is not None
     found["foreign"] = found["foreign"] or bool(foreign.marked_here(tx, request.run_id))
@@ -157,7 +163,7 @@ def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | None:
     seen = look_around(tx, request)
     # A quota is its tenant's alone at any time: for that, too, it does not wait.
     # Nor for what a restore may have forgotten, which has to be asked about.
-    in_the_way = (seen.acting_instead, seen.limited, seen.epoch)
+    in_the_way = (seen.acting_instead, seen.limited, seen.epoch, seen.halted)
     if seen.known or any(one is not None for one in in_the_way):
         return None
     result = _claim_generation(tx, request, seen, generation=1)
@@ -576,6 +582,8 @@ def _begin_step(tx: Transaction, request: ClaimRequest) -> None:
 
 def _find_stop(tx: Transaction, request: ClaimRequest, seen: SeenAround) -> ClaimResult | None:
     """Return why this call may not begin at all, whoever has allowed it, or ``None``."""
+    if seen.halted is not None:
+        return Halted(read_halt(tx, seen.halted))
     if request.undoes:
         if not still_remains(tx, request.undoes):
             return entries.Barred("a human has settled the effect to undo meanwhile")
@@ -636,7 +644,7 @@ def note_claim(tx: Transaction, request: ClaimRequest, result: ClaimResult) -> N
             if isinstance(result, entries.Forbidden):
                 step = (request.run_id, request.step_id, request.first_attempt)
                 write_pause(tx, *step, tool=request.tool, reason=reason)
-        case OverQuota():
+        case OverQuota() | Halted():
             result.note(tx, request.run_id, request.step_id)
             return
         case Claimed() | entries.Answered() | entries.Held() | entries.Doubtful() | entries.Asked():

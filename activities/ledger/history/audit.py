@@ -241,7 +241,8 @@ def _take_use(story: _Story, body: Mapping[str, Any], at_ms: int) -> str | None:
         return f"approval {approval_id} was used, but never asked for"
     if approval_id not in story.approved:
         return f"approval {approval_id} was used, but no decision approved it"
-    if has_expired(story.asked[approval_id], at_ms):
+    # Its time stood still while calls were halted; who has used it says for how long.
+    if has_expired(story.asked[approval_id], at_ms - body.get("halted_ms", 0)):
         return f"approval {approval_id} was used after it had expired"
     if body["params_hash"] != story.asked[approval_id]["params_hash"]:
         return f"approval {approval_id} was used for other params than were asked about"

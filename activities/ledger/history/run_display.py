@@ -36,6 +36,7 @@ from surehand.activities.ledger.effects.reconcile import (
     is_run_open,
     may_arrive_for,
 )
+from surehand.activities.ledger.halts import request_clock
 from surehand.activities.ledger.history.reads import require_run
 from surehand.activities.ledger.people.starts import name_starter
 from surehand.activities.ledger.retention.hiding import read_hidden, require_shown
@@ -131,7 +132,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
         precondition_before=None if before is None else before["precondition"],
         replaces=before if before is not None and before["state"] == "superseded" else None,
         entries=tx.all(same_key.order_by(effects.c.generation.desc()).limit(_MOST_OF_ONE)),
-        now_ms=tx.now_ms,
+        now_ms=request_clock(tx, row),
     )
 
 

@@ -22,6 +22,7 @@ from surehand.activities.ledger.core.tables import (
     notifications,
     runs,
 )
+from surehand.activities.ledger.halts import earliest_clock, list_halts
 from surehand.activities.ledger.outbox.notification import Facts, Kind, Notification, delivery_id
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.ledger.steps.foreign import foreign_content
@@ -164,10 +165,11 @@ def take_due(
 
 def _find_over(tx: Transaction, rows: Sequence[Mapping[str, Any]], now_ms: int) -> set[str]:
     """Return the ids of rows that tell of what waits for nobody any more."""
+    clock_ms = earliest_clock(tx, now_ms)
     asked = {
         (Kind.APPROVAL, Kind.REMINDER): (
             approvals.c.approval_id,
-            and_(approvals.c.state == "pending", ~has_expired(approvals.c, now_ms)),
+            and_(approvals.c.state == "pending", ~has_expired(approvals.c, clock_ms)),
         ),
         (Kind.INTERVENTION,): (interventions.c.intervention_id, interventions.c.state == "open"),
         (Kind.PERMISSION, Kind.QUESTION): (runs.c.run_id, runs.c.closed_ms.is_(None)),
@@ -273,11 +275,16 @@ def write_reminders(tx: Transaction, now_ms: int) -> int:
     """Write the reminders that are due, one for each request, and return how many.
 
     Their number is the count of intervals since the request, so that what nobody was there to send
-    is skipped. An older one that is not sent yet is dropped: the newer one tells it.
+    is skipped. An older one that is not sent yet is dropped: the newer one tells it. Nobody is
+    reminded while all calls are halted.
     """
+    if any(one.covers(None, None) for one in list_halts(tx, standing=True)):
+        return 0
     rows = tx.all(
         rows_of(approvals, state="pending")
-        .where(approvals.c.remind_ms <= now_ms, ~has_expired(approvals.c, now_ms))
+        .where(
+            approvals.c.remind_ms <= now_ms, ~has_expired(approvals.c, earliest_clock(tx, now_ms))
+        )
         .order_by(approvals.c.remind_ms, approvals.c.approval_id)
         .limit(_REMINDERS)
         # Somebody is deciding it, or reminding of it, just now.

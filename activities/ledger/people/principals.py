@@ -239,8 +239,8 @@ def open_administration(ledger: Ledger, tenant: str) -> Iterator[Transaction]:
             raise
         raise PrincipalError(
             f"permission denied: database role {ledger.engine.url.username!r} may not change"
-            " principals, standing approvals, quotas, keys of runs, epochs or a tenant's cell; name"
-            " the role that owns the ledger's tables in SUREHAND_DATABASE_URL"
+            " principals, standing approvals, quotas, halts, keys of runs, epochs or a tenant's"
+            " cell; name the role that owns the ledger's tables in SUREHAND_DATABASE_URL"
         ) from error
 
 

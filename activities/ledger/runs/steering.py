@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final, assert_never
 
 from pydantic import JsonValue
@@ -11,6 +12,7 @@ from pydantic import JsonValue
 from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events, grants, runs, steerings
+from surehand.activities.ledger.halts import stood_still
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import verify_proof
@@ -284,12 +286,18 @@ def _gives_value(asked: Steer) -> bool:
             assert_never(asked.verb)
 
 
-def record_interrupt(tx: Transaction, asked: RecordInterrupt) -> None:
-    """Record that a question was asked, or that nobody has answered it; the same twice is once."""
+def record_interrupt(tx: Transaction, asked: RecordInterrupt) -> timedelta | None:
+    """Record that a question was asked, or that nobody has answered it; the same twice is once.
+
+    Its time stands still while calls are halted: then it has not expired, and what is returned is
+    how long it still waits.
+    """
     interrupt = asked.interrupt
     told = attempts.list_told(tx, asked.run_id, interrupt.step_id, f"interrupt.{asked.what}")
     if any(body["interrupt_id"] == interrupt.interrupt_id for body in told):
-        return
+        return None
+    if asked.what == "expired" and (left := _time_left(tx, asked.run_id, interrupt)) is not None:
+        return left
     row = _question_attempt(asked.run_id, interrupt)
     if interrupt.kind.is_whole_step:
         if asked.what == "opened":
@@ -306,6 +314,25 @@ def record_interrupt(tx: Transaction, asked: RecordInterrupt) -> None:
     about = {"interrupt_id": interrupt.interrupt_id, "kind": interrupt.kind.value}
     body = {**about, "question": _digest_value(interrupt.question)}
     tx.event(asked.run_id, f"interrupt.{asked.what}", step_id=interrupt.step_id, **body)
+    return None
+
+
+def _time_left(tx: Transaction, run_id: str, interrupt: Interrupt) -> timedelta | None:
+    """Return how long a question waits that its run holds to be over; ``None``: it is over."""
+    if interrupt.expires_at is None:
+        return None
+    opened = tx.all(
+        rows_of(events, "at_ms", "body", run_id=run_id, step_id=interrupt.step_id)
+        .where(events.c.type == "interrupt.opened")
+        .order_by(events.c.seq)
+    )
+    since = [
+        one["at_ms"] for one in opened if one["body"]["interrupt_id"] == interrupt.interrupt_id
+    ]
+    still_ms = stood_still(tx, None, run_id, since[0]) if since else 0
+    left_ms = round(interrupt.expires_at.timestamp() * 1000) + still_ms - tx.now_ms
+    # By two clocks: without a halt it is over as its run says.
+    return timedelta(milliseconds=left_ms) if still_ms and left_ms > 0 else None
 
 
 def record_answer(tx: Transaction, asked: Steer, given: GivenAnswer) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import BigInteger
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from surehand.activities.ledger.halts import Halted
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.workflows.contracts.approvals import Assurance, Scope
@@ -415,4 +416,5 @@ ClaimResult = (
     | Barred
     | Drifted
     | OverQuota
+    | Halted
 )

@@ -32,6 +32,10 @@ KEPT: Final = {
         "consumed_entry, consumed_generation",
     ),
     "epochs": ("number, restored_to_ms, opened_ms, opened_by", "closed_ms, closed_by"),
+    "halts": (
+        "halt_id, tool, run_id, undo_too, reason, halted_by, halted_ms",
+        "lifted_ms, lifted_by",
+    ),
     "run_keys": ("run_id, created_ms", "erased_ms, erased_by"),
     "standing_approvals": (
         "standing_id, granter, tool, tool_version, schema_hash, condition, most_uses, total_of,"

@@ -1,0 +1,242 @@
+"""Halts: while one stands, no call that it covers begins, whatever the worker and the mode.
+
+A claim, a read and a model's turn share a lock of the tenant for the length of their transaction. A
+halt takes that lock alone. So each of them either has committed before the halt, and is listed as
+under way, or sees the halt. What has a time limit does not run out while a halt stands:
+``stood_still`` says how long that was.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import BindParameter, ColumnElement, ScalarSelect, bindparam, func, or_
+
+from surehand.activities.ledger.core.statements import (
+    PreparedStatement,
+    insert_row,
+    rows_of,
+    update_rows,
+)
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import WITHOUT_OUTCOME, effects, events, halts
+from surehand.workflows.contracts.base import HaltWait
+from surehand.workflows.identity import is_child_of
+
+#: How soon a call that is halted looks again.
+LOOK: Final = timedelta(seconds=30)
+
+
+class HaltError(Exception):
+    """A halt that cannot be made or lifted; the message says why."""
+
+
+@dataclass(frozen=True)
+class Halt:
+    """Somebody has stopped calls: all of a tenant's, those of one tool, or those of one run."""
+
+    halt_id: str
+    tool: str | None
+    """Of this tool alone."""
+    run_id: str | None
+    """Of this run and its child runs alone."""
+    undo_too: bool
+    """Whether what undoes effects waits as well."""
+    reason: str
+    halted_by: str
+    halted_ms: int
+    lifted_by: str | None = None
+    lifted_ms: int | None = None
+    """``None``: it stands."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Halt:
+        """Return the halt of a row."""
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+
+    def covers(self, tool: str | None, run_id: str | None) -> bool:
+        """Return whether it is about calls of that tool and run; ``None``: about any of them."""
+        if self.tool is not None and self.tool != tool:
+            return False
+        if self.run_id is None or self.run_id == run_id:
+            return True
+        return run_id is not None and is_child_of(run_id, self.run_id)
+
+    @property
+    def scope(self) -> str:
+        """What it stops, in words."""
+        what = "all calls" if self.tool is None else f"calls of {self.tool}"
+        return what if self.run_id is None else f"{what} of run {self.run_id}"
+
+    @property
+    def as_wait(self) -> HaltWait:
+        """What a step that it stops waits for."""
+        return HaltWait(
+            halt_id=self.halt_id,
+            scope=self.scope,
+            reason=self.reason,
+            halted_by=self.halted_by,
+            since=datetime.fromtimestamp(self.halted_ms / 1000, UTC),
+            pause=LOOK,
+        )
+
+
+@dataclass(frozen=True)
+class Halted:
+    """A call may not begin: it is halted. Nothing was claimed."""
+
+    halt: Halt
+
+    def note(self, tx: Transaction, run_id: str, step_id: str | None) -> None:
+        """Write that a halt holds up a step: once for each halt, however often it is looked at."""
+        told = tx.all(rows_of(events, "body", run_id=run_id, step_id=step_id, type="call.halted"))
+        if all(one["body"]["halt_id"] != self.halt.halt_id for one in told):
+            by, reason = self.halt.halted_by, self.halt.reason
+            body = {"halt_id": self.halt.halt_id, "actor": by, "reason": reason}
+            tx.event(run_id, "call.halted", step_id=step_id, **body)
+
+
+class CallHalted(Exception):
+    """What was to begin is halted: its transaction is rolled back."""
+
+    def __init__(self, found: Halted) -> None:
+        super().__init__(found.halt.as_wait.story)
+        self.found = found
+
+
+def _covering(
+    tool: str | BindParameter[str], run_id: str | BindParameter[str]
+) -> ColumnElement[bool]:
+    below = func.substr(run_id, 1, func.length(halts.c.run_id) + 1) == halts.c.run_id + "~"
+    of_run = or_(halts.c.run_id.is_(None), halts.c.run_id == run_id, below)
+    return or_(halts.c.tool.is_(None), halts.c.tool == tool) & of_run
+
+
+def select_halt(
+    tool: BindParameter[str], run_id: BindParameter[str], undoes: BindParameter[bool]
+) -> ScalarSelect[str]:
+    """Return the query of the oldest halt that stops a call; NULL: none does."""
+    stops = or_(~undoes, halts.c.undo_too)
+    found = rows_of(halts, halts.c.halt_id, lifted_ms=None).where(_covering(tool, run_id), stops)
+    return found.order_by(halts.c.halted_ms, halts.c.halt_id).limit(1).scalar_subquery()
+
+
+_TOOL: Final[BindParameter[str]] = bindparam("of_tool")
+_RUN: Final[BindParameter[str]] = bindparam("of_run")
+_STANDING: Final = PreparedStatement(
+    rows_of(halts, lifted_ms=None)
+    .where(_covering(_TOOL, _RUN))
+    .order_by(halts.c.halted_ms, halts.c.halt_id)
+    .limit(1)
+)
+
+
+def read_halt(tx: Transaction, halt_id: str) -> Halt:
+    """Return a halt; raises ``HaltError`` if there is none of that id."""
+    row = tx.one(rows_of(halts, halt_id=halt_id))
+    if row is None:
+        raise HaltError(f"there is no halt {halt_id!r}")
+    return Halt.from_row(row)
+
+
+def require_no_halt(tx: Transaction, tool: str, run_id: str) -> None:
+    """Make sure that a read may begin; raises ``CallHalted``.
+
+    The tenant's calls are to be shared before (``Transaction.share_calls``).
+    """
+    row = tx.one(_STANDING, of_tool=tool, of_run=run_id)
+    if row is not None:
+        raise CallHalted(Halted(Halt.from_row(row)))
+
+
+def halt_calls(
+    tx: Transaction,
+    actor: str,
+    reason: str,
+    *,
+    tool: str | None = None,
+    run_id: str | None = None,
+    undo_too: bool = False,
+) -> Halt:
+    """Stop calls: none that is covered begins once this transaction has committed.
+
+    It waits for the claims that are being made, each of which takes milliseconds.
+    """
+    tx.lock_calls()
+    halt = Halt(uuid.uuid4().hex[:12], tool, run_id, undo_too, reason, actor, tx.now_ms)
+    tx.execute(insert_row(halts, **vars(halt)))
+    return halt
+
+
+def lift_halt(tx: Transaction, halt_id: str, actor: str) -> Halt:
+    """Let calls begin again that a halt has stopped; raises ``HaltError``.
+
+    Only the role that owns the tables may.
+    """
+    lifted = {"lifted_ms": tx.now_ms, "lifted_by": actor}
+    if not tx.execute(update_rows(halts, halt_id=halt_id, lifted_ms=None).values(**lifted)):
+        halt = read_halt(tx, halt_id)
+        raise HaltError(f"halt {halt_id} was lifted already, by {halt.lifted_by}")
+    return read_halt(tx, halt_id)
+
+
+def list_halts(tx: Transaction, *, standing: bool = False) -> list[Halt]:
+    """Return halts, oldest first; ``standing``: only those that were not lifted."""
+    wanted = {"lifted_ms": None} if standing else {}
+    rows = tx.all(rows_of(halts, **wanted).order_by(halts.c.halted_ms, halts.c.halt_id))
+    return [Halt.from_row(row) for row in rows]
+
+
+def stood_still(tx: Transaction, tool: str | None, run_id: str | None, since_ms: int) -> int:
+    """Return for how many milliseconds since then a halt has stood that covers a tool and a run.
+
+    What waits for a person or a date waits so much longer. Halts that overlap count once.
+    """
+    return _add_up(tx, [one for one in list_halts(tx) if one.covers(tool, run_id)], since_ms)
+
+
+def request_clock(tx: Transaction, row: Mapping[str, Any]) -> int:
+    """Return the time by which an approval request runs out, without what halts have stood.
+
+    ``row`` is of ``approvals``. Where the request's time is not over yet, it is the ledger's clock.
+    """
+    if row["expires_ms"] > tx.now_ms:
+        return tx.now_ms
+    return tx.now_ms - stood_still(tx, row["tool"], row["run_id"], row["requested_ms"])
+
+
+def earliest_clock(tx: Transaction, now_ms: int) -> int:
+    """Return up to when requests have run out at ``now_ms``, whatever halts have stood."""
+    return now_ms - _add_up(tx, list_halts(tx), 0)
+
+
+def _add_up(tx: Transaction, found: Sequence[Halt], since_ms: int) -> int:
+    still, upto = 0, since_ms
+    for one in found:
+        end = tx.now_ms if one.lifted_ms is None else one.lifted_ms
+        begin = max(one.halted_ms, upto)
+        if end > begin:
+            still, upto = still + end - begin, end
+    return still
+
+
+def list_under_way(tx: Transaction, halt: Halt) -> list[dict[str, Any]]:
+    """Return the entries that a halt covers and that have no outcome yet, oldest claim first."""
+    columns = ("entry_id", "tool", "key", "run_id", "step_id", "state", "undoes", "claimed_ms")
+    query = rows_of(effects, *columns).where(WITHOUT_OUTCOME)
+    query = query.order_by(effects.c.claimed_ms, effects.c.entry_id)
+    rows = tx.all(query.execution_options(sealed="stored"))
+    return [row for row in rows if halt.covers(row["tool"], row["run_id"])]
+
+
+def read_entry_states(tx: Transaction, entry_ids: Iterable[str]) -> dict[str, str]:
+    """Return the state of each of these entries."""
+    of_them = effects.c.entry_id.in_(list(entry_ids))
+    return {
+        row["entry_id"]: row["state"]
+        for row in tx.all(rows_of(effects, "entry_id", "state").where(of_them))
+    }

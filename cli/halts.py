@@ -1,0 +1,186 @@
+"""``halt``, ``lift`` and ``halts``: stop calls, let them begin again, and see what is under way.
+
+Each is one transaction of the ledger, so they work while Temporal or all workers are down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from surehand.activities.ledger.core.transaction import Transaction
+from surehand.activities.ledger.halts import (
+    Halt,
+    HaltError,
+    halt_calls,
+    lift_halt,
+    list_halts,
+    list_under_way,
+    read_entry_states,
+)
+from surehand.cli import options
+from surehand.cli.options import administration, ledger_of, read_settings
+from surehand.cli.printer import Lines, Reply, Shape, Table, counted, shown_time, time_of
+from surehand.process.exits import NotFound, WrongUse
+from surehand.process.program import command
+
+#: Seconds between two looks at what was under way.
+_PAUSE = 0.5
+#: How the state of an entry is told, once calls are halted.
+_TOLD = {
+    "claimed": "under way",
+    "in_doubt": "unknown",
+    "partial": "unknown",
+    "committed": "it happened",
+    "failed": "it did not happen",
+    "compensating": "it happened, and is being undone",
+    "compensated": "it was undone",
+}
+
+
+class CallUnderWay(Shape):
+    """A call that had begun before the halt and has no outcome yet."""
+
+    entry_id: str
+    tool: str
+    key: str
+    run_id: str
+    step_id: str
+    undoes: str | None
+    """The entry that it undoes; null: it goes forward."""
+    state: str
+
+
+class HaltShown(Shape):
+    """A halt, and the calls that it found under way."""
+
+    halt: Halt
+    scope: str
+    """What it stops, in words."""
+    under_way: list[CallUnderWay]
+
+
+class HaltList(Shape):
+    """``halts``: those that stand, oldest first; with ``--all``, also those that were lifted."""
+
+    halts: list[HaltShown]
+
+
+async def halt(
+    caller: options.Actor,
+    reason: options.Reason,
+    tool: Annotated[
+        str | None, typer.Option("--tool", metavar="TOOL", help="Only calls of this tool.")
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="RUN", help="Only calls of this run and its child runs."),
+    ] = None,
+    undo_too: Annotated[
+        bool, typer.Option("--undo-too", help="What undoes effects waits as well; else it goes on.")
+    ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Stay until no call is under way, and say how each ended."),
+    ] = False,
+) -> Reply:
+    """Stop calls at once: from now on none begins, in any run and on any worker.
+
+    Example: surehand halt --tool payments.refund --reason "refunds go to the wrong account"
+    """
+    if not reason.strip():
+        raise WrongUse("--reason is empty: say why, for whoever is to lift it")
+    run_id = None if run is None else caller.run_id(run)
+    who = caller.settings.user
+
+    def begin(tx: Transaction) -> HaltShown:
+        made = halt_calls(tx, who, reason.strip(), tool=tool, run_id=run_id, undo_too=undo_too)
+        return _show(tx, made)
+
+    async with ledger_of(read_settings()) as ledger:
+        shown = await ledger.transact(caller.tenant, begin)
+        if not follow:
+            return Reply(shown, _halt_lines(shown))
+        caller.printer.lines(_halt_lines(shown))
+        open_ = {one.entry_id: one for one in shown.under_way}
+        ended = list[CallUnderWay]()
+        while True:
+            states = await ledger.transact(caller.tenant, read_entry_states, open_)
+            for entry_id, state in states.items():
+                if state != "claimed":
+                    one = open_.pop(entry_id).model_copy(update={"state": state})
+                    ended.append(one)
+                    caller.printer.say(f"{one.tool} {one.key}: {_TOLD[state]}")
+            if not open_:
+                break
+            await asyncio.sleep(_PAUSE)
+    return Reply(shown.model_copy(update={"under_way": ended}), "No call is under way.")
+
+
+async def lift(
+    caller: options.Actor,
+    halt_id: Annotated[str, typer.Argument(metavar="HALT", help="As `halts` shows it.")],
+) -> Reply:
+    """Let calls begin again that a halt has stopped; an administrator may.
+
+    Example: surehand lift 4f1c02aa9b7d
+    """
+    try:
+        async with administration(caller.tenant) as tx:
+            lifted = lift_halt(tx, halt_id, caller.settings.user)
+    except HaltError as error:
+        raise NotFound(f"{error}; `{command('halts')}` shows those that stand") from error
+    text = f"Halt {halt_id} ({lifted.scope}) is lifted: what has waited goes on within a minute"
+    return Reply(HaltShown(halt=lifted, scope=lifted.scope, under_way=[]), text)
+
+
+async def halts(
+    caller: options.Onlooker,
+    all_: Annotated[bool, typer.Option("--all", help="Also those that were lifted.")] = False,
+) -> Reply:
+    """Show the halts that stand, and the calls that each has found under way.
+
+    Example: surehand halts --tenant acme
+    """
+
+    def read(tx: Transaction) -> list[HaltShown]:
+        return [_show(tx, one) for one in list_halts(tx, standing=not all_)]
+
+    async with ledger_of(read_settings()) as ledger:
+        shown = await ledger.transact(caller.tenant, read)
+    lines = [line for one in shown for line in _halt_lines(one)]
+    return Reply(HaltList(halts=shown), lines or ["No calls are halted."])
+
+
+def _show(tx: Transaction, halt: Halt) -> HaltShown:
+    found = [] if halt.lifted_ms is not None else list_under_way(tx, halt)
+    under_way = [CallUnderWay(**_named(row)) for row in found]
+    return HaltShown(halt=halt, scope=halt.scope, under_way=under_way)
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in CallUnderWay.model_fields}
+
+
+def _halt_lines(shown: HaltShown) -> Lines:
+    halt = shown.halt
+    when: datetime = time_of(halt.halted_ms)
+    yield f"Halt {halt.halt_id}: {shown.scope}, by {halt.halted_by}, {shown_time(when)}"
+    yield f"  {halt.reason}"
+    if halt.lifted_ms is not None:
+        yield f"  lifted by {halt.lifted_by}, {shown_time(time_of(halt.lifted_ms))}"
+        return
+    undo = "waits, too" if halt.undo_too else "goes on"
+    yield f"  No call that it covers begins. What undoes effects {undo}."
+    if shown.under_way:
+        rows = [
+            [_TOLD[one.state], one.tool, one.key, one.run_id, one.step_id]
+            for one in shown.under_way
+        ]
+        yield f"  {counted(len(rows), 'call')} had begun before:"
+        yield Table(("outcome", "tool", "key", "run", "step"), rows)
+    yield f"  {command('lift', halt.halt_id)}"
