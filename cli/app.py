@@ -154,9 +154,9 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
         "resolve": "cli.steering:resolve",
     },
     "Operating (these read the ledger and the tools)": {
-        "halt": "cli.halts:halt",
-        "lift": "cli.halts:lift",
-        "halts": "cli.halts:halts",
+        "halt": "cli.halt_calls:halt",
+        "lift": "cli.halt_calls:lift",
+        "halts": "cli.halt_calls:halts",
         "effects": "cli.records:effects",
         "artifacts": "cli.records:artifacts",
         "events": "cli.records:events",

@@ -208,6 +208,7 @@ LABELS: Final[Mapping[str, str]] = {
     "surehand_broken_invariants": "`tool`, `invariant`",
     "surehand_resources": "`tool`; `outcome`: `acquired`, `waited`, `refused`, `released`, `freed`",
     "surehand_stale_entries": "`tool`, `outcome`",
+    "surehand_halted_calls": "`tool`",
     "surehand_quota_refusals": "`quota`; `over`: `queue`, `reject`",
     "surehand_notifications": "`notifier`; `outcome`: `sent`, `failed`, `given_up`, `dropped`,"
     " `unrecorded`",
@@ -238,6 +239,7 @@ TABLES: Final[Mapping[str, str]] = {
     "principal_keys": "One public key of a principal.",
     "principals": "One person or service that may decide or act.",
     "quota_usage": "What a tenant has used of one quota in an hour or a day.",
+    "halts": "A halt of calls, and who has lifted it.",
     "quotas": "What a tenant may use.",
     "run_keys": "The key of one run and its child runs, wrapped by a key-encryption key.",
     "replays": "One run that relies on an effect which another run has made.",

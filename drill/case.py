@@ -26,7 +26,7 @@ from surehand.drill.consistency import RunTree, count_recorded_turns, tally_call
 from surehand.drill.disturb import Disturber, decode
 from surehand.drill.environment import Environment, Workers
 from surehand.drill.people import ACTOR, People, Principals
-from surehand.drill.report import ForcedWait, Halt, Operation, add_counts
+from surehand.drill.report import ForcedWait, LeftWaiting, Operation, add_counts
 from surehand.drill.request import HELD, Context, Disturbance, DrillRequest, change_plan
 from surehand.process.exits import PlanRefused, SurehandError, WrongUse
 from surehand.workflows.contracts.effects import Compensate
@@ -261,9 +261,9 @@ class Case:
                     await disturber.operate_run(how, self._folder, modules)
                     if how is Operation.TERMINATE:
                         return
-                case Halt() as how:
+                case LeftWaiting() as how:
                     people.held = told.target.step
-                    if how is Halt.AFTER:
+                    if how is LeftWaiting.AFTER:
                         people.held_at = frozenset({InterruptKind.AFTER})
         view, question = await people.attend_until_stuck()
         self._played.result, self._played.question = view.result, question

@@ -66,7 +66,7 @@ class Operation(StrEnum):
         return None
 
 
-class Halt(StrEnum):
+class LeftWaiting(StrEnum):
     """Where an undisturbed run is left waiting: a run that needs a human is compared with it."""
 
     BEFORE = "before"
@@ -75,7 +75,7 @@ class Halt(StrEnum):
     """Before the call, in a world that is already as the call would leave it."""
 
 
-Point = CrashPoint | ForcedWait | Beforehand | Operation | Halt
+Point = CrashPoint | ForcedWait | Beforehand | Operation | LeftWaiting
 #: What is drilled.
 POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *ForcedWait, *Beforehand, *Operation)
 

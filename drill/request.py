@@ -24,7 +24,7 @@ from surehand.drill.report import (
     Beforehand,
     DrillTarget,
     ForcedWait,
-    Halt,
+    LeftWaiting,
     Operation,
     Point,
 )
@@ -289,7 +289,7 @@ class Disturbance:
     @property
     def already_true(self) -> bool:
         """Say whether the world is made as the call would leave it, before the run."""
-        return isinstance(self.point, Beforehand) or self.point is Halt.BEFORE_ALREADY_TRUE
+        return isinstance(self.point, Beforehand) or self.point is LeftWaiting.BEFORE_ALREADY_TRUE
 
     @property
     def in_doubt(self) -> Disturbance:
@@ -306,7 +306,7 @@ class Disturbance:
         return self
 
     @property
-    def doubt(self) -> tuple[Halt, ...]:
+    def doubt(self) -> tuple[LeftWaiting, ...]:
         """Return which halted runs one that needs a human may look like.
 
         None, where the tool says that it settles the outcome itself: nobody is to be asked then.
@@ -316,14 +316,16 @@ class Disturbance:
         human = self.target.recovery is Recovery.HUMAN or refused
         unproven = human or not self.target.absence_provable
         # A call that does not succeed leaves nothing.
-        behind = (Halt.AFTER if self.target.succeeded else Halt.BEFORE,) if human else ()
+        behind = (
+            (LeftWaiting.AFTER if self.target.succeeded else LeftWaiting.BEFORE,) if human else ()
+        )
         match self.operation.crash_point if self.operation else self.point:
             case Beforehand():
-                return (Halt.BEFORE_ALREADY_TRUE,)
+                return (LeftWaiting.BEFORE_ALREADY_TRUE,)
             case CrashPoint.AFTER_CLAIM if unproven:
-                return (Halt.BEFORE,)
+                return (LeftWaiting.BEFORE,)
             case CrashPoint.DURING_CALL if unproven:
-                return (Halt.BEFORE, *behind)
+                return (LeftWaiting.BEFORE, *behind)
             case CrashPoint.AFTER_CALL:
                 return behind
         return ()
@@ -364,7 +366,7 @@ def _change_code(plan: Plan, disturbance: Disturbance) -> Plan:
         return plan.model_copy(update={"defaults": defaults})
     if isinstance(how, Operation):
         held = {"after": (*plan.interrupts.after, disturbance.held)}
-    elif how is Halt.AFTER:
+    elif how is LeftWaiting.AFTER:
         held = {"after": (*plan.interrupts.after, step_id)}
     else:
         held = {"before": (*plan.interrupts.before, step_id)}
@@ -373,8 +375,8 @@ def _change_code(plan: Plan, disturbance: Disturbance) -> Plan:
 
 def _interrupt_step(plan: Plan, step: Step, how: Point) -> Step:
     match how:
-        case ForcedWait.PAUSE | ForcedWait.ASK | Halt():
-            where = InterruptKind.AFTER if how is Halt.AFTER else InterruptKind.BEFORE
+        case ForcedWait.PAUSE | ForcedWait.ASK | LeftWaiting():
+            where = InterruptKind.AFTER if how is LeftWaiting.AFTER else InterruptKind.BEFORE
             own = plan.defaults.interrupt if step.interrupt is None else step.interrupt
             return step.model_copy(update={"interrupt": tuple(dict.fromkeys((*own, where.value)))})
         case ForcedWait.EXPIRY:

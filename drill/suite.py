@@ -44,7 +44,7 @@ class Suite:
         self._variables = environment.make_variables(variables)
         self._say = say
         self._one_halts = asyncio.Lock()
-        self._compared_halted: dict[tuple[str, report.Halt], Mapping[str, Any]] = {}
+        self._compared_halted: dict[tuple[str, report.LeftWaiting], Mapping[str, Any]] = {}
 
     async def run(self) -> report.DrillReport:
         """Play all cases and return what they show."""

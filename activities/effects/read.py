@@ -14,7 +14,7 @@ from surehand.activities.effects.recorder import Recorder
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.claims import note_claim
-from surehand.activities.ledger.halts import CallHalted, Halted, require_no_halt
+from surehand.activities.ledger.halts import Halted, HaltStands, require_no_halt
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import QuotaUsedUp, require_unspent
@@ -74,7 +74,7 @@ class ReadCall(Recorder):
         self.crash(CrashPoint.BEFORE_CLAIM)
         try:
             begun = await self.in_ledger(self._begin)
-        except (QuotaUsedUp, CallHalted) as error:
+        except (QuotaUsedUp, HaltStands) as error:
             over = error.found
 
             def note(tx: Transaction) -> None:

@@ -90,6 +90,7 @@ class Halted:
     """A call may not begin: it is halted. Nothing was claimed."""
 
     halt: Halt
+    tool: str
 
     def note(self, tx: Transaction, run_id: str, step_id: str | None) -> None:
         """Write that a halt holds up a step: once for each halt, however often it is looked at."""
@@ -97,10 +98,10 @@ class Halted:
         if all(one["body"]["halt_id"] != self.halt.halt_id for one in told):
             by, reason = self.halt.halted_by, self.halt.reason
             body = {"halt_id": self.halt.halt_id, "actor": by, "reason": reason}
-            tx.event(run_id, "call.halted", step_id=step_id, **body)
+            tx.event(run_id, "call.halted", step_id=step_id, tool=self.tool, **body)
 
 
-class CallHalted(Exception):
+class HaltStands(Exception):
     """What was to begin is halted: its transaction is rolled back."""
 
     def __init__(self, found: Halted) -> None:
@@ -144,13 +145,13 @@ def read_halt(tx: Transaction, halt_id: str) -> Halt:
 
 
 def require_no_halt(tx: Transaction, tool: str, run_id: str) -> None:
-    """Make sure that a read may begin; raises ``CallHalted``.
+    """Make sure that a read may begin; raises ``HaltStands``.
 
     The tenant's calls are to be shared before (``Transaction.share_calls``).
     """
     row = tx.one(_STANDING, of_tool=tool, of_run=run_id)
     if row is not None:
-        raise CallHalted(Halted(Halt.from_row(row)))
+        raise HaltStands(Halted(Halt.from_row(row), tool))
 
 
 def halt_calls(

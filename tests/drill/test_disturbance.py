@@ -19,7 +19,7 @@ from surehand.drill.report import (
     DrillCell,
     DrillTarget,
     ForcedWait,
-    Halt,
+    LeftWaiting,
     Operation,
     Point,
 )
@@ -127,37 +127,41 @@ def asked(kind: InterruptKind, schema: dict[str, Any]) -> Interrupt:
     ("promise", "point", "doubt"),
     [
         ({"recovery": "human"}, CrashPoint.BEFORE_CLAIM, ()),
-        ({"recovery": "human"}, CrashPoint.AFTER_CLAIM, (Halt.BEFORE,)),
-        ({"recovery": "human"}, CrashPoint.DURING_CALL, (Halt.BEFORE, Halt.AFTER)),
-        ({"recovery": "human"}, CrashPoint.AFTER_CALL, (Halt.AFTER,)),
+        ({"recovery": "human"}, CrashPoint.AFTER_CLAIM, (LeftWaiting.BEFORE,)),
+        ({"recovery": "human"}, CrashPoint.DURING_CALL, (LeftWaiting.BEFORE, LeftWaiting.AFTER)),
+        ({"recovery": "human"}, CrashPoint.AFTER_CALL, (LeftWaiting.AFTER,)),
         ({"recovery": "human"}, CrashPoint.AFTER_OUTCOME, ()),
-        ({"recovery": "human"}, Operation.DEPLOY, (Halt.BEFORE, Halt.AFTER)),
+        ({"recovery": "human"}, Operation.DEPLOY, (LeftWaiting.BEFORE, LeftWaiting.AFTER)),
         ({"recovery": "human"}, Operation.RESET, ()),
-        ({"recovery": "human", "succeeded": False}, CrashPoint.AFTER_CALL, (Halt.BEFORE,)),
+        ({"recovery": "human", "succeeded": False}, CrashPoint.AFTER_CALL, (LeftWaiting.BEFORE,)),
         ({"recovery": "dedupes"}, CrashPoint.AFTER_CALL, ()),
         # Its repeat is refused as well, and does not say what the first call has done.
-        ({"recovery": "dedupes", "succeeded": False}, CrashPoint.AFTER_CALL, (Halt.BEFORE,)),
+        ({"recovery": "dedupes", "succeeded": False}, CrashPoint.AFTER_CALL, (LeftWaiting.BEFORE,)),
         ({"recovery": "lookup", "succeeded": False}, CrashPoint.AFTER_CALL, ()),
         ({"recovery": "lookup"}, CrashPoint.AFTER_CLAIM, ()),
-        ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CLAIM, (Halt.BEFORE,)),
+        (
+            {"recovery": "lookup", "absence_provable": False},
+            CrashPoint.AFTER_CLAIM,
+            (LeftWaiting.BEFORE,),
+        ),
         ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CALL, ()),
-        ({"recovery": "lookup"}, Beforehand.ALREADY_TRUE, (Halt.BEFORE_ALREADY_TRUE,)),
+        ({"recovery": "lookup"}, Beforehand.ALREADY_TRUE, (LeftWaiting.BEFORE_ALREADY_TRUE,)),
     ],
 )
 def test_a_human_is_asked_where_the_tool_says_so_and_the_call_is_in_doubt(
-    promise: dict[str, Any], point: Point, doubt: tuple[Halt, ...]
+    promise: dict[str, Any], point: Point, doubt: tuple[LeftWaiting, ...]
 ) -> None:
     target = DrillTarget(step="pay", tool="bank.pay", effect=Effect.WRITE, **promise)
 
     assert Disturbance(target, point).doubt == doubt
 
 
-@pytest.mark.parametrize("halt", Halt)
-def test_a_run_is_halted_before_or_behind_the_call(halt: Halt) -> None:
+@pytest.mark.parametrize("halt", LeftWaiting)
+def test_a_run_is_halted_before_or_behind_the_call(halt: LeftWaiting) -> None:
     found = played(halt, interrupt=())
 
-    assert found.interrupted(found.step("pay"), "after") == (halt is Halt.AFTER)
-    assert found.interrupted(found.step("pay"), "before") == (halt is not Halt.AFTER)
+    assert found.interrupted(found.step("pay"), "after") == (halt is LeftWaiting.AFTER)
+    assert found.interrupted(found.step("pay"), "before") == (halt is not LeftWaiting.AFTER)
 
 
 @pytest.mark.parametrize("point", [CrashPoint.AFTER_OUTCOME, Operation.RESET_KILLED])
@@ -169,7 +173,7 @@ def test_recorded_together_the_next_call_is_in_doubt(point: Point) -> None:
         found = Disturbance(PAY, point, mode, following=following).in_doubt
         return found.target.step, found.doubt
 
-    assert in_doubt(Durability.EXIT, point, close) == ("close", (Halt.BEFORE,))
+    assert in_doubt(Durability.EXIT, point, close) == ("close", (LeftWaiting.BEFORE,))
     assert in_doubt(Durability.SYNC, point, close) == ("pay", ())
     assert in_doubt(Durability.EXIT, CrashPoint.DURING_CALL, close) == ("pay", ())
     assert in_doubt(Durability.EXIT, point, None) == ("pay", ())
@@ -191,8 +195,8 @@ def by_code(point: Point, behind: tuple[str, ...] = ()) -> Plan:
     [
         (ForcedWait.PAUSE, (), ("turn-1.1",), ()),
         (ForcedWait.ASK, (), ("turn-1.1",), ()),
-        (Halt.BEFORE, (), ("turn-1.1",), ()),
-        (Halt.AFTER, (), (), ("turn-1.1",)),
+        (LeftWaiting.BEFORE, (), ("turn-1.1",), ()),
+        (LeftWaiting.AFTER, (), (), ("turn-1.1",)),
         (Operation.TERMINATE, (), (), ("turn-1.1",)),
         (Operation.RESET_STEP, ("turn-1", "turn-1.1", "turn-2"), (), ("turn-2",)),
         (Operation.FREEZE, (), (), ()),

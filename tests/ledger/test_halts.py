@@ -17,10 +17,10 @@ from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import effects, halts
 from surehand.activities.ledger.effects import claims
 from surehand.activities.ledger.halts import (
-    CallHalted,
     Halt,
     Halted,
     HaltError,
+    HaltStands,
     halt_calls,
     lift_halt,
     list_under_way,
@@ -79,7 +79,7 @@ def test_a_call_that_a_halt_covers_is_not_claimed(
     assert len(scene.rows(effects)) == (not stops)
     assert made.covers(TOOL, run_id) is stops
     if stops:
-        assert scene.claim(scene.call(run_id=run_id)) == Halted(made)
+        assert scene.claim(scene.call(run_id=run_id)) == Halted(made, TOOL)
         [told] = scene.events(run_id, "call.halted")  # once, however often it looks
         assert told["body"]["halt_id"] == made.halt_id
         lift(scene, made)
@@ -112,7 +112,7 @@ def test_a_read_and_a_turn_do_not_begin(scene: Scene) -> None:
     with scene.tx() as tx:
         tx.share_calls()
         require_no_halt(tx, "mail.read", RUN)
-        with pytest.raises(CallHalted, match=r"halted by oscar \(calls of orders.read\): it pays"):
+        with pytest.raises(HaltStands, match=r"halted by oscar \(calls of orders.read\): it pays"):
             require_no_halt(tx, "orders.read", RUN)
     lift(scene, made)
     with scene.tx() as tx:

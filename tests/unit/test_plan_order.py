@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import surehand.workflows.run.questions as module
-from surehand.workflows.contracts.base import StepState
+from surehand.workflows.contracts.base import ChainHead, StepState
 from surehand.workflows.contracts.runs import StartRun, StepView
+from surehand.workflows.contracts.steering import InterruptRecorded
 from surehand.workflows.contracts.tools import (
     AttemptsUsed,
     Batch,
@@ -409,6 +410,7 @@ class _Core(RunCore):
 
     async def call(self, _: Any, message: Any, *__: Any, **___: Any) -> Any:
         self.recorded.append((message.interrupt.step_id, message.what))
+        return InterruptRecorded(head=ChainHead(seq=1, hash=""))
 
     def show_change(self) -> None:
         """Show nothing: there is no workflow here."""

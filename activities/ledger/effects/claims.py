@@ -583,7 +583,7 @@ def _begin_step(tx: Transaction, request: ClaimRequest) -> None:
 def _find_stop(tx: Transaction, request: ClaimRequest, seen: SeenAround) -> ClaimResult | None:
     """Return why this call may not begin at all, whoever has allowed it, or ``None``."""
     if seen.halted is not None:
-        return Halted(read_halt(tx, seen.halted))
+        return Halted(read_halt(tx, seen.halted), request.tool)
     if request.undoes:
         if not still_remains(tx, request.undoes):
             return entries.Barred("a human has settled the effect to undo meanwhile")

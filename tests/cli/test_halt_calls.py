@@ -1,0 +1,121 @@
+"""``halt``, ``lift`` and ``halts``: they need the ledger alone, no server and no worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from surehand.activities.ledger.core.store import Ledger, open_ledger
+from surehand.activities.ledger.core.tables import halts
+from surehand.cli.halt_calls import HaltList, HaltShown
+from surehand.workflows.identity import DEFAULT_TENANT
+from tests.cli.office import LedgerOffice
+from tests.ledger.scene import Scene
+from tests.ledger_databases import DATABASES, WORKER
+
+both = pytest.mark.parametrize("database", DATABASES)
+REASON = "it pays twice"
+
+
+class Office(LedgerOffice):
+    """The three verbs at a ledger of its own."""
+
+    group = "halt"
+
+    def rows(self, tenant: str = DEFAULT_TENANT) -> list[dict[str, Any]]:
+        with self.scene() as scene:
+            return scene.rows(halts)
+
+    @contextmanager
+    def scene(self) -> Iterator[Scene]:
+        async def opened() -> Ledger:
+            return await open_ledger(self.url).__aenter__()
+
+        ledger = asyncio.run(opened())
+        try:
+            yield Scene(ledger, DEFAULT_TENANT)
+        finally:
+            ledger.close()
+
+    def say(self, *arguments: str, **settings: str) -> Any:
+        return self.verbs(*arguments, **settings)
+
+
+@pytest.fixture
+def office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
+    return Office.opened(ledger_url, tmp_path, monkeypatch, SUREHAND_USER="oscar")
+
+
+@both
+def test_calls_are_halted_shown_and_let_begin_again(office: Office) -> None:
+    with office.scene() as scene:
+        scene.open_run("run-1")
+        entry = scene.claimed(scene.call())
+        ended = office.say("halt", "--reason", REASON, "--tool", "payments.refund", "--json")
+        assert ended.code == 0, ended
+        made = HaltShown.model_validate(ended.document())
+        assert (made.halt.halted_by, made.halt.reason) == ("oscar", REASON)
+        assert [one.entry_id for one in made.under_way] == [entry.entry_id]
+
+        text = office.say("halts").out
+        assert f"Halt {made.halt.halt_id}: calls of payments.refund, by oscar" in text
+        assert "1 call had begun before:" in text
+        assert f"lift {made.halt.halt_id}" in text
+
+        lifted = office.say("lift", made.halt.halt_id)
+        assert lifted.code == 0, lifted
+        assert office.say("halts").out.strip() == "No calls are halted."
+        listed = HaltList.model_validate(office.say("halts", "--all", "--json").document())
+        assert [one.halt.lifted_by for one in listed.halts] == ["oscar"]
+
+
+@both
+def test_whoever_follows_hears_how_each_call_has_ended(office: Office) -> None:
+    with office.scene() as scene:
+        scene.open_run("run-1")
+        call, other = scene.call(), scene.call(key="other", step_id="other")
+        entry, doubt = scene.claimed(call), scene.in_doubt(other)
+
+        def settle() -> None:
+            while not scene.rows(halts):
+                pass
+            scene.commit(call, entry)
+
+        settling = threading.Thread(target=settle)
+        settling.start()
+        ended = office.say("halt", "--reason", REASON, "--follow")
+        settling.join()
+
+    assert ended.code == 0, ended
+    assert f"payments.refund {entry.key}: it happened" in ended.out
+    assert f"payments.refund {doubt.key}: unknown" in ended.out
+    assert ended.out.strip().endswith("No call is under way.")
+
+
+@both
+def test_what_cannot_be_halted_or_lifted_is_one_line(office: Office) -> None:
+    assert "--reason is empty" in office.say("halt", "--reason", " ").line()
+    assert "there is no halt 'none'" in office.say("lift", "none").line()
+    assert "Missing option '--reason'" in office.say("halt").line()
+    assert office.rows() == []
+
+
+@pytest.mark.parametrize("database", DATABASES[1:])
+def test_a_worker_may_halt_and_not_lift(office: Office) -> None:
+    worker = make_url(office.url).set(username=WORKER).render_as_string(hide_password=False)
+    made = office.say("halt", "--reason", REASON, "--json", SUREHAND_DATABASE_URL=worker)
+    assert made.code == 0, made
+    halt_id = made.document()["halt"]["halt_id"]
+    refused = office.say("lift", halt_id, SUREHAND_DATABASE_URL=worker)
+
+    assert refused.code == 2
+    assert "permission denied" in refused.line()
+    [row] = office.rows()
+    assert row["lifted_ms"] is None
