@@ -127,14 +127,14 @@ async def lift(
 ) -> Reply:
     """Let calls begin again that a halt has stopped; an administrator may.
 
-    Example: surehand lift 4f1c02aa9b7d
+    Example: surehand lift halt-4f1c02aa9b7d
     """
     try:
         async with administration(caller.tenant) as tx:
             lifted = lift_halt(tx, halt_id, caller.settings.user)
     except HaltError as error:
         raise NotFound(f"{error}; `{command('halts')}` shows those that stand") from error
-    text = f"Halt {halt_id} ({lifted.scope}) is lifted: what has waited goes on within a minute"
+    text = f"{halt_id} ({lifted.scope}) is lifted: what has waited goes on within a minute"
     return Reply(HaltShown(halt=lifted, scope=lifted.scope, under_way=[]), text)
 
 
@@ -169,7 +169,7 @@ def _named(row: Mapping[str, Any]) -> dict[str, Any]:
 def _halt_lines(shown: HaltShown) -> Lines:
     halt = shown.halt
     when: datetime = time_of(halt.halted_ms)
-    yield f"Halt {halt.halt_id}: {shown.scope}, by {halt.halted_by}, {shown_time(when)}"
+    yield f"{halt.halt_id}: {shown.scope}, by {halt.halted_by}, {shown_time(when)}"
     yield f"  {halt.reason}"
     if halt.lifted_ms is not None:
         yield f"  lifted by {halt.lifted_by}, {shown_time(time_of(halt.lifted_ms))}"

@@ -144,14 +144,20 @@ def read_halt(tx: Transaction, halt_id: str) -> Halt:
     return Halt.from_row(row)
 
 
+def find_halt(tx: Transaction, tool: str, run_id: str) -> Halt | None:
+    """Return the oldest halt that stops calls of a tool that go forward in a run."""
+    row = tx.one(_STANDING, of_tool=tool, of_run=run_id)
+    return None if row is None else Halt.from_row(row)
+
+
 def require_no_halt(tx: Transaction, tool: str, run_id: str) -> None:
     """Make sure that a read may begin; raises ``HaltStands``.
 
     The tenant's calls are to be shared before (``Transaction.share_calls``).
     """
-    row = tx.one(_STANDING, of_tool=tool, of_run=run_id)
-    if row is not None:
-        raise HaltStands(Halted(Halt.from_row(row), tool))
+    halt = find_halt(tx, tool, run_id)
+    if halt is not None:
+        raise HaltStands(Halted(halt, tool))
 
 
 def halt_calls(
@@ -168,7 +174,7 @@ def halt_calls(
     It waits for the claims that are being made, each of which takes milliseconds.
     """
     tx.lock_calls()
-    halt = Halt(uuid.uuid4().hex[:12], tool, run_id, undo_too, reason, actor, tx.now_ms)
+    halt = Halt(f"halt-{uuid.uuid4().hex[:12]}", tool, run_id, undo_too, reason, actor, tx.now_ms)
     tx.execute(insert_row(halts, **vars(halt)))
     return halt
 
@@ -181,7 +187,7 @@ def lift_halt(tx: Transaction, halt_id: str, actor: str) -> Halt:
     lifted = {"lifted_ms": tx.now_ms, "lifted_by": actor}
     if not tx.execute(update_rows(halts, halt_id=halt_id, lifted_ms=None).values(**lifted)):
         halt = read_halt(tx, halt_id)
-        raise HaltError(f"halt {halt_id} was lifted already, by {halt.lifted_by}")
+        raise HaltError(f"{halt_id} was lifted already, by {halt.lifted_by}")
     return read_halt(tx, halt_id)
 
 

@@ -299,6 +299,10 @@ class Viewed(NamedTuple):
             yield _flag("danger", "Cannot be undone.", "Nothing takes it back once it is done.")
         if one.replaces is not None:
             yield _flag("warn", f"Edited by {', '.join(row['editors'])}.", edit=True)
+        if one.halt is not None:
+            by, why = one.halt.halted_by, one.halt.reason
+            text = f"{by}: {why}. You can decide; the call is made once that is lifted."
+            yield _flag("warn", "Calls are halted.", text)
         if one.foreign:
             text = (
                 f"Strangers may have written what this run has read: {foreign_text(one.foreign)}."

@@ -65,7 +65,7 @@ def test_calls_are_halted_shown_and_let_begin_again(office: Office) -> None:
         assert [one.entry_id for one in made.under_way] == [entry.entry_id]
 
         text = office.say("halts").out
-        assert f"Halt {made.halt.halt_id}: calls of payments.refund, by oscar" in text
+        assert f"{made.halt.halt_id}: calls of payments.refund, by oscar" in text
         assert "1 call had begun before:" in text
         assert f"lift {made.halt.halt_id}" in text
 

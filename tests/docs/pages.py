@@ -98,7 +98,7 @@ def _typed(command: str, replaced: dict[str, str]) -> str:
     if about:  # what people copy from where the call is shown
         command = command.replace('"sha256:..."', f"\"'$(params_hash {about[0]})'\"")
         command = command.replace("sha256:...", f"$(params_hash {about[0]})")
-    command = re.sub(r"\b(SA|iv)-\.\.\.", r"$(newest_\1)", command)
+    command = re.sub(r"\b(SA|iv|halt)-\.\.\.", r"$(newest_\1)", command)
     asked = re.match(r"surehand answer (\S+) ([^=\s]+)=", command)
     if asked:  # nobody answers what is not asked yet
         command = f"asked {asked[1]} {asked[2]}\n{command}"
@@ -139,5 +139,6 @@ asked() {
     shown "$wanted" surehand show "$1"
 }
 newest_SA() { shown 'it["standing"][-1]["standing_id"]' surehand standing list; }
+newest_halt() { shown 'it["halts"][-1]["halt"]["halt_id"]' surehand halts; }
 newest_iv() { shown 'it["rows"][-1]["intervention_id"]' surehand interventions; }
 """

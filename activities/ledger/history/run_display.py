@@ -36,7 +36,7 @@ from surehand.activities.ledger.effects.reconcile import (
     is_run_open,
     may_arrive_for,
 )
-from surehand.activities.ledger.halts import request_clock
+from surehand.activities.ledger.halts import Halt, find_halt, request_clock
 from surehand.activities.ledger.history.reads import require_run
 from surehand.activities.ledger.people.starts import name_starter
 from surehand.activities.ledger.retention.hiding import read_hidden, require_shown
@@ -84,6 +84,8 @@ class OneApproval:
     """What the step's request before this one has kept of the tool's precondition."""
     entries: Sequence[Mapping[str, Any]]
     """What the ledger has under the same key, newest generation first."""
+    halt: Halt | None
+    """What keeps the call from being made for now."""
     now_ms: int
 
 
@@ -132,6 +134,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
         precondition_before=None if before is None else before["precondition"],
         replaces=before if before is not None and before["state"] == "superseded" else None,
         entries=tx.all(same_key.order_by(effects.c.generation.desc()).limit(_MOST_OF_ONE)),
+        halt=find_halt(tx, row["tool"], run_id),
         now_ms=request_clock(tx, row),
     )
 
