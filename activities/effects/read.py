@@ -14,10 +14,10 @@ from surehand.activities.effects.recorder import Recorder
 from surehand.activities.ledger.approvals import requests as approval_rows
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects.claims import note_claim
-from surehand.activities.ledger.halts import Halted, HaltStands, require_no_halt
+from surehand.activities.ledger.halts import Halted, HaltStands, require_may_read
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
-from surehand.activities.ledger.quotas import QuotaUsedUp, require_unspent
+from surehand.activities.ledger.quotas import QuotaUsedUp
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.ledger.steps import attempts as step_rows
 from surehand.activities.ledger.steps import foreign as foreign_rows
@@ -145,9 +145,8 @@ class ReadCall(Recorder):
         was_down = row.attempt > 1 and step_rows.count_failures(tx, row, _DOWN)
         if lacking is None and refused is not None:
             note_claim(tx, request, refused)
-        require_no_halt(tx, row.tool, row.run_id)
         if lacking is None and refused is None:
-            require_unspent(tx)
+            require_may_read(tx, row.tool, row.run_id)
         return _Begun(lacking, refused, bool(was_down), tx.now_ms)
 
     async def _call(self, since: float) -> Any:

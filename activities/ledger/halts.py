@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import BindParameter, ColumnElement, ScalarSelect, bindparam, func, or_
+from sqlalchemy import (
+    BindParameter,
+    Boolean,
+    ColumnElement,
+    ScalarSelect,
+    bindparam,
+    func,
+    or_,
+    select,
+)
 
 from surehand.activities.ledger.core.statements import (
     PreparedStatement,
@@ -24,6 +33,7 @@ from surehand.activities.ledger.core.statements import (
 )
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import WITHOUT_OUTCOME, effects, events, halts
+from surehand.activities.ledger.quotas import require_unspent, select_limited
 from surehand.workflows.contracts.base import HaltWait
 from surehand.workflows.identity import is_child_of
 
@@ -128,6 +138,12 @@ def select_halt(
 
 _TOOL: Final[BindParameter[str]] = bindparam("of_tool")
 _RUN: Final[BindParameter[str]] = bindparam("of_run")
+_STOPS_READ: Final = PreparedStatement(
+    select(
+        select_halt(_TOOL, _RUN, bindparam("of_undoes", type_=Boolean)).label("halted"),
+        select_limited().label("limited"),
+    )
+)
 _STANDING: Final = PreparedStatement(
     rows_of(halts, lifted_ms=None)
     .where(_covering(_TOOL, _RUN))
@@ -150,14 +166,17 @@ def find_halt(tx: Transaction, tool: str, run_id: str) -> Halt | None:
     return None if row is None else Halt.from_row(row)
 
 
-def require_no_halt(tx: Transaction, tool: str, run_id: str) -> None:
-    """Make sure that a read may begin; raises ``HaltStands``.
+def require_may_read(tx: Transaction, tool: str, run_id: str) -> None:
+    """Make sure that a read may begin; raises ``HaltStands`` and ``QuotaUsedUp``.
 
     The tenant's calls are to be shared before (``Transaction.share_calls``).
     """
-    halt = find_halt(tx, tool, run_id)
-    if halt is not None:
-        raise HaltStands(Halted(halt, tool))
+    found = tx.one(_STOPS_READ, of_tool=tool, of_run=run_id, of_undoes=False)
+    assert found is not None
+    if found["halted"] is not None:
+        raise HaltStands(Halted(read_halt(tx, found["halted"]), tool))
+    if found["limited"] is not None:
+        require_unspent(tx)
 
 
 def halt_calls(

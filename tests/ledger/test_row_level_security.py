@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import ALL, APPEND_ONLY
+from surehand.activities.ledger.halts import halt_calls
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.retention import hiding
 from surehand.activities.ledger.runs import keys, lifecycle, steering
@@ -47,7 +48,16 @@ PEOPLE = [
     "tenants",
 ]
 #: Workers add to these, and may change some columns of a row at most.
-ADDED_TO = ["approvals", "bars", "checkpoints", "plans", "replays", "run_keys", "standing_uses"]
+ADDED_TO = [
+    "approvals",
+    "bars",
+    "checkpoints",
+    "halts",
+    "plans",
+    "replays",
+    "run_keys",
+    "standing_uses",
+]
 
 
 @pytest.fixture(scope="session")
@@ -85,6 +95,8 @@ async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Sc
         granted(scene, "ann")
         ask(scene, step_id="standing")
         hidden_and_held(scene, postgres_database)
+        with scene.tx() as tx:
+            halt_calls(tx, "ann", "it pays twice", tool="mail.send")
         for table in ALL:
             assert _count_as(scene, table) > 0, table
     return found[0], found[1]
