@@ -43,6 +43,10 @@ def _say_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+#: Read before the command line is parsed: what is shown is chosen then.
+_HELP_ALL: Final = "--help-all"
+
+
 def _options(
     context: typer.Context,
     debug: Annotated[
@@ -53,6 +57,9 @@ def _options(
         typer.Option(
             "--version", help="Say which version this is.", callback=_say_version, is_eager=True
         ),
+    ] = False,
+    _help_all: Annotated[
+        bool, typer.Option(_HELP_ALL, help="Show all verbs, and what the exit codes mean.")
     ] = False,
 ) -> None:
     """Start agent runs, approve their calls, and see what they did."""
@@ -122,8 +129,9 @@ _PROGRAMS: Final = {
 }
 
 #: Panels of the help, each with its verbs. A verb's module is loaded when it is called.
+_EVERY_DAY: Final = "Every day"
 _VERBS: Final[dict[str, dict[str, str]]] = {
-    "Every day": {
+    _EVERY_DAY: {
         "init": "cli.dev:init",
         "dev": "cli.dev:dev",
         "start": "cli.runs:start",
@@ -248,29 +256,40 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
 }
 
 
-def build(arguments: Sequence[str] | None = None) -> typer.Typer:
+def build(arguments: Sequence[str] | None = None, *, show_all: bool = True) -> typer.Typer:
     """Return the application with the verb that the arguments name, or with all verbs.
+
+    Without ``show_all`` its help lists what people need every day.
 
     The help of all verbs takes 2.5 s of CPU if it loads them, and 0.5 s if it reads their
     docstrings. So verbs that are not called are not loaded.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.callback(epilog=_EXIT_CODES)(_options)
+    app.callback(epilog=_EXIT_CODES if show_all else _tell_more())(_options)
     named = None if arguments is None else [one for one in arguments if not one.startswith("-")]
     for panel, verbs in _VERBS.items():
-        _register(app, verbs, panel, named)
+        _register(app, verbs, panel, named, hidden=not show_all and panel != _EVERY_DAY)
     for group, (about, panel, verbs) in _GROUPS.items():
         typed = typer.Typer(help=about)
         if named is not None and named[:1] != [group]:
             _register(typed, verbs, None, ["none of them"])
         else:
             _register(typed, verbs, None, named and named[1:])
-        app.add_typer(typed, name=group, rich_help_panel=panel)
+        app.add_typer(typed, name=group, rich_help_panel=panel, hidden=not show_all)
     return app
 
 
+def _tell_more() -> str:
+    return f"`{program()} {_HELP_ALL}` shows all verbs, such as pause, cancel, halt and audit."
+
+
 def _register(
-    app: typer.Typer, verbs: Mapping[str, str], panel: str | None, named: Sequence[str] | None
+    app: typer.Typer,
+    verbs: Mapping[str, str],
+    panel: str | None,
+    named: Sequence[str] | None,
+    *,
+    hidden: bool = False,
 ) -> None:
     for name, path in verbs.items():
         if named is None or named[:1] == [name]:
@@ -280,11 +299,13 @@ def _register(
             # A verb's docstring ends with an example, which the help shows at its end.
             about, _, example = (inspect.getdoc(verb) or "").partition("\n\nExample: ")
             shown = f"Example: {program()}{example.removeprefix('surehand')}"
-            typed = app.command(name, help=about, epilog=shown, rich_help_panel=panel)
+            typed = app.command(
+                name, help=about, epilog=shown, rich_help_panel=panel, hidden=hidden
+            )
             typed(verb if path in _PROGRAMS.values() else command_of(verb))
         else:
-            about = "" if named else _docstring(path)
-            app.command(name, help=about, rich_help_panel=panel)(_not_loaded)
+            about = "" if named or hidden else _docstring(path)
+            app.command(name, help=about, rich_help_panel=panel, hidden=hidden)(_not_loaded)
 
 
 def _not_loaded() -> None:
@@ -311,10 +332,13 @@ def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; no error leaves as a traceback."""
     flags = Flags()
     _prepare_streams()
+    show_all = list(arguments) == [_HELP_ALL]
+    if show_all:
+        arguments = ["--help"]
     if any(_LONE.search(argument) for argument in arguments):
         return _complain(arguments, "the command line is not UTF-8 text", ExitCode.WRONG_USE)
     try:
-        code = build(arguments)(
+        code = build(arguments, show_all=show_all)(
             args=_debug_first(arguments) or ["--help"],
             prog_name=program().removeprefix("python "),
             standalone_mode=False,
