@@ -27,11 +27,12 @@ from sqlalchemy import Engine, event
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from surehand.activities.ledger.core.migrate import migrate
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process.dev_server import CliMissing, DevServer, find_cli
 from tests import tenant_guard
-from tests.ledger_databases import PostgresLedgers, migrate
+from tests.ledger_databases import PostgresLedgers
 from tests.postgres_server import PostgresMissing, PostgresServer
 from tests.run_keys import encrypted
 from tests.shop_process import ShopProcess

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from surehand.activities.ledger.core.migrate import migrate
 from tests.postgres_server import PostgresServer
 
 ROOT: Final = Path(__file__).parent.parent
@@ -21,17 +19,6 @@ RETENTION: Final = "surehand_retention"
 #: The two ledgers that a guarantee holds on; for ``parametrize("database", DATABASES)``.
 DATABASES: Final = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgres))
 _TEMPLATE: Final = "ledger_template"
-
-
-def migrate(url: str) -> None:
-    """Bring a database to its newest shape, by the command that people use."""
-    subprocess.run(
-        [sys.executable, "-m", "surehand.cli.migrate"],
-        cwd=ROOT,
-        env={**os.environ, "SUREHAND_DATABASE_URL": url},
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
 
 
 class PostgresLedgers:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from surehand.activities.ledger.core.migrate import migrate
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process.dev_server import DevServer
@@ -29,7 +30,6 @@ from tests.e2e.model_scripts import driven
 from tests.e2e.plans import NEITHER, UNGATED
 from tests.e2e.runs import Run, decision_on, example_plan
 from tests.e2e.stage import Stage
-from tests.ledger_databases import migrate
 from tests.shop_process import ShopProcess
 
 FOLDER: Final = Path(__file__).parent / "e2e" / "histories"

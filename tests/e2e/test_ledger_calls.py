@@ -14,6 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import ExecuteActivityInput
 
 from surehand import Client
+from surehand.activities.ledger.core.migrate import migrate
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.history.reads import knows_run
 from surehand.activities.worker.crash_points import CrashPoint
@@ -27,7 +28,6 @@ from tests.e2e.messages import event
 from tests.e2e.plans import child, plan
 from tests.e2e.runs import Run, decision_on, example_plan, step
 from tests.e2e.stage import Stage
-from tests.ledger_databases import migrate
 
 
 class FailsForNow(Between):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 
+from surehand.activities.ledger.core.migrate import migrate
 from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.workflows.contracts.base import RunState
@@ -21,7 +22,6 @@ from tests.e2e.plans import mail_step
 from tests.e2e.runs import Run, example_plan, states, until
 from tests.e2e.stage import Stage
 from tests.e2e.test_pause import restocking
-from tests.ledger_databases import migrate
 from tests.worker_process import WorkerProcess
 
 MODES = ["sync", "async", "exit"]
