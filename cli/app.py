@@ -238,6 +238,11 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
         "Who may decide, and how much (in the ledger)",
         {"set": "cli.tenants:set_quota", "show": "cli.tenants:show_quota"},
     ),
+    "limits": (
+        "Try limits over effects on what was done before.",
+        "Who may decide, and how much (in the ledger)",
+        {"try": "cli.limit_trial:try_limits"},
+    ),
     "tenant": (
         "Say which cell a tenant belongs to.",
         "Who may decide, and how much (in the ledger)",

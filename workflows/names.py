@@ -54,6 +54,8 @@ class ErrorType(StrEnum):
     """A human has said that it did not happen, and is not to be tried again."""
     HALTED = "Halted"
     """Somebody has halted calls; the attempt comes again once nothing covers it."""
+    LIMIT_EXCEEDED = "LimitExceeded"
+    """The call would be over a limit, and nobody may let it through; nothing was called."""
     QUOTA_EXCEEDED = "QuotaExceeded"
     """The tenant has used up a quota, and what is over it is rejected; nothing was called."""
     PLAN_INVALID = "PlanInvalid"

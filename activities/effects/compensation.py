@@ -194,6 +194,7 @@ class UndoAttempt:
                 | entries.ApprovalRefused()
                 | entries.Drifted()
                 | entries.Forbidden()
+                | entries.OverLimit()
                 | OverQuota()
                 | Halted()
             ):
@@ -287,6 +288,7 @@ class UndoAttempt:
                 | entries.ApprovalRefused(reason)
                 | entries.Drifted(reason)
                 | entries.Forbidden(reason)
+                | entries.OverLimit(reason)
             ):
                 return await self._ask_after_failure(entry, f"{undoing.name} says no: {reason}")
             case Halted(halt):

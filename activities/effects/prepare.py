@@ -18,8 +18,17 @@ from pydantic import BaseModel, ValidationError
 from surehand.activities.artifacts import ArtifactStore, ArtifactUnavailable
 from surehand.activities.expressions import RuleBroken, exact_names, holds, problem
 from surehand.activities.ledger.core.sealed import KeyNeeded
+from surehand.activities.ledger.limits import LARGEST_AMOUNT, MILLIONTHS, LimitUse
 from surehand.activities.ledger.quotas import OverQuota
-from surehand.activities.ledger.steps.entries import Asking, ClaimRequest, Covered, Covers, Entry
+from surehand.activities.ledger.steps.entries import (
+    Asking,
+    ClaimRequest,
+    Covered,
+    Covers,
+    Entry,
+    milliseconds,
+)
+from surehand.activities.limits_file import Limit, group_values
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.call_reports import Answers, Draft, NoDraft, make_json
 from surehand.activities.tools.failures import Failure, FailureClass, classify
@@ -256,7 +265,39 @@ def claim_request(
         execution=attempt.execution,
         batch=attempt.batch,
         first_attempt=call.attempts_before + 1,
+        uses=_limit_uses(worker, call, prepared),
     )
+
+
+def _limit_uses(
+    worker: WorkerContext, call: ToolCall, prepared: PreparedCall
+) -> tuple[LimitUse, ...]:
+    return tuple(
+        LimitUse(
+            name=limit.name,
+            group=worker.hashes.of_identity(
+                call.tenant, limit.name, group_values(limit, prepared.plain)
+            )[0],
+            amount=limit_amount(limit, prepared.params),
+            most=Decimal(limit.most),
+            within_ms=milliseconds(limit.within),
+            ask=limit.ask,
+            shadow=limit.shadow,
+            approved=limit.name in call.over_limits,
+        )
+        for limit in worker.limits
+        if prepared.tool.name in limit.tools
+    )
+
+
+def limit_amount(limit: Limit, params: BaseModel) -> Decimal | None:
+    """Return what a call adds to a limit; ``None``: no number that can be added up."""
+    if limit.total_of is None:
+        return Decimal(1)
+    amount = _amount(limit.total_of, params)
+    if amount is None or amount > LARGEST_AMOUNT or amount * MILLIONTHS % 1:
+        return None
+    return amount
 
 
 def _asking(call: ToolCall, needs: Needs | None) -> Asking:

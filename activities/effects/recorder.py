@@ -277,7 +277,8 @@ class Ahead:
             log.debug("ahead.not_claimed", reason=repr(error))
             return None
         # Whatever a human has a say in is looked at by the write's own claim.
-        asks = request.gated or request.drift or request.if_foreign is not None
+        # So is what counts for a limit.
+        asks = request.gated or request.drift or request.if_foreign is not None or request.uses
         return None if asks else NextWrite(call, prepared, request)
 
 

@@ -303,6 +303,12 @@ def _outcome_of(
             )
         case entries.ApprovalRefused(reason):
             return contracts.ApprovalNeeded(reason=reason, attempts=attempts)
+        case entries.OverLimit(reason, limit, ask) if ask is not None:
+            return contracts.ApprovalNeeded(
+                reason=reason, attempts=attempts, policy=ask, over_limit=limit
+            )
+        case entries.OverLimit(reason):
+            raise stop(ErrorType.LIMIT_EXCEEDED, f"{tool.name}: {reason}")
         case entries.Drifted(reason):
             # What was approved is not what would run: the tool as it is now is asked about.
             return contracts.ApprovalNeeded(reason=reason, attempts=attempts, tool=tool.spec())

@@ -67,6 +67,7 @@ CallResult = (
     | entries.Barred
     | entries.Drifted
     | entries.Forbidden
+    | entries.OverLimit
     | OverQuota
     | Halted
 )
@@ -144,6 +145,7 @@ class EffectCall(recorder.EffectRecorder):
                 | entries.Barred()
                 | entries.Drifted()
                 | entries.Forbidden()
+                | entries.OverLimit()
                 | OverQuota()
                 | Halted()
             ):

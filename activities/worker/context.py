@@ -25,6 +25,7 @@ from surehand.activities.ledger.core.store import (
 )
 from surehand.activities.ledger.history.reads import knows_run
 from surehand.activities.ledger.runs.keys import cell_of_tenant
+from surehand.activities.limits_file import Limit, read_limits
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.failures import Retries
 from surehand.activities.tools.toolbox import Toolbox
@@ -68,6 +69,8 @@ class WorkerContext:
     """How often a long call's progress goes into the ledger."""
     stream_turns: bool = False
     """Whether models are asked for their answers token by token."""
+    limits: tuple[Limit, ...] = ()
+    """What the effects of a tenant may come to."""
     assurance: Assurance = Assurance.OPEN
     """What has to prove a decision; a request's own row may be stricter."""
 
@@ -105,6 +108,7 @@ class WorkerContext:
             checkpoint_every=settings.checkpoint_every,
             stream_turns=settings.stream_turns,
             assurance=Assurance(settings.decisions),
+            limits=read_limits(settings.limits, toolbox),
         )
 
 

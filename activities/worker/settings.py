@@ -119,6 +119,8 @@ class Settings(BaseModel):
     """Modules with the user's tools, comma separated."""
     mcp: str = ""
     """File that says which tools of MCP servers may be called, such as ``surehand.mcp.yaml``."""
+    limits: str = ""
+    """File that says what the effects of a tenant may come to, such as ``limits.yaml``."""
     workflow_modules: Names = ()
     """Modules with workflows of your own (code-first), comma separated."""
     agent_modules: Names = ()

@@ -65,6 +65,7 @@ SERVING = ["dev", "worker", "migrate", "server"]
 GROUP = ["add", "grant", "revoke", "list", "keygen"]
 STANDING = ["grant", "add", "list", "revoke"]
 QUOTA = ["set", "show"]
+LIMITS = ["try"]
 TENANT = ["add", "show"]
 PLAN = ["check", "graph", "schema"]
 MCP = ["list", "pin"]
@@ -83,6 +84,7 @@ GROUPS = [
     "ledger",
     "principal",
     "quota",
+    "limits",
     "tenant",
     "standing",
 ]
@@ -96,6 +98,7 @@ LEAVES = [
     *(["ledger", verb] for verb in RESTORE),
     *(["principal", verb] for verb in GROUP),
     *(["quota", verb] for verb in QUOTA),
+    *(["limits", verb] for verb in LIMITS),
     *(["tenant", verb] for verb in TENANT),
     *(["standing", verb] for verb in STANDING),
 ]
@@ -186,6 +189,7 @@ def test_an_example_can_be_pasted_from_a_terminal_of_80_columns(
         (["ledger"], RESTORE),
         (["principal"], GROUP),
         (["quota"], QUOTA),
+        (["limits"], LIMITS),
         (["tenant"], TENANT),
         (["standing"], STANDING),
     ],

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
+from surehand.activities.ledger import limits
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import ALL, APPEND_ONLY
@@ -28,6 +29,7 @@ from tests.ledger.people import SOMEBODYS_KEY, administration, person
 from tests.ledger.quotas import limited
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger.standing import ask, granted
+from tests.ledger.test_limits import use
 from tests.ledger.test_recovery import save
 from tests.ledger.test_steering import sent
 from tests.ledger_databases import OWNER, RETENTION, WORKER
@@ -96,6 +98,7 @@ async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Sc
         ask(scene, step_id="standing")
         hidden_and_held(scene, postgres_database)
         with scene.tx() as tx:
+            limits.count_uses(tx, [use("1")], "ef-1")
             halt_calls(tx, "ann", "it pays twice", tool="mail.send")
         for table in ALL:
             assert _count_as(scene, table) > 0, table

@@ -175,6 +175,8 @@ class ToolCall(OfRun):
     """What humans have answered to this call so far, in the order of its questions."""
     questions: list[str] = []
     """Digests of these questions."""
+    over_limits: tuple[str, ...] = ()
+    """Limits that the call may be over, if those who are asked for that say yes."""
     joined: str | None = None
     """The open intervention of another step or run that this call waits for."""
 
@@ -219,6 +221,10 @@ class ApprovalNeeded(Message):
     attempts: int
     tool: ToolSpec | None = None
     """The tool as it is now, where it is not the recorded one any more."""
+    policy: ApprovalPolicy | None = None
+    """Who is asked as well."""
+    over_limit: str | None = None
+    """The limit that the call would be over, if it is asked about for that."""
 
 
 class PermissionNeeded(Message):

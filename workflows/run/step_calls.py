@@ -193,6 +193,14 @@ def _needs_nobody(data: RunData, step: Step) -> bool:
     return not (plan.interrupted(step, "before") or plan.interrupted(step, "after"))
 
 
+#: Failures of a call that was not claimed, unless an earlier attempt has called.
+_BEFORE_CLAIM: Final = (
+    ErrorType.INVALID_PARAMS,
+    ErrorType.LIMIT_EXCEEDED,
+    ErrorType.QUOTA_EXCEEDED,
+)
+
+
 class TimeOver(Exception):
     """A call was given up before it had ended; what of it has happened is in the ledger."""
 
@@ -322,7 +330,7 @@ class ToolCalls(RunPart):
         saga = self._data.saga
         if step_id not in saga.unsettled() or type_of(error) in PROVEN:
             return False
-        if type_of(error) not in (ErrorType.INVALID_PARAMS, ErrorType.QUOTA_EXCEEDED):
+        if type_of(error) not in _BEFORE_CLAIM:
             return True
         # Refused before it was claimed, unless an earlier attempt has called: it may have seen the
         # params otherwise, or have died, and its approval has run out since.

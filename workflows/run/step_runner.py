@@ -273,7 +273,12 @@ class StepRunner(RunPart):
         self._data.tools[tool.name] = tool
         asked = _IN_ANY_CASE in call.policies
         policies = call.policies if asked else (*call.policies, _IN_ANY_CASE)
-        return {"tool": tool, "policies": policies, "joined": None} | _UNAPPROVED
+        again = {"tool": tool, "policies": policies, "joined": None} | _UNAPPROVED
+        if outcome.policy is not None and outcome.over_limit is not None:
+            # Of any number of limits each is asked for once.
+            again["policies"] = tuple(dict.fromkeys((*policies, outcome.policy)))
+            again["over_limits"] = tuple(sorted({*call.over_limits, outcome.over_limit}))
+        return again
 
     # What a step waits for beside its call.
 

@@ -795,6 +795,20 @@ tenants = _table(
     Column("set_ms", BigInteger, nullable=False),
 )
 
+limit_uses = _table(
+    "limit_uses",
+    # One row for each entry and limit, whose claim is counted anew if it goes forward again.
+    Column("entry_id", String(80), primary_key=True),
+    Column("limit_name", String(60), primary_key=True),
+    # Of what the effects that count together have in common; keyed where runs are sealed.
+    Column("group_hash", String(80), nullable=False),
+    # In millionths.
+    Column("amount", BigInteger, nullable=False),
+    Column("counted_ms", BigInteger, nullable=False),
+    _check("amount", "amount >= 0"),
+    _index("ix_limit_uses_group", "limit_name", "group_hash", "counted_ms"),
+)
+
 halts = _table(
     "halts",
     Column("halt_id", String(40), primary_key=True),

@@ -27,6 +27,7 @@ from surehand.activities.ledger.effects.compensations import other_undo, still_r
 from surehand.activities.ledger.effects.epochs import open_epoch
 from surehand.activities.ledger.effects.interventions import waits_to_be_told
 from surehand.activities.ledger.halts import Halted, read_halt, select_halt
+from surehand.activities.ledger.limits import count_uses, find_over
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import OverQuota, find_room, select_limited
@@ -158,6 +159,8 @@ def claim_at_once(tx: Transaction, request: ClaimRequest) -> Claimed | None:
     For a transaction that records something else: it waits for nobody, because somebody may wait
     for what it has locked. What stands in the way, ``claim_effect`` finds out and says.
     """
+    if request.uses:
+        return None  # Whatever counts for the same limit may be locked.
     if not tx.try_lock_call(request.run_id, request.step_id, request.tool, request.key):
         return None
     seen = look_around(tx, request)
@@ -325,7 +328,7 @@ def _claim_generation(
     epoch = epochs.may_be_forgotten(tx, request, seen.epoch)
     if epoch is None:
         # The entry's first call; whatever is tried again afterwards is the same effect.
-        refused = _authorise_call(tx, request, seen, entry_id, generation, first=True)
+        refused = _authorise_call(tx, request, seen, entry_id, generation, first=True, counts=True)
     else:
         # No approval is used: nothing is called.
         refused = _find_stop(tx, request, seen)
@@ -383,7 +386,9 @@ def claim_again(
     """Claim an existing entry again, with the next fencing token."""
     # What a restore has forgotten is counted once it is called, as far as anybody knows first.
     first = entry.observed_answer == FORGOTTEN and entry.calls == 1
-    refused = _authorise_call(tx, request, seen, entry.entry_id, entry.generation, first=first)
+    where = (entry.entry_id, entry.generation)
+    # What may have happened is counted already.
+    refused = _authorise_call(tx, request, seen, *where, first=first, counts=rule is None)
     if refused is not None:
         return refused
     mine, repeats = entry.owned_by(request.run_id, request.step_id), rule is Recovery.DEDUPES
@@ -605,8 +610,12 @@ def _authorise_call(
     generation: int,
     *,
     first: bool = False,
+    counts: bool = False,
 ) -> ClaimResult | None:
-    """Return why this call may not go forward, or ``None`` once its approval is consumed."""
+    """Return why this call may not go forward, or ``None`` once its approval is consumed.
+
+    ``first``: it counts for its tenant's quota of effects; ``counts``: for its limits.
+    """
     refused = _find_stop(tx, request, seen)
     if refused is not None:
         return refused
@@ -619,10 +628,20 @@ def _authorise_call(
     if isinstance(room, OverQuota):
         return room
     request = request.in_run(foreign=seen.foreign)
+    uses = request.uses if counts else ()
+    over = find_over(tx, uses, entry_id)
+    for one in over:
+        if not one.use.shadow and not (one.use.ask and one.use.approved and request.gated):
+            return entries.OverLimit(one.reason, one.use.name, one.use.ask)
     if request.gated:
         refused = approval_rows.consume_approval(tx, request, entry_id, generation)
     if refused is None:
         room.take(tx)
+        count_uses(tx, uses, entry_id)
+        for one in over:
+            by = "shadow" if one.use.shadow else "approval"
+            body = {"tool": request.tool, "limit": one.use.name, "evidence": one.reason}
+            tx.event(request.run_id, "limit.exceeded", step_id=request.step_id, allowed=by, **body)
     return refused
 
 

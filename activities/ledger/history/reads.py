@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 from sqlalchemy import func, tuple_
 from sqlalchemy.exc import DBAPIError
 
+from surehand.activities.ledger.approvals.waiting import leave_sealed, without_sealed
 from surehand.activities.ledger.core.engine import unreachable
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
@@ -277,3 +278,18 @@ def read_evidence(tx: Transaction, run_id: str) -> Evidence:
         ),
         changes=changes,
     )
+
+
+def list_made(tx: Transaction, tools: Sequence[str], within_ms: int) -> list[dict[str, Any]]:
+    """Return the effects of tools that were claimed within that time and stand, oldest first.
+
+    Each has its age, ``age_ms``. What cannot be read here has no params.
+    """
+    columns = ("entry_id", "tool", "params", "run_id", "step_id", "claimed_ms")
+    query = rows_of(effects, *columns, undoes=None).where(
+        effects.c.tool.in_(tools),
+        effects.c.claimed_ms > tx.now_ms - within_ms,
+        effects.c.state.not_in(("failed", "compensated")),
+    )
+    found = tx.all(leave_sealed(tx, query.order_by(effects.c.claimed_ms, effects.c.entry_id)))
+    return [{**without_sealed(row), "age_ms": tx.now_ms - row["claimed_ms"]} for row in found]

@@ -103,7 +103,7 @@ _GO_WITH: Final = {
 #: Of these, those that are written once.
 _WRITTEN_ONCE: Final = ("decisions", "events", "steerings")
 #: Effects, runs and fencing tokens rest on these: they stay.
-_NEVER: Final = ("bars", "effects", "leases", "runs")
+_NEVER: Final = ("bars", "effects", "leases", "limit_uses", "runs")
 #: By table and columns: with which kinds their content goes, where it is not changed otherwise.
 _EMPTIED: Final = {
     ("approvals", "params, answers, description, undo, precondition"): ("runs",),

@@ -17,6 +17,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from surehand.activities.ledger.halts import Halted
+from surehand.activities.ledger.limits import LimitUse
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.workflows.contracts.approvals import Assurance, Scope
@@ -24,7 +25,7 @@ from surehand.workflows.contracts.base import ForeignContent
 from surehand.workflows.contracts.effects import EffectView, UndoSpec
 from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.identity import provider_key
-from surehand.workflows.plan.policy import Requirement
+from surehand.workflows.plan.policy import ApprovalPolicy, Requirement
 
 if TYPE_CHECKING:
     from surehand.activities.ledger.core.store import Transaction
@@ -170,6 +171,8 @@ class ClaimRequest:
     """The execution of the run that makes it; ``None``: it is made for the run from outside."""
     within: str | None = None
     """The run that undoes it, where it is a child run's: the execution is that run's then."""
+    uses: tuple[LimitUse, ...] = ()
+    """What it adds to the tenant's limits."""
     first_attempt: int = 1
     """The step's attempt that this activity began with: of a pause people are told once."""
 
@@ -391,6 +394,15 @@ class Forbidden(NotClaimed):
     """The acting user may not make this call now; nothing was claimed."""
 
 
+@dataclass(frozen=True)
+class OverLimit(NotClaimed):
+    """It would be over a limit; nothing was claimed."""
+
+    limit: str
+    ask: ApprovalPolicy | None
+    """Who can let it through; ``None``: nobody."""
+
+
 class Drifted(NotClaimed):
     """The tool is not the recorded one; nothing was claimed."""
 
@@ -415,6 +427,7 @@ ClaimResult = (
     | Forbidden
     | Barred
     | Drifted
+    | OverLimit
     | OverQuota
     | Halted
 )

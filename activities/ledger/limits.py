@@ -1,0 +1,120 @@
+"""Limits over what a tenant's effects come to, judged and counted in the claim's transaction.
+
+Effects that count together have one lock, so of any number at once no more are claimed than may be.
+What is under way counts; what is proven not to have happened, or was undone, does not. An effect
+counts from its newest claim that went forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from sqlalchemy import bindparam, func, literal_column
+
+from surehand.activities.ledger.core.engine import lock_name
+from surehand.activities.ledger.core.statements import (
+    PreparedStatement,
+    insert_row,
+    ours,
+    rows_of,
+    update_rows,
+)
+from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.ledger.core.tables import effects, limit_uses
+from surehand.workflows.plan.policy import ApprovalPolicy
+
+#: Amounts are kept in these, as whole numbers: they add up exactly in both databases.
+MILLIONTHS: Final = 10**6
+#: A call that adds more is within no limit; sums of thousands of these fit into the column.
+LARGEST_AMOUNT: Final = 10**9
+
+
+@dataclass(frozen=True)
+class LimitUse:
+    """What a call adds to a limit."""
+
+    name: str
+    group: str
+    """Hash of what the effects that count together have in common."""
+    amount: Decimal | None
+    """``None``: it is no number that can be added up, so it is within no limit."""
+    most: Decimal
+    within_ms: int
+    ask: ApprovalPolicy | None
+    """Who can let it through; ``None``: nobody."""
+    shadow: bool
+    """It stops nothing."""
+    approved: bool
+    """People are asked about this call as one that is over."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """A call that would be over a limit."""
+
+    use: LimitUse
+    used: Decimal
+
+    @property
+    def reason(self) -> str:
+        """Say it in one clause."""
+        use = self.use
+        if use.amount is None:
+            return f"limit {use.name}: what it adds is no number from 0 to {LARGEST_AMOUNT}"
+        return (
+            f"limit {use.name}: {self.used:f} of {use.most:f} used, this call adds {use.amount:f}"
+        )
+
+
+_USED: Final = PreparedStatement(
+    rows_of(
+        limit_uses,
+        func.coalesce(func.sum(limit_uses.c.amount), 0).label("used"),
+        limit_name=bindparam("of_limit"),
+        group_hash=bindparam("of_group"),
+    )
+    .join(effects, ours(effects, entry_id=limit_uses.c.entry_id))
+    .where(
+        limit_uses.c.counted_ms > bindparam("after_ms"),
+        limit_uses.c.entry_id != bindparam("but_entry"),
+        # What did not happen, or was undone, counts no more.
+        effects.c.state != literal_column("'failed'"),
+        effects.c.state != literal_column("'compensated'"),
+    )
+)
+
+
+def find_over(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> list[Over]:
+    """Return the limits that an entry's claim would be over; each stays locked until the end.
+
+    Their locks are taken in order of names, behind those of the call and of quotas.
+    """
+    found = list[Over]()
+    for use in sorted(uses, key=lambda one: (one.name, one.group)):
+        now_ms = lock_name(tx.connection, f"limit:{tx.tenant}:{use.name}:{use.group}")
+        tx.now_ms = max(tx.now_ms, now_ms)
+        used_row = tx.one(
+            _USED,
+            of_limit=use.name,
+            of_group=use.group,
+            after_ms=tx.now_ms - use.within_ms,
+            but_entry=entry_id,
+        )
+        assert used_row is not None
+        used = Decimal(int(used_row["used"])) / MILLIONTHS
+        if use.amount is None or used + use.amount > use.most:
+            found.append(Over(use, used))
+    return found
+
+
+def count_uses(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> None:
+    """Count a claim that goes forward."""
+    for use in uses:
+        millionths = int((use.amount or Decimal(0)) * MILLIONTHS)
+        values = {"amount": millionths, "counted_ms": tx.now_ms, "group_hash": use.group}
+        mine = {"entry_id": entry_id, "limit_name": use.name}
+        if not tx.execute(update_rows(limit_uses, **mine).values(**values)):
+            tx.execute(insert_row(limit_uses, **mine, **values))

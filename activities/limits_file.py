@@ -1,0 +1,123 @@
+"""The file of limits: how much the effects of a tenant may come to, by customer and time.
+
+Each claim is judged by it, together with all that were made before (``ledger/limits.py``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+
+from surehand.activities.tools.tool import Tool
+from surehand.activities.tools.toolbox import Toolbox, ToolboxError
+from surehand.process.files import BadDocument, read_document
+from surehand.workflows.contracts.approvals import PATH_FORM
+from surehand.workflows.contracts.base import Money
+from surehand.workflows.contracts.tools import Effect
+from surehand.workflows.plain_text import reason_of
+from surehand.workflows.plan.policy import ApprovalPolicy, Duration, WrittenByPeople, some_time
+
+#: Limits of one file; each that covers a call costs its claim two statements.
+MOST_LIMITS: Final = 100
+ParamPath = Annotated[str, Field(pattern=PATH_FORM, max_length=200)]
+
+
+class LimitsError(ToolboxError):
+    """The file of limits cannot be used; the message says where, and what is wrong."""
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class Limit(WrittenByPeople):
+    """How much the effects of some tools may come to within a time.
+
+    Example:
+        >>> limit = Limit(name="mails", tools=("mail.send",), per=("to",), most=1, within="10m")
+        >>> limit.most
+        '1'
+    """
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,59}$")
+    """What it is called wherever it is told of."""
+    tools: tuple[str, ...] = Field(min_length=1)
+    """The tools whose effects count."""
+    per: tuple[ParamPath, ...] = ()
+    """Params, such as ``customer_id``: effects count together if these are equal. Without any,
+    all effects of the tenant count together."""
+    total_of: ParamPath | None = None
+    """The param that is added up, such as ``amount``; without it effects are counted."""
+    most: Annotated[Money, BeforeValidator(_as_text)]
+    """What they may come to, effects under way included: a whole number, or a decimal as text."""
+    within: Duration
+    """The time up to now in which they count."""
+    ask: ApprovalPolicy | None = None
+    """Who can let through a call that would be over; without it such a call is refused."""
+    shadow: bool = False
+    """Only record what would have been over."""
+
+    @field_validator("within")
+    @classmethod
+    def _check_within(cls, value: Any) -> Any:
+        return some_time(value)
+
+
+def _check_names(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+    names = [one.name for one in limits]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"two limits are called {twice[0]}")
+    return limits
+
+
+class _File(WrittenByPeople):
+    limits: Annotated[
+        tuple[Limit, ...], Field(max_length=MOST_LIMITS), AfterValidator(_check_names)
+    ]
+
+
+def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
+    """Return the limits of a file; without a path, none. Raises ``LimitsError``."""
+    if not path:
+        return ()
+    try:
+        limits = _File.model_validate(read_document(Path(path))).limits
+    except BadDocument as error:
+        raise LimitsError(f"{path} (SUREHAND_LIMITS): {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "file"
+        raise LimitsError(f"{path} (SUREHAND_LIMITS): {place}: {reason_of(first)}") from error
+    for limit in limits:
+        for name in limit.tools:
+            problem = _problem(limit, toolbox.get(name))
+            if problem is not None:
+                raise LimitsError(f"{path} (SUREHAND_LIMITS): {limit.name}: {name}: {problem}")
+    return limits
+
+
+def _problem(limit: Limit, tool: Tool | None) -> str | None:
+    """Return why a limit cannot be about a tool's effects."""
+    if tool is None:
+        return "it is not loaded here"
+    if tool.effect is Effect.READ:
+        return "it only reads, and limits are for effects"
+    fields = tool.params_model.model_fields
+    for path in (*limit.per, *filter(None, [limit.total_of])):
+        if path.partition(".")[0] not in fields:
+            return f"it has no param {path.partition('.')[0]}; there are {', '.join(fields)}"
+    return None
+
+
+def group_values(limit: Limit, plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the params by which effects count together; what is not there is null."""
+    return {path: _value_at(plain, path) for path in limit.per}
+
+
+def _value_at(plain: Any, path: str) -> Any:
+    for name in path.split("."):
+        plain = plain.get(name) if isinstance(plain, dict) else None
+    return plain

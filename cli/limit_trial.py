@@ -1,0 +1,163 @@
+"""``limits try``: what a file of limits would have stopped, from the effects of the past."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+
+from surehand.activities.effects.prepare import limit_amount
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.history.reads import list_made
+from surehand.activities.limits_file import Limit, group_values, read_limits
+from surehand.activities.tools.toolbox import Toolbox
+from surehand.cli import options
+from surehand.cli.options import ledger_of, read_settings, read_toolbox, translated
+from surehand.cli.printer import Reply, Shape, Table, counted, time_of
+from surehand.workflows.canonical_json import canonical_json
+
+_MS: Final = timedelta(milliseconds=1)
+#: Calls that are named for each limit, newest last.
+_NAMED: Final = 20
+
+
+class StoppedCall(Shape):
+    """A call of the past that would have been over a limit."""
+
+    run_id: str
+    step_id: str
+    tool: str
+    used: str
+    """What the calls before it came to."""
+
+
+class LimitTried(Shape):
+    """What one limit would have done."""
+
+    limit: str
+    calls: int
+    """Of its tools, in that time."""
+    over: int
+    """Of these, those that it would have refused, or asked about."""
+    asks: bool
+    """Whether it asks; else it refuses."""
+    days: dict[str, int]
+    """Those that were over, by day (UTC)."""
+    newest: list[StoppedCall]
+
+
+class LimitsTried(Shape):
+    """``limits try``."""
+
+    since_days: float
+    unread: int
+    """Calls whose params cannot be read here, or that their tool takes no more."""
+    limits: list[LimitTried]
+
+
+async def try_limits(
+    caller: options.Onlooker,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of limits.")],
+    since: Annotated[
+        timedelta, options.lasting("--since", "How far to look back.", show_default="30d")
+    ] = timedelta(days=30),
+) -> Reply:
+    """Say which calls of the past a file of limits would have refused, or asked about.
+
+    Example: surehand limits try limits.yaml --since 30d
+    """
+    settings = read_settings()
+    toolbox = read_toolbox(settings)
+    with translated():
+        limits = read_limits(str(file), toolbox)
+    async with ledger_of(settings) as ledger:
+        tried = await _try_all(ledger, caller.tenant, limits, toolbox, since)
+    rows = [
+        [
+            one.limit,
+            str(one.calls),
+            f"{one.over} {'asked about' if one.asks else 'refused'}",
+            str(max(one.days.values(), default=0)),
+        ]
+        for one in tried.limits
+    ]
+    lines: list[str | Table] = [Table(("limit", "calls", "would be", "most a day"), rows)]
+    for one in tried.limits:
+        lines += [
+            f"{one.limit}: {call.tool} of {call.run_id} {call.step_id}, {call.used} used before it"
+            for call in one.newest
+        ]
+    if tried.unread:
+        lines.append(f"{counted(tried.unread, 'call')} could not be read here.")
+    return Reply(tried, lines)
+
+
+async def _try_all(
+    ledger: Ledger,
+    tenant: str,
+    limits: Iterable[Limit],
+    toolbox: Toolbox,
+    since: timedelta,
+) -> LimitsTried:
+    found, unread = list[LimitTried](), 0
+    for limit in limits:
+        made = await ledger.transact(tenant, list_made, limit.tools, (since + limit.within) // _MS)
+        trial = _Trial(limit, toolbox)
+        for row in made:
+            trial.add(row, begun=row["age_ms"] <= since // _MS)
+        found.append(trial.result())
+        unread += trial.unread
+    return LimitsTried(since_days=since / timedelta(days=1), unread=unread, limits=found)
+
+
+class _Trial:
+    """One limit over the calls of the past, oldest first."""
+
+    def __init__(self, limit: Limit, toolbox: Toolbox) -> None:
+        self._limit = limit
+        self._toolbox = toolbox
+        self._counted: dict[bytes, deque[tuple[int, Decimal]]] = defaultdict(deque)
+        self._days = Counter[str]()
+        self._over = list[StoppedCall]()
+        self._calls = 0
+        self.unread = 0
+
+    def add(self, row: Mapping[str, Any], *, begun: bool) -> None:
+        """Take one call; ``begun``: it lies in the time that is looked at."""
+        limit, tool = self._limit, self._toolbox.get(row["tool"])
+        try:
+            assert tool is not None, "the file was checked"
+            params = tool.validate(row["params"])
+            group = canonical_json(group_values(limit, params.model_dump(mode="json")))
+        except (ValidationError, TypeError, ValueError):
+            self.unread += 1
+            return
+        self._calls += begun
+        amount, counted_ = limit_amount(limit, params), self._counted[group]
+        while counted_ and counted_[0][0] <= row["claimed_ms"] - limit.within // _MS:
+            counted_.popleft()
+        used = sum((one for _, one in counted_), Decimal(0))
+        over = amount is None or used + amount > Decimal(limit.most)
+        if amount is not None and (not over or limit.ask is not None or limit.shadow):
+            counted_.append((row["claimed_ms"], amount))
+        if over and begun:
+            self._days[time_of(row["claimed_ms"]).date().isoformat()] += 1
+            where = {name: row[name] for name in ("run_id", "step_id", "tool")}
+            self._over.append(StoppedCall(**where, used=f"{used.normalize():f}"))
+
+    def result(self) -> LimitTried:
+        """Return what it would have done."""
+        return LimitTried(
+            limit=self._limit.name,
+            calls=self._calls,
+            over=len(self._over),
+            asks=self._limit.ask is not None,
+            days=dict(sorted(self._days.items())),
+            newest=self._over[-_NAMED:],
+        )

@@ -1,0 +1,101 @@
+"""``limits try``: what a file would have stopped is told from the ledger alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from surehand.activities.ledger.core.store import open_ledger
+from surehand.cli.limit_trial import LimitsTried
+from tests.cli.office import LedgerOffice
+from tests.ledger.scene import Scene
+from tests.ledger_databases import DATABASES
+
+TOOL = "payments.refund"
+LIMIT = {
+    "name": "refunds",
+    "tools": [TOOL],
+    "per": ["order_id"],
+    "total_of": "amount",
+    "most": "50.00",
+    "within": "1d",
+}
+
+
+class Office(LedgerOffice):
+    """``limits`` at a ledger of its own, with the shop's tools."""
+
+    group = "limits"
+
+    def rows(self) -> None:
+        """It writes nothing."""
+
+    def file(self, *limits: dict[str, Any]) -> str:
+        path = self.folder / "limits.yaml"
+        path.write_text(yaml.safe_dump({"limits": list(limits)}))
+        return str(path)
+
+    def made(self, *calls: tuple[str, str]) -> None:
+        """Have refunds made: of an order, an amount."""
+
+        async def make() -> None:
+            async with open_ledger(self.url) as ledger:
+                scene = Scene(ledger, "default")
+                scene.open_run("run-1")
+                for number, (order, amount) in enumerate(calls):
+                    params = {"order_id": order, "amount": amount, "currency": "EUR"}
+                    name = f"s-{number}"
+                    scene.committed(scene.call(step_id=name, key=name, params=params))
+
+        asyncio.run(make())
+
+
+@pytest.fixture
+def office(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
+    tools = {"SUREHAND_TOOL_MODULES": "surehand.examples.shop.tools"}
+    return Office.opened(ledger_url, tmp_path, monkeypatch, **tools)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_a_file_is_tried_on_what_was_done_before(office: Office) -> None:
+    office.made(("o-1", "30.00"), ("o-2", "50.00"), ("o-1", "20.01"), ("o-1", "20.00"))
+    asks = {**LIMIT, "name": "asks", "ask": {"roles": ["finance"]}}
+    file = office.file(LIMIT, asks)
+    tried = LimitsTried.model_validate(office.done("try", file, "--json").document())
+
+    refuses, asks_ = tried.limits
+    # A refused refund leaves room for the next one; one that is let through does not.
+    assert (refuses.calls, refuses.over, [one.step_id for one in refuses.newest]) == (4, 1, ["s-2"])
+    assert (asks_.over, [one.used for one in asks_.newest]) == (2, ["30", "50.01"])
+    text = office.done("try", file).out
+    assert "1 refused" in text and "2 asked about" in text
+    assert "refunds: payments.refund of run-1 s-2, 30 used before it" in text
+
+
+@pytest.mark.parametrize("database", DATABASES[:1])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tools": ["no.tool"]}, "refunds: no.tool: it is not loaded here"),
+        ({"tools": ["orders.read"]}, "refunds: orders.read: it only reads"),
+        ({"per": ["customer"]}, "it has no param customer; there are order_id"),
+        ({"most": "many"}, "limits.0.most: "),
+        ({"within": "0s"}, "limits.0.within: "),
+        ({"window": "1d"}, "limits.0.window: "),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_line(
+    office: Office, change: dict[str, Any], said: str
+) -> None:
+    line = office.refused("try", office.file({**LIMIT, **change}))
+    assert "limits.yaml (SUREHAND_LIMITS): " in line and said in line
+
+
+@pytest.mark.parametrize("database", DATABASES[:1])
+def test_two_limits_of_one_name_and_no_file_are_one_line(office: Office) -> None:
+    assert "two limits are called refunds" in office.refused("try", office.file(LIMIT, LIMIT))
+    assert "none.yaml" in office.refused("try", "none.yaml")
