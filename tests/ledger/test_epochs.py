@@ -17,7 +17,13 @@ from sqlalchemy.exc import DBAPIError
 from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, Transaction
-from surehand.activities.ledger.core.tables import approvals, effects, interventions, quota_usage
+from surehand.activities.ledger.core.tables import (
+    approvals,
+    effects,
+    interventions,
+    limit_uses,
+    quota_usage,
+)
 from surehand.activities.ledger.core.transaction import GENESIS
 from surehand.activities.ledger.effects import claims, epochs, outcomes, reconcile
 from surehand.activities.ledger.effects.epochs import EpochError
@@ -38,6 +44,7 @@ from surehand.activities.ledger.steps.entries import (
     ClaimRequest,
     Doubtful,
     Held,
+    OverLimit,
 )
 from surehand.activities.tools.tool import Found, NotFound, ToolContext
 from surehand.workflows.contracts.base import ChainHead
@@ -58,6 +65,7 @@ from tests.ledger.scene import (
     WINDOW,
     Scene,
 )
+from tests.ledger.test_limits import use
 from tests.ledger_databases import DATABASES
 
 pytestmark = pytest.mark.guarantee("G1")
@@ -207,6 +215,15 @@ def test_a_forgotten_call_counts_once_against_the_quota(restorable: Restorable) 
     scene.claimed(scene.call(**DEDUPES, attempt=2), after=LEASE_OVER)
 
     assert [row["used"] for row in scene.rows(quota_usage, kind="effects")] == [1]
+
+
+def test_a_forgotten_call_counts_for_its_limits(restorable: Restorable) -> None:
+    scene = restored_after(restorable, nothing, nothing, ago=timedelta(minutes=59))
+
+    assert isinstance(scene.claim(scene.call(**DEDUPES, uses=(use("101"),))), OverLimit)
+    scene.claimed(scene.call(**DEDUPES, uses=(use("100"),)))
+
+    assert [row["amount"] for row in scene.rows(limit_uses)] == [100_000_000]
 
 
 def test_a_provider_that_may_have_dropped_the_key_is_not_called(restorable: Restorable) -> None:

@@ -387,8 +387,9 @@ def claim_again(
     # What a restore has forgotten is counted once it is called, as far as anybody knows first.
     first = entry.observed_answer == FORGOTTEN and entry.calls == 1
     where = (entry.entry_id, entry.generation)
-    # What may have happened is counted already.
-    refused = _authorise_call(tx, request, seen, *where, first=first, counts=rule is None)
+    # What may have happened is counted already, unless a restore has forgotten it.
+    counts = first or rule is None
+    refused = _authorise_call(tx, request, seen, *where, first=first, counts=counts)
     if refused is not None:
         return refused
     mine, repeats = entry.owned_by(request.run_id, request.step_id), rule is Recovery.DEDUPES
