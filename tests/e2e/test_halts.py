@@ -15,6 +15,7 @@ from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.halts import Halt, halt_calls, lift_halt, list_under_way
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
+from tests.e2e.interceptors import Pause
 from tests.e2e.plans import mail_step, plan, read, refund_step
 from tests.e2e.runs import states, step, until
 from tests.e2e.stage import Stage
@@ -153,3 +154,22 @@ async def test_a_question_does_not_run_out_while_calls_are_halted(
 
     assert step(result, "go").output == "yes"
     assert step(late, "go").output == "no"
+
+
+async def test_an_answer_counts_while_a_halted_question_is_found_not_to_be_over(
+    stage: Stage, order_id: str
+) -> None:
+    looking = Pause("record_interrupt", of=lambda asked: asked.what == "expired")
+    ask = {"question": "Go?", "expires_in": "1s", "otherwise": "no"}
+    async with stage.worker_here(client=looking.client(stage.client)):
+        halt(stage)
+        run = await stage.start(plan({"id": "go", "ask": ask}))
+        await looking.reached()
+        sent = {"actor": "oscar", "answers": {"go.1": "yes"}}
+        answering = asyncio.create_task(run.handle.execute_update("answer", sent))
+        await run.history_has("workflow_execution_update_accepted")
+        looking.go_on()
+        await answering
+        result = await run.result()
+
+    assert step(result, "go").output == "yes"

@@ -247,11 +247,16 @@ class Questions(RunPart):
                     return answers.pop(id_)
             finally:
                 self._data.interrupts.pop(id_, None)
-            left = await self._record_interrupt(interrupt, "expired", otherwise)
-            if left is None:
-                break
-            # Its time has stood still while calls were halted.
-            self._data.interrupts[id_] = interrupt
+            # Until that is known, an answer that comes now waits.
+            self._data.opening.add(id_)
+            try:
+                left = await self._record_interrupt(interrupt, "expired", otherwise)
+                if left is None:
+                    break
+                # Its time has stood still while calls were halted.
+                self._data.interrupts[id_] = interrupt
+            finally:
+                self._data.opening.discard(id_)
         if otherwise is None:
             reason = f"nobody has answered {id_} in time"
             raise StepFailed(reason, rejected=True, called=kind is steering.InterruptKind.AFTER)
