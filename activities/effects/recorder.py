@@ -33,6 +33,7 @@ from surehand.activities.effects.prepare import (
 from surehand.activities.ledger.core.engine import may_pass
 from surehand.activities.ledger.core.store import Transaction, Turn
 from surehand.activities.ledger.effects import claims, outcomes
+from surehand.activities.ledger.halts import stood_still
 from surehand.activities.ledger.steps import foreign as foreign_rows
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.ledger.steps.entries import (
@@ -413,7 +414,10 @@ class EffectRecorder(Recorder):
             delay = retries.delay(failure, entry.failures.get(class_, 0))
             if delay is not None and self.request.undoes and entry.first_call_ms is not None:
                 limit = entry.first_call_ms + milliseconds(retries.compensation_limit)
-                delay = delay if tx.now_ms + milliseconds(delay) <= limit else None
+                late_ms = tx.now_ms + milliseconds(delay) - limit
+                whose = (entry.tool, entry.run_id, entry.first_call_ms)
+                if late_ms > 0 and late_ms > stood_still(tx, *whose, undoes=True):
+                    delay = None
             if delay is None:  # its words reach the run
                 self.mark_foreign(tx)
             return outcomes.record_failure(

@@ -340,9 +340,13 @@ class EffectCall(recorder.EffectRecorder):
         if entry.observed == entries.UNASKED:
             # A lookup by state is asked, and its answer recorded, before anything is called.
             return await self._act_on_absence(entry, "not_called", clock.now(), forward)
-        # By the database's clock, as it was in the newest transaction.
-        if entry.recovers_too_long(request.recovery_limit, await self.read_clock()):
-            seconds = request.recovery_limit.total_seconds()
+        # By the database's clock, as it was in the newest transaction; only if that says so, the
+        # ledger is asked how long calls were halted.
+        limit = request.recovery_limit
+        if entry.recovers_too_long(limit, await self.read_clock()) and await self.in_ledger(
+            lambda tx: outcomes.recovers_too_long(tx, entry, limit)
+        ):
+            seconds = limit.total_seconds()
             return await self.ask_human(entry, f"its recovery has taken longer than {seconds:g} s")
         if never_in_doubt:
             return await self._act_on_absence(entry, "transactional", clock.now(), forward)

@@ -119,9 +119,7 @@ class HaltStands(Exception):
         self.found = found
 
 
-def _covering(
-    tool: str | BindParameter[str], run_id: str | BindParameter[str]
-) -> ColumnElement[bool]:
+def _covering(tool: ColumnElement[str], run_id: ColumnElement[str]) -> ColumnElement[bool]:
     below = func.substr(run_id, 1, func.length(halts.c.run_id) + 1) == halts.c.run_id + "~"
     of_run = or_(halts.c.run_id.is_(None), halts.c.run_id == run_id, below)
     return or_(halts.c.tool.is_(None), halts.c.tool == tool) & of_run
@@ -150,6 +148,11 @@ _STANDING: Final = PreparedStatement(
     .order_by(halts.c.halted_ms, halts.c.halt_id)
     .limit(1)
 )
+
+
+def is_halted(tool: ColumnElement[str], run_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the condition that a halt stands which covers a tool and a run."""
+    return rows_of(halts, lifted_ms=None).where(_covering(tool, run_id)).exists()
 
 
 def read_halt(tx: Transaction, halt_id: str) -> Halt:
@@ -194,7 +197,9 @@ def halt_calls(
     """
     tx.lock_calls()
     halt = Halt(f"halt-{uuid.uuid4().hex[:12]}", tool, run_id, undo_too, reason, actor, tx.now_ms)
-    tx.execute(insert_row(halts, **vars(halt)))
+    # Without what says that it was lifted: no worker may write that.
+    made = {name: value for name, value in vars(halt).items() if not name.startswith("lifted_")}
+    tx.execute(insert_row(halts, **made))
     return halt
 
 
@@ -217,12 +222,23 @@ def list_halts(tx: Transaction, *, standing: bool = False) -> list[Halt]:
     return [Halt.from_row(row) for row in rows]
 
 
-def stood_still(tx: Transaction, tool: str | None, run_id: str | None, since_ms: int) -> int:
+def stood_still(
+    tx: Transaction,
+    tool: str | None,
+    run_id: str | None,
+    since_ms: int,
+    until_ms: int | None = None,
+    *,
+    undoes: bool = False,
+) -> int:
     """Return for how many milliseconds since then a halt has stood that covers a tool and a run.
 
     What waits for a person or a date waits so much longer. Halts that overlap count once.
+    ``until_ms``: now, if it is not said. ``undoes``: only those that stop what undoes effects.
     """
-    return _add_up(tx, [one for one in list_halts(tx) if one.covers(tool, run_id)], since_ms)
+    found = [one for one in list_halts(tx) if one.covers(tool, run_id)]
+    found = [one for one in found if one.undo_too or not undoes]
+    return _add_up(tx, found, since_ms, until_ms)
 
 
 def request_clock(tx: Transaction, row: Mapping[str, Any]) -> int:
@@ -240,10 +256,13 @@ def earliest_clock(tx: Transaction, now_ms: int) -> int:
     return now_ms - _add_up(tx, list_halts(tx), 0)
 
 
-def _add_up(tx: Transaction, found: Sequence[Halt], since_ms: int) -> int:
+def _add_up(
+    tx: Transaction, found: Sequence[Halt], since_ms: int, until_ms: int | None = None
+) -> int:
     still, upto = 0, since_ms
+    latest = tx.now_ms if until_ms is None else until_ms
     for one in found:
-        end = tx.now_ms if one.lifted_ms is None else one.lifted_ms
+        end = latest if one.lifted_ms is None else min(latest, one.lifted_ms)
         begin = max(one.halted_ms, upto)
         if end > begin:
             still, upto = still + end - begin, end

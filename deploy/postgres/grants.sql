@@ -26,8 +26,10 @@ REVOKE UPDATE ON standing_uses FROM surehand_worker;
 GRANT UPDATE (returned_ms) ON standing_uses TO surehand_worker;
 -- And what a tenant may use; the workers count what it has used.
 REVOKE INSERT, UPDATE ON quotas FROM surehand_worker;
--- Any worker may halt calls. To lift a halt is an administrator's.
-REVOKE UPDATE ON halts FROM surehand_worker;
+-- Any worker may halt calls. To lift a halt is an administrator's, also in the statement that makes it.
+REVOKE INSERT, UPDATE ON halts FROM surehand_worker;
+GRANT INSERT (tenant_id, halt_id, tool, run_id, undo_too, reason, halted_by, halted_ms)
+    ON halts TO surehand_worker;
 -- That the ledger was restored, its owner says.
 REVOKE INSERT, UPDATE ON epochs FROM surehand_worker;
 -- And of which cell it is.

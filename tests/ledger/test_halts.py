@@ -5,33 +5,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import DBAPIError
+from temporalio.exceptions import ApplicationError
 
+from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.approvals.waiting import list_waiting
-from surehand.activities.ledger.core.statements import delete_rows, update_rows
+from surehand.activities.ledger.core.statements import delete_rows, insert_row, update_rows
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.activities.ledger.core.tables import effects, halts
+from surehand.activities.ledger.core.tables import effects, halts, interventions
 from surehand.activities.ledger.effects import claims
+from surehand.activities.ledger.effects.reconcile import after_not_found
 from surehand.activities.ledger.halts import (
+    LOOK,
     Halt,
     Halted,
     HaltError,
     HaltStands,
     halt_calls,
     lift_halt,
+    list_halts,
     list_under_way,
     require_may_read,
     stood_still,
 )
-from surehand.activities.ledger.history.audit import verify_story
-from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed
+from surehand.activities.ledger.history.audit import first_unproven, verify_story
+from surehand.activities.ledger.outbox.notification_rows import write_reminders
+from surehand.activities.ledger.runs.steering import record_interrupt
+from surehand.activities.ledger.steps.entries import ApprovalRefused, Claimed, Doubtful
+from surehand.activities.tools.failures import OutcomeUnknown, Transient
+from surehand.activities.tools.tool import NotFound, ToolContext
+from surehand.workflows.contracts.steering import Interrupt, InterruptKind, RecordInterrupt
+from surehand.workflows.contracts.tools import Recovery
+from tests.ledger.attempts import Payment, Provider, effect_call, request_for, time_passes
 from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.people import ADMINISTRATOR, administration
-from tests.ledger.scene import LEASE, NOW, RUN, WINDOW, Scene
+from tests.ledger.scene import AT_ONCE, LEASE, NOW, RECOVERY_LIMIT, RUN, WINDOW, Scene
 
 WORKERS = 6
 LATER = timedelta(minutes=30)
@@ -157,6 +170,23 @@ async def test_a_halt_waits_for_the_claim_that_is_being_made(
         assert len(list_under_way(tx, made)) == 1
 
 
+async def test_a_halt_waits_for_the_call_that_follows_a_lookup(
+    scene: Scene, workers: list[Ledger]
+) -> None:
+    """What a lookup has not found is claimed again by another way than ``claim_effect``."""
+    entry = scene.in_doubt(scene.call(timeout=NOW, settle=AT_ONCE))
+    again = scene.call(timeout=NOW, settle=AT_ONCE, attempt=2)
+    with scene.tx(LATER) as tx:
+        assert isinstance(after_not_found(tx, again, entry, forward=True), Claimed)
+        halting = asyncio.create_task(asyncio.to_thread(halt, Scene(workers[0], scene.tenant)))
+        if tx.dialect == "postgresql":
+            await until_one_waits(tx)
+        assert not halting.done()
+    made = await halting
+    with scene.tx() as tx:
+        assert [one["state"] for one in list_under_way(tx, made)] == ["claimed"]
+
+
 async def test_of_claims_at_full_speed_none_is_made_behind_a_halt(
     scene: Scene, workers: list[Ledger]
 ) -> None:
@@ -216,6 +246,143 @@ def test_a_request_runs_out_behind_a_halt_and_beside_one(scene: Scene) -> None:
     assert isinstance(scene.claim(approved, late), ApprovalRefused)
 
 
+def test_what_is_in_doubt_is_recovered_after_a_halt_as_before_it(scene: Scene) -> None:
+    """Otherwise a human would be asked of each call that was cut off before a longer halt."""
+    call = scene.call(recovery=Recovery.DEDUPES, window=WINDOW)
+    scene.in_doubt(call)
+    made = halt(scene)
+
+    assert isinstance(scene.claim(call, LATER), Halted)
+    lift(scene, made, LATER)
+    assert isinstance(scene.claim(call, LATER + 2 * RECOVERY_LIMIT), Doubtful)
+    assert scene.claimed(call, LATER + RECOVERY_LIMIT / 2).calls == 2
+
+
+async def test_a_halt_is_no_reason_to_give_up_on_lookups(scene: Scene) -> None:
+    provider = Provider([OutcomeUnknown("no answer"), {"id": "r-1"}])
+
+    async def look(params: Payment, ctx: ToolContext) -> NotFound:
+        return NotFound()
+
+    loaded = provider.tool(lookup=look, settle=AT_ONCE)
+    with pytest.raises(ApplicationError):
+        await effect_call(scene, loaded, request_for(scene, loaded)).run()
+    made = _halted_since(scene, LATER)
+    _began_recovering(scene, LATER)
+    time_passes(scene)
+
+    second = request_for(scene, loaded, attempt=2)
+    assert isinstance(await effect_call(scene, loaded, second).run(), Halted)
+    lift(scene, made)
+    third = request_for(scene, loaded, attempt=3)
+    assert isinstance(await effect_call(scene, loaded, third).run(), Done)
+    assert scene.rows(interventions) == []
+
+
+@pytest.mark.parametrize("undo_too", [False, True])
+async def test_an_undo_that_was_halted_is_retried_as_long_as_any(
+    scene: Scene, undo_too: bool
+) -> None:
+    provider = Provider([Transient("no route")])
+    loaded = provider.tool(name="payments.charge", recovery="human")
+    entry = scene.committed(scene.call())
+    key, undone = f"undo:{entry.entry_id}", entry.entry_id
+    undo = request_for(scene, loaded, tool=loaded.name, key=key, undoes=undone)
+    scene.failed(undo)
+    _first_called(scene, LATER)
+    lift(scene, _halted_since(scene, LATER, undo_too=undo_too))
+
+    with pytest.raises(ApplicationError) as failed:
+        await effect_call(scene, loaded, replace(undo, attempt=2)).run()
+    assert failed.value.non_retryable is not undo_too
+
+
+def _halted_since(scene: Scene, since: timedelta, **scope: Any) -> Halt:
+    """Insert a halt that was made that long ago."""
+    with scene.tx() as tx:
+        began = tx.now_ms - since // timedelta(milliseconds=1)
+        values = {"reason": "it pays twice", "halted_by": "oscar", "undo_too": False, **scope}
+        tx.execute(insert_row(halts, halt_id="halt-old", halted_ms=began, **values))
+        return list_halts(tx)[0]
+
+
+def _began_recovering(scene: Scene, since: timedelta) -> None:
+    _set_back(scene, "recovering_ms", since)
+
+
+def _first_called(scene: Scene, since: timedelta) -> None:
+    _set_back(scene, "first_call_ms", since)
+
+
+def _set_back(scene: Scene, column: str, by: timedelta) -> None:
+    with scene.tx() as tx:
+        began = tx.now_ms - by // timedelta(milliseconds=1)
+        known = effects.c[column].is_not(None)
+        tx.execute(update_rows(effects).where(known).values({column: began}))
+
+
+def test_a_question_that_is_nearly_over_is_looked_at_no_more_often_than_a_call(
+    scene: Scene,
+) -> None:
+    """Its time stands still: each look would come again after the little that is left."""
+    second = timedelta(seconds=1)
+
+    def record(what: str, after: timedelta) -> timedelta | None:
+        with scene.tx(after) as tx:
+            asked = RecordInterrupt(tenant=scene.tenant, run_id=RUN, interrupt=question, what=what)
+            return record_interrupt(tx, asked)
+
+    with scene.tx() as tx:
+        expires_at = datetime.fromtimestamp(tx.now_ms / 1000, UTC) + LATER
+    question = Interrupt(
+        interrupt_id="go.1",
+        step_id="go",
+        kind=InterruptKind.ASK,
+        question="Go?",
+        expires_at=expires_at,
+    )
+    record("opened", NOW)
+    made = halt(scene, LATER - second)
+
+    assert record("expired", LATER) == LOOK
+    assert record("expired", 2 * LATER) == LOOK
+    lift(scene, made, 2 * LATER)
+    left = record("expired", 2 * LATER)
+    assert left is not None
+    assert left <= second
+
+
+def test_nobody_is_reminded_of_what_is_halted(scene: Scene) -> None:
+    hour = timedelta(hours=1)
+    scene.ask_approval(scene.call(), expires_in=8 * hour, remind_every=hour)
+    other = scene.call(tool="mail.send", key="other", step_id="other")
+    scene.ask_approval(other, expires_in=8 * hour, remind_every=hour)
+    made = halt(scene, tool=TOOL)
+
+    def remind(after: timedelta) -> int:
+        with scene.tx(after) as tx:
+            return write_reminders(tx, tx.now_ms)
+
+    assert remind(1.5 * hour) == 1
+    lift(scene, made)
+    assert remind(1.5 * hour) == 1
+
+
+async def test_an_audit_finds_an_approval_that_no_halt_has_prolonged(scene: Scene) -> None:
+    gated = scene.approved(scene.call(), expires_in=WINDOW)
+    made = halt(scene, LATER)
+    lift(scene, made, 2 * WINDOW)
+    assert scene.claimed(gated, 2 * WINDOW + timedelta(minutes=10))
+    events = scene.events()
+
+    assert await scene.ledger.transact(scene.tenant, first_unproven, RUN, events) is None
+    [used] = [one for one in events if one["type"] == "approval.consumed"]
+    used["body"]["halted_ms"] += 3 * 3_600_000
+    found = await scene.ledger.transact(scene.tenant, first_unproven, RUN, events)
+    assert found is not None
+    assert found.reason.endswith("was used after it had expired: calls were not halted for so long")
+
+
 def test_halts_that_overlap_count_once(scene: Scene) -> None:
     hour = timedelta(hours=1)
     first, second = halt(scene, hour), halt(scene, 2 * hour)
@@ -234,6 +401,9 @@ def test_only_an_administrator_lifts_a_halt(scene: Scene) -> None:
     if scene.ledger.engine.dialect.name == "postgresql":
         with pytest.raises(DBAPIError, match="permission denied"), scene.tx() as tx:
             lift_halt(tx, made.halt_id, "a worker")
+        with pytest.raises(DBAPIError, match="permission denied"), scene.tx() as tx:
+            # It would say that calls have been halted all the time, and prolong what is over.
+            tx.execute(insert_row(halts, **vars(replace(made, halt_id="halt-2", lifted_ms=1))))
     lift(scene, made)
     with pytest.raises(HaltError, match=f"{made.halt_id} was lifted already, by root"):
         lift(scene, made)

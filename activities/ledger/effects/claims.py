@@ -136,6 +136,7 @@ def look_around(tx: Transaction, request: ClaimRequest) -> SeenAround:
 def claim_effect(tx: Transaction, request: ClaimRequest) -> ClaimResult:
     """Claim the effect of ``request``, or say what is there already; raises ``ActsElsewhere``."""
     if request.within is not None:
+        tx.share_calls()  # first, as everybody does
         tx.share_run(request.within)
     tx.lock_call(request.run_id, request.step_id, request.tool, request.key)
     seen = look_around(tx, request)
@@ -260,7 +261,7 @@ def _judge_claimed(
     rule = _rule_to_call_again(tx, request, entry)
     if entry.holder == request.holder and epoch is None:
         # It may have been frozen since its own claim: does what allowed that still hold?
-        too_late = entry.recovers_too_long(request.recovery_limit, tx.now_ms)
+        too_late = outcomes.recovers_too_long(tx, entry, request.recovery_limit)
         if (rule is None) if entry.unproven else too_late:
             late = "it was to be called again, and was held up until that was no way to settle it"
             return entries.Doubtful(outcomes.put_in_doubt(tx, entry, late, rule="held_up"))
@@ -298,7 +299,8 @@ def _judge_doubtful(
 
 def _rule_to_call_again(tx: Transaction, request: ClaimRequest, entry: Entry) -> Recovery | None:
     """Return what allows to call again an entry whose outcome is not recorded, if anything does."""
-    if entry.state == "partial" or entry.recovers_too_long(request.recovery_limit, tx.now_ms):
+    too_late = outcomes.recovers_too_long(tx, entry, request.recovery_limit)
+    if entry.state == "partial" or too_late:
         return None
     if entry.reported_failure is not None:
         return None  # Its lookup settles it.

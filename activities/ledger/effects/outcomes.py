@@ -13,6 +13,7 @@ from surehand.activities.ledger.core.statements import PreparedStatement, rows_o
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, effects
 from surehand.activities.ledger.effects.interventions import mark_compensated, open_intervention
+from surehand.activities.ledger.halts import stood_still
 from surehand.activities.ledger.steps import attempts
 from surehand.activities.ledger.steps.artifacts import Kept, record_artifact
 from surehand.activities.ledger.steps.entries import (
@@ -80,6 +81,15 @@ def renew_lease(tx: Transaction, entry: Entry) -> bool:
     """Extend the lease by what it lasts; ``False`` when it is not ours any more."""
     own = update_rows(effects, **guard_values(entry))
     return tx.execute(own.values(lease_until_ms=tx.now_ms + effects.c.lease_ms)) == 1
+
+
+def recovers_too_long(tx: Transaction, entry: Entry, limit: timedelta) -> bool:
+    """Return whether an outcome is missing for too long, not counting what halts have stood."""
+    if entry.recovering_ms is None or not entry.recovers_too_long(limit, tx.now_ms):
+        return False
+    undoes = entry.undoes is not None
+    still = stood_still(tx, entry.tool, entry.run_id, entry.recovering_ms, undoes=undoes)
+    return entry.recovers_too_long(limit, tx.now_ms - still)
 
 
 def verify_recovery(tx: Transaction, before: Entry, outcome: str, *, action: str) -> None:

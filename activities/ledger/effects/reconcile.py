@@ -120,6 +120,7 @@ def after_not_found(
         action: What comes of it for a step that is not claimed again: it is undone, or it fails.
     """
     if forward:
+        tx.share_calls()
         tx.share_run(request.acting_run)
     # Before its approval, as every claim locks them.
     if not outcomes.still_ours(tx, entry):

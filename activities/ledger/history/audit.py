@@ -26,6 +26,7 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import approvals, decisions, has_expired, runs
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
 from surehand.activities.ledger.effects.epochs import RESTORED, Epoch
+from surehand.activities.ledger.halts import stood_still
 from surehand.activities.ledger.people import starts
 from surehand.activities.ledger.people.proofs import why_unproven
 from surehand.activities.ledger.people.signatures import (
@@ -358,7 +359,7 @@ def first_unproven(tx: Transaction, run_id: str, events: Sequence[Event]) -> Bre
 
     A key that was revoked later proves what it has signed before.
     """
-    found = _find_unproven_start(tx, run_id, events)
+    found = _find_unproven_start(tx, run_id, events) or _find_unproven_halt(tx, run_id, events)
     if found is not None:
         return found
     asked = _read_assurances(tx, run_id, events)
@@ -402,6 +403,24 @@ def _find_unproven_start(tx: Transaction, run_id: str, events: Sequence[Event]) 
         return None
     why = starts.why_start_unproven(tx, run_id)
     return None if why is None else Break(opened["seq"], f"nothing proves who started it: {why}")
+
+
+def _find_unproven_halt(tx: Transaction, run_id: str, events: Sequence[Event]) -> Break | None:
+    """Return the first use of an approval for which calls were not halted as long as it says."""
+    for event in events:
+        body = event["body"]
+        if event["type"] != "approval.consumed" or not body.get("halted_ms"):
+            continue
+        named = {"approval_id": body["approval_id"], "run_id": run_id}
+        row = tx.one(rows_of(approvals, "tool", "requested_ms", **named))
+        still_ms = 0
+        if row is not None:
+            whose = (row["tool"], run_id, row["requested_ms"], event["at_ms"])
+            still_ms = stood_still(tx, *whose)
+        if still_ms < body["halted_ms"]:
+            reason = f"approval {body['approval_id']} was used after it had expired"
+            return Break(event["seq"], f"{reason}: calls were not halted for so long")
+    return None
 
 
 def _read_assurances(tx: Transaction, run_id: str, events: Sequence[Event]) -> dict[str, Assurance]:

@@ -22,7 +22,7 @@ from surehand.activities.ledger.core.tables import (
     notifications,
     runs,
 )
-from surehand.activities.ledger.halts import earliest_clock, list_halts
+from surehand.activities.ledger.halts import earliest_clock, is_halted
 from surehand.activities.ledger.outbox.notification import Facts, Kind, Notification, delivery_id
 from surehand.activities.ledger.steps.entries import milliseconds
 from surehand.activities.ledger.steps.foreign import foreign_content
@@ -276,14 +276,14 @@ def write_reminders(tx: Transaction, now_ms: int) -> int:
 
     Their number is the count of intervals since the request, so that what nobody was there to send
     is skipped. An older one that is not sent yet is dropped: the newer one tells it. Nobody is
-    reminded while all calls are halted.
+    reminded of a call that is halted.
     """
-    if any(one.covers(None, None) for one in list_halts(tx, standing=True)):
-        return 0
     rows = tx.all(
         rows_of(approvals, state="pending")
         .where(
-            approvals.c.remind_ms <= now_ms, ~has_expired(approvals.c, earliest_clock(tx, now_ms))
+            approvals.c.remind_ms <= now_ms,
+            ~has_expired(approvals.c, earliest_clock(tx, now_ms)),
+            ~is_halted(approvals.c.tool, approvals.c.run_id),
         )
         .order_by(approvals.c.remind_ms, approvals.c.approval_id)
         .limit(_REMINDERS)

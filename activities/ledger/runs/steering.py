@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from surehand.activities.ledger.core.statements import insert_row, rows_of
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events, grants, runs, steerings
-from surehand.activities.ledger.halts import stood_still
+from surehand.activities.ledger.halts import LOOK, list_halts, stood_still
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import verify_proof
@@ -332,7 +332,12 @@ def _time_left(tx: Transaction, run_id: str, interrupt: Interrupt) -> timedelta 
     still_ms = stood_still(tx, None, run_id, since[0]) if since else 0
     left_ms = round(interrupt.expires_at.timestamp() * 1000) + still_ms - tx.now_ms
     # By two clocks: without a halt it is over as its run says.
-    return timedelta(milliseconds=left_ms) if still_ms and left_ms > 0 else None
+    if not still_ms or left_ms <= 0:
+        return None
+    left = timedelta(milliseconds=left_ms)
+    # While a halt stands, nothing of it is used up: the run need not look more often than others.
+    standing = any(one.covers(None, run_id) for one in list_halts(tx, standing=True))
+    return max(left, LOOK) if standing else left
 
 
 def record_answer(tx: Transaction, asked: Steer, given: GivenAnswer) -> None:
