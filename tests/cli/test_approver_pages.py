@@ -15,6 +15,7 @@ from surehand.activities.ledger.approvals.decisions import Edited
 from surehand.activities.ledger.core.statements import update_rows
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.core.tables import approvals
+from surehand.activities.ledger.halts import halt_calls
 from surehand.activities.ledger.history.audit import verify_chain
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
@@ -214,6 +215,19 @@ async def test_a_request_shows_its_precondition_of_then_and_of_now(site: Site) -
     assert 'id="precondition"' not in shown[3]
     [row] = [one for one in scene.rows(approvals) if one["approval_id"] == first.approval_id]
     assert row["precondition"] == old
+
+
+async def test_a_request_says_that_its_call_is_halted(site: Site) -> None:
+    gated = site.scene.ask_approval(site.scene.call())
+    await site.sign_in("ann")
+    before = (await site.get(f"/approval?id={gated.approval_id}")).text
+    with site.scene.tx() as tx:
+        halt_calls(tx, "oscar", "it pays twice", tool=gated.tool)
+    after = (await site.get(f"/approval?id={gated.approval_id}")).text
+
+    assert "Calls are halted." not in before
+    assert "Calls are halted." in after
+    assert "oscar: it pays twice. You can decide" in after
 
 
 def reads(site: Site) -> list[tuple[str, str, str]]:
