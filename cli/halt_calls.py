@@ -6,12 +6,16 @@ Each is one transaction of the ledger, so they work while Temporal or all worker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
+from surehand.activities.ledger.core.engine import LedgerUnavailable
+from surehand.activities.ledger.core.statements import rows_of
+from surehand.activities.ledger.core.tables import approvals, effects, runs, steps
 from surehand.activities.ledger.core.transaction import Transaction
 from surehand.activities.ledger.halts import (
     Halt,
@@ -43,7 +47,7 @@ _TOLD = {
 
 
 class CallUnderWay(Shape):
-    """A call that had begun before the halt and has no outcome yet."""
+    """A write that a halt covers and that has no outcome yet: it had begun before, or it undoes."""
 
     entry_id: str
     tool: str
@@ -56,7 +60,7 @@ class CallUnderWay(Shape):
 
 
 class HaltShown(Shape):
-    """A halt, and the calls that it found under way."""
+    """A halt, and the writes that it covers and that have no outcome yet."""
 
     halt: Halt
     scope: str
@@ -85,7 +89,7 @@ async def halt(
     ] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Stay until no call is under way, and say how each ended."),
+        typer.Option("--follow", help="Stay until no write is under way, and say how each ended."),
     ] = False,
 ) -> Reply:
     """Stop calls at once: from now on none begins, in any run and on any worker.
@@ -103,6 +107,9 @@ async def halt(
 
     async with ledger_of(read_settings()) as ledger:
         shown = await ledger.transact(caller.tenant, begin)
+        with suppress(LedgerUnavailable):  # the halt stands, whatever is known of its scope
+            for what in await ledger.transact(caller.tenant, _find_unknown, shown.halt):
+                caller.printer.warn(f"the ledger knows no {what}: is that how it is written?")
         if not follow:
             return Reply(shown, _halt_lines(shown))
         caller.printer.lines(_halt_lines(shown))
@@ -118,7 +125,7 @@ async def halt(
             if not open_:
                 break
             await asyncio.sleep(_PAUSE)
-    return Reply(shown.model_copy(update={"under_way": ended}), "No call is under way.")
+    return Reply(shown.model_copy(update={"under_way": ended}), "No write is under way.")
 
 
 async def lift(
@@ -142,7 +149,7 @@ async def halts(
     caller: options.Onlooker,
     all_: Annotated[bool, typer.Option("--all", help="Also those that were lifted.")] = False,
 ) -> Reply:
-    """Show the halts that stand, and the calls that each has found under way.
+    """Show the halts that stand, and the writes that each covers and that have no outcome yet.
 
     Example: surehand halts --tenant acme
     """
@@ -160,6 +167,21 @@ def _show(tx: Transaction, halt: Halt) -> HaltShown:
     found = [] if halt.lifted_ms is not None else list_under_way(tx, halt)
     under_way = [CallUnderWay(**_named(row)) for row in found]
     return HaltShown(halt=halt, scope=halt.scope, under_way=under_way)
+
+
+def _find_unknown(tx: Transaction, halt: Halt) -> list[str]:
+    """Return what of a halt's scope nothing is recorded of: it may be misspelt."""
+    unknown = list[str]()
+    if halt.run_id is not None and tx.one(rows_of(runs, "run_id", run_id=halt.run_id)) is None:
+        unknown.append(f"run {halt.run_id}")
+
+    def uses() -> Iterator[object]:
+        for table in (effects, approvals, steps):
+            yield tx.one(rows_of(table, "tool", tool=halt.tool).limit(1))
+
+    if halt.tool is not None and not any(uses()):
+        unknown.append(f"call of {halt.tool}")
+    return unknown
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,6 +203,7 @@ def _halt_lines(shown: HaltShown) -> Lines:
             [_TOLD[one.state], one.tool, one.key, one.run_id, one.step_id]
             for one in shown.under_way
         ]
-        yield f"  {counted(len(rows), 'call')} had begun before:"
+        has = "has" if len(rows) == 1 else "have"
+        yield f"  {counted(len(rows), 'write')} {has} no outcome yet:"
         yield Table(("outcome", "tool", "key", "run", "step"), rows)
     yield f"  {command('lift', halt.halt_id)}"

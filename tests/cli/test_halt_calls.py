@@ -66,7 +66,8 @@ def test_calls_are_halted_shown_and_let_begin_again(office: Office) -> None:
 
         text = office.say("halts").out
         assert f"{made.halt.halt_id}: calls of payments.refund, by oscar" in text
-        assert "1 call had begun before:" in text
+        assert "1 write has no outcome yet:" in text
+        assert "knows no" not in ended.err
         assert f"lift {made.halt.halt_id}" in text
 
         lifted = office.say("lift", made.halt.halt_id)
@@ -96,7 +97,16 @@ def test_whoever_follows_hears_how_each_call_has_ended(office: Office) -> None:
     assert ended.code == 0, ended
     assert f"payments.refund {entry.key}: it happened" in ended.out
     assert f"payments.refund {doubt.key}: unknown" in ended.out
-    assert ended.out.strip().endswith("No call is under way.")
+    assert ended.out.strip().endswith("No write is under way.")
+
+
+@both
+def test_a_scope_of_which_nothing_is_recorded_may_be_misspelt(office: Office) -> None:
+    ended = office.say("halt", "--reason", REASON, "--tool", "payment.refund", "--run", "run-7")
+    assert ended.code == 0, ended
+    assert "the ledger knows no run run-7: is that how it is written?" in ended.err
+    assert "the ledger knows no call of payment.refund: is that how it is written?" in ended.err
+    assert len(office.rows()) == 1
 
 
 @both
