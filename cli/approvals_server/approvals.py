@@ -245,6 +245,7 @@ class Viewed(NamedTuple):
             "decisions": Assurance(row["assurance"]).as_text(),
             "expires_at": iso(row["expires_ms"]),
             "left": time_left(row["expires_ms"], one.now_ms),
+            "halted": self.one.halt is not None,
             "then": self._then(),
             "precondition": now and short_hash(now),
             "precondition_before": before and short_hash(before),
@@ -268,7 +269,8 @@ class Viewed(NamedTuple):
             "params_hash": row["params_hash"],
             "proof": row["assurance"],
             "waits": self.waits(),
-            "left_ms": row["expires_ms"] - self.one.now_ms,
+            # ``None``: its time stands still.
+            "left_ms": None if self.one.halt else row["expires_ms"] - self.one.now_ms,
         }
 
     def document(self, salt: str | None, schema: JsonValue) -> dict[str, Any]:

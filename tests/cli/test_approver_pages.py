@@ -228,6 +228,9 @@ async def test_a_request_says_that_its_call_is_halted(site: Site) -> None:
     assert "Calls are halted." not in before
     assert "Calls are halted." in after
     assert "oscar: it pays twice. You can decide" in after
+    # Its time stands still: the page does not close with it.
+    assert "Its time stands still while calls are halted." in after and "Expires" in before
+    assert '"left_ms": null' in after and '"left_ms": null' not in before
 
 
 def reads(site: Site) -> list[tuple[str, str, str]]:

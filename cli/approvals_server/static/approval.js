@@ -38,7 +38,7 @@ async function one() {
     signer = found.signer;
     hinder(found.why, signer === null || !(signer.key || signer.passkeys));
     release();
-    at(performance.now() + asked.left_ms, over);
+    if (asked.left_ms !== null) at(performance.now() + asked.left_ms, over);
   }
   call = await shownCall(id, document.body);
   if (call !== null) {
