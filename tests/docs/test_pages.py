@@ -155,7 +155,10 @@ def test_pages_work_on_a_machine_where_nothing_runs(page: Path, folder: Path) ->
         f"{serves} --db": f"{serves} --port {shop} --db",
         "http://127.0.0.1:8090": f"http://127.0.0.1:{shop}",
     }
-    read(page, folder, environment, own, quick="")
+    with quick_starter(folder) as variables:
+        # What the README and the tutorial type is typed as their reader does.
+        quick = QUICK if page == RUN_IT else ""
+        read(page, folder, environment | variables, own, quick)
 
 
 @pytest.mark.timeout(LIMIT_S + 60)
