@@ -37,6 +37,7 @@ async def test_a_shown_command_registers_a_key(stage: Stage, ann: Approver, serv
     await ann.page.locator("#with-key summary").click()
     await ann.page.get_by_role("button", name="Forget this key").click()
     await ann.page.get_by_role("button", name="Forget this key").click()
+    await expect(ann.page.locator("#with-key")).to_be_hidden()  # it is forgotten now
     second = json.loads(await ann.makes_a_key())["kid"]
     served.paste(await command.inner_text())  # of a principal that there is
     listed = served.starter("principal", "list", "ann", "--json").document()
