@@ -9,10 +9,8 @@ import itertools
 import textwrap
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
-import typer
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
@@ -24,7 +22,6 @@ from surehand.client.plan_file import load_plan
 from surehand.process import PACKAGE
 from surehand.process.exits import ExitCode, PlanRefused, WrongUse
 from surehand.workflows.contracts.tools import Effect, ToolSpec
-from surehand.workflows.plain_text import plain_line
 from surehand.workflows.plan.plan import (
     Ask,
     Budget,
@@ -176,55 +173,6 @@ def _gotos(plan: Plan, step: Step) -> list[GraphEdge]:
     return [GraphEdge(source=step.id, target=to, on=on) for to, on in targets.items()]
 
 
-#: The shape of each kind, around its label.
-_SHAPES: Final[dict[Kind, tuple[str, str]]] = {
-    "read": ("[/", "/]"),
-    "write": ("[", "]"),
-    "tool": ("[", "]"),
-    "ask": ("{{", "}}"),
-    "wait": ("([", "])"),
-    "plan": ("[[", "]]"),
-}
-#: Characters that mean something to Mermaid, or to the HTML that it becomes.
-_CODES: Final = {ord(sign): f"#{ord(sign)};" for sign in "#&<>\"'`\\"}
-_LONGEST: Final = 60
-
-
-def mermaid(graph: PlanGraph) -> list[str]:
-    return [
-        "flowchart TD",
-        *_draw_plan(graph, "s", "  "),
-        "  classDef approval stroke-width:4px",
-        "  classDef human stroke-dasharray:6 3",
-    ]
-
-
-def _draw_plan(graph: PlanGraph, prefix: str, indent: str) -> Iterator[str]:
-    # Numbers, because an id such as `end` is a word of Mermaid's.
-    names = {node.id: f"{prefix}{number}" for number, node in enumerate(graph.nodes, start=1)}
-    for node in graph.nodes:
-        yield from _draw_node(node, names[node.id], indent)
-    for edge in graph.edges:
-        arrow = f"-. {' / '.join(edge.on)} .->" if edge.on else "-->"
-        yield f"{indent}{names[edge.source]} {arrow} {names[edge.target]}"
-
-
-def _draw_node(node: GraphNode, name: str, indent: str) -> Iterator[str]:
-    texts = [plain_line(text, _LONGEST).translate(_CODES) for text in [node.id, *notes(node)]]
-    label = "<br/>".join(texts)
-    if node.plan is not None:
-        yield f'{indent}subgraph {name}["{label}"]'
-        yield from _draw_plan(node.plan, f"{name}_", f"{indent}  ")
-        yield f"{indent}end"
-    else:
-        before, behind = _SHAPES[node.kind]
-        yield f'{indent}{name}{before}"{label}"{behind}'
-    if node.approval:
-        yield f"{indent}class {name} approval"
-    elif node.interrupts:
-        yield f"{indent}class {name} human"
-
-
 def notes(node: GraphNode) -> list[str]:
     """Return what there is to be said of a step beside its id, a line each."""
     lines = [f"{node.kind}: {node.does}"]
@@ -253,13 +201,6 @@ def table_rows(graph: PlanGraph, inside: str = "") -> Iterator[list[str]]:
         yield [str(node.layer), f"{inside}{node.id}", ", ".join(waits) or "at once", what]
         if node.plan is not None:
             yield from table_rows(node.plan, f"{inside}{node.id}/")
-
-
-class Format(StrEnum):
-    """How ``plan graph`` draws."""
-
-    TEXT = "text"
-    MERMAID = "mermaid"
 
 
 def check(
@@ -298,22 +239,17 @@ def graph(
     caller: options.Anybody,
     plan: options.PlanFile,
     changes: options.Changes = None,
-    form: Annotated[
-        Format, typer.Option("--format", help="A table, or a Mermaid flowchart.")
-    ] = Format.TEXT,
 ) -> Reply:
-    """Draw a plan: what waits for what, what needs a human, and where gotos lead.
+    """Show a plan's steps in layers: what waits for what, needs a human, and where gotos lead.
 
-    Example: surehand plan graph examples/refund.yaml --format mermaid
+    Example: surehand plan graph examples/refund.yaml
     """
     parsed = load_plan(plan, changes or [])
     if parsed.code is not None:
-        raise WrongUse(f"{plan}: the workflow {parsed.code} makes its steps: nothing to draw")
+        raise WrongUse(f"{plan}: the workflow {parsed.code} makes its steps: nothing to show")
     toolbox = named_tools(caller)
     known = {} if toolbox is None else {spec.name: spec for spec in toolbox.specs()}
     drawn = graph_of(parsed, known)
-    if form is Format.MERMAID:
-        return Reply(drawn, mermaid(drawn))
     goal = f": {drawn.goal}" if drawn.goal else ""
     table = Table(("layer", "step", "after", "what"), list(table_rows(drawn)))
     return Reply(drawn, [f"{drawn.name}{goal}", table])

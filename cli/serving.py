@@ -7,9 +7,8 @@ import ipaddress
 import re
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from surehand.process.exits import NotReachable, WrongUse
@@ -37,48 +36,30 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-#: Returns an ASGI application; it is told its URL, once others reach it.
-AppAt = Callable[[str], Any]
+async def serve_app(app_at: Callable[[str], Any], option: str, address: tuple[str, int]) -> None:
+    """Serve an ASGI application until Ctrl-C ends it; it is made once its URL is known.
 
-
-@dataclass(frozen=True)
-class Served:
-    """An ASGI application, and where it listens."""
-
-    app_at: AppAt
-    option: str
-    """The one that has the address."""
-    address: tuple[str, int]
-    """Host and port; 0 is any free one."""
-
-
-async def serve_apps(*served: Served) -> None:
-    """Serve ASGI applications, each at an address of its own, until Ctrl-C ends all of them."""
+    ``option`` is the one that has the address; as its port, 0 is any free one.
+    """
     import uvicorn
 
-    with ExitStack() as opened:
-        sockets = [opened.enter_context(_listen(one.option, *one.address)) for one in served]
-        ports = [socket.getsockname()[1] for socket in sockets]
-        if len(set(ports)) < len(ports):
-            # By its port a request is told apart.
-            raise WrongUse(f"{served[-1].option}: it needs a port of its own")
-        apps: dict[int, Any] = {}
+    with _listen(option, *address) as listening:
+        url = f"http://{in_url(address[0])}:{listening.getsockname()[1]}"
         config = uvicorn.Config(
-            _by_port(apps),
+            "",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=MOST_REQUESTS * len(served),
+            limit_concurrency=MOST_REQUESTS,
             timeout_graceful_shutdown=5,
         )
-        # One server for all of them: a signal ends it once, and no other one is left half ended.
         server = uvicorn.Server(config)
         # Its own handlers are there only once it has begun. Before, a signal was told as an error.
         server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]
         with _ended_by_signals(server.handle_exit):
-            for one, port in zip(served, ports, strict=True):
-                apps[port] = one.app_at(f"http://{in_url(one.address[0])}:{port}")
-            await server.serve(sockets=sockets)
+            # It tells its URL: whoever reads that may end it at once.
+            config.app = app_at(url)
+            await server.serve(sockets=[listening])
 
 
 @contextmanager
@@ -92,19 +73,6 @@ def _ended_by_signals(end: Callable[[int, None], None]) -> Iterator[None]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
-
-
-def _by_port(apps: Mapping[int, Any]) -> Any:
-    """Return an application that is another one at each port on which it is reached."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        # The socket's own port, which nothing that is sent can change. What begins and ends the
-        # process has none.
-        reached = scope.get("server") if scope["type"] != "lifespan" else None
-        chosen = next(iter(apps.values())) if reached is None else apps[reached[1]]
-        await chosen(scope, receive, send)
-
-    return app
 
 
 def in_url(host: str) -> str:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from pydantic import JsonValue
@@ -29,13 +28,7 @@ from surehand.client.connection import SAID_AFTER, Connection
 from surehand.client.messages import find_approval
 from surehand.process import exits
 from surehand.workflows.contracts.approvals import ApprovalRequest
-from surehand.workflows.contracts.base import (
-    RunState,
-    StepState,
-    TimelineLine,
-    Unreadable,
-    WaitKind,
-)
+from surehand.workflows.contracts.base import RunState, TimelineLine, Unreadable, WaitKind
 from surehand.workflows.contracts.runs import RunView
 
 
@@ -55,19 +48,6 @@ class ShownRun(RunView):
     """By step whose call is under way: how far it has come, as its tool has told last."""
     bytes_written: dict[str, int] = {}
     """By step whose call is under way: how much of its artifact stands."""
-
-
-class TurnTokens(Shape):
-    """``show --follow --tokens``: what a model says, as it says it; nothing rests on it."""
-
-    step_id: str
-    attempt: int
-    text: str = ""
-    """What came since the line before."""
-    void: bool = False
-    """The turn is asked again, or has failed: what was shown of this attempt is void."""
-    said: str | None = None
-    """The turn is recorded: what counts, in a line."""
 
 
 class UnansweredRun(ListedRun):
@@ -136,58 +116,6 @@ class TimelineWatch:
         self._asked = set(items)
 
 
-class TokenWatch(TimelineWatch):
-    """The timeline, and between its lines what models say.
-
-    What was shown of a turn is void once it is asked again. What counts is what the run has
-    recorded, which is said at the end of each turn that was shown.
-    """
-
-    def __init__(self, printer: Printer) -> None:
-        super().__init__(printer, only_lines=True)
-        self._heard: dict[str, tuple[int, int]] = {}
-        """By turn: the attempt that was heard last, and how many of its characters are shown."""
-
-    def hear(self, tokens: Mapping[str, outcome.StreamedText]) -> None:
-        for step_id, now in tokens.items():
-            attempt, shown = self._heard.get(step_id, (now.attempt, 0))
-            if attempt != now.attempt:
-                self._void(step_id, attempt, "the turn is asked again")
-                shown = 0
-            text = now.text[max(0, shown - now.before) :]
-            if text:
-                missed = "[...] " if now.before > shown else ""
-                told = TurnTokens(step_id=step_id, attempt=now.attempt, text=missed + text)
-                self._say(told, f"{step_id} | {told.text}")
-            self._heard[step_id] = (now.attempt, now.before + len(now.text))
-
-    def show(self, view: RunView) -> None:
-        """Print the lines that are new, and what has become of the turns that were shown."""
-        for step in view.result.steps:
-            if step.id not in self._heard or step.state in (StepState.PENDING, StepState.RUNNING):
-                continue
-            attempt, _ = self._heard.pop(step.id)
-            if step.state is StepState.SUCCEEDED:
-                if attempt != step.attempts:
-                    self._void(step.id, attempt, "the turn was asked again")
-                said = step.output.get("line") if isinstance(step.output, dict) else None
-                told = TurnTokens(step_id=step.id, attempt=step.attempts, said=str(said or ""))
-                self._say(told, f"-- {step.id} is recorded: {told.said} --")
-            else:
-                self._void(step.id, attempt, "the turn has failed")
-        super().show(view)
-
-    def _void(self, step_id: str, attempt: int, why: str) -> None:
-        told = TurnTokens(step_id=step_id, attempt=attempt, void=True)
-        self._say(told, f"-- {step_id}: {why}; what was shown of it is void --")
-
-    def _say(self, told: TurnTokens, line: str) -> None:
-        if self._printer.json_output:
-            self._printer.document(told)
-        else:
-            self._printer.say(line)
-
-
 def _count_known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine]) -> int:
     """Return how many lines of a timeline were told before: it may have lost its oldest ones."""
     for lost in range(len(told)):
@@ -195,10 +123,6 @@ def _count_known(told: Sequence[TimelineLine], timeline: Sequence[TimelineLine])
         if timeline[: len(rest)] == rest:
             return len(rest)
     return 0
-
-
-#: Seconds between looks at what models say: a worker tells it each second.
-TOKENS_EVERY: Final = 0.5
 
 
 async def unread_reply(
@@ -261,13 +185,12 @@ def _exit_code(state: str) -> exits.ExitCode:
 
 
 async def follow_run(
-    printer: Printer, connection: Connection, run_id: str, *, tokens: bool = False
+    printer: Printer, connection: Connection, run_id: str
 ) -> Reply | exits.ExitCode:
     """Print the run's timeline as it goes on, until it ends; return how it ended."""
-    watch = TokenWatch(printer) if tokens else TimelineWatch(printer, only_lines=True)
+    watch = TimelineWatch(printer, only_lines=True)
     try:
-        async with _listening(connection, run_id, watch):
-            result = await outcome.until_settled(connection, run_id, watch, stay=True)
+        result = await outcome.until_settled(connection, run_id, watch, stay=True)
     except asyncio.CancelledError:
         printer.warn(_goes_on(connection, run_id))
         raise
@@ -280,29 +203,6 @@ async def follow_run(
     if not printer.json_output:
         printer.say(headline(result))
     return _exit_code(result.state)
-
-
-@asynccontextmanager
-async def _listening(
-    connection: Connection, run_id: str, watch: TimelineWatch
-) -> AsyncIterator[None]:
-    listening = None
-    if isinstance(watch, TokenWatch):
-        listening = asyncio.create_task(_listen(connection, run_id, watch))
-    try:
-        yield
-    finally:
-        if listening is not None:
-            listening.cancel()
-            await asyncio.wait({listening})
-
-
-async def _listen(connection: Connection, run_id: str, watch: TokenWatch) -> None:
-    while True:
-        # Whoever waits for the run says what is wrong with the server.
-        with contextlib.suppress(exits.SurehandError, RPCError):
-            watch.hear((await outcome.call_progress(await connection.describe(run_id))).tokens)
-        await asyncio.sleep(TOKENS_EVERY)
 
 
 async def _last_look(connection: Connection, run_id: str, watch: outcome.Watch) -> None:
@@ -329,21 +229,12 @@ async def show(
             help="Print its timeline as it goes on, until it ends; with --json an object a line.",
         ),
     ] = False,
-    tokens: Annotated[
-        bool,
-        typer.Option(
-            "--tokens",
-            help="With --follow: print what its models say, too, where workers let them stream.",
-        ),
-    ] = False,
 ) -> Reply | exits.ExitCode:
     """Show a run: steps, effects, decisions, timeline, what it waits for; or one approval.
 
     Example: surehand show refund-1, or show refund-1/refund/1
     """
     caller.printer.one_a_line = follow
-    if tokens and not follow:
-        raise exits.WrongUse("--tokens shows what models say while it is said: add --follow")
     if run.count("/") > 1:
         if follow:
             raise exits.WrongUse(f"{run}: an approval has no timeline: --follow takes a RUN")
@@ -354,7 +245,7 @@ async def show(
     connection = await caller.connection()
     found = await connection.describe(run_id)
     if follow:
-        return await follow_run(caller.printer, connection, run_id, tokens=tokens)
+        return await follow_run(caller.printer, connection, run_id)
     state, web_ui, code = outcome.state_of(found), connection.web_ui(run_id), exits.ExitCode.DONE
     cut_off, recorded = state in outcome.CUT_OFF_BY_SERVER, False
     before: list[str | Styled] = []

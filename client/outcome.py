@@ -67,17 +67,6 @@ def last_own_state(run: WorkflowExecution) -> str:
 
 
 @dataclass(frozen=True)
-class StreamedText:
-    """The newest of what a model says in one attempt of a turn."""
-
-    attempt: int
-    """The step's."""
-    before: int
-    """How many characters came before."""
-    text: str
-
-
-@dataclass(frozen=True)
 class CallProgress:
     """The newest word of each call."""
 
@@ -87,13 +76,10 @@ class CallProgress:
     """How far calls have come, by step, in their tools' own words."""
     bytes_written: dict[str, int]
     """How much of an artifact calls have written, by step."""
-    tokens: dict[str, StreamedText]
-    """What models say, by step."""
 
 
 async def call_progress(run: WorkflowExecutionDescription) -> CallProgress:
     under_way, by_step, written = None, dict[str, JsonValue](), dict[str, int]()
-    tokens = dict[str, StreamedText]()
     for pending in run.raw_description.pending_activities:
         # The converter is one of the workflow's own payloads, and these are an activity's.
         converter = run.data_converter.with_context(
@@ -118,9 +104,7 @@ async def call_progress(run: WorkflowExecutionDescription) -> CallProgress:
                     by_step[step_id] = part["progress"]
                 if isinstance(part.get("bytes_written"), int):
                     written[step_id] = part["bytes_written"]
-                if "tokens" in part:
-                    tokens[step_id] = StreamedText(**part["tokens"])
-    return CallProgress(under_way, by_step, written, tokens)
+    return CallProgress(under_way, by_step, written)
 
 
 def code_of(state: str) -> exits.ExitCode:

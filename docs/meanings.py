@@ -19,7 +19,6 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
         "ShownApproval",
         "ShownHeld",
         "TimelineLine",
-        "TurnTokens",
     ),
     "checkpoint": ("Checkpoint", "CheckpointSaved", "CheckpointList"),
     "pause": ("RunPaused",),

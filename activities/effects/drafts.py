@@ -215,9 +215,7 @@ async def follow_progress(
     doing, earlier = attempt.doing, None
     if doing.told_before is not None and doing.told_before["step_id"] == call.step_id:
         earlier = doing.told_before["progress"]
-    progress = doing.progress = Progress(
-        call.step_id, earlier, attempt=call.attempts_before + attempt.number
-    )
+    progress = doing.progress = Progress(call.step_id, earlier)
     checkpoints = _Checkpoints(worker, call, attempt.number, progress)
     checkpoints.wait()
     try:

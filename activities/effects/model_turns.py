@@ -23,7 +23,7 @@ from surehand.activities.effects.read import ReadCall
 from surehand.activities.effects.tool_calls import ToolActivities
 from surehand.activities.ledger.steps.artifacts import Kept
 from surehand.activities.run_keys import Hashes
-from surehand.activities.tools.call_reports import note_tokens, spend
+from surehand.activities.tools.call_reports import spend
 from surehand.activities.tools.failures import Permanent
 from surehand.activities.tools.tool import Tool, ToolContext
 from surehand.activities.worker.context import Attempt, WorkerContext, again, stop
@@ -76,12 +76,8 @@ class Said:
     output_tokens: int | None = None
 
 
-#: Is told what a model says, as it says it.
-Tell = Callable[[str], None]
-#: Asks a model, and tells meanwhile what it says, if there is somebody to tell and the model can;
-#: raises as a tool does (``tools/failures.py``). There is somebody only where
-#: ``stream_turns`` is set: some models answer otherwise, or not at all, when asked to stream.
-AskModel = Callable[[TurnRequest, Tell | None], Awaitable[Said]]
+#: Asks a model; raises as a tool does (``tools/failures.py``).
+AskModel = Callable[[TurnRequest], Awaitable[Said]]
 
 
 class ModelActivities:
@@ -125,10 +121,9 @@ class ModelActivities:
             raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error)) from error
 
         async def say(params: Any, ctx: ToolContext) -> dict[str, Any]:
-            tell = note_tokens if self._worker.stream_turns else None
             # What it says is recorded in any case, once it is there.
             with attempt.doing.until_cancelled():
-                said = await ask(asked, tell)
+                said = await ask(asked)
             spend(said.tokens, said.money)
             note_said(said.input_tokens, said.output_tokens)
             if len(said.response) > LARGEST_TURN:

@@ -150,8 +150,6 @@ def spend(tokens: int, money: str | Decimal) -> None:
 
 #: Bytes of canonical JSON: it is sent with each heartbeat.
 LARGEST_PROGRESS: Final = 8 * 1024
-#: Characters of what a model says that a heartbeat carries: more than it says between two of them.
-LONGEST_TOKENS: Final = 4 * 1024
 
 
 @dataclass
@@ -164,12 +162,6 @@ class Progress:
     newest: JsonValue = None
     bytes_written: int | None = None
     """How much of an artifact stands, where the tool writes one."""
-    attempt: int = 1
-    """The step's."""
-    tokens: str = ""
-    """The newest of what a model says in this attempt, as it says it."""
-    tokens_before: int = 0
-    """How many characters of that came before."""
 
     def note(self, value: Any) -> None:
         """Take what a tool says; never raises, because a call must not fail of it."""
@@ -196,9 +188,6 @@ class Progress:
         told: dict[str, JsonValue] = {"step_id": self.step_id, "progress": said}
         if self.bytes_written is not None:
             told["bytes_written"] = self.bytes_written
-        if self.tokens:
-            at = {"attempt": self.attempt, "before": self.tokens_before}
-            told["tokens"] = {**at, "text": self.tokens}
         return told if self.newest is not None or len(told) > 2 else {}
 
 
@@ -218,19 +207,6 @@ def note_written(size: int) -> None:
     progress = _PROGRESS.get()
     if progress is not None:
         progress.bytes_written = size
-
-
-def note_tokens(text: str) -> None:
-    """Note what a model has just said in the call under way: shown to whoever follows, not kept.
-
-    It goes with the heartbeats that are sent anyway, about once a second. So it is in no table and
-    in no history, it is gone with the activity, and whoever follows needs no database.
-    """
-    progress = _PROGRESS.get()
-    if progress is not None and text:
-        said = progress.tokens + text
-        progress.tokens = said[-LONGEST_TOKENS:]
-        progress.tokens_before += len(said) - len(progress.tokens)
 
 
 def earlier_progress() -> JsonValue:

@@ -67,7 +67,6 @@ class WorkerContext:
     """How long an attempt waits for a busy resource, where the tool says nothing."""
     checkpoint_every: timedelta = CHECKPOINT_EVERY
     """How often a long call's progress goes into the ledger."""
-    stream_turns: bool = False
     """Whether models are asked for their answers token by token."""
     limits: tuple[Limit, ...] = ()
     """What the effects of a tenant may come to."""
@@ -106,7 +105,6 @@ class WorkerContext:
             resource_lease=settings.resource_lease,
             resource_wait=settings.resource_wait,
             checkpoint_every=settings.checkpoint_every,
-            stream_turns=settings.stream_turns,
             assurance=Assurance(settings.decisions),
             limits=read_limits(settings.limits, toolbox),
         )
@@ -212,8 +210,7 @@ async def keep_alive(work: Coroutine[Any, Any, T]) -> T:
     """
     info = activity.info()
     told = next((part for part in info.heartbeat_details if isinstance(part, dict)), None)
-    # What a model has said to an attempt that is over is void.
-    doing = Doing(told_before=told and {k: v for k, v in told.items() if k != "tokens"})
+    doing = Doing(told_before=told)
     _doing.set(doing)
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     timer: asyncio.TimerHandle | None = None

@@ -225,8 +225,6 @@ class Settings(BaseModel):
     """How often a worker frees the resources that dead calls have left behind."""
     checkpoint_every: Duration = CHECKPOINT_EVERY
     """How often the progress of a long call goes into the ledger."""
-    stream_turns: bool = False
-    """Whether models are asked to stream what they say, for `show --follow --tokens`."""
     checkpoint_ttl: Duration = timedelta(days=7)
     """How long a checkpoint that was saved under a name is shown, before `retention` hides it."""
     checkpoints_kept: int = Field(default=10, ge=1)

@@ -15,7 +15,6 @@ from pydantic import JsonValue
 
 from surehand.cli import options
 from surehand.cli.approvals_server.sign_in import DEFAULT_FOLDER, LINK_LASTS, Links, Server
-from surehand.cli.codec_server.verbs import TokenFile, codec_app, codec_origin, told_at
 from surehand.cli.options import (
     Caller,
     ledger_of,
@@ -25,12 +24,11 @@ from surehand.cli.options import (
 )
 from surehand.cli.people import check_name
 from surehand.cli.printer import Reply, Shape
-from surehand.cli.serving import Served, in_url, is_loopback, parse_address, serve_apps
+from surehand.cli.serving import in_url, is_loopback, parse_address, serve_app
 from surehand.process.exits import ExitCode, WrongUse
-from surehand.process.settings import KEYS, PREFIX, load_extra
+from surehand.process.settings import PREFIX, load_extra
 
 if TYPE_CHECKING:
-    from surehand.activities.ledger.core.store import Ledger
     from surehand.activities.worker.settings import Settings
     from surehand.cli.approvals_server.oidc import OidcSignIn
 
@@ -64,18 +62,6 @@ async def serve(
         ),
     ] = None,
     state: State = DEFAULT_FOLDER,
-    codec: Annotated[
-        str | None,
-        typer.Option("--codec", metavar="HOST:PORT", help="Serve the codec server, too, there."),
-    ] = None,
-    codec_tokens: Annotated[
-        Path | None,
-        typer.Option("--codec-tokens", metavar="FILE", help="As for `codec serve --tokens`."),
-    ] = None,
-    codec_origins: Annotated[
-        list[str] | None,
-        typer.Option("--codec-origin", metavar="URL", help="As for `codec serve --origin`."),
-    ] = None,
 ) -> ExitCode:
     """Serve the pages on which approvers see what waits for them, and decide.
 
@@ -84,7 +70,6 @@ async def serve(
 
     Example: surehand approvals serve
     """
-    codec_of = _codec_beside(caller, codec, codec_tokens, codec_origins)
     address = parse_address("--http", http)
     if origin is None and not is_loopback(address[0]):
         raise WrongUse(
@@ -119,37 +104,8 @@ async def serve(
             )
             return made.app(server.origin)
 
-        await serve_apps(Served(app_at, "--http", address), *codec_of(settings, ledger))
+        await serve_app(app_at, "--http", address)
     return ExitCode.DONE
-
-
-def _codec_beside(
-    caller: Caller, address: str | None, tokens: Path | None, origins: list[str] | None
-) -> Callable[[Settings, Ledger], list[Served]]:
-    """Return what serves the codec server beside the pages, at an address of its own, if asked.
-
-    So it is another origin: its page, its cookie and what it lets other pages ask stay out of that
-    of the approvers' pages, where their browsers keep keys.
-    """
-    if address is None:
-        if tokens is not None or origins:
-            raise WrongUse("--codec-tokens and --codec-origin are for --codec HOST:PORT")
-        return lambda settings, ledger: []
-    if tokens is None:
-        raise WrongUse("--codec needs --codec-tokens FILE: `codec token` makes its lines")
-    known = [codec_origin("--codec-origin", one) for one in origins or [caller.settings.ui_url]]
-    at = parse_address("--codec", address)
-    # Whoever has the first token made need not start the pages again.
-    file = TokenFile(tokens, may_be_missing=True)
-
-    def served(settings: Settings, ledger: Ledger) -> list[Served]:
-        app = codec_app(caller, settings, ledger, tokens=file, origins=known)
-        if app is None:
-            caller.printer.warn(f"no codec server: there is nothing to decrypt with: set {KEYS}")
-            return []
-        return [Served(told_at(caller, app, at), "--codec", at)]
-
-    return served
 
 
 def _oidc(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,9 +14,9 @@ from urllib.parse import urlsplit
 import typer
 
 from surehand.cli import options
-from surehand.cli.options import Caller, keys_of, ledger_of, open_artifacts, read_settings
+from surehand.cli.options import keys_of, ledger_of, open_artifacts, read_settings
 from surehand.cli.printer import Reply, Shape
-from surehand.cli.serving import AppAt, Served, is_loopback, parse_address, serve_apps
+from surehand.cli.serving import is_loopback, parse_address, serve_app
 from surehand.process.connect import find_target
 from surehand.process.exits import ExitCode, WrongUse
 from surehand.process.files import stamp_of
@@ -26,8 +25,7 @@ from surehand.workflows.identity import tenant_problem
 from surehand.workflows.payload_codec import Store
 
 if TYPE_CHECKING:
-    from surehand.activities.ledger.core.store import Ledger
-    from surehand.activities.worker.settings import Settings
+    pass
 
 _LINE: Final = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})\s+(?P<tenants>\S+)\s+(?P<right>\S+)")
 _FORM: Final = "sha256:DIGEST TENANT[,TENANT] read|write"
@@ -47,10 +45,9 @@ class Holder:
 class TokenFile:
     """The tokens of a file, by their digests; read again when the file has changed."""
 
-    def __init__(self, file: Path, *, may_be_missing: bool = False) -> None:
+    def __init__(self, file: Path) -> None:
         """Read the file, whose lines ``codec token`` writes."""
         self._file = file
-        self._may_be_missing = may_be_missing
         self._stamp: tuple[int, ...] | None = None
         self._holders = dict[str, Holder]()
         self._read_if_changed()
@@ -62,16 +59,13 @@ class TokenFile:
         return self._holders.get(digest_token(token)) if len(token) <= LONGEST_TOKEN else None
 
     def _read_if_changed(self) -> None:
-        stamp: tuple[int, ...]
         try:
             stamp = stamp_of(self._file)
             if stamp == self._stamp:
                 return
             lines = self._file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            if not (self._may_be_missing and isinstance(error, FileNotFoundError)):
-                raise WrongUse(f"tokens {self._file} cannot be read: {error}") from error
-            stamp, lines = (), []
+            raise WrongUse(f"tokens {self._file} cannot be read: {error}") from error
         holders = dict[str, Holder]()
         for number, line in enumerate(map(str.strip, lines), 1):
             if line and not line.startswith("#"):
@@ -134,48 +128,34 @@ async def serve(
     Example: surehand codec serve --tokens tokens --origin http://localhost:8233
     """
     address = parse_address("--http", http)
-    origins = [codec_origin("--origin", text) for text in origin or [caller.settings.ui_url]]
+    origins = [_check_origin(text) for text in origin or [caller.settings.ui_url]]
     known = TokenFile(tokens)
-    settings = read_settings()
-    _server()
+    settings, loaded = read_settings(), _server()
     async with ledger_of(settings) as ledger:
-        app = codec_app(caller, settings, ledger, tokens=known, origins=origins)
-        if app is None:
+        keys = keys_of(settings, lambda: ledger)
+        if keys is None:
             raise WrongUse(f"there is nothing to decrypt with: set {KEYS}")
-        await serve_apps(Served(told_at(caller, app, address), "--http", address))
+        artifacts = open_artifacts(settings, ledger)
+
+        def open_store() -> Store:
+            return artifacts.blobs
+
+        made = loaded.CodecServer(
+            tokens=known,
+            keys=keys,
+            open_store=open_store,
+            namespace=find_target(caller.environment).namespace,
+        )
+        app = made.app(origins)
+
+        def app_at(url: str) -> Any:
+            caller.printer.warn(f"codec server at {url} (Ctrl-C ends it)")
+            if not is_loopback(address[0]):
+                caller.printer.warn("it speaks no TLS: a proxy has to, where others reach it")
+            return app
+
+        await serve_app(app_at, "--http", address)
     return ExitCode.DONE
-
-
-def codec_app(
-    caller: Caller, settings: Settings, ledger: Ledger, *, tokens: TokenFile, origins: Sequence[str]
-) -> Any | None:
-    """Return the codec server as an application; ``None``: there is nothing to decrypt with."""
-    keys = keys_of(settings, lambda: ledger)
-    if keys is None:
-        return None
-    artifacts = open_artifacts(settings, ledger)
-
-    def open_store() -> Store:
-        return artifacts.blobs
-
-    made = _server().CodecServer(
-        tokens=tokens,
-        keys=keys,
-        open_store=open_store,
-        namespace=find_target(caller.environment).namespace,
-    )
-    return made.app(origins)
-
-
-def told_at(caller: Caller, app: Any, address: tuple[str, int]) -> AppAt:
-
-    def app_at(url: str) -> Any:
-        caller.printer.warn(f"codec server at {url} (Ctrl-C ends it)")
-        if not is_loopback(address[0]):
-            caller.printer.warn("it speaks no TLS: a proxy has to, where others reach it")
-        return app
-
-    return app_at
 
 
 def token(
@@ -207,10 +187,10 @@ def token(
     return Reply(shown, lines)
 
 
-def codec_origin(option: str, text: str) -> str:
+def _check_origin(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
-        raise WrongUse(f"{option} {text}: it looks like https://temporal.example.com")
+        raise WrongUse(f"--origin {text}: it looks like https://temporal.example.com")
     return f"{parts.scheme}://{parts.netloc}"
 
 

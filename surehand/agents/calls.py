@@ -35,7 +35,7 @@ from surehand.workflows.plan.plan import Plan
 from surehand.workflows.run.code_run import StepFailed, StepMaker
 
 if TYPE_CHECKING:  # a workflow imports this module, and must not bring along the ledger
-    from surehand.activities.effects.model_turns import AskModel, Said, Tell, TurnRequest
+    from surehand.activities.effects.model_turns import AskModel, Said, TurnRequest
 
 #: What frameworks are made of, which a workflow's sandbox would load anew for each run, or refuse.
 PASSED_THROUGH: Final = (
@@ -363,13 +363,13 @@ def price_turn(provider: str, model: str, usage: dict[str, int]) -> Decimal:
 
 
 def _import_asker(framework: str) -> AskModel:
-    async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
+    async def ask(asked: TurnRequest) -> Said:
         try:
             module = importlib.import_module(f"surehand.agents.{framework.replace('-', '_')}")
         except ImportError as error:
             remedy = f"pip install 'surehand[{framework}]' for the worker"
             raise Permanent(f"{framework} cannot be imported ({error}): {remedy}") from error
-        said: Said = await module.ask(asked, tell)
+        said: Said = await module.ask(asked)
         return said
 
     return ask

@@ -28,7 +28,6 @@ from langchain_core.messages import (
     InvalidToolCall,
     ToolCall,
     ToolMessage,
-    message_chunk_to_message,
 )
 from langchain_core.messages.tool import tool_call
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -42,7 +41,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from surehand.activities.effects.model_turns import Said, Tell, TurnRequest
+from surehand.activities.effects.model_turns import Said, TurnRequest
 from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
 from surehand.agents.calls import (
     HUMAN_TOOLS,
@@ -517,7 +516,7 @@ _TIMEOUTS: Final = {"TimeoutException", "APITimeoutError", "ModelTimeoutError"}
 _UNREACHED: Final = {"APIConnectionError", "ModelConnectionError"}
 
 
-async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
+async def ask(asked: TurnRequest) -> Said:
     """Ask a model. Raises ``ToolFault``."""
     setup = Setup.model_validate_json(asked.setup)
     messages = [MESSAGE.validate_json(message) for message in asked.messages]
@@ -526,10 +525,7 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     except Exception as error:
         raise Permanent(f"model {asked.model!r}: {type(error).__name__}: {error}") from error
     try:
-        if tell is None:
-            response = await model.ainvoke(messages)
-        else:
-            response = await _stream_response(model, messages, tell)
+        response = await model.ainvoke(messages)
     except Exception as error:  # each provider's package raises its own
         raise _classify_error(error) from error
     return Said(
@@ -540,19 +536,6 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
         input_tokens=usage["input_tokens"] if usage else None,
         output_tokens=usage["output_tokens"] if usage else None,
     )
-
-
-async def _stream_response(
-    model: Runnable[Any, AIMessage], messages: list[BaseMessage], tell: Tell
-) -> AIMessage:
-    """Return what a model has said, telling it meanwhile: at once, where it cannot stream."""
-    whole: Any = None
-    async for part in model.astream(messages):
-        tell(part.text)
-        whole = part if whole is None else whole + part
-    said = message_chunk_to_message(whole)
-    assert isinstance(said, AIMessage)
-    return said
 
 
 def _price_response(name: str, response: AIMessage) -> Decimal:

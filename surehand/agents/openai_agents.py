@@ -24,7 +24,7 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json, to_json, to_jsonable_python
 
-from surehand.activities.effects.model_turns import Said, Tell, TurnRequest
+from surehand.activities.effects.model_turns import Said, TurnRequest
 from surehand.activities.tools.failures import DependencyDown, Permanent, Transient
 from surehand.agents.calls import (
     HUMAN_TOOLS,
@@ -456,7 +456,7 @@ def _require_steps() -> StepMaker:
 _SETTINGS = TypeAdapter(agents.ModelSettings)
 
 
-async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
+async def ask(asked: TurnRequest) -> Said:
     """Ask a model. Raises ``ToolFault``."""
     setup = Setup.model_validate_json(asked.setup)
     prompt: Any = setup.prompt
@@ -475,9 +475,7 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     )
     more = {"previous_response_id": None, "conversation_id": None, "prompt": prompt}
     try:
-        response = None if tell is None else await _stream_response(model, request, more, tell)
-        if response is None:
-            response = await model.get_response(*request, **more)
+        response = await model.get_response(*request, **more)
     except (agents.AgentsException, openai.OpenAIError) as error:
         raise _classify_error(error) from error
     return Said(
@@ -488,32 +486,6 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
         input_tokens=response.usage.input_tokens,
         output_tokens=response.usage.output_tokens,
     )
-
-
-async def _stream_response(
-    model: agents.Model, request: tuple[Any, ...], more: dict[str, Any], tell: Tell
-) -> agents.ModelResponse | None:
-    """Return what a model has said, telling it meanwhile; ``None``: it cannot stream."""
-    items = list[Any]()
-    try:
-        events = model.stream_response(*request, **more)
-        async for event in events:
-            match event.type:
-                case "response.output_text.delta":
-                    tell(event.delta)
-                case "response.output_item.done":
-                    items.append(event.item)
-                case "response.completed":
-                    # Some providers leave out what they have sent item by item.
-                    output, usage = event.response.output or items, agents.Usage()
-                    if (used := event.response.usage) is not None:
-                        read = (used.input_tokens, used.input_tokens_details)
-                        written = (used.output_tokens, used.output_tokens_details)
-                        usage = agents.Usage(1, *read, *written, used.total_tokens)
-                    return agents.ModelResponse(output, usage, event.response.id)
-    except NotImplementedError:
-        return None
-    raise agents.ModelBehaviorError("the stream has ended without an answer")
 
 
 def _price_response(model: str, used: agents.Usage) -> Decimal:

@@ -7,7 +7,7 @@ activity's side of a turn.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence, Set
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -23,10 +23,7 @@ from pydantic_ai.capabilities.abstract import WrapRunHandler, leaf_capabilities
 from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
-    PartDeltaEvent,
-    PartStartEvent,
     TextPart,
-    TextPartDelta,
     ToolCallPart,
     ToolReturnPart,
 )
@@ -46,7 +43,7 @@ from pydantic_core import SchemaValidator, core_schema, to_json
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from surehand.activities.effects.model_turns import Said, Tell, TurnRequest
+from surehand.activities.effects.model_turns import Said, TurnRequest
 from surehand.activities.tools import failures
 from surehand.agents.calls import (
     HUMAN_TOOLS,
@@ -387,7 +384,7 @@ def _require_steps() -> StepMaker:
     return steps
 
 
-async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
+async def ask(asked: TurnRequest) -> Said:
     """Ask a model. Raises ``ToolFault``."""
     setup = Setup.model_validate_json(asked.setup)
     messages = [_MESSAGE.validate_json(message) for message in asked.messages]
@@ -396,9 +393,7 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
     try:
         async with model:
             request = (messages, settings, setup.parameters)
-            response = None if tell is None else await _stream_response(model, request, tell)
-            if response is None:
-                response = await model.request(*request)
+            response = await model.request(*request)
     except (
         exceptions.AgentRunError,
         exceptions.UserError,
@@ -413,24 +408,6 @@ async def ask(asked: TurnRequest, tell: Tell | None) -> Said:
         output_tokens=response.usage.output_tokens,
         money=_price_response(response),
     )
-
-
-async def _stream_response(
-    model: Model, request: tuple[list[ModelMessage], Any, ModelRequestParameters], tell: Tell
-) -> ModelResponse | None:
-    """Return what a model has said, telling it meanwhile; ``None``: it cannot stream."""
-    async with AsyncExitStack() as stack:
-        try:
-            stream = await stack.enter_async_context(model.request_stream(*request))
-        except (NotImplementedError, AssertionError):  # a `FunctionModel` asserts that it can
-            return None
-        async for event in stream:
-            match event:
-                case PartStartEvent(part=TextPart(content=text)):
-                    tell(text)
-                case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-                    tell(text)
-        return stream.get()
 
 
 def _price_response(response: ModelResponse) -> Decimal:

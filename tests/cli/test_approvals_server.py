@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 import stat
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from signal import SIGINT, SIGTERM, Signals
 from typing import Any, Final, cast
 
 import httpx
@@ -22,10 +24,11 @@ from surehand.cli.approvals_server.server import ApprovalsServer, status_of
 from surehand.cli.approvals_server.sign_in import LASTS, BadLink, Links, Server, SignIns
 from surehand.cli.approvals_server.verbs import checked_origin
 from surehand.client.client import Client
-from surehand.process.exits import NotReachable, Refused, WrongUse
+from surehand.process.exits import ExitCode, NotReachable, Refused, WrongUse
 from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.plan.policy import Needs, Requirement
+from tests.cli.starter import Starter, Verbs
 from tests.ledger.scene import Scene
 
 ORIGIN: Final = "http://127.0.0.1:8082"
@@ -484,3 +487,27 @@ async def test_a_probe_asks_for_health_by_an_address_and_for_nothing_else(site: 
 def test_what_a_run_refuses_was_sent_and_is_told_apart_from_what_was_not() -> None:
     assert status_of(Refused("only what is signed counts here")) == 409
     assert status_of(WrongUse("a decision is an object")) == 400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [SIGINT, SIGTERM], ids=lambda how: how.name)
+def test_early_signals_end_it_well(ledger_url: str, tmp_path: Path, how: Signals) -> None:
+    serve = ["approvals", "serve", "--http", "127.0.0.1:0", "--state", str(tmp_path / "state")]
+    starter = Starter({"SUREHAND_DATABASE_URL": ledger_url}, tmp_path)
+    with starter.child(tmp_path / "approvals.log", *serve) as process:
+        process.wait_said("approvals at")
+
+        assert process.stop(how) == 0
+        assert len(process.output().splitlines()) == 1
+
+
+def test_an_address_that_is_taken_is_named_by_its_option(
+    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbs = Verbs({"SUREHAND_DATABASE_URL": ledger_url}, tmp_path, monkeypatch)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = verbs("approvals", "serve", "--http", address)
+    assert done.code == ExitCode.NOT_REACHABLE
+    assert f"--http {address}" in done.err
+    assert "approvals at" not in done.err

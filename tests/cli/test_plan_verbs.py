@@ -10,7 +10,7 @@ from surehand.activities.tools import toolbox
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.cli import app
 from surehand.cli.doctor import _found
-from surehand.cli.plans import graph_of, mermaid, table_rows
+from surehand.cli.plans import graph_of, table_rows
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode
 from tests.cli.starter import REFUND, ROOT
@@ -258,35 +258,6 @@ def test_a_graph_knows_layers_waits_gotos_and_who_is_asked(
         ("why", "end", "on_reject"),
         ("big", "end", "on_no"),
     }
-
-
-def test_mermaid_draws_each_kind_and_dots_the_gotos(plan: str) -> None:
-    assert mermaid(graph_of(load_plan(plan), {})) == [
-        "flowchart TD",
-        '  s1["order<br/>tool: orders.read"]',
-        '  s2["amount<br/>tool: refunds.calculate"]',
-        '  s3{{"why<br/>ask: Why #34;now#34;?"}}',
-        '  s4["ship<br/>tool: parcels.send<br/>for each of ${order.lines}, 4 at a time"]',
-        '  s5["big<br/>tool: payments.refund<br/>when order.paid #62; 1"]',
-        '  subgraph s6["pay<br/>plan: plan<br/>a human looks before"]',
-        '    s6_1["step1<br/>tool: mail.send<br/>needs an approval"]',
-        "    class s6_1 approval",
-        "  end",
-        "  class s6 human",
-        '  s7(["end<br/>wait: parcel.back"])',
-        "  s1 --> s3",
-        "  s1 --> s4",
-        "  s1 --> s5",
-        "  s2 --> s5",
-        "  s5 --> s6",
-        "  s3 --> s7",
-        "  s4 --> s7",
-        "  s6 --> s7",
-        "  s3 -. on_reject .-> s7",
-        "  s5 -. on_no .-> s7",
-        "  classDef approval stroke-width:4px",
-        "  classDef human stroke-dasharray:6 3",
-    ]
 
 
 def test_a_table_shows_what_runs_together_and_what_each_step_waits_for(plan: str) -> None:

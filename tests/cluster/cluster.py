@@ -73,8 +73,9 @@ class Cluster:
                 "temporal:7233": f"127.0.0.1:{ports[0]}",
                 "shop:8090": f"127.0.0.1:{ports[9]}",
                 HEALTH: f"127.0.0.1:{ports[10]}",
-                # Where the service `approvals` listens for each, asks itself, and is reached.
+                # Where `codec` and `approvals` listen, ask themselves, and are reached.
                 "0.0.0.0:8081": f"127.0.0.1:{ports[11]}",
+                "127.0.0.1:8081": f"127.0.0.1:{ports[11]}",
                 "0.0.0.0:8082": f"127.0.0.1:{ports[12]}",
                 "127.0.0.1:8082": f"127.0.0.1:{ports[12]}",
                 "localhost:8082": f"localhost:{ports[12]}",

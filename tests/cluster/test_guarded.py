@@ -116,7 +116,7 @@ def test_runs_under_repeated_kills_make_each_effect_once(cluster: Cluster) -> No
     assert used["effects_per_hour"] == str(RUNS * len(ONCE))
 
 
-async def test_one_service_shows_forwards_and_decrypts(cluster: Cluster) -> None:
+async def test_services_show_forward_and_decrypt(cluster: Cluster) -> None:
     asas, gails = cluster.register("asa"), cluster.register("gail")
     shop = cluster.compose.environment("worker")["SHOP_URL"]
     order = {"order_id": "order-guarded-page"}
@@ -160,9 +160,11 @@ async def test_one_service_shows_forwards_and_decrypts(cluster: Cluster) -> None
     audited = cluster.starter("audit", "paged")
     assert audited.returncode == 0, audited.stdout
 
-    # And the same process decrypts what Temporal has, for whoever holds a token
-    made = cluster.run_starter("approvals", *["codec", "token", "/data/codec-tokens", "--json"])
+    # And another service decrypts what Temporal has, for whoever holds a token
+    made = cluster.run_starter("codec", *["codec", "token", "/data/codec-tokens", "--json"])
     assert made.returncode == 0, made.stderr
+    cluster.spawn("codec", cluster.compose.command("codec"))
+    cluster.wait_until_healthy("codec")
     compose = cluster.compose
     temporal = await Client.connect(compose.here["temporal:7233"], namespace="surehand")
     first = (await temporal.get_workflow_handle("paged").fetch_history()).events[0]

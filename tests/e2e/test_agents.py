@@ -160,9 +160,9 @@ async def test_a_run_that_is_reset_asks_no_turn_again(
 async def test_a_run_that_is_cancelled_does_not_wait_for_its_model(
     stage: Stage, order_id: str, count: Path, framework: str
 ) -> None:
-    # It stops in the middle of its first answer, for ever.
-    async with stage.worker_here(**settings(framework), stream_turns="yes"):
-        run = await stage.start(driven(framework, "storyteller", order_id, count))
+    # It never gives its first answer.
+    async with stage.worker_here(**settings(framework)):
+        run = await stage.start(driven(framework, "halting", order_id, count))
         await until(lambda: turns(count) if count.exists() else 0, bool)
         await run.cancel()
         result = await run.result()
@@ -174,8 +174,8 @@ async def test_a_run_that_is_cancelled_does_not_wait_for_its_model(
 
 
 async def test_temporal_cancels_a_waiting_turn(stage: Stage, order_id: str, count: Path) -> None:
-    async with stage.worker_here(**settings("pydantic-ai"), stream_turns="yes"):
-        run = await stage.start(driven("pydantic-ai", "storyteller", order_id, count))
+    async with stage.worker_here(**settings("pydantic-ai")):
+        run = await stage.start(driven("pydantic-ai", "halting", order_id, count))
         await until(lambda: turns(count) if count.exists() else 0, bool)
         await run.handle.cancel()
         await cancelled_by_temporal(run)

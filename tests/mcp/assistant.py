@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,14 +13,13 @@ from typing import Any, Final
 import yaml
 from mcp import Client, StdioServerParameters
 
-from surehand.process.children import Child, clean_environment
+from surehand.process.children import clean_environment
 from tests.e2e.runs import EXAMPLES
 from tests.e2e.stage import Run, Stage
 
 ROOT: Final = Path(__file__).parents[2]
 STARTER: Final = str(ROOT / "starter.py")
 
-TOKEN: Final = "t0ken-of-the-assistant-0123456789"
 
 #: What an operator lets be started.
 PLANS: Final[dict[str, Any]] = {
@@ -95,16 +93,6 @@ class Served:
         )
         async with Client(server) as client:
             yield Assistant(client)
-
-    @contextmanager
-    def over_http(self, *, user: str = "uma") -> Iterator[tuple[str, Child]]:
-        """Start a server over HTTP, which takes ``TOKEN``; return where it is, and its process."""
-        environment = self.environment(user) | {"ASSISTANT_TOKEN": TOKEN}
-        command = self.command("--http", "127.0.0.1:0", "--token-env", "ASSISTANT_TOKEN")
-        log = self.folder / "http.log"
-        with Child(command, environment=environment, log=log, folder=self.folder) as child:
-            said = child.wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+/mcp", child.output()))
-            yield said[0], child
 
     def taken(self, run_id: str) -> Run:
         """Return a run that was started over MCP; it is audited at the end like all."""

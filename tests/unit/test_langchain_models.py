@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextvars import Context
 from datetime import timedelta
 from typing import Any
@@ -16,8 +15,8 @@ from langchain_core import exceptions
 from langchain_core.documents import Document
 from langchain_core.exceptions import LangChainException
 from langchain_core.language_models import BaseChatModel, FakeListChatModel, FakeListLLM
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.tools import tool
 from langgraph.cache.memory import InMemoryCache
@@ -63,7 +62,7 @@ class Steps:
         self, framework: str, model: str, setup: str, messages: list[str], **more: Any
     ) -> tuple[str, str]:
         # A worker's activities know nothing of the graph.
-        asked = langchain.ask(TurnRequest(model, setup, tuple(messages)), None)
+        asked = langchain.ask(TurnRequest(model, setup, tuple(messages)))
         said = await asyncio.create_task(asked, context=Context())
         self.turns += 1
         assert (framework, said.tokens) == ("langchain", 15)
@@ -327,36 +326,6 @@ def test_a_busy_provider_says_when_to_come_back(error: Exception, pause: int) ->
     assert fault.retry_after == timedelta(seconds=pause)
 
 
-class InParts(Heard):
-    """A model that says in parts what it otherwise says at once."""
-
-    async def _astream(self, *given: Any, **asked: Any) -> AsyncIterator[ChatGenerationChunk]:
-        used: Any = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
-        call: Any = {"index": 0, "name": "Answer", "args": '{"text": ', "id": "call-1"}
-        rest: Any = {"index": 0, "name": None, "args": '"hello"}', "id": None}
-        for part in (
-            AIMessageChunk("hel"),
-            AIMessageChunk("lo", tool_call_chunks=[call]),
-            AIMessageChunk("", tool_call_chunks=[rest], usage_metadata=used),
-        ):
-            yield ChatGenerationChunk(message=part)
-
-
-async def test_streamed_and_whole_turns_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, told = InParts(heard={}), list[str]()
-    monkeypatch.setattr(langchain, "model_named", lambda name: made)
-    answer = {"type": "function", "function": {"name": "Answer"}}
-    asked = TurnRequest("any", json.dumps({"tools": [answer], "settings": {}}), ())
-    streamed, whole = await langchain.ask(asked, told.append), await langchain.ask(asked, None)
-
-    assert "".join(told) == "hello"
-    assert (streamed.line, streamed.tokens) == (whole.line, whole.tokens)
-    recorded = [json.loads(one.response) | {"id": None} for one in (streamed, whole)]
-    assert recorded[0] == recorded[1]
-
-
 async def test_a_model_that_is_not_there_is_no_turn() -> None:
     with pytest.raises(Permanent, match="model 'nobody:nothing'"):
-        await langchain.ask(
-            TurnRequest("nobody:nothing", '{"tools": [], "settings": {}}', ()), None
-        )
+        await langchain.ask(TurnRequest("nobody:nothing", '{"tools": [], "settings": {}}', ()))

@@ -238,7 +238,7 @@ async def costs(monkeypatch: pytest.MonkeyPatch, model: str) -> dict[str, Decima
         "openai-agents": openai_agents.ask,
     }
     asked = {name: TurnRequest("any", one.model_dump_json(), ()) for name, one in SETUPS.items()}
-    return {name: (await ask(asked[name], None)).money for name, ask in asking.items()}
+    return {name: (await ask(asked[name])).money for name, ask in asking.items()}
 
 
 async def test_every_framework_costs_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

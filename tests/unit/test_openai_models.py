@@ -48,7 +48,7 @@ class Steps:
     async def turn(
         self, framework: str, model: str, setup: str, messages: list[str], **more: Any
     ) -> tuple[str, str]:
-        said = await openai_agents.ask(TurnRequest(model, setup, tuple(messages)), None)
+        said = await openai_agents.ask(TurnRequest(model, setup, tuple(messages)))
         assert (said.line, said.tokens) == ("hello", 15)
         return said.response, "turn-1"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -89,22 +88,6 @@ def asked(model: str) -> TurnRequest:
     return TurnRequest(model, setup.model_dump_json(), (to_json(message).decode(),))
 
 
-async def limited_in_the_middle(
-    messages: list[ModelMessage], info: AgentInfo
-) -> AsyncIterator[str]:
-    yield "Once "
-    raise NAMED_IN_BODY
-
-
-async def test_a_limit_in_the_middle_of_a_stream_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, told = FunctionModel(stream_function=limited_in_the_middle), list[str]()
-    monkeypatch.setattr(asking, "named", lambda name: model)
-    with pytest.raises(RateLimited) as raised:
-        await asking.ask(asked("any"), told.append)
-    assert raised.value.retry_after == timedelta(seconds=41.5)
-    assert told == ["Once "]
-
-
 @pytest.mark.parametrize(
     ("errors", "fault"),
     [
@@ -125,7 +108,7 @@ async def test_where_each_of_several_models_has_failed_the_longest_pause_counts(
 
     monkeypatch.setattr(asking, "named", lambda name: FallbackModel(*map(failing, errors)))
     with pytest.raises(ToolFault) as raised:
-        await asking.ask(asked("any"), None)
+        await asking.ask(asked("any"))
     assert type(raised.value) is fault
     if isinstance(raised.value, RateLimited):
         assert raised.value.retry_after == timedelta(seconds=9)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.native_tools import MCPServerTool
 
 from surehand.agents.pydantic_ai import Surehand
-from tests.variants.agents_drill import call_id, count_turn, paying, shares_of
+from tests.variants.agents_drill import STORY, call_id, count_turn, paying, shares_of
 from tests.variants.model import told
 
 
@@ -169,37 +168,36 @@ def ask_bank(about: str) -> str:
     raise CallDeferred
 
 
-#: What the streaming model says, word by word.
-SAYS = ["Once ", "upon ", "a ", "time."]
-
-
-def all_at_once(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Say the same as one that streams."""
+def story(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Tell a story."""
     counted(messages)
-    return ModelResponse(parts=[TextPart("".join(SAYS))])
+    return ModelResponse(parts=[TextPart(STORY)])
 
 
-async def word_by_word(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
-    """Tell a story; the first time, stop in its middle until its worker is killed."""
+async def halt(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Tell a story; the first time, say nothing until the worker is killed."""
     counted(messages)
-    told_first = asked(messages) == 1
-    for number, word in enumerate(SAYS):
-        if number == 2 and told_first:
-            await asyncio.Event().wait()
-        yield word
+    if asked(messages) == 1:
+        await asyncio.Event().wait()
+    return ModelResponse(parts=[TextPart(STORY)])
 
 
-streaming = FunctionModel(all_at_once, stream_function=word_by_word)
+telling, never_said = FunctionModel(story), FunctionModel(halt)
+halting = Agent(
+    never_said,
+    name="halting",
+    capabilities=[Surehand([], model="tests.variants.agents:never_said")],
+)
 storyteller = Agent(
-    streaming,
+    telling,
     name="storyteller",
-    capabilities=[Surehand([], model="tests.variants.agents:streaming")],
+    capabilities=[Surehand([], model="tests.variants.agents:telling")],
 )
 hasty = Agent(
-    streaming,
+    telling,
     name="hasty",
     capabilities=[
-        Surehand([], model="tests.variants.agents:streaming", turn_timeout=timedelta(minutes=1))
+        Surehand([], model="tests.variants.agents:telling", turn_timeout=timedelta(minutes=1))
     ],
 )
 

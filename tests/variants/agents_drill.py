@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _INPUT: Final = "Input:\n"
 
 
+#: What a model says that tells a story.
+STORY: Final = "Once upon a time."
+
+
 def count_turn(prompt: str) -> str:
     """Count a turn in the file that a prompt names, and return the order that it names."""
     _, given, values = prompt.partition(_INPUT)

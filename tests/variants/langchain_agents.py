@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, wrap_model_call, wrap_tool_call
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from surehand.agents.langchain import SurehandMiddleware, model, tool_node, tools
-from tests.variants.agents_drill import call_id, count_turn, shares_of
+from tests.variants.agents_drill import STORY, call_id, count_turn, shares_of
 from tests.variants.agents_drill import paying as refund_params
 
 #: What a model says, by the order and what it was told.
@@ -51,29 +51,19 @@ def prompt_in(messages: list[BaseMessage]) -> str:
     return next(str(one.content) for one in messages if one.type == "human")
 
 
-#: What the streaming model says, word by word.
-SAYS = ["Once ", "upon ", "a ", "time."]
+class Halting(Scripted):
+    """A model that says nothing the first time it is asked, until its worker is killed."""
 
-
-class Streaming(Scripted):
-    """A model that says it word by word; the first time it stops until its worker is killed."""
-
-    async def _astream(
-        self, messages: list[BaseMessage], *given: Any, **more: Any
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        said = self._generate(messages).generations[0].message
-        told_first = Path(prompt_in(messages).split(" ")[1]).stat().st_size == 1
-        for number, word in enumerate(SAYS):
-            if number == 2 and told_first:
-                await asyncio.Event().wait()
-            yield ChatGenerationChunk(message=AIMessageChunk(word))
-        used = said.usage_metadata  # type: ignore[attr-defined]
-        yield ChatGenerationChunk(message=AIMessageChunk("", usage_metadata=used))
+    async def _agenerate(self, messages: list[BaseMessage], *given: Any, **more: Any) -> ChatResult:
+        said = self._generate(messages)
+        if Path(prompt_in(messages).split(" ")[1]).stat().st_size == 1:
+            await asyncio.Event().wait()
+        return said
 
 
 def tell(order_id: str, told: list[str]) -> AIMessage:
     """Tell a story."""
-    return AIMessage("".join(SAYS))
+    return AIMessage(STORY)
 
 
 def calling(*calls: tuple[str, dict[str, Any]], turn: int) -> AIMessage:
@@ -114,8 +104,8 @@ refunds = create_agent(
     name="refunds",
 )
 
-streaming = Streaming(script=tell)
-storyteller = create_agent(model(f"{HERE}:streaming"), middleware=[SurehandMiddleware([])])
+never_said = Halting(script=tell)
+halting = create_agent(model(f"{HERE}:never_said"), middleware=[SurehandMiddleware([])])
 
 
 @tool

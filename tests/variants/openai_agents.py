@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from agents import (
@@ -22,17 +21,10 @@ from agents import (
 )
 from agents.testing import assistant_message, function_call
 from openai.types.responses import ResponseFunctionToolCall
-from openai.types.responses.response_usage import (
-    InputTokensDetails,
-    OutputTokensDetails,
-    ResponseUsage,
-)
 
 from surehand.agents.openai_agents import SurehandAgent, model
-from tests.variants.agents_drill import call_id, count_turn, paying, shares_of
+from tests.variants.agents_drill import STORY, call_id, count_turn, paying, shares_of
 
-#: What the streaming model says, word by word.
-SAYS = ["Once ", "upon ", "a ", "time."]
 #: What a model says, by what it was told and by the tools that it has.
 Script = Callable[[str, list[str], list[Any]], Any]
 
@@ -57,27 +49,16 @@ class Scripted(Model):
         raise NotImplementedError
 
 
-class Streaming(Scripted):
-    """A model that says it word by word; the first time it stops until its worker is killed."""
+class Halting(Scripted):
+    """A model that says nothing the first time it is asked, until its worker is killed."""
 
-    async def stream_response(
+    async def get_response(
         self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
-    ) -> AsyncIterator[Any]:
-        whole = await self.get_response(system_instructions, input, *rest, **more)
-        told_first = Path(str(input[0]["content"]).split(" ")[1]).stat().st_size == 1
-        for number, word in enumerate(SAYS):
-            if number == 2 and told_first:
-                await asyncio.Event().wait()
-            yield SimpleNamespace(type="response.output_text.delta", delta=word)
-        used = ResponseUsage(
-            input_tokens=10,
-            input_tokens_details=InputTokensDetails(cached_tokens=0, cache_write_tokens=0),
-            output_tokens=5,
-            output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
-            total_tokens=15,
-        )
-        response = SimpleNamespace(output=whole.output, usage=used, id=None)
-        yield SimpleNamespace(type="response.completed", response=response)
+    ) -> ModelResponse:
+        said = await super().get_response(system_instructions, input, *rest, **more)
+        if Path(str(input[0]["content"]).split(" ")[1]).stat().st_size == 1:
+            await asyncio.Event().wait()
+        return said
 
 
 class Delegating(Scripted):
@@ -97,7 +78,7 @@ class Delegating(Scripted):
 
 def tell(order_id: str, told: list[str], handoffs: list[Any]) -> Any:
     """Tell a story."""
-    return assistant_message("".join(SAYS))
+    return assistant_message(STORY)
 
 
 def calling(tool: str, turn: int, params: dict[str, Any]) -> Any:
@@ -218,7 +199,7 @@ class Redirecting(AgentHooks[Any]):
 
 
 refunding, handing_over, taking_over = Scripted(refund), Scripted(hand_over), Scripted(take_over)
-streaming, asking = Streaming(tell), Scripted(ask)
+never_said, asking = Halting(tell), Scripted(ask)
 delegating, looking = Delegating(delegate), Scripted(look_often)
 stumbling, endless = Scripted(stumble), Scripted(never_done)
 HERE = "tests.variants.openai_agents"
@@ -234,7 +215,7 @@ clerk = SurehandAgent(
     name="clerk", model=f"{HERE}:handing_over", run_tools=["orders.read"], handoffs=[cashier]
 )
 stumbler = SurehandAgent(name="stumbler", model=f"{HERE}:stumbling", run_tools=["orders.read"])
-storyteller = SurehandAgent(name="storyteller", model=f"{HERE}:streaming", run_tools=[])
+halting = SurehandAgent(name="halting", model=f"{HERE}:never_said", run_tools=[])
 asker = SurehandAgent(name="asker", model=f"{HERE}:asking", human=True)
 runner = SurehandAgent(name="runner", model=f"{HERE}:endless", run_tools=["orders.read"])
 
