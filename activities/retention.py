@@ -1,7 +1,7 @@
 """One round of retention: hide what is old, delete what was hidden, collect what nobody refers to.
 
-A round may be broken off anywhere, and done again. What is deleted is exported first. Then a row
-says that it is going, then its files go, then its rows. A run of which that fails is kept and
+A round may be broken off anywhere, and done again. A row says that a run is going, then the run is
+exported, then its files go, then its rows. A run of which that fails is kept and
 named, and the round goes on with the others.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from surehand.activities.artifacts import ArtifactStore
 from surehand.activities.ledger.core.engine import forget_log
@@ -20,6 +20,7 @@ from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.retention import deletion, hiding
 from surehand.activities.ledger.retention.deletion import (
     CHECKPOINTS,
+    RUNS,
     Content,
     Exported,
     Going,
@@ -61,10 +62,10 @@ class Kept:
 
 @dataclass(frozen=True)
 class RetentionPart:
-    """Some kinds of data of a run and its child runs."""
+    """A run and its child runs, or its saved checkpoints."""
 
     run_id: str
-    kinds: tuple[str, ...]
+    kind: Literal["runs", "checkpoints"]
     exports: tuple[str, ...] = ()
 
 
@@ -97,21 +98,21 @@ class Retention:
     async def look(self) -> Round:
         """Return what a round would do, and do nothing."""
         found = Round()
-        for root, kind in await self._find_over():
-            await self._foresee(found, found.deleted, RetentionPart(root, (kind,)))
-        async for one in self._find_due(found):
-            await self._foresee(found, found.hidden, RetentionPart(one.run_id, one.kinds))
+        for root in await self._find_over():
+            await self._foresee(found, found.deleted, root)
+        async for root in self._find_due(found):
+            await self._foresee(found, found.hidden, root)
         for run_id in await self._do(deletion.find_checkpoints_over, self.policy.grace):
-            found.deleted.append(RetentionPart(run_id, (CHECKPOINTS,)))
+            found.deleted.append(RetentionPart(run_id, CHECKPOINTS))
         for run_id in await self._do(hiding.find_due_checkpoints):
-            found.hidden.append(RetentionPart(run_id, (CHECKPOINTS,)))
+            found.hidden.append(RetentionPart(run_id, CHECKPOINTS))
         return found
 
-    async def _foresee(self, found: Round, done: list[RetentionPart], part: RetentionPart) -> None:
-        if (why := await self._do(hiding.why_kept, part.run_id)) is None:
-            done.append(part)
+    async def _foresee(self, found: Round, done: list[RetentionPart], root: str) -> None:
+        if (why := await self._do(hiding.why_kept, root)) is None:
+            done.append(RetentionPart(root, RUNS))
         else:
-            found.kept.append(Kept(part.run_id, why))
+            found.kept.append(Kept(root, why))
 
     async def round(self) -> Round:
         """Hide, delete and collect.
@@ -135,20 +136,20 @@ class Retention:
 
     async def _do_round(self, done: Round) -> None:
         grace = self.policy.grace
-        async for candidate in self._find_due(done):
-            async with self._keep_failed(done, candidate.run_id):
-                why = await self._do(hiding.hide_kinds, candidate, by=self.by, grace=grace)
-                if why is None:
-                    done.hidden.append(RetentionPart(candidate.run_id, candidate.kinds))
-                else:
-                    done.kept.append(Kept(candidate.run_id, why))
-        for root, kind in await self._find_over():
+        async for root in self._find_due(done):
             async with self._keep_failed(done, root):
-                await self._delete(done, root, kind)
+                why = await self._do(hiding.hide_run, root, by=self.by, grace=grace)
+                if why is None:
+                    done.hidden.append(RetentionPart(root, RUNS))
+                else:
+                    done.kept.append(Kept(root, why))
+        for root in await self._find_over():
+            async with self._keep_failed(done, root):
+                await self._delete(done, root)
         for run_id in await self._do(hiding.find_due_checkpoints):
             async with self._keep_failed(done, run_id):
                 await self._do(hiding.hide_checkpoints, run_id, grace=grace)
-                done.hidden.append(RetentionPart(run_id, (CHECKPOINTS,)))
+                done.hidden.append(RetentionPart(run_id, CHECKPOINTS))
         for run_id in await self._do(deletion.find_checkpoints_over, grace):
             async with self._keep_failed(done, run_id):
                 await self._delete_checkpoints(done, run_id)
@@ -180,25 +181,22 @@ class Retention:
         except hiding.DatabaseRefuses as error:
             done.kept.append(Kept(run_id, str(error), ExitCode.UNEXPECTED))
 
-    async def _find_due(self, found: Round) -> AsyncIterator[hiding.Candidate]:
-        after: tuple[int, str] | None = None
+    async def _find_due(self, found: Round) -> AsyncIterator[str]:
+        after: hiding.Candidate | None = None
         while True:
-            page = await self._do(hiding.find_due, self.policy, after, PAGE)
+            page = await self._do(hiding.find_due, self.policy.kept, after, PAGE)
             for candidate in page:
-                if not candidate.kinds:
-                    continue
                 if (why := await self._why_resettable(candidate.run_id)) is None:
-                    yield candidate
+                    yield candidate.run_id
                 else:
                     found.kept.append(Kept(candidate.run_id, why))
             if len(page) < PAGE:
                 return
-            after = (page[-1].closed_ms, page[-1].run_id)
+            after = page[-1]
 
-    async def _find_over(self) -> list[tuple[str, str]]:
-        """Return what goes now; of a kind that the policy does not name any more, nothing does."""
-        found = await self._do(deletion.find_over)
-        return [(root, kind) for root, kind in found if kind in self.policy.kept]
+    async def _find_over(self) -> list[str]:
+        """Return what goes now; nothing does where runs are kept for ever now."""
+        return [] if self.policy.kept is None else await self._do(deletion.find_over)
 
     async def _why_resettable(self, root: str) -> str | None:
         """Return which run of a tree Temporal still has: it can be reset, and reads payloads."""
@@ -207,29 +205,25 @@ class Retention:
                 return f"Temporal has the history of {run_id} until its own retention is over"
         return None
 
-    async def _delete(self, done: Round, root: str, kind: str) -> None:
-        if await self._must_stay(done, root, kind):
+    async def _delete(self, done: Round, root: str) -> None:
+        if await self._must_stay(done, root, RUNS):
             return
-        why = await self._why_resettable(root) or await self._do(deletion.why_stays, root, kind)
+        why = await self._why_resettable(root) or await self._do(deletion.why_stays, root)
         if why is not None:
             done.kept.append(Kept(root, why))
             return
         # That a run goes is an event of its own, which its export has, too.
-        exports: dict[str, Exported] = {}
-        if kind != "runs":
-            exports = await self._export_tree(done, root, kind)
-        going = await self._do(deletion.let_go, root, kind, by=self.by)
+        going = await self._do(deletion.let_go, root, by=self.by)
         if isinstance(going, str):
             done.kept.append(Kept(root, going))
             return
-        if kind == "runs":
-            exports = await self._export_tree(done, root, kind)
+        exports = await self._export_tree(done, root)
         # What the next export is to have, too, is not removed.
-        await self._do(deletion.require_same, kind, exports)
+        await self._do(deletion.require_same, RUNS, exports)
         await self._remove_files(going)
         await self._do(deletion.delete_going, going, by=self.by, exports=exports)
         files = tuple(file for one in exports.values() for file in one.files)
-        done.deleted.append(RetentionPart(root, (kind,), files))
+        done.deleted.append(RetentionPart(root, RUNS, files))
 
     async def _delete_checkpoints(self, done: Round, run_id: str) -> None:
         if await self._must_stay(done, run_id, CHECKPOINTS):
@@ -237,7 +231,7 @@ class Retention:
         exported = await self._export_run(done, run_id, CHECKPOINTS, run_id)
         await self._do(deletion.delete_checkpoints, run_id, exported, self.policy.grace)
         files = () if exported is None else exported.files
-        done.deleted.append(RetentionPart(run_id, (CHECKPOINTS,), files))
+        done.deleted.append(RetentionPart(run_id, CHECKPOINTS, files))
 
     async def _must_stay(self, done: Round, run_id: str, kind: str) -> bool:
         """Return whether something stays: nobody exports it, or its files are not in this store."""
@@ -249,10 +243,10 @@ class Retention:
             return False
         return True
 
-    async def _export_tree(self, done: Round, root: str, kind: str) -> dict[str, Exported]:
-        """Export what goes of a run and its child runs."""
+    async def _export_tree(self, done: Round, root: str) -> dict[str, Exported]:
+        """Export a run and its child runs."""
         tree = await self._do(hiding.list_tree, root)
-        found = {run_id: await self._export_run(done, run_id, kind, root) for run_id in tree}
+        found = {run_id: await self._export_run(done, run_id, RUNS, root) for run_id in tree}
         return {run_id: one for run_id, one in found.items() if one is not None}
 
     async def _export_run(self, done: Round, run_id: str, kind: str, root: str) -> Exported | None:
@@ -260,7 +254,7 @@ class Retention:
         if self.export is None:
             return None
         content = await self._do(content_of, run_id, kind, self.policy.grace)
-        if kind == "runs":
+        if kind == RUNS:
             chain, _, head = await self._do(chain_of, run_id)
             content = replace(content, chain=tuple(chain), head=head)
         return await self.export(content, self._read_files(done, content, root))
@@ -275,18 +269,16 @@ class Retention:
             except NotKept:
                 done.lost += 1
                 yield path, None
-        if content.kind in ("runs", "messages") and content.run_id == root:
+        if content.kind == RUNS and content.run_id == root:
             # All of the tree's are in one folder, by the run at its top.
             async for path in blobs.kept_in(payloads_of(root)):
                 yield path, await blobs.get(path)
 
     async def _remove_files(self, going: Going) -> None:
         """Remove what is only these runs'; artifacts may be others', too: they are collected."""
-        if going.kind in ("runs", "steps"):
-            for run_id in going.runs:
-                over = await self._do(artifact_rows.end_unneeded_drafts, run_id)
-                await self.artifacts.remove_drafts(self.tenant, over)
-                if await self._do(artifact_rows.end_unneeded_drafts, run_id):
-                    raise StoreUnavailable(f"drafts of run {run_id} cannot be removed now")
-        if going.kind in ("runs", "messages"):
-            await self.artifacts.blobs.remove(payloads_of(going.root))
+        for run_id in going.runs:
+            over = await self._do(artifact_rows.end_unneeded_drafts, run_id)
+            await self.artifacts.remove_drafts(self.tenant, over)
+            if await self._do(artifact_rows.end_unneeded_drafts, run_id):
+                raise StoreUnavailable(f"drafts of run {run_id} cannot be removed now")
+        await self.artifacts.blobs.remove(payloads_of(going.root))

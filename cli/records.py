@@ -19,7 +19,6 @@ from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.audit import write_lines
 from surehand.activities.ledger.history.recordings import NoSuchEvent, rebuild_checkpoint
-from surehand.activities.ledger.retention.hiding import parse_policy
 from surehand.activities.ledger.runs import checkpoints
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
 from surehand.cli import options
@@ -358,7 +357,7 @@ async def _save(
             saved_by=caller.settings.user,
             ttl=lasts,
             most=settings.checkpoints_kept,
-            grace=parse_policy(settings.retention).grace,
+            grace=settings.retention_grace,
         )
     lines = [
         f"Saved {name}: run {run_id} at event {seq}, kept until {shown_time(saved.expires_at)}"

@@ -33,8 +33,13 @@ from surehand.activities.ledger.history.audit import (
     write_lines,
 )
 from surehand.activities.ledger.retention import hiding
-from surehand.activities.ledger.retention.deletion import Content, Exported
-from surehand.activities.ledger.retention.hiding import NotPermitted, Policy, explain_refusal
+from surehand.activities.ledger.retention.deletion import CHECKPOINTS, Content, Exported
+from surehand.activities.ledger.retention.hiding import (
+    NotPermitted,
+    Policy,
+    explain_refusal,
+    parse_kept,
+)
 from surehand.activities.ledger.runs import keys
 from surehand.activities.retention import Files, Retention, Round
 from surehand.activities.worker.settings import Settings
@@ -110,7 +115,7 @@ async def retention(
     release: Annotated[str | None, typer.Option(metavar="RUN", help="Hold a run no more.")] = None,
     reason: options.Reason = "",
 ) -> Reply | ExitCode:
-    """Hide what is kept for longer than SUREHAND_RETENTION says, and delete it after a grace.
+    """Hide runs that are kept for longer than SUREHAND_RETENTION says; delete them after a grace.
 
     Business keys of effects are kept, so nothing is made twice. Artifacts go to which nothing
     refers. A run of which something fails is kept and named, and the others go.
@@ -134,7 +139,7 @@ async def retention(
             made = replace(made, unexported=no_export)
             if not acts:
                 return _reply(caller.settings, made.policy, await made.look(), applied=False)
-            if made.policy.kept and export is None and not no_export:
+            if made.policy.kept is not None and export is None and not no_export:
                 raise WrongUse(
                     "data would be deleted for good: export it first (--export DIR --key KEY), or"
                     " say --no-export"
@@ -163,7 +168,7 @@ async def _retention(
         ledger=ledger,
         artifacts=open_artifacts(settings, ledger),
         tenant=caller.tenant,
-        policy=hiding.parse_policy(settings.retention),
+        policy=Policy(parse_kept(settings.retention), settings.retention_grace),
         by=caller.settings.user,
         known=known,
         export=None if export is None else export.write,
@@ -224,7 +229,7 @@ def _reply(settings: ClientSettings, policy: Policy, done: Round, *, applied: bo
     report = RetentionReport(applied=applied, round=done)
     # The gravest has the least number.
     code = min((one.failed for one in done.kept if one.failed), default=ExitCode.DONE)
-    return Reply(report, _lines(settings, report, anything=bool(policy.kept)), code)
+    return Reply(report, _lines(settings, report, anything=policy.kept is not None), code)
 
 
 def _lines(settings: ClientSettings, report: RetentionReport, *, anything: bool) -> Lines:
@@ -251,7 +256,7 @@ def _lines_of_runs(report: RetentionReport) -> Lines:
     for what, parts in zip(told, (report.round.hidden, report.round.deleted), strict=True):
         yield f"{what}: {counted(len(parts), 'run')}"
         for part in parts[:_MOST_NAMED]:
-            yield f"  {part.run_id}: {', '.join(part.kinds)}"
+            yield f"  {part.run_id}{': checkpoints' if part.kind == CHECKPOINTS else ''}"
             yield from (f"    exported to {file}" for file in part.exports)
         if len(parts) > _MOST_NAMED:
             yield f"  and {len(parts) - _MOST_NAMED} more"
@@ -325,7 +330,7 @@ class Exports:
             file = await self._file_for(content)
             if not file.exists():
                 file = await self._write_content(file, content, files)
-            if content.kind != "checkpoints":
+            if content.kind != CHECKPOINTS:
                 made += await asyncio.to_thread(self._proven, content)
             elif file.exists():
                 made.append(file)

@@ -246,7 +246,7 @@ TABLES: Final[Mapping[str, str]] = {
     "run_keys": "The key of one run and its child runs, wrapped by a key-encryption key.",
     "replays": "One run that relies on an effect which another run has made.",
     "retention_rounds": "When a tenant's rounds of retention were.",
-    "retentions": "One kind of a run's data that is hidden, going or deleted.",
+    "retentions": "A run that is hidden, going or deleted.",
     "runs": "One run.",
     "standing_approvals": "One vote given in advance.",
     "standing_uses": "One call that a standing approval has voted for.",

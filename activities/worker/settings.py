@@ -31,7 +31,7 @@ from pydantic import (
 )
 
 from surehand.activities.ledger.core.engine import passwords_of
-from surehand.activities.ledger.retention.hiding import parse_policy
+from surehand.activities.ledger.retention.hiding import parse_kept
 from surehand.activities.tools.failures import Retries
 from surehand.activities.tools.tool import limits_problem
 from surehand.activities.worker.crash_points import Crash
@@ -230,8 +230,10 @@ class Settings(BaseModel):
     checkpoints_kept: int = Field(default=10, ge=1)
     """Most checkpoints of a run that are shown; a further one hides the oldest."""
     retention: str = ""
-    """How long `retention` keeps what of ended runs, such as ``runs=365d,outputs=90d,grace=7d``;
-    kinds are runs, steps, outputs, artifacts and messages. Empty: nothing of runs is deleted."""
+    """How long `retention` keeps a run after its end, before it hides the run, such as ``365d``;
+    empty: no run is deleted."""
+    retention_grace: Duration = timedelta(days=7)
+    """How long a hidden run or checkpoint can be shown again, before `retention` deletes it."""
     graceful_shutdown: Duration = timedelta(seconds=20)
     """How long calls under way may take to end after SIGTERM."""
     max_cached_workflows: int = Field(default=500, ge=0)
@@ -308,8 +310,8 @@ class Settings(BaseModel):
 
     @field_validator("retention")
     @classmethod
-    def _known_kinds(cls, value: str) -> str:
-        parse_policy(value)
+    def _possible_time(cls, value: str) -> str:
+        parse_kept(value)
         return value
 
     @field_validator("crash_at")

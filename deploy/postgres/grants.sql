@@ -61,6 +61,5 @@ GRANT UPDATE (seq, head, input, error) ON runs TO surehand_retention;
 GRANT UPDATE (params, failures, observed, receipt, answer, evidence, error, left_because,
     content_deleted_ms, identity_hash) ON effects TO surehand_retention;
 GRANT UPDATE (params, answers, description, undo, precondition) ON approvals TO surehand_retention;
-GRANT UPDATE (output) ON steps TO surehand_retention;
 GRANT UPDATE (parts, tail, ended_ms, removed_ms) ON drafts TO surehand_retention;
 GRANT UPDATE (wrapped, erased_ms, erased_by) ON run_keys TO surehand_retention;

@@ -83,9 +83,9 @@ ONLY: Final = {
         "an_old_checkpoint_is_hidden_exported_and_deleted",
         "exports_of_checkpoints_are_not_overwritten",
         "held_and_unexported_checkpoints_stay",
-        "outputs_go_before_their_run_and_a_call_under_the_key_says_so",
         "statistics_pass_over_a_deleted_run",
         "the_digest_of_what_an_approval_rested_on_goes_with_its_run",
+        "what_another_run_has_come_to_rest_on_does_not_go",
         "what_is_going_is_not_taken_back_and_bars_its_run",
     ),
     "run_tree": (

@@ -42,14 +42,14 @@ from surehand.activities.ledger.core.tables import (
     steerings,
     steps,
 )
-from surehand.activities.ledger.history.reads import artifacts_of, effects_of
+from surehand.activities.ledger.history.reads import effects_of
 from surehand.activities.ledger.history.stats import StatsScope, read_stats
 from surehand.activities.ledger.outbox import notification_rows as outbox
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.people.starts import StartRefused
 from surehand.activities.ledger.retention import deletion, hiding
 from surehand.activities.ledger.retention.deletion import Content, Exported
-from surehand.activities.ledger.retention.hiding import CannotKeep, Policy, RunHidden, parse_policy
+from surehand.activities.ledger.retention.hiding import CannotKeep, Policy, RunHidden
 from surehand.activities.ledger.runs import checkpoints as saved_checkpoints
 from surehand.activities.ledger.runs import lifecycle, steering
 from surehand.activities.ledger.runs.lifecycle import RunIdTaken
@@ -78,7 +78,7 @@ from tests.ledger_databases import DATABASES
 #: What a run is about, and nobody may find any more.
 MARKER: Final = "marker-of-maria-4711"
 CHILD: Final = f"{RUN}~pay"
-AT_ONCE: Final = Policy({"runs": timedelta(0)}, grace=timedelta(0))
+AT_ONCE: Final = Policy(timedelta(0), grace=timedelta(0))
 DAY: Final = timedelta(days=1)
 
 
@@ -169,7 +169,7 @@ async def test_a_run_is_hidden_first_and_deleted_later(office: Office) -> None:
 
     first = await office.round(replace(AT_ONCE, grace=DAY))
 
-    assert [(one.run_id, one.kinds) for one in first.hidden] == [(RUN, ("runs",))]
+    assert [(one.run_id, one.kind) for one in first.hidden] == [(RUN, "runs")]
     assert first.deleted == [] and len(scene.rows(steps)) == 2
     with (
         pytest.raises(RunHidden, match=f"run {RUN} is hidden since .* --keep {RUN}"),
@@ -323,23 +323,6 @@ async def test_nothing_is_deleted_where_no_setting_says_so(office: Office) -> No
     assert len(office.scene.rows(effects)) == 2
 
 
-async def test_outputs_go_before_their_run_and_a_call_under_the_key_says_so(office: Office) -> None:
-    await lived(office)
-    scene = office.scene
-
-    await office.round(parse_policy("outputs=0s,artifacts=0s,messages=0s,grace=0s"))
-
-    assert scene.rows(artifacts, step_id=STEP) == [] and scene.rows(notifications) == []
-    assert {row["output"] for row in scene.rows(steps)} == {None}
-    assert len(scene.rows(events, type="run.deleted")) == 6
-    with scene.tx() as tx:
-        assert [row["receipt"] for row in effects_of(tx, RUN)] == [None]
-    with pytest.raises(RunHidden, match="artifacts of run run-1 were deleted"), scene.tx() as tx:
-        artifacts_of(tx, RUN)
-    await office.round()
-    assert scene.rows(events) == []
-
-
 async def test_a_deleted_runs_failed_effect_is_called_again(office: Office) -> None:
     scene = office.scene
     scene.failed(scene.call(), "permanent")
@@ -372,7 +355,7 @@ async def test_an_artifact_that_another_run_has_stays_readable(office: Office) -
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy(), parse_policy("runs=9999d")], ids=["none", "nothing is old"]
+    "policy", [Policy(), Policy(timedelta(days=9999))], ids=["none", "nothing is old"]
 )
 async def test_an_unreferred_file_goes_a_day_later(office: Office, policy: Policy) -> None:
     scene, store = office.scene, office.retention.artifacts
@@ -431,7 +414,7 @@ async def test_a_row_that_says_it_was_hidden_long_ago_is_refused(office: Office)
     office.end(RUN)
     scene = office.scene
     row = {
-        "tenant_id": scene.tenant, "run_id": RUN, "kind": "runs", "hidden_ms": 1,
+        "tenant_id": scene.tenant, "run_id": RUN, "hidden_ms": 1,
         "hidden_by": "mallory", "delete_after_ms": 1,
     }  # fmt: skip
     for one in (row, {**row, "hidden_ms": 1 << 50, "delete_after_ms": 1 << 50, "going_ms": 1}):
@@ -443,8 +426,8 @@ async def test_a_row_that_says_it_was_hidden_long_ago_is_refused(office: Office)
 @pytest.mark.parametrize(
     "sql",
     [
-        "INSERT INTO retentions (tenant_id, run_id, kind, hidden_ms, hidden_by, delete_after_ms)"
-        " SELECT tenant_id, run_id, 'runs', 99999999999999, 'm', 99999999999999 FROM runs",
+        "INSERT INTO retentions (tenant_id, run_id, hidden_ms, hidden_by, delete_after_ms)"
+        " SELECT tenant_id, run_id, 99999999999999, 'm', 99999999999999 FROM runs",
         "UPDATE retentions SET delete_after_ms = hidden_ms",
         "UPDATE retentions SET going_ms = 1",
         "DELETE FROM holds",
@@ -473,27 +456,22 @@ async def test_what_is_going_is_not_taken_back_and_bars_its_run(office: Office) 
         hiding.hold_run(tx, RUN, by="rita", reason="")
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
         hiding.release_run(tx, RUN, by="rita")
-        assert (
-            hiding.hide_kinds(tx, hiding.Candidate(RUN, 0, ("runs",)), by="r", grace=timedelta(0))
-            is None
-        )
+        assert hiding.hide_run(tx, RUN, by="r", grace=timedelta(0)) is None
     with office.retention.ledger.transaction(office.scene.tenant) as tx:
-        deletion.let_go(tx, RUN, "runs", by="rita")
+        deletion.let_go(tx, RUN, by="rita")
         with pytest.raises(CannotKeep, match="run run-1 is being deleted since"):
             hiding.hold_run(tx, RUN, by="rita", reason="")
     assert {row["run_id"] for row in office.scene.rows(bars)} == {RUN, CHILD}
 
 
-@pytest.mark.parametrize("kind", ["runs", "outputs", "artifacts"])
-async def test_nobody_rests_on_content_that_is_going(office: Office, kind: str) -> None:
+async def test_nobody_rests_on_content_that_is_going(office: Office) -> None:
     scene = office.scene
     scene.committed(scene.call())
     office.end(RUN)
     scene.open_run(OTHER_RUN)
-    candidate = hiding.Candidate(RUN, 0, (kind,))
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        assert hiding.hide_kinds(tx, candidate, by="r", grace=timedelta(0)) is None
-        assert isinstance(deletion.let_go(tx, RUN, kind, by="rita"), deletion.Going)
+        assert hiding.hide_run(tx, RUN, by="r", grace=timedelta(0)) is None
+        assert isinstance(deletion.let_go(tx, RUN, by="rita"), deletion.Going)
 
     refused = scene.claim(scene.call(run_id=OTHER_RUN))
 
@@ -507,13 +485,12 @@ async def test_what_another_run_has_come_to_rest_on_does_not_go(office: Office) 
     scene.committed(scene.call())
     office.end(RUN)
     scene.open_run(OTHER_RUN)
-    candidate = hiding.Candidate(RUN, 0, ("outputs",))
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        assert hiding.hide_kinds(tx, candidate, by="r", grace=timedelta(0)) is None
+        assert hiding.hide_run(tx, RUN, by="r", grace=timedelta(0)) is None
     assert isinstance(scene.claim(scene.call(run_id=OTHER_RUN)), Committed)
 
     with office.retention.ledger.transaction(scene.tenant) as tx:
-        kept = deletion.let_go(tx, RUN, "outputs", by="rita")
+        kept = deletion.let_go(tx, RUN, by="rita")
 
     assert isinstance(kept, str)
     assert f"run {OTHER_RUN} rests on entry" in kept
@@ -549,7 +526,7 @@ async def checkpoints_of(office: Office) -> Kept:
 async def test_an_old_checkpoint_is_hidden_exported_and_deleted(office: Office) -> None:
     scene, kept = office.scene, await checkpoints_of(office)
     assert kept.artifact is not None
-    gone = [RetentionPart(RUN, ("checkpoints",))]
+    gone = [RetentionPart(RUN, "checkpoints")]
 
     first = await office.round(Policy(grace=DAY))
     assert (first.hidden, first.deleted, names(office)) == (gone, [], ["still-there"])
@@ -608,46 +585,39 @@ async def test_held_and_unexported_checkpoints_stay(office: Office) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "table", "said"),
+    ("table", "said"),
     [
-        ("runs", "steps", "output"),
-        ("runs", "approvals", "params"),
-        ("runs", "effects", "receipt"),
-        ("steps", "steps", "output"),
-        ("outputs", "effects", "receipt"),
-        ("outputs", "effects", "params"),
-        ("messages", "notifications", "facts"),
+        ("steps", "output"),
+        ("approvals", "params"),
+        ("effects", "receipt"),
+        ("effects", "params"),
+        ("notifications", "facts"),
     ],
 )
-async def test_exports_precede_deletion(office: Office, kind: str, table: str, said: str) -> None:
+async def test_exports_precede_deletion(office: Office, table: str, said: str) -> None:
     await lived(office)
     before = [row for row in rows_by_name(office, table) if row["run_id"] == RUN]
 
-    done = await office.round(parse_policy(f"{kind}=0s,grace=0s"))
+    done = await office.round()
 
     [part] = done.deleted
-    assert str(office.folder / "exports" / f"{RUN}+{kind}.jsonl") in part.exports
-    found = [one["row"] for one in office.exported(f"{RUN}+{kind}") if one.get("table") == table]
+    assert str(office.folder / "exports" / f"{RUN}+runs.jsonl") in part.exports
+    found = [one["row"] for one in office.exported(f"{RUN}+runs") if one.get("table") == table]
     assert [row[said] for row in found] == [row[said] for row in before]
     assert MARKER in json.dumps([row[said] for row in found])
     after = [row for row in rows_by_name(office, table) if row["run_id"] == RUN]
     assert MARKER not in str([row[said] for row in after])
 
 
-@pytest.mark.parametrize("kind", ["artifacts", "messages", "runs"])
-async def test_what_the_store_has_of_it_is_in_its_export_too(office: Office, kind: str) -> None:
+async def test_what_the_store_has_of_it_is_in_its_export_too(office: Office) -> None:
     await lived(office)
 
-    await office.round(parse_policy(f"{kind}=0s,grace=0s"))
+    await office.round()
 
-    files = [one for one in office.exported(f"{RUN}+{kind}") if "file" in one]
+    files = [one for one in office.exported(f"{RUN}+runs") if "file" in one]
     assert all(MARKER.encode() in base64.b64decode(one["base64"]) for one in files)
     payloads = [one for one in files if one["file"].startswith(payloads_of(RUN))]
-    assert (len(payloads), len(files) - len(payloads)) == {
-        "artifacts": (0, 1),
-        "messages": (1, 0),
-        "runs": (1, 1),
-    }[kind]
+    assert (len(payloads), len(files) - len(payloads)) == (1, 1)
 
 
 async def test_a_lost_file_is_named_in_the_export(office: Office) -> None:
@@ -656,35 +626,34 @@ async def test_a_lost_file_is_named_in_the_export(office: Office) -> None:
         if path.is_file():
             path.unlink()
 
-    done = await office.round(parse_policy("artifacts=0s,grace=0s"))
+    done = await office.round()
 
-    assert [one.kinds for one in done.deleted] == [("artifacts",)]
-    [lost] = [one for one in office.exported(f"{RUN}+artifacts") if "file" in one]
+    assert [one.run_id for one in done.deleted] == [RUN]
+    [lost] = [one for one in office.exported(f"{RUN}+runs") if "file" in one]
     assert lost["lost"] is True
 
 
 async def test_broken_rounds_keep_exports(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await lived(office)
-    policy = parse_policy("messages=0s,grace=0s")
 
     def dies(*_: Any, **__: Any) -> Any:
         raise LedgerUnavailable("the process is gone")
 
     with monkeypatch.context() as patched, pytest.raises(LedgerUnavailable):
         patched.setattr(deletion, "delete_going", dies)
-        await office.round(policy)
+        await office.round()
     assert not (office.folder / "store" / payloads_of(RUN)).exists()
 
-    done = await office.round(policy)
+    done = await office.round()
 
     [part] = done.deleted
-    assert part.exports == (str(office.folder / "exports" / f"{RUN}+messages.jsonl"),)
-    assert [one["file"] for one in office.exported(f"{RUN}+messages") if "file" in one]
+    assert str(office.folder / "exports" / f"{RUN}+runs.jsonl") in part.exports
+    assert [one["file"] for one in office.exported(f"{RUN}+runs") if "file" in one]
 
 
 async def test_changes_are_exported_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     await lived(office)
-    policy, write = parse_policy("messages=0s,grace=0s"), office.retention.export
+    write = office.retention.export
     assert write is not None
 
     async def late(content: Content, files: Files) -> Exported:
@@ -694,14 +663,15 @@ async def test_changes_are_exported_again(office: Office, monkeypatch: pytest.Mo
         return made
 
     slow = replace(office, retention=replace(office.retention, export=late))
-    done = await slow.round(policy)
+    done = await slow.round()
 
     assert [one.why for one in done.kept] == [
-        f"messages of run {RUN} have changed since they were exported: the next round goes on"
+        f"rows of run {RUN} have changed since they were exported: the next round goes on"
     ]
     assert len(office.scene.rows(notifications)) == 2
-    assert (await office.round(policy)).deleted
-    rows = [one["row"] for one in office.exported(f"{RUN}+messages+2") if "row" in one]
+    assert (await office.round()).deleted
+    exported = office.exported(f"{RUN}+runs+2")
+    rows = [one["row"] for one in exported if one.get("table") == "notifications"]
     assert [row["attempts"] for row in rows] == [7, 7]
 
 

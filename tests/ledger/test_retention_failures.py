@@ -21,12 +21,11 @@ from surehand.activities.ledger.core.tables import (
     holds,
     notifications,
     retentions,
-    steps,
 )
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.retention import deletion, hiding
 from surehand.activities.ledger.retention.deletion import Content, Exported
-from surehand.activities.ledger.retention.hiding import LastRound, Policy, parse_policy
+from surehand.activities.ledger.retention.hiding import LastRound, Policy
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.activities.retention import Files, Kept, Round
 from surehand.cli.retention import Exports, RetentionReport, _reply, _serve
@@ -218,7 +217,6 @@ async def test_a_deleted_run_is_neither_held_nor_released_and_its_chain_stays_as
 ) -> None:
     office = office_of(scene, keeper, tmp_path)
     await lived(office)
-    await office.round(parse_policy("outputs=0s,grace=0s"))
     await office.round()
     with scene.tx() as tx:
         _, _, before = chain_of(tx, RUN)
@@ -231,33 +229,19 @@ async def test_a_deleted_run_is_neither_held_nor_released_and_its_chain_stays_as
     assert scene.rows(holds) == []
 
 
-async def test_an_unexported_run_can_be_held(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse_policy("steps=0s,grace=0s")
-    await lived(office)
-
-    async def full(content: Content, files: Files) -> Exported:
-        raise OutputLost("No space left on device")
-
-    await replace(office, retention=replace(office.retention, export=full)).round(policy)
-    switched(office, hold=True)
-
-    assert gone(await office.round(policy)) == []
-    assert len(scene.rows(steps)) == 2
-
-
-async def test_a_kind_that_is_going_cannot_be_held_and_is_named(
+async def test_a_run_that_is_going_cannot_be_held(
     scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
+    office = office_of(scene, keeper, tmp_path)
     await lived(office)
 
     async def fails(folder: str) -> None:
         raise StoreUnavailable("Permission denied")
 
     monkeypatch.setattr(office.retention.artifacts.blobs, "remove", fails)
-    await office.round(policy)
+    await office.round()
 
-    with pytest.raises(hiding.CannotKeep, match=f"messages of run {RUN} are being deleted since"):
+    with pytest.raises(hiding.CannotKeep, match=f"run {RUN} is being deleted since"):
         switched(office, hold=True)
 
     assert scene.rows(holds) == []
@@ -266,7 +250,7 @@ async def test_a_kind_that_is_going_cannot_be_held_and_is_named(
 async def test_a_run_that_is_held_after_a_round_has_listed_it_loses_no_file(
     scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
+    office = office_of(scene, keeper, tmp_path)
     await lived(office)
     files = office.files()
 
@@ -277,14 +261,14 @@ async def test_a_run_that_is_held_after_a_round_has_listed_it_loses_no_file(
 
     monkeypatch.setattr(type(office.retention), "_find_over", listed)
 
-    done = await office.round(policy)
+    done = await office.round()
 
-    assert done.kept == [Kept(RUN, f"messages of run {RUN} are shown again")]
+    assert done.kept == [Kept(RUN, f"run {RUN} is shown again")]
     assert office.files() == files
 
 
 async def test_two_rounds_keep_a_whole_export(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
+    office = office_of(scene, keeper, tmp_path)
     await lived(office)
     export = office.retention.export
     assert export is not None
@@ -295,16 +279,16 @@ async def test_two_rounds_keep_a_whole_export(scene: Scene, keeper: Ledger, tmp_
             nonlocal overtaken
             if not overtaken:
                 overtaken = True
-                await office.round(policy)
+                await office.round()
             async for one in files:
                 yield one
 
         return await export(content, looked_up())
 
-    await replace(office, retention=replace(office.retention, export=slow)).round(policy)
+    await replace(office, retention=replace(office.retention, export=slow)).round()
 
     assert overtaken
-    assert [one["file"] for one in office.exported(f"{RUN}+messages") if "file" in one]
+    assert [one["file"] for one in office.exported(f"{RUN}+runs") if "file" in one]
     modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "exports").iterdir()}
     assert modes == {0o600}
 
@@ -333,26 +317,24 @@ async def test_lost_or_foreign_files_are_told(scene: Scene, keeper: Ledger, tmp_
     office.end(run_id)
     empty = type(store)(str(tmp_path / "empty"), keeper, largest_inline=8 * 1024)
     unmounted = replace(office, retention=replace(office.retention, artifacts=empty))
-    policy = parse_policy("artifacts=0s,grace=0s")
-
-    done = await unmounted.round(policy)
+    done = await unmounted.round()
 
     why = f"{empty.blobs.url} is not the artifact store of run {run_id}, or is not mounted"
     assert done.kept == [Kept(run_id, why, ExitCode.NOT_REACHABLE)]
     assert done.deleted == [] and len(scene.rows(artifacts)) == 1
     assert kept.artifact is not None
     (tmp_path / "store" / str(kept.artifact.uri)).unlink()
-    lost = await office.round(policy)
+    lost = await office.round()
     assert (gone(lost), lost.lost) == ([run_id], 1)
     assert "The artifact store has lost 1 file of what was exported" in list(
-        _reply(SETTINGS, policy, lost, applied=True).text
+        _reply(SETTINGS, AT_ONCE, lost, applied=True).text
     )
 
 
 async def test_a_row_that_changes_as_its_files_go_leaves_both_exports_named(
     scene: Scene, keeper: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
+    office = office_of(scene, keeper, tmp_path)
     await lived(office)
     blobs = office.retention.artifacts.blobs
     remove = blobs.remove
@@ -367,16 +349,17 @@ async def test_a_row_that_changes_as_its_files_go_leaves_both_exports_named(
 
     with monkeypatch.context() as patched:
         patched.setattr(blobs, "remove", late)
-        assert gone(await office.round(policy)) == []
-    await office.round(policy)
+        assert gone(await office.round()) == []
+    await office.round()
 
     folder = tmp_path / "exports"
-    named = scene.row(retentions, run_id=RUN, kind="messages")["export"]
-    assert named == f"{folder}/{RUN}+messages.jsonl, {folder}/{RUN}+messages+2.jsonl"
+    named = scene.row(retentions, run_id=RUN)["export"]
+    files = (f"{RUN}.jsonl", f"{RUN}+runs.jsonl", f"{RUN}+runs+2.jsonl")
+    assert named == ", ".join(f"{folder}/{file}" for file in files)
 
 
 async def test_a_changed_row_keeps_its_files(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    office, policy = office_of(scene, keeper, tmp_path), parse_policy("messages=0s,grace=0s")
+    office = office_of(scene, keeper, tmp_path)
     await lived(office)
     files, export = office.files(), office.retention.export
     assert export is not None
@@ -387,24 +370,9 @@ async def test_a_changed_row_keeps_its_files(scene: Scene, keeper: Ledger, tmp_p
             tx.execute(update_rows(notifications, run_id=content.run_id).values(attempts=7))
         return made
 
-    await replace(office, retention=replace(office.retention, export=late)).round(policy)
+    await replace(office, retention=replace(office.retention, export=late)).round()
 
     assert office.files() == files
-
-
-async def test_a_checkpoints_document_stays(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:
-    office = office_of(scene, keeper, tmp_path)
-    kept = await office.retention.artifacts.keep(scene.tenant, RUN, "x" * 9000)
-    save(scene, "before", kept)
-    with scene.tx() as tx:
-        artifact_rows.record_artifact(tx, RUN, STEP, kept)
-    office.end(RUN)
-
-    await office.round(parse_policy("artifacts=0s,grace=0s"))
-
-    assert [row["step_id"] for row in scene.rows(artifacts)] == ["checkpoint:before"]
-    exported = [one for one in office.exported(f"{RUN}+artifacts") if "row" in one]
-    assert [one["row"]["step_id"] for one in exported] == [STEP]
 
 
 async def test_graces_are_not_shortened(scene: Scene, keeper: Ledger, tmp_path: Path) -> None:

@@ -114,8 +114,7 @@ def hidden_and_held(scene: Scene, database: Database) -> None:
     url = make_url(database.url).set(username=RETENTION)
     retention = Ledger(make_engine(url.render_as_string(hide_password=False)))
     with retention.transaction(scene.tenant) as tx:
-        old = hiding.Candidate("old", 0, ("runs",))
-        assert hiding.hide_kinds(tx, old, by="rita", grace=timedelta(days=1)) is None
+        assert hiding.hide_run(tx, "old", by="rita", grace=timedelta(days=1)) is None
         hiding.hold_run(tx, OTHER_RUN, by="rita", reason="")
         hiding.record_round(tx, failed=False)
     retention.close()

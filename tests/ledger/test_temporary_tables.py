@@ -91,7 +91,7 @@ def test_a_namesake_deletes_no_open_or_held_run(scene: Scene, keeper: Ledger, ta
     with refused, keeper.transaction(scene.tenant) as tx:
         tx.connection.execute(
             text(
-                "CREATE TEMP TABLE retentions AS SELECT tenant_id, run_id, 'runs'::text AS kind,"
+                "CREATE TEMP TABLE retentions AS SELECT tenant_id, run_id,"
                 " 1::bigint AS going_ms, NULL::bigint AS deleted_ms FROM public.runs"
             )
         )
@@ -109,8 +109,8 @@ def test_a_tables_namesake_lets_no_run_that_is_open_go(scene: Scene, keeper: Led
         tx.connection.execute(text(FIRST))
         tx.connection.execute(
             text(
-                "INSERT INTO public.retentions (tenant_id, run_id, kind, hidden_ms, hidden_by,"
-                " delete_after_ms) VALUES (:tenant, :run, 'runs', :now, 'somebody', :now)"
+                "INSERT INTO public.retentions (tenant_id, run_id, hidden_ms, hidden_by,"
+                " delete_after_ms) VALUES (:tenant, :run, :now, 'somebody', :now)"
             ),
             {"tenant": scene.tenant, "run": RUN, "now": tx.now_ms},
         )

@@ -309,7 +309,7 @@ async def test_a_hidden_run_shows_nothing(scene: Scene, keeper: Ledger, tmp_path
     decided(scene, 1)
     office = office_of(scene, keeper, tmp_path)
     office.end(RUN)
-    await office.round(Policy({"runs": timedelta(0)}, grace=timedelta(days=1)))
+    await office.round(Policy(timedelta(0), grace=timedelta(days=1)))
 
     with scene.tx() as tx:
         [row] = list_own_decisions(tx, "ann", most=5).rows

@@ -361,7 +361,7 @@ def _with_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> list[dict
         shown.approval_id.in_({row["approval_id"] for row in rows})
     )
     calls = {row["approval_id"]: without_sealed(row) for row in tx.all(leave_sealed(tx, query))}
-    of_runs = rows_of(retentions, retentions.c.run_id, kind="runs")
+    of_runs = rows_of(retentions, retentions.c.run_id)
     hidden = {row["run_id"] for row in tx.all(of_runs.where(retentions.c.run_id.in_(ids)))}
     found = []
     for row in map(without_sealed, rows):

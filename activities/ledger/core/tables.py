@@ -844,12 +844,9 @@ epochs = Table(
     _check("closed_whole", "(closed_ms IS NULL) = (closed_by IS NULL)"),
 )
 
-#: What has a time of its own; ``runs`` is all of a run, but for its tombstone.
-KINDS: Final = ("runs", "steps", "outputs", "artifacts", "messages")
-
+# Runs that are hidden, going, or deleted but for their tombstones.
 retentions = _table_of_runs(
     "retentions",
-    Column("kind", String(16), primary_key=True),
     Column("hidden_ms", BigInteger, nullable=False),
     Column("hidden_by", String(200), nullable=False),
     # The end of the grace, in which it may be taken back.
@@ -860,7 +857,6 @@ retentions = _table_of_runs(
     Column("deleted_by", String(200)),
     # Where the run's events were exported to before they were deleted; NULL: nowhere.
     Column("export", Text),
-    _check("kind", _one_of("kind", KINDS)),
     _check("grace", "delete_after_ms >= hidden_ms"),
     _check("going_before_deleted", "deleted_ms IS NULL OR going_ms IS NOT NULL"),
     _check("deleted_by_somebody", "(deleted_ms IS NULL) = (deleted_by IS NULL)"),

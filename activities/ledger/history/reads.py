@@ -27,7 +27,7 @@ from surehand.activities.ledger.core.tables import (
     runs,
     steps,
 )
-from surehand.activities.ledger.retention.hiding import read_hidden, require_shown
+from surehand.activities.ledger.retention.hiding import require_shown
 from surehand.activities.ledger.steps import foreign
 from surehand.workflows.contracts.base import ChainHead
 from surehand.workflows.contracts.tools import ToolSpec
@@ -54,8 +54,6 @@ def effects_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
             effects.c.claimed_ms, effects.c.entry_id
         )
     )
-    if read_hidden(tx, run_id, "outputs") is not None:
-        rows = [{**row, "receipt": None} for row in rows]
     return [_readable(row) for row in rows]
 
 
@@ -84,7 +82,7 @@ def chain_of(
 
 def artifacts_of(tx: Transaction, run_id: str) -> list[dict[str, Any]]:
     """Return the artifacts that a run refers to, oldest first."""
-    require_run(tx, run_id, "artifacts")
+    require_run(tx, run_id)
     rows = tx.all(
         rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id).order_by(
             artifacts.c.created_ms, artifacts.c.artifact_id
@@ -117,7 +115,7 @@ def notifications_of(
     """Return what people were told, or are to be told, of a tenant or of one run, newest first."""
     query = rows_of(notifications).execution_options(sealed="shown")
     if run_id is not None:
-        require_run(tx, run_id, "messages")
+        require_run(tx, run_id)
         query = query.where(notifications.c.run_id == run_id)
     if only_failed:
         query = query.where(
@@ -143,12 +141,12 @@ def knows_run(tx: Transaction, run_id: str) -> bool:
         return False
 
 
-def require_run(tx: Transaction, run_id: str, kind: str = "runs") -> None:
-    """See that the tenant has a run, and that this kind of its data is not hidden."""
+def require_run(tx: Transaction, run_id: str) -> None:
+    """See that the tenant has a run, and that it is not hidden."""
     row = tx.one(rows_of(runs, "run_id", run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
-    require_shown(tx, run_id, kind)
+    require_shown(tx, run_id)
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +186,7 @@ def artifact_page(
     tx: Transaction, run_id: str, *, most: int, after: Shelf | None = None
 ) -> ArtifactPage:
     """Return artifacts of a run by step."""
-    require_run(tx, run_id, "artifacts")
+    require_run(tx, run_id)
     query = rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id)
     if after is not None:
         query = query.where(tuple_(*_ORDER) > tuple_(*after))
@@ -199,7 +197,7 @@ def artifact_page(
 
 def one_artifact(tx: Transaction, run_id: str, artifact_id: str) -> Mapping[str, Any] | None:
     """Return one artifact of a run; ``None``: the run has none of that id."""
-    require_run(tx, run_id, "artifacts")
+    require_run(tx, run_id)
     return tx.one(rows_of(artifacts, *_OF_ARTIFACTS, run_id=run_id, artifact_id=artifact_id))
 
 

@@ -39,7 +39,7 @@ from surehand.activities.ledger.effects.reconcile import (
 from surehand.activities.ledger.halts import Halt, find_halt, request_clock
 from surehand.activities.ledger.history.reads import require_run
 from surehand.activities.ledger.people.starts import name_starter
-from surehand.activities.ledger.retention.hiding import read_hidden, require_shown
+from surehand.activities.ledger.retention.hiding import require_shown
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.ledger.steps.foreign import foreign_content
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
@@ -95,7 +95,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
     if row is None:
         return None
     run_id, needs = row["run_id"], needs_of(row)
-    require_shown(tx, run_id, "runs")
+    require_shown(tx, run_id)
     run = tx.one(rows_of(runs, "state", "closed_ms", run_id=run_id))
     assert run is not None, "its row refers to it"
     number = int(approval_id.rpartition("/")[2])
@@ -141,7 +141,7 @@ def read_approval(tx: Transaction, approval_id: str) -> OneApproval | None:
 
 def read_progress(tx: Transaction, run_id: str) -> tuple[int, str]:
     """Return how far a run has come: the number of its newest event, and its state."""
-    require_shown(tx, run_id, "runs")
+    require_shown(tx, run_id)
     row = tx.one(rows_of(runs, "seq", "state", run_id=run_id))
     if row is None:
         raise RunNotFound(run_id)
@@ -376,7 +376,6 @@ def _steps_of(tx: Transaction, run_id: str, plan: Plan, waiting: list[Waiting]) 
         step.id: StepView(id=step.id, tool=step.does, state=StepState.PENDING)
         for step in plan.steps
     }
-    no_outputs = read_hidden(tx, run_id, "outputs") is not None
     for row in sorted(
         map(without_sealed, _read_rows(tx, steps, run_id)), key=lambda row: row["attempt"]
     ):
@@ -384,7 +383,7 @@ def _steps_of(tx: Transaction, run_id: str, plan: Plan, waiting: list[Waiting]) 
             id=row["step_id"],
             tool=row["tool"],
             state=StepState(row["state"]),
-            output=None if no_outputs else row["output"],
+            output=row["output"],
             attempts=row["attempt"],
             error=row["error"],
         )

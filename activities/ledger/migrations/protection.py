@@ -86,28 +86,28 @@ def refuse_unless(table: str, name: str, verb: str, allowed: str, why: str) -> N
     )
 
 
-#: By table: with which kinds its rows go.
-_GO_WITH: Final = {
-    "artifacts": ("runs", "artifacts"),
-    "checkpoints": ("runs",),
-    "decisions": ("runs",),
-    "drafts": ("runs", "steps"),
-    "events": ("runs",),
-    "interventions": ("runs",),
-    "notifications": ("runs", "messages"),
-    "plans": ("runs",),
-    "replays": ("runs",),
-    "steerings": ("runs",),
-    "steps": ("runs", "steps"),
-}
+#: Tables whose rows go with their run.
+_GO_WITH: Final = (
+    "artifacts",
+    "checkpoints",
+    "decisions",
+    "drafts",
+    "events",
+    "interventions",
+    "notifications",
+    "plans",
+    "replays",
+    "steerings",
+    "steps",
+)
 #: Of these, those that are written once.
 _WRITTEN_ONCE: Final = ("decisions", "events", "steerings")
 #: Effects, runs and fencing tokens rest on these: they stay.
 _NEVER: Final = ("bars", "effects", "leases", "limit_uses", "runs")
-#: By table and columns: with which kinds their content goes, where it is not changed otherwise.
+#: By table: columns whose content goes, and is not changed otherwise.
 _EMPTIED: Final = {
-    ("approvals", "params, answers, description, undo, precondition"): ("runs",),
-    ("effects", "content_deleted_ms"): ("runs", "outputs"),
+    "approvals": "params, answers, description, undo, precondition",
+    "effects": "content_deleted_ms",
 }
 #: Milliseconds. A row says when it was hidden by the clock of its transaction's beginning.
 _AGO: Final = 60_000
@@ -118,7 +118,7 @@ _POSTGRES_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _RUN: Final = "tenant_id = {row}.tenant_id AND run_id = {row}.run_id"
 _GOING: Final = (
     f"EXISTS (SELECT 1 FROM retentions WHERE {_RUN.format(row='OLD')}"
-    " AND going_ms IS NOT NULL AND deleted_ms IS NULL AND kind {of_kinds})"
+    " AND going_ms IS NOT NULL AND deleted_ms IS NULL)"
 )
 _HELD_RUN: Final = f"EXISTS (SELECT 1 FROM holds WHERE {_RUN})"
 #: Besides: saved checkpoints, each of which has a time and a grace of its own.
@@ -142,7 +142,7 @@ _MAY_HIDE: Final = (
     f" AND NEW.hidden_ms >= {{now}} - {_AGO} AND {_CLOSED} AND NOT {_HELD}"
 )
 _MAY_GO: Final = (
-    "{same_tenant} AND NEW.run_id = OLD.run_id AND NEW.kind = OLD.kind"
+    "{same_tenant} AND NEW.run_id = OLD.run_id"
     " AND NEW.hidden_ms = OLD.hidden_ms AND NEW.hidden_by = OLD.hidden_by"
     " AND NEW.delete_after_ms = OLD.delete_after_ms AND OLD.deleted_ms IS NULL"
     " AND ((OLD.going_ms IS NULL AND NEW.going_ms IS NULL AND NEW.deleted_ms IS NULL)"
@@ -157,18 +157,17 @@ def guard_deletions() -> None:
     now = _POSTGRES_NOW if on_postgresql() else _SQLITE_NOW
     for table in _NEVER:
         refuse_unless(table, "no_delete", "DELETE", "1 = 0", f"{table} are never deleted")
-    for table, kinds in _GO_WITH.items():
+    for table in _GO_WITH:
         if table in _WRITTEN_ONCE:
             refuse_unless(table, "no_update", "UPDATE", "1 = 0", f"{table} are append-only")
         kept = "append-only" if table in _WRITTEN_ONCE else "kept"
         over = f" OR {_OVER[table].format(now=now)}" if table in _OVER else ""
         why = f"{table} are {kept} until their run is being deleted"
-        refuse_unless(table, "no_delete", "DELETE", f"{_going(kinds)}{over}", why)
-    for (table, columns), kinds in _EMPTIED.items():
-        allowed = _going(kinds)
-        if table == "effects":
-            # A later call under the same key has content of its own.
-            allowed = f"NEW.content_deleted_ms IS NULL OR {allowed}"
+        refuse_unless(table, "no_delete", "DELETE", f"{_GOING}{over}", why)
+    for table, columns in _EMPTIED.items():
+        # A later call under the same key has content of its own.
+        new = "NEW.content_deleted_ms IS NULL OR " if table == "effects" else ""
+        allowed = f"{new}{_GOING}"
         why = "what was recorded is not changed until its run is being deleted"
         refuse_unless(table, "emptied", f"UPDATE OF {columns}", allowed, why)
     grace = "a checkpoint is hidden as of now, and its grace is not shortened"
@@ -188,7 +187,3 @@ def guard_deletions() -> None:
     if on_postgresql():
         for table in (*_NEVER, *_GO_WITH, "retentions"):
             refuse(table, "no_truncate", "TRUNCATE", each="STATEMENT")
-
-
-def _going(kinds: tuple[str, ...]) -> str:
-    return _GOING.format(of_kinds=f"IN ({', '.join(map(repr, kinds))})")

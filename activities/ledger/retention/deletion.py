@@ -1,9 +1,9 @@
 """Exporting what goes of a run, and deleting what was hidden for as long as its grace.
 
-In parts, each of which may be done again: it is exported, then a row says that it is going, then
-files go, then the rows. Only of a whole run its events are exported last: that it goes is one. What
-stays of a run protects its effects: the run's row with the head of its chain, and its effects by
-their business keys. Its id is never free again, nor is a key.
+In parts, each of which may be done again: a row says that a run is going, then it is exported, then
+its files go, then its rows. It is exported after that, because that it goes is one of its events.
+What stays of a run protects its effects: the run's row with the head of its chain, and its effects
+by their business keys. Its id is never free again, nor is a key.
 
 An export has rows as they are stored. What is sealed stays sealed: exports are read with the run's
 key, and an erased run's by nobody.
@@ -31,41 +31,28 @@ from surehand.activities.ledger.steps.acting import EVERY_STEP, bar_name
 from surehand.activities.ledger.steps.entries import NO_IDENTITY
 from surehand.workflows.contracts.base import ChainHead
 
-#: Saved checkpoints, each of which has a time of its own: as a kind it is in no policy.
+#: What an export may have: a whole run, or saved checkpoints, each of which has its own time.
+RUNS: Final = "runs"
 CHECKPOINTS: Final = "checkpoints"
 #: Tables whose rows go with their run.
 _OF_RUN: Final = (
-    *(
-        artifacts,
-        tables.checkpoints,
-        tables.decisions,
-        tables.interventions,
-        tables.notifications,
-        tables.plans,
-        tables.replays,
-        tables.steerings,
-    ),
+    artifacts,
+    tables.checkpoints,
+    tables.decisions,
+    tables.interventions,
+    tables.notifications,
+    tables.plans,
+    tables.replays,
+    tables.steerings,
     tables.steps,
 )
 #: By kind: the tables of whose rows something goes. Events are exported as a chain; a draft is
 #: nothing yet, and workers drop it by themselves.
 _EXPORTED: Final[Mapping[str, tuple[Table, ...]]] = {
-    "runs": (runs, tables.effects, tables.approvals, *_OF_RUN),
-    "steps": (tables.steps,),
-    "outputs": (tables.steps, tables.effects),
-    "artifacts": (artifacts,),
-    "messages": (tables.notifications,),
+    RUNS: (runs, tables.effects, tables.approvals, *_OF_RUN),
     CHECKPOINTS: (tables.checkpoints, artifacts),
 }
-#: By kind: the tables whose rows go with it.
-_DELETED: Final[Mapping[str, tuple[Table, ...]]] = {
-    "runs": (*_OF_RUN, tables.drafts, tables.events),
-    "steps": (tables.steps, tables.drafts),
-    "outputs": (),
-    "artifacts": (artifacts,),
-    "messages": (tables.notifications,),
-}
-_STORED: Final = {table.name: as_stored(table) for table in _EXPORTED["runs"]}
+_STORED: Final = {table.name: as_stored(table) for table in _EXPORTED[RUNS]}
 #: What the step of a checkpoint's artifact begins with, before the checkpoint's name.
 _STEP: Final[ColumnElement[str]] = literal_column("'checkpoint:'")
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -73,7 +60,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True)
 class Content:
-    """Rows of a run that go with a kind, as lines of JSON."""
+    """Rows of a run that go, as lines of JSON."""
 
     run_id: str
     kind: str
@@ -106,7 +93,7 @@ class Exported:
 
 
 def content_of(tx: Transaction, run_id: str, kind: str, grace: timedelta = timedelta(0)) -> Content:
-    """Return the rows of a run of which something goes with a kind; events are not among them.
+    """Return the rows of a run of which something goes; events are not among them.
 
     Checkpoints are hidden for ``grace`` at least before they go.
     """
@@ -116,8 +103,6 @@ def content_of(tx: Transaction, run_id: str, kind: str, grace: timedelta = timed
         query = rows_of(stored, run_id=run_id).order_by(*stored.primary_key)
         if kind == CHECKPOINTS:
             query = query.where(goes_alone(tx, stored, grace))
-        if kind == "artifacts":
-            query = query.where(~of_checkpoint(stored))
         for row in tx.all(query):
             # By the tenant's key, params of a run that was erased could be guessed from it.
             row.pop("identity_hash", None)
@@ -141,12 +126,7 @@ def goes_alone(tx: Transaction, table: Table, grace: timedelta) -> ColumnElement
     )
     hidden = tables.checkpoints.c.hidden_ms.is_not(None)
     stays = ~hidden | ~goes_alone(tx, tables.checkpoints, grace)
-    return of_checkpoint(table) & ~named.where(stays).exists()
-
-
-def of_checkpoint(table: Table) -> ColumnElement[bool]:
-    """Return the condition that an artifact is a checkpoint's: it goes with that, or the run."""
-    return table.c.step_id.startswith(_STEP)
+    return table.c.step_id.startswith(_STEP) & ~named.where(stays).exists()
 
 
 def _as_json(value: object) -> dict[str, str]:
@@ -173,40 +153,35 @@ class Moved(Exception):
 
 @dataclass(frozen=True)
 class Going:
-    """A kind of data of a run and its child runs, on its way out."""
+    """A run and its child runs, on their way out."""
 
     root: str
-    kind: str
     runs: tuple[str, ...]
 
 
-def find_over(tx: Transaction) -> list[tuple[str, str]]:
-    """Return the runs, by the one at the top, of which a kind goes now: its grace is over."""
+def find_over(tx: Transaction) -> list[str]:
+    """Return the runs at the top of their trees that go now: their grace is over."""
     rows = tx.all(
-        rows_of(tables.retentions, "run_id", "kind", deleted_ms=None)
+        rows_of(tables.retentions, "run_id", deleted_ms=None)
         .join(runs, ours(runs, run_id=tables.retentions.c.run_id))
         .where(tables.retentions.c.delete_after_ms <= tx.now_ms, runs.c.parent_run_id.is_(None))
-        .order_by(
-            tables.retentions.c.delete_after_ms,
-            tables.retentions.c.run_id,
-            tables.retentions.c.kind,
-        )
+        .order_by(tables.retentions.c.delete_after_ms, tables.retentions.c.run_id)
     )
-    return [(row["run_id"], row["kind"]) for row in rows]
+    return [row["run_id"] for row in rows]
 
 
-def why_stays(tx: Transaction, root: str, kind: str) -> str | None:
-    """Return why a kind of data of a run does not go now; ``None``: it goes, or is going."""
-    found = hiding.read_hidden(tx, root, kind)
+def why_stays(tx: Transaction, root: str) -> str | None:
+    """Return why a run does not go now; ``None``: it goes, or is going."""
+    found = hiding.read_hidden(tx, root)
     if found is None:
-        return f"{kind} of run {root} are shown again"
+        return f"run {root} is shown again"
     if found.deleted_ms is not None:
         return found.told()
     return hiding.why_kept(tx, root) if found.going_ms is None else None
 
 
-def let_go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
-    """Let a kind of data of a run and its child runs go; returns why not, where it is kept.
+def let_go(tx: Transaction, root: str, *, by: str) -> Going | str:
+    """Let a run and its child runs go; returns why not, where it is kept.
 
     From then on nothing of the run is claimed, and nobody takes it back.
     """
@@ -214,17 +189,16 @@ def let_go(tx: Transaction, root: str, kind: str, *, by: str) -> Going | str:
     for run_id in found:
         tx.lock_run(run_id)
     hiding.lock_effects(tx, found)
-    kept = why_stays(tx, root, kind)
+    kept = why_stays(tx, root)
     if kept is not None:
         return kept
-    of_kind = tables.retentions.c.run_id.in_(found), tables.retentions.c.kind == kind
-    going = update_rows(tables.retentions, going_ms=None, deleted_ms=None).where(*of_kind)
+    going = update_rows(tables.retentions, going_ms=None, deleted_ms=None)
+    going = going.where(tables.retentions.c.run_id.in_(found))
     if tx.execute(going.values(going_ms=tx.now_ms)):
         for run_id in found:
-            if kind == "runs":
-                bar_name(tx, run_id, EVERY_STEP)
-            tx.event(run_id, "run.deleted", actor=by, kinds=[kind])
-    return Going(root, kind, tuple(found))
+            bar_name(tx, run_id, EVERY_STEP)
+            tx.event(run_id, "run.deleted", actor=by)
+    return Going(root, tuple(found))
 
 
 def delete_going(
@@ -236,22 +210,17 @@ def delete_going(
     """
     for run_id in going.runs:
         tx.lock_run(run_id)
-    require_same(tx, going.kind, exports)
-    for table in _DELETED[going.kind]:
+    require_same(tx, RUNS, exports)
+    for table in (*_OF_RUN, tables.drafts, tables.events):
         tx.execute(_delete_rows_of(table, going))
-    if going.kind in ("runs", "outputs"):
-        tx.execute(
-            update_rows(tables.effects, content_deleted_ms=None)
-            .where(tables.effects.c.run_id.in_(going.runs))
-            .values(**_OF_EFFECTS, content_deleted_ms=tx.now_ms)
-        )
-    if going.kind == "outputs":
-        mine = tables.steps.c.run_id.in_(going.runs)
-        tx.execute(update_rows(tables.steps).where(mine).values(output=null()))
-    if going.kind == "runs":
-        _leave_tombstones(tx, going, by)
+    tx.execute(
+        update_rows(tables.effects, content_deleted_ms=None)
+        .where(tables.effects.c.run_id.in_(going.runs))
+        .values(**_OF_EFFECTS, content_deleted_ms=tx.now_ms)
+    )
+    _leave_tombstones(tx, going, by)
     for run_id in going.runs:
-        row = update_rows(tables.retentions, run_id=run_id, kind=going.kind, deleted_ms=None)
+        row = update_rows(tables.retentions, run_id=run_id, deleted_ms=None)
         files = ", ".join(exports[run_id].files) if run_id in exports else ""
         tx.execute(row.values(deleted_ms=tx.now_ms, deleted_by=by, export=files or None))
 
@@ -265,13 +234,11 @@ def require_same(
         if head is not None and tx.lock_chain(run_id) != head:
             raise Moved(f"the chain of run {run_id} has grown since event {head.seq}")
         if content_of(tx, run_id, kind, grace).digest != exported.digest:
-            raise Moved(f"{kind} of run {run_id} have changed since they were exported")
+            raise Moved(f"rows of run {run_id} have changed since they were exported")
 
 
 def _delete_rows_of(table: Table, going: Going) -> object:
     mine: list[ColumnElement[bool]] = [table.c.run_id.in_(going.runs)]
-    if going.kind == "artifacts":
-        mine.append(~of_checkpoint(artifacts))
     if table is tables.interventions:
         # What a human has said of an entry that is not settled still counts.
         settled = tables.effects.c.state.in_(("committed", "failed", "compensated"))
@@ -299,12 +266,6 @@ def _leave_tombstones(tx: Transaction, going: Going, by: str) -> None:
         update_rows(tables.run_keys, erased_ms=None)
         .where(tables.run_keys.c.run_id.in_(mine))
         .values(wrapped=null(), erased_ms=tx.now_ms, erased_by=by)
-    )
-    # What was hidden of it alone has gone with it.
-    tx.execute(
-        delete_rows(tables.retentions).where(
-            tables.retentions.c.run_id.in_(mine), tables.retentions.c.going_ms.is_(None)
-        )
     )
 
 

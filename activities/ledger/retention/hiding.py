@@ -1,13 +1,13 @@
-"""What a tenant keeps and for how long; hiding what is over, and taking it back.
+"""How long a tenant keeps its runs; hiding those that are old, and showing them again.
 
 A run goes with its child runs. What is open about any of them keeps them all, and is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -24,7 +24,6 @@ from surehand.activities.ledger.core.statements import (
 )
 from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
-    KINDS,
     OPEN,
     checkpoints,
     effects,
@@ -40,41 +39,24 @@ from surehand.process.program import command
 from surehand.workflows.identity import root_run_id
 from surehand.workflows.plan.policy import parse_duration
 
-#: In the place of a kind: how long what is hidden may be taken back.
-GRACE: Final = "grace"
-#: Where the setting does not say.
-DEFAULT_GRACE: Final = timedelta(days=7)
-
 
 @dataclass(frozen=True)
 class Policy:
-    """How long each kind is kept after its run has ended; what is not named stays."""
+    """How long a run is kept after its end, and then hidden before it is deleted."""
 
-    kept: Mapping[str, timedelta] = field(default_factory=dict)
-    grace: timedelta = DEFAULT_GRACE
+    kept: timedelta | None = None
+    """``None``: it is never hidden."""
+    grace: timedelta = timedelta(days=7)
 
 
-def parse_policy(text: str) -> Policy:
-    """Return a setting such as ``runs=365d,outputs=90d,grace=7d`` as a policy."""
-    found = dict[str, timedelta]()
-    for part in filter(None, map(str.strip, text.split(","))):
-        kind, equals, value = (piece.strip() for piece in part.partition("="))
-        if kind not in (*KINDS, GRACE) or not equals:
-            raise ValueError(
-                f"{part!r}: write KIND=DURATION, KIND one of {', '.join((*KINDS, GRACE))}"
-            )
-        if kind in found:
-            raise ValueError(f"{kind} is there twice")
-        duration = parse_duration(value)
-        if not isinstance(duration, timedelta):
-            raise ValueError(f"{part!r}: {value!r} is no duration such as 12h or 365d")
-        found[kind] = duration
-    grace = found.pop(GRACE, DEFAULT_GRACE)
-    whole = found.get("runs")
-    for kind, duration in found.items():
-        if whole is not None and duration > whole:
-            raise ValueError(f"{kind} cannot be kept for longer than runs, with which it goes")
-    return Policy(found, grace)
+def parse_kept(text: str) -> timedelta | None:
+    """Return how long runs are kept by a setting such as ``365d``; empty: for ever."""
+    if not text:
+        return None
+    kept = parse_duration(text)
+    if not isinstance(kept, timedelta):
+        raise ValueError(f"{text!r} is no duration such as 12h or 365d")
+    return kept
 
 
 @dataclass(frozen=True)
@@ -111,8 +93,6 @@ _DENIED: Final = "42501"
 _MILLISECOND: Final = timedelta(milliseconds=1)
 #: Of an effect whose outcome may still change.
 UNSETTLED: Final = ("claimed", "in_doubt", "partial", "compensating")
-#: Of a row of ``retentions``: that it is of a whole run, which is deleted.
-_DELETED: Final = (retentions.c.kind == "runs") & retentions.c.deleted_ms.is_not(None)
 #: Ends of a run after which an effect that stands should have been undone.
 _UNDOES: Final = ("failed", "cancelled")
 
@@ -153,19 +133,17 @@ def explain_refusal(ledger: Ledger) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run at the top of its tree whose time is over, for some kinds of its data."""
+    """A run at the top of its tree whose time is over."""
 
     run_id: str
     closed_ms: int
-    kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """What of a run is hidden, going or deleted."""
+    """A run that is hidden, going or deleted."""
 
     run_id: str
-    kind: str
     hidden_ms: int
     delete_after_ms: int
     going_ms: int | None
@@ -175,18 +153,14 @@ class Hidden:
 
     def told(self) -> str:
         """Return it in one line."""
-        whole, is_, was = self.kind == "runs", "is", "was"
-        what = f"run {self.run_id}"
-        if not whole:
-            what, is_, was = f"{self.kind} of {what}", "are", "were"
+        run = f"run {self.run_id}"
         if self.deleted_ms is not None:
-            return f"{what} {was} deleted by {self.deleted_by} on {format_day(self.deleted_ms)}"
+            return f"{run} was deleted by {self.deleted_by} on {format_day(self.deleted_ms)}"
         if self.going_ms is not None:
-            return f"{what} {is_} being deleted since {format_day(self.going_ms)}"
+            return f"{run} is being deleted since {format_day(self.going_ms)}"
         return (
-            f"{what} {is_} hidden since {format_day(self.hidden_ms)}, and deleted after"
-            f" {format_day(self.delete_after_ms)}: {command_to_hold(self.run_id)} keeps"
-            f" {'it' if whole else 'them'}"
+            f"{run} is hidden since {format_day(self.hidden_ms)}, and deleted after"
+            f" {format_day(self.delete_after_ms)}: {command_to_hold(self.run_id)} keeps it"
         )
 
 
@@ -214,66 +188,44 @@ def lock_effects(tx: Transaction, found: Collection[str]) -> None:
     tx.all(theirs.order_by(effects.c.entry_id).with_for_update())
 
 
-def read_hidden(tx: Transaction, run_id: str, kind: str = "runs") -> Hidden | None:
+def read_hidden(tx: Transaction, run_id: str) -> Hidden | None:
     """Return what is hidden of a run; ``None``: it can be seen."""
-    row = tx.one(rows_of(retentions, run_id=run_id, kind=kind))
+    row = tx.one(rows_of(retentions, run_id=run_id))
     return None if row is None else _hidden_from(row)
 
 
-def require_shown(tx: Transaction, run_id: str, kind: str = "runs") -> None:
-    """See that a run, or a kind of its data, can be seen."""
-    found = read_hidden(tx, run_id) or (read_hidden(tx, run_id, kind) if kind != "runs" else None)
+def require_shown(tx: Transaction, run_id: str) -> None:
+    """See that a run can be seen."""
+    found = read_hidden(tx, run_id)
     if found is not None:
         raise RunHidden(run_id, found.told())
 
 
 def find_due(
-    tx: Transaction, policy: Policy, after: tuple[int, str] | None, limit: int
-) -> list[Any]:
-    """Return a page of the runs of which something is old enough to be hidden, the oldest first.
+    tx: Transaction, kept: timedelta | None, after: Candidate | None, limit: int
+) -> list[Candidate]:
+    """Return a page of the runs that are old enough to be hidden, the oldest first.
 
-    ``after`` is the last run of the page before, as ``closed_ms`` and id.
+    ``after`` is the last run of the page before.
     """
-    if not policy.kept:
+    if kept is None:
         return []
-    oldest = tx.now_ms - min(policy.kept.values()) // _MILLISECOND
     query = rows_of(runs, "run_id", "closed_ms", parent_run_id=None).where(
         # Of what is deleted there are ever more.
-        runs.c.closed_ms <= oldest,
-        ~is_deleted(),
+        runs.c.closed_ms <= tx.now_ms - kept // _MILLISECOND,
+        ~rows_of(retentions, run_id=runs.c.run_id).exists(),
     )
     if after is not None:
-        later = and_(runs.c.closed_ms == after[0], runs.c.run_id > after[1])
-        query = query.where(or_(runs.c.closed_ms > after[0], later))
+        later = and_(runs.c.closed_ms == after.closed_ms, runs.c.run_id > after.run_id)
+        query = query.where(or_(runs.c.closed_ms > after.closed_ms, later))
     rows = tx.all(query.order_by(runs.c.closed_ms, runs.c.run_id).limit(limit))
-    ids = [row["run_id"] for row in rows]
-    done: dict[str, set[str]] = {run_id: set() for run_id in ids}
-    for row in tx.all(rows_of(retentions, "run_id", "kind").where(retentions.c.run_id.in_(ids))):
-        done[row["run_id"]].add(row["kind"])
-    return [
-        Candidate(
-            row["run_id"], row["closed_ms"], _find_kinds_due(tx, policy, row, done[row["run_id"]])
-        )
-        for row in rows
-    ]
-
-
-def _find_kinds_due(
-    tx: Transaction, policy: Policy, row: dict[str, Any], done: Collection[str]
-) -> tuple[str, ...]:
-    if "runs" in done:
-        return ()
-    old = [
-        kind
-        for kind, kept in policy.kept.items()
-        if kind not in done and row["closed_ms"] + kept // _MILLISECOND <= tx.now_ms
-    ]
-    return ("runs",) if "runs" in old else tuple(old)
+    return [Candidate(row["run_id"], row["closed_ms"]) for row in rows]
 
 
 def is_deleted() -> ColumnElement[bool]:
     """Return the condition that a row of ``runs`` is what is left of a deleted run."""
-    return rows_of(retentions, run_id=runs.c.run_id).where(_DELETED).exists()
+    row = rows_of(retentions, run_id=runs.c.run_id)
+    return row.where(retentions.c.deleted_ms.is_not(None)).exists()
 
 
 def why_kept(tx: Transaction, root: str) -> str | None:
@@ -346,29 +298,26 @@ def who_rests_on(tx: Transaction, found: Collection[str], those: ColumnElement[b
     return None
 
 
-def hide_kinds(tx: Transaction, candidate: Candidate, *, by: str, grace: timedelta) -> str | None:
-    """Hide some kinds of data of a run and its child runs; returns why not, where it is kept."""
-    root = candidate.run_id
+def hide_run(tx: Transaction, root: str, *, by: str, grace: timedelta) -> str | None:
+    """Hide a run and its child runs; returns why not, where it is kept."""
     tx.lock_run(root)
     kept = why_kept(tx, root)
     if kept is not None:
         return kept
     delete_after_ms = tx.now_ms + grace // _MILLISECOND
+    tree = list_tree(tx, root)
     rows = [
         {
             "run_id": run_id,
-            "kind": kind,
             "hidden_ms": tx.now_ms,
             "hidden_by": by,
             "delete_after_ms": delete_after_ms,
         }
-        for run_id in list_tree(tx, root)
-        for kind in candidate.kinds
+        for run_id in tree
     ]
     if tx.insert_new(retentions, *rows):
-        for run_id in list_tree(tx, root):
-            kinds = list(candidate.kinds)
-            tx.event(run_id, "run.hidden", actor=by, kinds=kinds, until_ms=delete_after_ms)
+        for run_id in tree:
+            tx.event(run_id, "run.hidden", actor=by, until_ms=delete_after_ms)
     return None
 
 
@@ -428,12 +377,11 @@ def hold_run(tx: Transaction, run_id: str, *, by: str, reason: str) -> Sequence[
 
 
 def _require_whole(tx: Transaction, found: Collection[str]) -> None:
-    """See that nothing of these runs is going, and that there is more of them than tombstones."""
-    goes = retentions.c.going_ms.is_not(None) & retentions.c.deleted_ms.is_(None)
+    """See that none of these runs is being deleted, or is."""
     row = tx.one(
         rows_of(retentions)
-        .where(retentions.c.run_id.in_(found), goes | _DELETED)
-        .order_by(retentions.c.run_id, retentions.c.kind)
+        .where(retentions.c.run_id.in_(found), retentions.c.going_ms.is_not(None))
+        .order_by(retentions.c.run_id)
         .limit(1)
     )
     if row is not None:
