@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
@@ -15,6 +16,7 @@ from pydantic import SecretStr
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
+    DescribeWorkerDeploymentRequest,
 )
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -35,7 +37,6 @@ from surehand.activities.worker.settings import (
     missing_settings,
 )
 from surehand.cli import options
-from surehand.cli.maintenance import all_versions
 from surehand.cli.options import Caller, ledger_of, notifiers_of, read_settings, read_toolbox
 from surehand.cli.plans import field_docstrings
 from surehand.cli.printer import Lines, Reply, Shape, Table, counted
@@ -46,7 +47,7 @@ from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.program import command, module
 from surehand.process.settings import PREFIX, Sources, read_sources
 from surehand.workflows.plain_text import plain
-from surehand.workflows.ports import SEARCH_ATTRIBUTES
+from surehand.workflows.ports import IS_RUN, SEARCH_ATTRIBUTES
 
 
 class Check(Shape):
@@ -311,14 +312,14 @@ async def _worker(connection: Connection) -> Check:
         return _right("worker", detail)
     limit = PING_LIMIT.total_seconds()
     silent = f"none answered a ping on the task queue {queue} within {limit:.0f} s"
-    return _no_version(silent, await connection.polling(queue)) or _no_worker(silent)
+    return _no_version(connection, silent, await connection.polling(queue)) or _no_worker(silent)
 
 
-def _no_version(silent: str, polling: Polling) -> Check | None:
+def _no_version(connection: Connection, silent: str, polling: Polling) -> Check | None:
     """Say so if it is a version that new runs miss; a dead worker counts as seen for minutes."""
     current = polling.current
     others = [build_id for build_id in polling.seen if build_id not in ("", current)]
-    commands = [command("versions", "--use", build_id) for build_id in others]
+    commands = [_use_version(connection, build_id) for build_id in others]
     if current:
         detail = f"{silent}: version {current} is current, and no worker of it answers"
         fix = "start one of that version" + (", or make another one current" if others else "")
@@ -332,23 +333,43 @@ def _no_version(silent: str, polling: Polling) -> Check | None:
     return _wrong("worker", detail, fix, *commands)
 
 
+def _use_version(connection: Connection, build_id: str) -> str:
+    deployment = ["--deployment-name", connection.settings.deployment_name, "--build-id", build_id]
+    words = [*connection.temporal_options(), *deployment, "--yes"]
+    return shlex.join(["temporal", "worker", "deployment", "set-current-version", *words])
+
+
 async def _versions(connection: Connection) -> Check:
     """See that runs which are pinned to a version have workers of it."""
-    queue = connection.settings.task_queue
-    found = (await all_versions(connection, queue)).versions
-    if not found:
+    queue, deployment = connection.settings.task_queue, connection.settings.deployment_name
+    asked = DescribeWorkerDeploymentRequest(
+        namespace=connection.client.namespace, deployment_name=deployment
+    )
+    try:
+        found = await connection.client.workflow_service.describe_worker_deployment(asked)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND or error.message.startswith("Namespace "):
+            raise
         return _right("worker versions", "none: any worker takes any run")
+    open_runs = dict[str, int]()
+    for one in found.worker_deployment_info.version_summaries:
+        build_id = one.deployment_version.build_id
+        counted_runs = await connection.client.count_workflows(
+            f"{IS_RUN} AND ExecutionStatus = 'Running' AND TaskQueue = {json.dumps(queue)}"
+            f" AND TemporalWorkerDeploymentVersion = '{deployment}:{build_id}'"
+        )
+        open_runs[build_id] = counted_runs.count
     seen = (await connection.polling(queue)).seen
-    left = [one for one in found if one.open_runs and one.build_id not in seen]
+    left = {one: runs for one, runs in open_runs.items() if runs and one not in seen}
     if not left:
-        texts = [f"{one.build_id} {one.status} ({counted(one.open_runs, 'run')})" for one in found]
+        texts = [f"{one} ({counted(runs, 'run')})" for one, runs in open_runs.items()]
         return _right("worker versions", ", ".join(texts))
-    waiting = [f"{counted(one.open_runs, 'run')} of version {one.build_id}" for one in left]
+    waiting = [f"{counted(runs, 'run')} of version {one}" for one, runs in left.items()]
     return _wrong(
         "worker versions",
         f"no worker polls for {', '.join(waiting)}",
         "start one, or move the runs to the current version (docs/howto/versions.md)",
-        *[f"SUREHAND_BUILD_ID={shlex.quote(one.build_id)} {command('worker')} &" for one in left],
+        *[f"SUREHAND_BUILD_ID={shlex.quote(one)} {command('worker')} &" for one in left],
     )
 
 

@@ -20,7 +20,7 @@ from surehand.cli.show import wait_for_run
 from surehand.client.connection import LEFT, Connection
 from surehand.client.messages import compose_message, read_token
 from surehand.client.plan_file import PlanDraft
-from surehand.client.run import TOKEN_LASTS, Paused, Run
+from surehand.client.run import TOKEN_LASTS, Run
 from surehand.process.exits import ExitCode, Left, NotFound, NoWorker, Refused, WrongUse
 from surehand.process.files import BadDocument, parse_json
 from surehand.workflows.canonical_json import digest
@@ -31,7 +31,7 @@ from surehand.workflows.plan.plan import Plan
 
 
 class RunPaused(Steered):
-    """``pause`` and ``token``."""
+    """``pause``."""
 
     resume_token: str
     """In the place of the user's key: resumes the run once, in that name. Shown nowhere else."""
@@ -39,10 +39,6 @@ class RunPaused(Steered):
 
 #: What the id of a question looks like: one that does not wait is a slip of the pen, no value.
 _QUESTION: Final = re.compile(r"[A-Za-z0-9_/\[\]-]+\.[0-9]+")
-TokenLasts = Annotated[
-    timedelta,
-    options.lasting("--lasts", "How long the resume token counts, at most 1 d.", show_default="1h"),
-]
 
 
 def steered(run_id: str, answer: Acknowledged) -> Reply:
@@ -54,31 +50,24 @@ async def pause(
     caller: options.Sender,
     run: options.Run,
     reason: options.Reason = "",
-    lasts: TokenLasts = TOKEN_LASTS,
+    lasts: Annotated[
+        timedelta,
+        options.lasting(
+            "--lasts", "How long the resume token counts, at most 1 d.", show_default="1h"
+        ),
+    ] = TOKEN_LASTS,
 ) -> Reply:
     """Have a run stop before its next call; prints a token that resumes it, once.
 
     Example: surehand pause refund-1 --reason 'waiting for legal'
     """
     found = await caller.run(run)
-    return _token(caller, found.run_id, await found.pause(reason=reason, lasts=lasts))
-
-
-async def token(caller: options.Sender, run: options.Run, lasts: TokenLasts = TOKEN_LASTS) -> Reply:
-    """Print another resume token of a paused run; the one before is void.
-
-    Example: surehand token refund-1 --lasts 30m
-    """
-    found = await caller.run(run)
-    return _token(caller, found.run_id, await found.another_token(lasts=lasts))
-
-
-def _token(caller: Caller, run_id: str, paused: Paused) -> Reply:
-    resume = ["resume", run_id, "--as", caller.settings.user, "--token", paused.resume_token]
+    paused = await found.pause(reason=reason, lasts=lasts)
+    resume = ["resume", found.run_id, "--as", caller.settings.user, "--token", paused.resume_token]
     return Reply(
-        RunPaused(run_id=run_id, message=paused.message, resume_token=paused.resume_token),
+        RunPaused(run_id=found.run_id, message=paused.message, resume_token=paused.resume_token),
         [
-            f"Run {run_id}: {paused.message}",
+            f"Run {found.run_id}: {paused.message}",
             "Who has this token may resume it, once:",
             f"  {caller.settings.command(*resume)}",
         ],

@@ -34,7 +34,6 @@ from surehand.workflows.contracts.steering import (
     CancelMode,
     CancelRun,
     PauseRun,
-    ReissueToken,
     ResumeRun,
     Steering,
     Verb,
@@ -53,7 +52,7 @@ _VERBS: Final = {model: verb for verb, model in MESSAGES.items()}
 
 @dataclass(frozen=True)
 class Paused:
-    """A run was told to pause, or has another resume token.
+    """A run was told to pause.
 
     Example:
         >>> paused = await run.pause(reason="waiting for legal")
@@ -340,17 +339,10 @@ class Run:
             >>> paused = await run.pause(reason="waiting for legal")
             >>> said = await run.resume(token=paused.resume_token)
         """
-        return await self._pause(PauseRun, lasts, reason=reason, id=id)
-
-    async def another_token(self, *, lasts: timedelta = TOKEN_LASTS) -> Paused:
-        """Return another resume token of a paused run; the one before is void.
-
-        Example:
-            >>> paused = await run.pause()
-            >>> paused = await run.another_token(lasts=timedelta(minutes=30))
-            >>> said = await run.resume(token=paused.resume_token)
-        """
-        return await self._pause(ReissueToken, lasts)
+        settings = self.connection.settings
+        token, key = new_token(settings.tenant, self.run_id, settings.user, lasts)
+        answer = await self._steer(PauseRun, resume_key=key, reason=reason, id=id)
+        return Paused(answer.message, token)
 
     async def resume(
         self,
@@ -519,15 +511,6 @@ class Run:
             receipt=receipt,
             id=id,
         )
-
-    async def _pause(
-        self, model: type[PauseRun | ReissueToken], lasts: timedelta, **values: Any
-    ) -> Paused:
-        """Send what makes a resume token the one that counts."""
-        settings = self.connection.settings
-        token, key = new_token(settings.tenant, self.run_id, settings.user, lasts)
-        answer = await self._steer(model, resume_key=key, **values)
-        return Paused(answer.message, token)
 
     async def _steer(
         self,

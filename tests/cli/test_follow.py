@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import subprocess
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,14 +15,13 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from surehand.cli import maintenance
 from surehand.cli.doctor import Check, DoctorReport
-from surehand.cli.maintenance import VersionList
 from surehand.cli.printer import Printer
 from surehand.cli.render import describe_outcome
 from surehand.cli.show import TimelineWatch
 from surehand.client import outcome
 from surehand.client.connection import Connection, Polling
+from surehand.process.dev_server import find_cli
 from surehand.workflows.contracts.base import StepState
 from surehand.workflows.contracts.runs import RunView, StepView, TimelineLine
 from tests.cli.starter import ROOT, Run, Starter, Verbs
@@ -205,6 +205,13 @@ def check_of(verbs: Verbs, name: str = "worker") -> Check:
     return next(check for check in report.checks if check.name == name)
 
 
+def use(line: str) -> None:
+    """Do as a line says that makes a version current."""
+    program, *words = shlex.split(line)
+    assert program == "temporal"
+    subprocess.run([str(find_cli()), *words], check=True, timeout=60)
+
+
 def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
     versioned: tuple[Verbs, Callable[[str], WorkerProcess]],
     shop: ShopProcess,
@@ -213,71 +220,29 @@ def test_while_no_version_is_current_it_is_said_why_runs_wait_and_what_to_do(
     verbs, worker = versioned
     run = Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
     monkeypatch.setattr(outcome, "TAKEN_UP_WITHIN", timedelta(seconds=1))
-    assert "any worker takes any run" in verbs("versions").out
     with worker("1") as first:
         first.wait_ready()
         # Given a run that nobody takes up
         waiting = verbs(*run.start)
         assert (waiting.code, "workers poll there" in waiting.out) == (0, True)
         check = check_of(verbs)
-        assert (check.ok, check.commands) == (False, ["python starter.py versions --use 1"])
         assert "workers of version 1 poll it, and none is current" in check.detail
-        assert "None is current, so new runs wait" in verbs("versions").out
 
-        # When the line that was given is followed, also twice
-        for _ in range(2):
-            assert verbs("versions", "--use", "1").code == 0
+        # When the line that was given is followed
+        [line] = check.commands
+        use(line)
 
         # Then the run goes on to its approval
         monkeypatch.undo()
         assert verbs(*run.start, "--wait").code == 10
         assert check_of(verbs).ok
-        [only] = VersionList.model_validate(verbs("versions", "--json").document()).versions
-        assert (only.build_id, only.status, only.open_runs) == ("1", "current", 1)
+        assert check_of(verbs, "worker versions").detail == "1 (1 run)"
 
     # And when its workers are gone, that is said, too
     check = check_of(verbs)
     assert "version 1 is current, and no worker of it answers" in check.detail
     assert check.commands == ["SUREHAND_BUILD_ID=1 python starter.py worker &"]
     assert shop.counts(run.order)["refunds"] == 0
-
-
-def test_the_line_that_is_given_while_no_version_is_current_makes_the_newest_current(
-    versioned: tuple[Verbs, Callable[[str], WorkerProcess]],
-) -> None:
-    verbs, worker = versioned
-
-    def known(child: WorkerProcess, count: int) -> None:
-        child.wait_for(lambda: verbs("versions").out.count(" inactive ") == count)
-
-    with worker("1") as first:
-        known(first, 1)
-    with worker("2") as second:
-        known(second, 2)
-        [line] = [line for line in verbs("versions").out.splitlines() if "--use" in line]
-        said, _, pasted = line.partition(": python starter.py ")
-        assert said == "None is current, so new runs wait for workers without a version"
-
-        used = verbs(*shlex.split(pasted))
-
-        assert "None is current" not in used.out
-        found = VersionList.model_validate(verbs("versions", "--json").document()).versions
-        assert [(one.build_id, one.status) for one in found] == [
-            ("2", "current"),
-            ("1", "inactive"),
-        ]
-
-
-def test_a_version_of_which_no_worker_has_polled_does_not_become_current(
-    versioned: tuple[Verbs, Callable[[str], WorkerProcess]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verbs, _ = versioned
-    monkeypatch.setattr(maintenance, "KNOWN_WITHIN", timedelta())
-
-    refused = verbs("versions", "--use", "9")
-
-    assert refused.code == 4
-    assert "start a worker with SUREHAND_BUILD_ID=9" in refused.line()
 
 
 def test_doctor_names_the_version_whose_runs_have_no_worker(
@@ -289,15 +254,13 @@ def test_doctor_names_the_version_whose_runs_have_no_worker(
     run = Run(f"run-{uuid.uuid4().hex[:8]}", shop.new_order())
     with worker("1") as first:
         first.wait_ready()
-        assert verbs("versions", "--use", "1").code == 0
+        use(check_of(verbs).commands[0])
         assert verbs(*run.start, "--wait").code == 10
         # Whose steps are made by code, too.
         orders = ["--set", f"input.orders={json.dumps([shop.new_order()])}"]
         assert verbs("start", LATE_ORDERS, *orders, "--wait").code == 10
     with worker("2") as second:
         second.wait_ready()
-        shown = verbs("versions", "--use", "2")
-        assert "Keep workers of 1 until its runs have ended" in shown.out
 
         # The server keeps dead pollers for minutes; by then they are no pollers any more.
         polling = Polling(current="2", seen=["2"], newest=None)

@@ -36,7 +36,6 @@ from surehand.workflows.contracts.steering import (
     Interrupt,
     InterruptKind,
     PauseRun,
-    ReissueToken,
     ResumeKey,
     ResumeRun,
     Steering,
@@ -145,7 +144,6 @@ GIVES_NONE: Final[dict[str, Way]] = {
     "pause": send(Verb.PAUSE, PauseRun(actor="bob", reason=WORDS)),
     "going on": send(Verb.RESUME, ResumeRun(actor="bob", reason=WORDS)),
     "cancellation": send(Verb.CANCEL, CancelRun(actor="bob")),
-    "resume token": send(Verb.TOKEN, ReissueToken(actor="bob", resume_key=TOKEN)),
     "more budget": send(Verb.TOP_UP, TopUp(actor="bob", steps=7, reason=WORDS)),
     "another plan that is not taken": lambda scene, id_: amend(scene, id_, taken=False),
     "approval": decide(DecisionOutcome.APPROVE, WORDS),
@@ -164,7 +162,7 @@ def test_every_kind_of_message_is_known_to_give_a_value_or_none() -> None:
     """Whoever adds a kind says which: here, and in a list above."""
     assert {one.value for one in Verb} == {
         *("answer", "event", "resume", "cancel", "amend", "resolve"),  # may give one
-        *("pause", "token", "top_up"),  # give none
+        *("pause", "top_up"),  # give none
         "decide",  # by its outcome
     }
     assert {one.value for one in DecisionOutcome} == {"approve", "reject", "edit"}

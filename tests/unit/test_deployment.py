@@ -103,6 +103,7 @@ OTHERS: Final = {
     "temporal",
     "temporal-namespace",
     "temporal-ui",
+    "current-version",
     "ledger-grants",
 }
 #: Images of others that say themselves as whom they run.

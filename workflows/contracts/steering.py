@@ -21,7 +21,7 @@ from surehand.workflows.contracts.base import (
     WaitKind,
 )
 
-#: A resume token is for soon: whoever comes later signs, or asks for a new one.
+#: A resume token is for soon: whoever comes later signs.
 LONGEST_TOKEN: Final = timedelta(days=1)
 
 
@@ -32,7 +32,6 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     PAUSE = "pause"
     RESUME = "resume"
-    TOKEN = "token"
     ANSWER = "answer"
     EVENT = "event"
     TOP_UP = "top_up"
@@ -88,12 +87,6 @@ class PauseRun(Steering):
     """Has a run stop at its next consistent point: never between a claim and its outcome."""
 
     resume_key: ResumeKey | None = None
-
-
-class ReissueToken(Steering):
-    """Gives a paused run another resume token; the old one is void."""
-
-    resume_key: ResumeKey
 
 
 class Way(StrEnum):

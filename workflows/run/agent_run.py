@@ -75,7 +75,6 @@ class BaseRun:
             Verb.CANCEL: VerbHandler(self._take_cancel),
             Verb.PAUSE: VerbHandler(pausing.pause),
             Verb.RESUME: VerbHandler(pausing.resume, pausing.find_token),
-            Verb.TOKEN: VerbHandler(pausing.reissue_token),
             # An answer can be quicker than the report that its question is recorded.
             Verb.ANSWER: VerbHandler(
                 questions.take_answers, questions.find_questions, lambda: not data.opening

@@ -43,7 +43,15 @@ class Pausing(RunPart):
         if self._data.ending:
             return refuse("the run has ended meanwhile")
         data.paused = asked
-        self._issue_token(asked.actor, asked.resume_key, delivery.verified)
+        data.token = None
+        if asked.resume_key is not None:
+            data.token = steering.IssuedToken(
+                user=asked.actor,
+                public_key=asked.resume_key.public_key,
+                expires_at=workflow.now() + asked.resume_key.lasts,
+                calls=data.calls_digest(),
+                verified=delivery.verified,
+            )
         running = data.running()
         return accept(f"pausing after {', '.join(running)}" if running else "paused")
 
@@ -90,25 +98,6 @@ class Pausing(RunPart):
         if asked.proof is None:
             return {}
         return {"token": self._data.token, "calls": self._data.calls_digest()}
-
-    async def reissue_token(self, asked: steering.ReissueToken, delivery: Delivery) -> Answer:
-        """Give a paused run another resume token."""
-        if self._data.paused is None:
-            return refuse("nobody has paused the run: there is nothing to resume")
-        self._issue_token(asked.actor, asked.resume_key, delivery.verified)
-        return accept("a new resume token counts; the old one is void")
-
-    def _issue_token(self, user: str, key: steering.ResumeKey | None, verified: bool) -> None:
-        if key is None:
-            self._data.token = None
-            return
-        self._data.token = steering.IssuedToken(
-            user=user,
-            public_key=key.public_key,
-            expires_at=workflow.now() + key.lasts,
-            calls=self._data.calls_digest(),
-            verified=verified,
-        )
 
 
 class Freshness(RunPart):

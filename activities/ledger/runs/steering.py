@@ -48,7 +48,7 @@ from surehand.workflows.contracts.steering import (
 from surehand.workflows.plan.plan import ASKING, WAITING
 
 #: What whoever a run acts for may do with it; the rest changes what it may spend, or what happened.
-OWNERS: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.TOKEN, Verb.ANSWER})
+OWNERS: Final = frozenset({Verb.CANCEL, Verb.PAUSE, Verb.RESUME, Verb.ANSWER})
 #: The permission to steer in every way; ``steer:cancel`` and so on are for one verb.
 STEER: Final = "steer"
 
@@ -278,7 +278,7 @@ def _gives_value(asked: Steer) -> bool:
             return asked.content.get("params") is not None
         case Verb.CANCEL:  # The code that has started a child run is told why that was cancelled.
             return bool(asked.content.get("reason"))
-        case Verb.PAUSE | Verb.TOKEN | Verb.TOP_UP:
+        case Verb.PAUSE | Verb.TOP_UP:
             return False
         case Verb.AMEND | Verb.ANSWER | Verb.RESOLVE | Verb.DECIDE:
             return False  # The event of what follows says it.
