@@ -314,7 +314,7 @@ class RunActivities:
         _, head = await self._worker.ledger.record(
             asked.tenant,
             asked.run_id,
-            step_rows.note_refusal,
+            step_rows.record_refused_step,
             asked,
             Attempt.current().activity_key,
         )

@@ -289,7 +289,9 @@ async def _acquire(
                 return began, found
             waited = timedelta(seconds=clock.now() - asked)
             if waited >= wait:
-                await ledger.transact(request.tenant, leases.note_refusal, request, found, waited)
+                await ledger.transact(
+                    request.tenant, leases.record_busy_resource, request, found, waited
+                )
                 message = f"{request.tool}: {found}"
                 raise again(ErrorType.RESOURCE_BUSY, message)
             attempt.doing.text = f"{WAITS_FOR}{found}"

@@ -120,19 +120,19 @@ T = TypeVar("T")
 HEARTBEAT_EVERY: Final = 1.0  # seconds
 
 #: Characters: a message is part of the history, and no codec makes it smaller.
-LONGEST_MESSAGE: Final = 4000
+LONGEST_FAILURE: Final = 4000
 
 
 def stop(type_: ErrorType, message: str, *details: Any) -> ApplicationError:
     """Return a failure that no repetition heals."""
-    text = message[:LONGEST_MESSAGE]
+    text = message[:LONGEST_FAILURE]
     return ApplicationError(text, *details, type=type_.value, non_retryable=True)
 
 
 def again(type_: ErrorType, message: str, delay: timedelta | None = None) -> ApplicationError:
     """Return a failure after which Temporal tries the activity again."""
     pause = PAUSES[type_] if delay is None else delay
-    text = message[:LONGEST_MESSAGE]
+    text = message[:LONGEST_FAILURE]
     return ApplicationError(text, type=type_.value, next_retry_delay=pause)
 
 

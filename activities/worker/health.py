@@ -29,11 +29,7 @@ from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import current_epoch
 from surehand.activities.ledger.retention.hiding import read_last_round
 from surehand.activities.worker.telemetry import AddressError, Metrics
-from surehand.workflows.identity import (
-    DEFAULT_TENANT,
-    tenant_of_run,
-    tenant_problem,
-)
+from surehand.workflows.identity import DEFAULT_TENANT, tenant_of_run, tenant_problem
 from surehand.workflows.ports import IS_RUN, TENANT
 
 #: How long a request may take to come in, and bytes of its head.

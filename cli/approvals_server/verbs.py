@@ -15,13 +15,7 @@ from pydantic import JsonValue
 
 from surehand.cli import options
 from surehand.cli.approvals_server.sign_in import DEFAULT_FOLDER, LINK_LASTS, Links, Server
-from surehand.cli.options import (
-    Caller,
-    ledger_of,
-    open_artifacts,
-    read_settings,
-    read_toolbox,
-)
+from surehand.cli.options import Caller, ledger_of, open_artifacts, read_settings, read_toolbox
 from surehand.cli.people import check_name
 from surehand.cli.printer import Reply, Shape
 from surehand.cli.serving import in_url, is_loopback, parse_address, serve_app

@@ -254,7 +254,7 @@ def test_waiting_refusal_and_release_are_told_with_who_holds_it(scene: Scene) ->
     busy = acquire(scene, other, waited=2 * second)
     assert isinstance(busy, Busy)
     with scene.tx() as tx:
-        resource_leases.note_refusal(tx, other, busy, 3 * second)
+        resource_leases.record_busy_resource(tx, other, busy, 3 * second)
     release(scene, held)
     acquire(scene, other, waited=4 * second)
 

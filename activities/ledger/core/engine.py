@@ -391,7 +391,7 @@ def require_fit(engine: Engine, *, fsync_off: bool = False) -> None:
     if engine.dialect.name == "sqlite":
         return
     try:
-        with explain_unreachable(engine.url), engine.connect() as one, engine.connect() as other:
+        with explain_database_error(engine.url), engine.connect() as one, engine.connect() as other:
             wrong = _find_unfit(one, other, fsync_off=fsync_off)
     except AssertionError as error:
         # The driver has not found PostgreSQL's version in what the server says of itself.
@@ -402,13 +402,15 @@ def require_fit(engine: Engine, *, fsync_off: bool = False) -> None:
 
 
 @contextmanager
-def explain_unreachable(url: URL) -> Iterator[None]:
-    """Say of a database that cannot be reached where it should be."""
+def explain_database_error(url: URL) -> Iterator[None]:
+    """Say of which database an error is: it cannot be reached, or it has refused a statement."""
     try:
         yield
     except (DBAPIError, OSError, sqlite3.Error) as error:
+        refused = isinstance(error, DBAPIError) and not unreachable(error)
+        what = "has refused a statement" if refused else "cannot be reached"
         raise LedgerUnavailable(
-            f"the ledger database cannot be reached at {without_passwords(url)}"
+            f"the ledger database {what} at {without_passwords(url)}"
             f" (SUREHAND_DATABASE_URL): {first_line(error)}"
         ) from error
 
@@ -431,7 +433,7 @@ def find_asynchronous_standbys(engine: Engine) -> str | None:
     """
     if engine.dialect.name == "sqlite":
         return None
-    with explain_unreachable(engine.url), engine.connect() as connection:
+    with explain_database_error(engine.url), engine.connect() as connection:
         found = list(connection.execute(_ASYNCHRONOUS).scalars())
     if not found:
         return None

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 from surehand.activities.ledger.core.engine import (
     SCHEMA,
     as_url,
-    explain_unreachable,
+    explain_database_error,
     require_fit,
     without_passwords,
 )
@@ -51,7 +51,7 @@ def newest_revision() -> str:
 
 def current_revision(engine: Engine) -> str | None:
     """Return the migration that a database is at; ``None`` for an empty one."""
-    with explain_unreachable(engine.url), engine.connect() as connection:
+    with explain_database_error(engine.url), engine.connect() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 
@@ -92,7 +92,7 @@ def migrate(database_url: str) -> tuple[str | None, str]:
     """
     url = make_url(database_url)
     if url.drivername.startswith("sqlite") and url.database:
-        with explain_unreachable(url):
+        with explain_database_error(url):
             _make_own_folder(Path(url.database).parent)
             sqlite3.connect(url.database).close()
     engine = create_engine(as_url(database_url), poolclass=NullPool)
@@ -142,7 +142,7 @@ def weak_guards(engine: Engine) -> list[str]:
     """Return, a line each, what lets other tables pass for the ledger's; nothing does on SQLite."""
     if engine.dialect.name == "sqlite":
         return []
-    with explain_unreachable(engine.url), engine.connect() as connection:
+    with explain_database_error(engine.url), engine.connect() as connection:
         found = connection.execute(_LOOK).mappings().one()
     role, grants = found["role"], "run deploy/postgres/grants.sql as the ledger's owner"
     weak = list[str]()

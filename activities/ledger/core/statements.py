@@ -272,7 +272,7 @@ class _Rows(_Plain):
 
     def __clause_element__(self) -> Select[Any]:
         chosen = select(*(self.columns or (self.table,))).select_from(self.table)
-        chosen = _of_run(chosen.where(ours(self.table, **self.equal)), self.equal)
+        chosen = _name_run(chosen.where(ours(self.table, **self.equal)), self.equal)
         return chosen.with_for_update() if self.locked else chosen
 
     def prepared(self) -> tuple[PreparedStatement, dict[str, Any]] | None:
@@ -292,7 +292,7 @@ class _Changes(_Plain):
         return _Changes(self.table, self.equal, {**self.changed, **(values or {}), **changed})
 
     def __clause_element__(self) -> Update:
-        made = _of_run(update(self.table).where(ours(self.table, **self.equal)), self.equal)
+        made = _name_run(update(self.table).where(ours(self.table, **self.equal)), self.equal)
         return made.values(self.changed) if self.changed else made
 
     def prepared(self) -> tuple[PreparedStatement, dict[str, Any]] | None:
@@ -308,7 +308,7 @@ class _NewRow(_Plain):
 
     def __clause_element__(self) -> Insert:
         mine = {"tenant_id": OF_TENANT} if "tenant_id" in self.table.c else {}
-        return _of_run(insert(self.table).values(**mine, **self.given), self.given)
+        return _name_run(insert(self.table).values(**mine, **self.given), self.given)
 
     def prepared(self) -> tuple[PreparedStatement, dict[str, Any]] | None:
         if not self.given or not _are_plain(self.given):
@@ -330,7 +330,7 @@ _Shape = tuple[tuple[str, bool], ...]
 _Made = TypeVar("_Made", Select[Any], Update, Insert)
 
 
-def _of_run(made: _Made, given: Mapping[str, Any]) -> _Made:
+def _name_run(made: _Made, given: Mapping[str, Any]) -> _Made:
     return made.execution_options(of_run=given["run_id"]) if "run_id" in given else made
 
 

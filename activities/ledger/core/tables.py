@@ -67,7 +67,7 @@ def _table_of_runs(name: str, *items: SchemaItem) -> Table:
     return _table(name, run_id, *items, _run_reference())
 
 
-def _of_run() -> tuple[SchemaItem, ...]:
+def _run_columns() -> tuple[SchemaItem, ...]:
     """Return a column that names the run of a row, which is not in its key."""
     return Column("run_id", String(255), nullable=False), _run_reference()
 
@@ -124,7 +124,7 @@ notifications = _table(
     "notifications",
     # Made of what makes the row unique: the receiver drops a second delivery by it.
     Column("notification_id", String(80), primary_key=True),
-    *_of_run(),
+    *_run_columns(),
     Column("step_id", String(80)),
     Column("kind", String(32), nullable=False),
     # The approval, the intervention, the entry, the step or the run that it is about.
@@ -160,6 +160,9 @@ ENTRY_STATES: Final = (
     "compensating",
     "compensated",
 )
+#: Of an entry that waits for its outcome.
+UNSETTLED_STATES: Final = ("claimed", "in_doubt", "partial")
+_UNSETTLED: Final = _one_of("state", UNSETTLED_STATES)
 
 _OPEN_ROOT: Final = "closed_ms IS NULL AND parent_run_id IS NULL"
 _CLOSED_ROOT: Final = "closed_ms IS NOT NULL AND parent_run_id IS NULL"
@@ -274,7 +277,7 @@ effects = _table(
     Column("identity_hash", String(80), nullable=False),
     Column("params_hash", String(80), nullable=False),
     Column("params", Sealed("effects.params"), nullable=False),
-    *_of_run(),
+    *_run_columns(),
     Column("step_id", String(80), nullable=False),
     # How it would be undone, as loaded at its newest claim, or as a human has agreed to since; what
     # undoes another has none.
@@ -326,7 +329,7 @@ effects = _table(
     _check("leased_while_claimed", "(state = 'claimed') = (lease_until_ms IS NOT NULL)"),
     _check(
         "recovering_until_settled",
-        "recovering_ms IS NULL OR state IN ('claimed', 'in_doubt', 'partial')",
+        f"recovering_ms IS NULL OR {_UNSETTLED}",
     ),
     _check("undos_have_their_own_keys", "(undoes IS NOT NULL) = (substr(key, 1, 5) = 'undo:')"),
     _check("counts", "generation >= 1 AND fencing_token >= 1 AND calls >= 1"),
@@ -356,14 +359,14 @@ effects = _table(
         "ix_effects_unsettled",
         "claimed_ms",
         "entry_id",
-        where="state IN ('claimed', 'in_doubt', 'partial')",
+        where=_UNSETTLED,
     ),
     _index("uq_effects_commit_no", "commit_no", unique=True),
 )
 
 #: That an entry waits for its outcome; written out, so that the index of those alone serves.
 WITHOUT_OUTCOME: Final = effects.c.state.in_(
-    [literal_column(f"'{state}'") for state in ("claimed", "in_doubt", "partial")]
+    [literal_column(f"'{state}'") for state in UNSETTLED_STATES]
 )
 
 bars = _table_of_runs(
@@ -386,7 +389,7 @@ replays = _table_of_runs(
 artifacts = _table(
     "artifacts",
     Column("artifact_id", String(80), primary_key=True),
-    *_of_run(),
+    *_run_columns(),
     Column("step_id", String(80), nullable=False),
     Column("type", String(80), nullable=False),
     Column("uri", String(400), nullable=False),
@@ -430,7 +433,7 @@ leases = _table(
     # Grows with each lease; the row stays when the resource is free, so that no number comes twice.
     Column("fencing_token", BigInteger, nullable=False),
     # The newest lease's step: its later attempts may take the lease over.
-    *_of_run(),
+    *_run_columns(),
     Column("step_id", String(80), nullable=False),
     Column("tool", String(120), nullable=False),
     # The attempt that holds it; NULL when the resource is free.
@@ -478,7 +481,7 @@ in_hand = Table(
 approvals = _table(
     "approvals",
     Column("approval_id", String(400), primary_key=True),
-    *_of_run(),
+    *_run_columns(),
     Column("step_id", String(80), nullable=False),
     Column("tool", String(120), nullable=False),
     Column("tool_version", String(40), nullable=False),
@@ -555,7 +558,7 @@ _IN_PERSON: Final = "verdict = 'accepted' AND outcome = 'approve' AND standing_i
 decisions = _table(
     "decisions",
     Column("decision_id", String(400), primary_key=True),
-    *_of_run(),
+    *_run_columns(),
     Column("approval_id", String(400), nullable=False),
     Column("approver", String(200), nullable=False),
     Column("outcome", String(16), nullable=False),
@@ -591,7 +594,7 @@ decisions = _table(
 steerings = _table(
     "steerings",
     Column("steering_id", String(400), primary_key=True),
-    *_of_run(),
+    *_run_columns(),
     # Temporal's Run Id: a run that was reset is sent what it was sent before once more.
     Column("workflow_run_id", String(80), nullable=False),
     Column("verb", String(16), nullable=False),
@@ -621,7 +624,7 @@ steerings = _table(
 interventions = _table(
     "interventions",
     Column("intervention_id", String(80), primary_key=True),
-    *_of_run(),
+    *_run_columns(),
     Column("step_id", String(80), nullable=False),
     Column("entry_id", String(80), nullable=False),
     # Counts the entry's, from 1: which is the newest no clock can say, because they are set back.
@@ -729,7 +732,7 @@ standing_uses = _table(
     # One use for each request: asking for the same approval again uses nothing twice.
     Column("approval_id", String(400), primary_key=True),
     Column("standing_id", String(40), primary_key=True),
-    *_of_run(),
+    *_run_columns(),
     Column("step_id", String(80), nullable=False),
     # What it adds to the sum: a decimal as text.
     Column("amount", String(80)),
@@ -882,8 +885,5 @@ retention_rounds = _table(
 
 #: The state of an intervention that waits; written out, so that the index of those alone serves.
 OPEN: Final[ColumnElement[str]] = literal_column("'open'")
-#: Tables whose rows are written once and never changed; triggers refuse UPDATE, and DELETE but for
-#: retention.
-APPEND_ONLY: Final = ("decisions", "events", "steerings", "principal_changes")
 #: All tables of tenants, for row-level security and grants; the others are the whole ledger's.
 ALL: Final = tuple(table.name for table in metadata.sorted_tables if "tenant_id" in table.c)

@@ -204,7 +204,9 @@ def find_lost_resources(tx: Transaction, held: Sequence[Lease]) -> list[str]:
     return [resource for resource, query in own.items() if tx.one(query) is None]
 
 
-def note_refusal(tx: Transaction, request: LeaseRequest, busy: Busy, waited: timedelta) -> None:
+def record_busy_resource(
+    tx: Transaction, request: LeaseRequest, busy: Busy, waited: timedelta
+) -> None:
     """Record that an attempt has waited for a resource in vain."""
     busy.tell_busy(tx, "resource.refused", request, waited_ms=milliseconds(waited))
 

@@ -17,7 +17,14 @@ from typing import Any, Final
 
 from surehand.activities.ledger.core.statements import ours, rows_of
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import effects, plans, replays, runs, steps
+from surehand.activities.ledger.core.tables import (
+    UNSETTLED_STATES,
+    effects,
+    plans,
+    replays,
+    runs,
+    steps,
+)
 from surehand.activities.ledger.effects.epochs import RESTORED
 from surehand.activities.ledger.effects.interventions import UNDO_CHANGED
 from surehand.activities.ledger.history.reads import chain_of
@@ -301,7 +308,7 @@ def rebuild_checkpoint(tx: Transaction, run_id: str, seq: int | None) -> Checkpo
     unsettled = [
         step
         for entry, (_, step) in past.effects.items()
-        if past.states[entry] in ("claimed", "in_doubt", "partial") and entry not in past.undos
+        if past.states[entry] in UNSETTLED_STATES and entry not in past.undos
     ]
     waiting = [*past.approvals, *past.interrupts, *past.questions]
     tells_nothing = any(step.plan is not None or step.for_each is not None for step in plan.steps)

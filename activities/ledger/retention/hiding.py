@@ -25,6 +25,7 @@ from surehand.activities.ledger.core.statements import (
 from surehand.activities.ledger.core.store import Ledger, RunNotFound, Transaction
 from surehand.activities.ledger.core.tables import (
     OPEN,
+    UNSETTLED_STATES,
     checkpoints,
     effects,
     holds,
@@ -92,7 +93,7 @@ def read_last_round(tx: Transaction) -> LastRound | None:
 _DENIED: Final = "42501"
 _MILLISECOND: Final = timedelta(milliseconds=1)
 #: Of an effect whose outcome may still change.
-UNSETTLED: Final = ("claimed", "in_doubt", "partial", "compensating")
+UNSETTLED: Final = (*UNSETTLED_STATES, "compensating")
 #: Ends of a run after which an effect that stands should have been undone.
 _UNDOES: Final = ("failed", "cancelled")
 

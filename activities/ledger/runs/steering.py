@@ -27,12 +27,7 @@ from surehand.activities.ledger.steps import acting, attempts
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.process.json_schemas import problems
 from surehand.workflows.canonical_json import NotCanonical, digest
-from surehand.workflows.contracts.approvals import (
-    Assurance,
-    ResumeClaims,
-    SteeringClaims,
-    audience,
-)
+from surehand.workflows.contracts.approvals import Assurance, ResumeClaims, SteeringClaims, audience
 from surehand.workflows.contracts.runs import LARGEST_EVENT
 from surehand.workflows.contracts.steering import (
     LARGEST_ANSWER,

@@ -161,14 +161,17 @@ def begin_read(
         earlier = update_rows(steps, **attempt.step, state="running")
         earlier = earlier.where(steps.c.attempt < attempt.attempt)
         tx.execute(earlier.values(holder=attempt.holder))
-    for first in (True, False):
-        if holders is not None:
-            known = find_stored(tx, attempt, after=after, holders=holders)
-            if known is not None:
-                return known
-        if first and start_attempt(tx, attempt, unanswered=True):
-            return None
-        # Answered meanwhile, so it is looked up again; or a run was reset to before its answer.
+    if holders is not None:
+        known = find_stored(tx, attempt, after=after, holders=holders)
+        if known is not None:
+            return known
+    if start_attempt(tx, attempt, unanswered=True):
+        return None
+    # Answered meanwhile, so it is looked up again; or a run was reset to before its answer.
+    if holders is not None:
+        known = find_stored(tx, attempt, after=after, holders=holders)
+        if known is not None:
+            return known
     if attempt.batch is not None:
         tx.lock_run(attempt.run_id)
         late = is_overtaken(attempt.run_id, literal(attempt.batch))
@@ -236,7 +239,7 @@ def count_failures(tx: Transaction, attempt: StepAttempt, error_class: str) -> i
     return tx.count(failed.where(steps.c.attempt < attempt.attempt))
 
 
-def note_refusal(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
+def record_refused_step(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
     """Tell that a step was refused before anything of it began; the same teller tells it once."""
     told = list_told(tx, asked.run_id, asked.step_id, "step.refused")
     if any(body["told_by"] == told_by for body in told):
