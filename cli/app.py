@@ -187,9 +187,9 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
 #: their panels are the last ones.
 _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
     "plan": (
-        "Check and draw plans, without a server.",
+        "Check plans, without a server.",
         "Plans",
-        {"check": "cli.plans:check", "graph": "cli.plans:graph", "schema": "cli.plans:schema"},
+        {"check": "cli.plans:check"},
     ),
     "keys": (
         "Make, list and rotate the keys that the keys of runs are wrapped with.",

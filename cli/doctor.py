@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import itertools
 import json
 import re
 import shlex
+import textwrap
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +43,6 @@ from surehand.activities.worker.settings import (
 )
 from surehand.cli import options
 from surehand.cli.options import Caller, ledger_of, notifiers_of, read_settings, read_toolbox
-from surehand.cli.plans import field_docstrings
 from surehand.cli.printer import Lines, Reply, Shape, Table, counted
 from surehand.cli.tools import warnings_of
 from surehand.client.connection import PING_LIMIT, Connection, Polling
@@ -138,6 +142,32 @@ def _shown(sources: Sources) -> list[SettingShown]:
             )
         )
     return rows
+
+
+def field_docstrings(class_: type) -> dict[str, str]:
+    """Return the texts below the fields of a class and its bases, by field."""
+    texts: dict[str, str] = {}
+    for base in reversed(class_.__mro__):
+        texts |= own_docstrings(base)
+    return texts
+
+
+@functools.cache
+def own_docstrings(class_: type) -> Mapping[str, str]:
+    """Return the texts below a class's own fields, by field."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(class_)))
+    except (OSError, TypeError):
+        return {}
+    found: dict[str, str] = {}
+    assert isinstance(tree.body[0], ast.ClassDef)
+    body = tree.body[0].body
+    for field, below in itertools.pairwise(body):
+        target = getattr(field, "target", None) or (getattr(field, "targets", None) or [None])[0]
+        if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
+            text = getattr(below.value, "value", None)
+            found |= {target.id: inspect.cleandoc(text)} if isinstance(text, str) else {}
+    return found
 
 
 def _plain(value: Any) -> tuple[Any, str]:

@@ -69,8 +69,6 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "mcp pin": ("McpPinned",),
     "mcp serve": (),
     "plan check": ("PlanChecked",),
-    "plan graph": ("PlanGraph",),
-    "plan schema": (),
     "principal add": ("PrincipalChanged",),
     "principal grant": ("PrincipalChanged",),
     "principal revoke": ("PrincipalChanged",),

@@ -20,7 +20,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from docs import meanings
-from surehand.cli.plans import field_docstrings, own_docstrings
+from docs.plan_schema import SHIPPED, plan_schema
+from surehand.cli.doctor import field_docstrings, own_docstrings
 from surehand.process.program import INSTALLED, program
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -130,7 +131,7 @@ def own_docstrings_default(schema: Mapping[str, Any]) -> str:
 
 
 def plan_page() -> str:
-    definitions = module("surehand.cli.plans").plan_schema()["$defs"]
+    definitions = plan_schema()["$defs"]
     order = ("WholePlan", "Step", "ApprovalPolicy", "ApprovalRule", "Escalate", "Ask", "Wait")
     order += ("Fallback", "Goto", "Interrupts", "Budget", "Defaults")
     parts = [
@@ -546,6 +547,7 @@ def main() -> None:
     REFERENCE.mkdir(exist_ok=True)
     for name in PAGES:
         (REFERENCE / f"{name}.md").write_text(page(name), encoding="utf-8")
+    SHIPPED.write_text(json.dumps(plan_schema(), indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

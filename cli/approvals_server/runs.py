@@ -11,6 +11,7 @@ import mimetypes
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -24,7 +25,6 @@ from surehand.activities.ledger.history.run_display import Doubt, EntryEvent
 from surehand.activities.ledger.people.principals import Key, Principal
 from surehand.cli.approvals_server.approvals import ON_A_PAGE, own_keys
 from surehand.cli.approvals_server.pages import as_text, error, iso, page, utc
-from surehand.cli.plans import PlanGraph, graph_of
 from surehand.client.client import others_of
 from surehand.client.messages import find_run_id
 from surehand.process.exits import NoSuchRun, WrongUse
@@ -32,7 +32,8 @@ from surehand.process.program import shared_program
 from surehand.workflows.contracts.base import Artifact, StepState, Waiting, WaitKind
 from surehand.workflows.contracts.runs import RunView, StepView
 from surehand.workflows.contracts.steering import Interrupt
-from surehand.workflows.plan.plan import Plan
+from surehand.workflows.plan.plan import Goto, Plan, Step
+from surehand.workflows.plan.references import ancestors
 
 #: The states of runs and steps in words, each with how it is coloured.
 _STATES: Final = {
@@ -217,31 +218,76 @@ def _describe_event(one: EntryEvent) -> str:
     return f"{_EVENTS[one.type]}{rule}" + (f": {one.evidence}" if one.evidence else "")
 
 
+@dataclass(frozen=True)
+class GraphEdge:
+    """What follows what."""
+
+    source: str
+    target: str
+    on: tuple[str, ...] = ()
+    """The ends of ``source`` at which the run goes on there; nothing: ``target`` waits for it."""
+
+
+def _find_edges(plan: Plan) -> list[GraphEdge]:
+    """Return what each step waits for, without what others imply, and where gotos lead."""
+    found = list[GraphEdge]()
+    for step in plan.steps:
+        needs = plan.dependencies[step.id]
+        direct = needs - ancestors(plan.dependencies, *needs)
+        found += [GraphEdge(one.id, step.id) for one in plan.steps if one.id in direct]
+    for step in plan.steps:
+        targets = dict[str, list[str]]()
+        ends = {
+            "on_no": plan.on_no(step),
+            "on_failure": plan.on_failure(step),
+            "on_reject": plan.on_reject(step),
+        }
+        for end, follows in ends.items():
+            if isinstance(follows, Goto):
+                targets.setdefault(follows.goto, []).append(end)
+        found += [GraphEdge(step.id, to, tuple(on)) for to, on in targets.items()]
+    return found
+
+
+def _find_layers(plan: Plan) -> dict[str, int]:
+    """Return for each step how many others come one after another up to it, itself included."""
+    waiting, layers = dict(plan.dependencies), dict[str, int]()
+    while waiting:  # a plan has no cycles
+        for step_id in [key for key, needs in waiting.items() if needs <= layers.keys()]:
+            layers[step_id] = 1 + max((layers[need] for need in waiting.pop(step_id)), default=0)
+    return layers
+
+
 def run_graph(plan: Plan, steps: Sequence[StepView]) -> dict[str, Any]:
     """Return a run's steps with what each waits for, and a drawing of them.
 
     Steps that no plan names (of code, of lists) follow the others. The drawing is laid out here,
     and a script makes its elements: no script may make markup of text.
     """
-    graph = graph_of(plan, {})
-    views = {one.id: one for one in steps}
+    edges, views = _find_edges(plan), {one.id: one for one in steps}
     lines = [
         {
-            **_step(node.id, node.does, views.get(node.id)),
-            "after": [e.source for e in graph.edges if e.target == node.id and not e.on],
+            **_step(step.id, _describe_step(step), views.get(step.id)),
+            "after": [e.source for e in edges if e.target == step.id and not e.on],
             "jumps": [
-                {"to": e.target, "on": list(e.on)}
-                for e in graph.edges
-                if e.source == node.id and e.on
+                {"to": e.target, "on": list(e.on)} for e in edges if e.source == step.id and e.on
             ],
-            "when": node.when,
+            "when": step.when,
         }
-        for node in graph.nodes
+        for step in plan.steps
     ]
-    known = {node.id for node in graph.nodes}
+    known = {step.id for step in plan.steps}
     none: dict[str, Any] = {"after": [], "jumps": [], "when": None}
     lines += [{**_step(one.id, one.tool, one), **none} for one in steps if one.id not in known]
-    return {"steps": lines, "drawing": _drawing(graph, views)}
+    return {"steps": lines, "drawing": _drawing(plan, edges, views)}
+
+
+def _describe_step(step: Step) -> str:
+    if step.plan is not None:
+        return step.plan.name
+    if step.ask is not None:
+        return step.ask.question
+    return step.tool if step.wait is None else step.wait.event
 
 
 def _step(step_id: str, does: str, view: StepView | None) -> dict[str, Any]:
@@ -259,20 +305,24 @@ def _step(step_id: str, does: str, view: StepView | None) -> dict[str, Any]:
     }
 
 
-def _drawing(graph: PlanGraph, views: dict[str, StepView]) -> dict[str, Any] | None:
+def _drawing(
+    plan: Plan, edges: list[GraphEdge], views: dict[str, StepView]
+) -> dict[str, Any] | None:
     """Return where boxes and lines are; ``None``: there is nothing to draw, or too much."""
-    in_layer = Counter(node.layer for node in graph.nodes)
+    layers = _find_layers(plan)
+    in_layer = Counter(layers.values())
     widest = max(in_layer.values(), default=0)
-    if len(graph.nodes) not in range(2, MOST_DRAWN + 1) or widest > WIDEST_DRAWN:
+    if len(plan.steps) not in range(2, MOST_DRAWN + 1) or widest > WIDEST_DRAWN:
         return None
     width = widest * (_WIDTH + _BESIDE) + _BESIDE
     places, seen = dict[str, tuple[int, int]](), Counter[int]()
-    for node in graph.nodes:
+    for step in plan.steps:
+        layer = layers[step.id]
         # Each layer in the middle.
-        left = (width - in_layer[node.layer] * (_WIDTH + _BESIDE) + _BESIDE) // 2
-        x = left + seen[node.layer] * (_WIDTH + _BESIDE)
-        places[node.id] = (x, _BESIDE + (node.layer - 1) * (_HEIGHT + _BELOW))
-        seen[node.layer] += 1
+        left = (width - in_layer[layer] * (_WIDTH + _BESIDE) + _BESIDE) // 2
+        x = left + seen[layer] * (_WIDTH + _BESIDE)
+        places[step.id] = (x, _BESIDE + (layer - 1) * (_HEIGHT + _BELOW))
+        seen[layer] += 1
     boxes = [
         {**_step(name, "", views.get(name)), "x": x, "y": y} for name, (x, y) in places.items()
     ]
@@ -281,7 +331,7 @@ def _drawing(graph: PlanGraph, views: dict[str, StepView]) -> dict[str, Any] | N
     lines = [
         # From the foot of one box to the head of another one.
         {"from": [x1 + half, y1 + _HEIGHT], "to": [x2 + half, y2], "jump": bool(edge.on)}
-        for edge in graph.edges
+        for edge in edges
         for (x1, y1), (x2, y2) in [(places[edge.source], places[edge.target])]
     ]
     box = {"width": _WIDTH, "height": _HEIGHT}

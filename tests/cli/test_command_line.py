@@ -65,7 +65,7 @@ STANDING = ["grant", "add", "list", "revoke"]
 QUOTA = ["set", "show"]
 LIMITS = ["try"]
 TENANT = ["add", "show"]
-PLAN = ["check", "graph", "schema"]
+PLAN = ["check"]
 MCP = ["list", "pin"]
 #: The one of its verbs that serves until it is ended.
 MCP_SERVING = ["serve"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from surehand.cli.plans import SHIPPED, plan_schema
+from docs.plan_schema import SHIPPED, plan_schema
 from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode, PlanRefused
 from surehand.process.files import BadDocument, parse_json, parse_yaml, read_document
@@ -506,9 +506,7 @@ SCHEMA = Draft202012Validator(plan_schema())
 def test_the_shipped_schema_is_that_of_the_models() -> None:
     made = json.dumps(plan_schema(), indent=2) + "\n"
 
-    assert SHIPPED.read_text() == made, (
-        "make it anew: python starter.py plan schema > examples/plan.schema.json"
-    )
+    assert SHIPPED.read_text() == made, "`make reference` writes it"
 
 
 @pytest.mark.parametrize("text", WRITTEN)

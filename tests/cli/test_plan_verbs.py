@@ -10,8 +10,6 @@ from surehand.activities.tools import toolbox
 from surehand.activities.tools.toolbox import load_toolbox
 from surehand.cli import app
 from surehand.cli.doctor import _found
-from surehand.cli.plans import graph_of, table_rows
-from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode
 from tests.cli.starter import REFUND, ROOT
 
@@ -97,13 +95,11 @@ def test_doctor_tells_the_same_of_all_tools_that_are_loaded() -> None:
     assert not any(one.startswith("warning: flights.change") for one in found)
 
 
-def test_a_code_plan_names_its_workflow_and_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_code_plan_names_its_workflow(capsys: pytest.CaptureFixture[str]) -> None:
     file = str(ROOT / "examples" / "late_orders.yaml")
 
     assert app.run(["plan", "check", file]) == ExitCode.DONE
     assert "its steps are made by the workflow LateOrders" in capsys.readouterr().out
-    assert app.run(["plan", "graph", file]) == ExitCode.WRONG_USE
-    assert "the workflow LateOrders makes its steps" in capsys.readouterr().err
 
 
 def test_tools_left_unchecked_are_named(capsys: pytest.CaptureFixture[str], plan: str) -> None:
@@ -222,63 +218,3 @@ def test_a_check_that_finds_a_problem_or_cannot_look_exits_with_2(
     assert app.run(["plan", "check", plan, *changes]) == ExitCode.WRONG_USE
 
     assert complaint in capsys.readouterr().err
-
-
-def test_a_graph_knows_layers_waits_gotos_and_who_is_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plan: str
-) -> None:
-    monkeypatch.setenv("SUREHAND_TOOL_MODULES", "surehand.examples.shop.tools")
-
-    assert app.run(["plan", "graph", plan, "--json"]) == ExitCode.DONE
-
-    graph = json.loads(capsys.readouterr().out)
-    nodes = {node["id"]: node for node in graph["nodes"]}
-    assert {name: (node["kind"], node["layer"]) for name, node in nodes.items()} == {
-        "order": ("read", 1),
-        "amount": ("read", 1),
-        "why": ("ask", 2),
-        "ship": ("tool", 2),
-        "big": ("write", 2),
-        "pay": ("plan", 3),
-        "end": ("wait", 4),
-    }
-    # The tool's own policy asks for the first one, the plan for the one inside `pay`.
-    assert [name for name, node in nodes.items() if node["approval"]] == ["big"]
-    assert nodes["pay"]["plan"]["nodes"][0]["approval"]
-    assert nodes["pay"]["interrupts"] == ["before"]
-    assert {(e["source"], e["target"], *e["on"]) for e in graph["edges"]} == {
-        ("order", "why"),
-        ("order", "ship"),
-        ("order", "big"),
-        ("amount", "big"),
-        ("big", "pay"),
-        ("why", "end"),
-        ("ship", "end"),
-        ("pay", "end"),
-        ("why", "end", "on_reject"),
-        ("big", "end", "on_no"),
-    }
-
-
-def test_a_table_shows_what_runs_together_and_what_each_step_waits_for(plan: str) -> None:
-    assert list(table_rows(graph_of(load_plan(plan), {}))) == [
-        ["1", "order", "at once", "tool: orders.read"],
-        ["1", "amount", "at once", "tool: refunds.calculate"],
-        ["2", "why", "order", 'ask: Why "now"?; on_reject ..> end'],
-        ["2", "ship", "order", "tool: parcels.send; for each of ${order.lines}, 4 at a time"],
-        [
-            "2",
-            "big",
-            "order, amount",
-            "tool: payments.refund; when order.paid > 1; on_no ..> end",
-        ],
-        ["3", "pay", "big", "plan: plan; a human looks before"],
-        ["1", "pay/step1", "at once", "tool: mail.send; needs an approval"],
-        ["4", "end", "why, ship, pay", "wait: parcel.back"],
-    ]
-
-
-def test_the_printed_schema_is_the_shipped_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run(["plan", "schema"]) == ExitCode.DONE
-
-    assert capsys.readouterr().out == (ROOT / "examples" / "plan.schema.json").read_text()
