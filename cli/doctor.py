@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import inspect
-import itertools
 import json
 import re
 import shlex
-import textwrap
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -85,7 +80,6 @@ class SettingShown(Shape):
     unit: str
     origin: str
     """``default``, ``environment``, or the file's path."""
-    meaning: str
 
 
 class SettingList(Shape):
@@ -103,18 +97,18 @@ _UNITS: Final = {"largest_inline": "bytes"}
 
 
 def settings(caller: options.Unjudged) -> Reply:
-    """Show all settings: value, unit, origin (default, file, .env, environment) and meaning.
+    """Show all settings: value, unit, and origin (default, file, .env, environment).
 
     Example: surehand settings --json
     """
     sources = read_sources()
     shown = _shown(sources)
     file = str(sources.file) if sources.file else None
-    rows = [[one.variable, _text(one), one.origin, one.meaning] for one in shown]
+    rows = [[one.variable, _text(one), one.origin] for one in shown]
     return Reply(
         SettingList(file=file, settings=shown),
         [
-            Table(("setting", "value", "origin", "meaning"), rows),
+            Table(("setting", "value", "origin"), rows),
             f"Settings file: {file or 'none'}",
         ],
     )
@@ -127,7 +121,6 @@ def _shown(sources: Sources) -> list[SettingShown]:
     except SettingsError as error:
         raise WrongUse(str(error)) from error
     rows = []
-    texts = field_docstrings(Settings)
     for name in Settings.model_fields:
         given = sources.settings.get(name)
         value, unit = _plain(None if name in missing else getattr(judged, name))
@@ -138,36 +131,9 @@ def _shown(sources: Sources) -> list[SettingShown]:
                 value=value,
                 unit=_UNITS.get(name, unit),
                 origin="missing" if name in missing else given.origin if given else "default",
-                meaning=" ".join(texts.get(name, "").replace("``", "").split()),
             )
         )
     return rows
-
-
-def field_docstrings(class_: type) -> dict[str, str]:
-    """Return the texts below the fields of a class and its bases, by field."""
-    texts: dict[str, str] = {}
-    for base in reversed(class_.__mro__):
-        texts |= own_docstrings(base)
-    return texts
-
-
-@functools.cache
-def own_docstrings(class_: type) -> Mapping[str, str]:
-    """Return the texts below a class's own fields, by field."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(class_)))
-    except (OSError, TypeError):
-        return {}
-    found: dict[str, str] = {}
-    assert isinstance(tree.body[0], ast.ClassDef)
-    body = tree.body[0].body
-    for field, below in itertools.pairwise(body):
-        target = getattr(field, "target", None) or (getattr(field, "targets", None) or [None])[0]
-        if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
-            text = getattr(below.value, "value", None)
-            found |= {target.id: inspect.cleandoc(text)} if isinstance(text, str) else {}
-    return found
 
 
 def _plain(value: Any) -> tuple[Any, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mimetypes
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -190,52 +189,30 @@ async def artifacts(
     artifact: Annotated[
         str | None, typer.Argument(metavar="ARTIFACT", help="Only this one, by its id or sha256.")
     ] = None,
-    to: Annotated[
-        Path | None, typer.Option(help="Write them into this folder, a file each.")
-    ] = None,
 ) -> Reply | ExitCode:
-    """Show what a run has kept; one named is written to stdout, or `--to`.
+    """Show what a run has kept; one that is named is written to stdout.
 
     That is values over 8 KiB, and what tools have written part by part.
 
-    Example: surehand artifacts refund-1 --to folder/
+    Example: surehand artifacts refund-1
     """
     run_id = caller.run_id(run)
     settings = read_settings()
     async with ledger_of(settings) as ledger:
         rows = await ledger.transact(caller.tenant, reads.artifacts_of, run_id)
-        if artifact is not None:
-            wanted = artifact.removeprefix("sha256:")
-            rows = [row for row in rows if wanted in (row["artifact_id"], row["sha256"])]
-            if not rows:
-                raise NotFound(f"run {run_id} has no artifact {artifact!r}")
-        if artifact is None and to is None:
+        if artifact is None:
             nothing = "No artifacts: no value of this run is over 8 KiB"
             return rows_reply(run_id, _ARTIFACT_COLUMNS, rows, nothing)
+        wanted = artifact.removeprefix("sha256:")
+        found = next((r for r in rows if wanted in (r["artifact_id"], r["sha256"])), None)
+        if found is None:
+            raise NotFound(f"run {run_id} has no artifact {artifact!r}")
         store = open_artifacts(settings, ledger)
-        for row in rows:
-            reference = Artifact.model_validate(row)
-            with translated():
-                content = await store.read_bytes(caller.tenant, run_id, reference)
-            if to is None:
-                sys.stdout.buffer.write(content)
-            else:
-                row["file"] = str(_write(to, row, content))
-    if to is None:
-        return ExitCode.DONE
-    told = [f"{row['file']}  {row['bytes']} bytes, digest verified" for row in rows]
-    return Reply(LedgerRows(run_id=run_id, rows=rows), told)
-
-
-def _write(folder: Path, row: dict[str, Any], content: bytes) -> Path:
-    ending = mimetypes.guess_extension(row["type"].partition(";")[0]) or ".bin"
-    path = folder / f"{row['step_id']}-{row['artifact_id']}{ending}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise OutputLost(f"{path}: cannot be written: {error.strerror}") from error
-    return path
+        with translated():
+            reference = Artifact.model_validate(found)
+            content = await store.read_bytes(caller.tenant, run_id, reference)
+    sys.stdout.buffer.write(content)
+    return ExitCode.DONE
 
 
 #: A checkpoint holds references, not values: one that is larger than this is a mistake.
@@ -256,10 +233,6 @@ async def checkpoint(
     save: Annotated[
         str | None, typer.Option(metavar="NAME", help="Keep it in the ledger under a new name.")
     ] = None,
-    ttl: Annotated[
-        timedelta | None,
-        options.lasting("--ttl", "Keep it so long; default SUREHAND_CHECKPOINT_TTL."),
-    ] = None,
     named: Annotated[
         str | None, typer.Option(metavar="NAME", help="As it was when it was saved.")
     ] = None,
@@ -269,7 +242,7 @@ async def checkpoint(
 
     Example: surehand checkpoint refund-1 --save before-amend
     """
-    _refuse_both(at, save, ttl, named, list_)
+    _refuse_both(at, save, named, list_)
     run_id = caller.run_id(run)
     if list_:
         return await _list(caller, run_id)
@@ -288,20 +261,16 @@ async def checkpoint(
         return replace(_document_reply(known), code=error.code)
     if save is None:
         return _document_reply(document)
-    return await _save(caller, run_id, save, document, ttl)
+    return await _save(caller, run_id, save, document)
 
 
-def _refuse_both(
-    at: int | None, save: str | None, ttl: timedelta | None, named: str | None, list_: bool
-) -> None:
+def _refuse_both(at: int | None, save: str | None, named: str | None, list_: bool) -> None:
     chosen = [("--save", save is not None), ("--named", named is not None), ("--list", list_)]
     given = [option for option, there in chosen if there]
     if len(given) > 1:
         raise WrongUse(f"{' and '.join(given)} do not go together: one at a time")
     if at is not None and given not in ([], ["--save"]):
         raise WrongUse(f"--at does not go with {given[0]}")
-    if ttl is not None and save is None:
-        raise WrongUse("--ttl says how long to keep what --save saves")
     if save is not None and not re.fullmatch(NAME_FORM, save):
         raise WrongUse(f"--save {save!r}: a name is 1 to 64 letters, digits, '_', '.' or '-'")
 
@@ -332,11 +301,9 @@ async def _past(caller: Caller, run_id: str, seq: int | None) -> dict[str, Any]:
     return found.model_dump(mode="json")
 
 
-async def _save(
-    caller: Caller, run_id: str, name: str, document: dict[str, Any], ttl: timedelta | None
-) -> Reply:
+async def _save(caller: Caller, run_id: str, name: str, document: dict[str, Any]) -> Reply:
     settings = read_settings()
-    lasts = ttl or settings.checkpoint_ttl
+    lasts = settings.checkpoint_ttl
     seq = int(document["checkpoint_id"].rpartition("@")[2])
     document = {**document, "ttl": TypeAdapter(timedelta).dump_python(lasts, mode="json")}
     size = len(canonical_json(document))

@@ -16,12 +16,11 @@ from surehand.cli import options
 from surehand.cli.approvals import changed, diff
 from surehand.cli.options import Caller, Steered, ledger_of, read_settings
 from surehand.cli.printer import Reply
-from surehand.cli.show import wait_for_run
-from surehand.client.connection import LEFT, Connection
+from surehand.client.connection import Connection
 from surehand.client.messages import compose_message, read_token
 from surehand.client.plan_file import PlanDraft
 from surehand.client.run import TOKEN_LASTS, Run
-from surehand.process.exits import ExitCode, Left, NotFound, NoWorker, Refused, WrongUse
+from surehand.process.exits import ExitCode, NotFound, NoWorker, Refused, WrongUse
 from surehand.process.files import BadDocument, parse_json
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.base import Acknowledged, WaitKind
@@ -133,25 +132,13 @@ async def cancel(
     ] = CancelMode.COMPENSATE,
     reason: options.Reason = "",
     leave: options.Leave = False,
-    wait: options.Wait = False,
-    timeout: options.Timeout = None,
 ) -> Reply:
     """End a run before its plan does.
 
     Example: surehand cancel refund-1 --mode keep --reason 'all well'
     """
-    options.refuse_lone_timeout(wait, timeout)
     found = await caller.run(run)
-    try:
-        answer = await found.cancel(mode, reason=reason, leave=leave)
-    except Left:
-        if not wait:
-            raise
-        answer = Acknowledged(message=LEFT)
-    if not wait:
-        return steered(found.run_id, answer)
-    caller.printer.say(f"Run {found.run_id}: {answer.message}")
-    return await wait_for_run(caller.printer, found.connection, found.run_id, limit=timeout)
+    return steered(found.run_id, await found.cancel(mode, reason=reason, leave=leave))
 
 
 async def answer(

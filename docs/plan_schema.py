@@ -6,6 +6,11 @@ The models also take shorter forms than they say (`ask: "text"`,
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import itertools
+import textwrap
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -14,7 +19,6 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from surehand.cli.doctor import field_docstrings
 from surehand.process import PACKAGE
 from surehand.workflows.plan.plan import (
     Ask,
@@ -28,6 +32,33 @@ from surehand.workflows.plan.plan import (
     Wait,
 )
 from surehand.workflows.plan.policy import ApprovalPolicy, ApprovalRule, Escalate
+
+
+def field_docstrings(class_: type) -> dict[str, str]:
+    """Return the texts below the fields of a class and its bases, by field."""
+    texts: dict[str, str] = {}
+    for base in reversed(class_.__mro__):
+        texts |= own_docstrings(base)
+    return texts
+
+
+@functools.cache
+def own_docstrings(class_: type) -> Mapping[str, str]:
+    """Return the texts below a class's own fields, by field."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(class_)))
+    except (OSError, TypeError):
+        return {}
+    found: dict[str, str] = {}
+    assert isinstance(tree.body[0], ast.ClassDef)
+    body = tree.body[0].body
+    for field, below in itertools.pairwise(body):
+        target = getattr(field, "target", None) or (getattr(field, "targets", None) or [None])[0]
+        if isinstance(target, ast.Name) and isinstance(below, ast.Expr):
+            text = getattr(below.value, "value", None)
+            found |= {target.id: inspect.cleandoc(text)} if isinstance(text, str) else {}
+    return found
+
 
 #: Where the schema is shipped, beside the plans that name it.
 SHIPPED: Final = (PACKAGE / "examples").resolve() / "plan.schema.json"

@@ -20,8 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from docs import meanings
-from docs.plan_schema import SHIPPED, plan_schema
-from surehand.cli.doctor import field_docstrings, own_docstrings
+from docs.plan_schema import SHIPPED, field_docstrings, own_docstrings, plan_schema
 from surehand.process.program import INSTALLED, program
 
 ROOT: Final = Path(__file__).resolve().parent.parent

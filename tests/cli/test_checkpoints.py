@@ -38,9 +38,10 @@ def test_a_saved_checkpoint_never_changes(verbs: Verbs, new_run: NewRun) -> None
 def test_checkpoints_are_listed_newest_first_up_to_ten(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
     # From the ledger alone, too.
-    early = ["--at", "1", "--save", "early", "--ttl", "30d", "--json"]
+    early = ["--at", "1", "--save", "early", "--json"]
+    month = {"SUREHAND_CHECKPOINT_TTL": "30d"}
     saved = CheckpointSaved.model_validate(
-        verbs("checkpoint", run.name, *early, **NOWHERE).document()
+        verbs("checkpoint", run.name, *early, **NOWHERE, **month).document()
     )
     assert verbs("checkpoint", run.name, "--save", "second").code == 0
     two = {"SUREHAND_CHECKPOINTS_KEPT": "2"}
@@ -95,7 +96,6 @@ def test_a_ledger_that_is_held_for_long_keeps_no_checkpoint_and_says_so(
         (["--save", "a b"], "a name is 1 to 64 letters"),
         (["--save", "a", "--list"], "--save and --list do not go together"),
         (["--named", "a", "--at", "1"], "--at does not go with --named"),
-        (["--ttl", "1d"], "--ttl says how long"),
     ],
 )
 def test_conflicting_options_are_refused(lonely: Verbs, options: list[str], says: str) -> None:

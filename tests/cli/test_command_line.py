@@ -252,7 +252,6 @@ def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) ->
         (["start", REFUND, "--timeout", "0s"], "such as 90s, 10m or 2h"),
         (["start", REFUND, "--timeout", f"{'9' * 30}d"], "too long"),
         (["start", REFUND, "--timeout", "5m"], "--timeout is for --wait"),
-        (["cancel", "r", "--timeout", "5m"], "--timeout is for --wait"),
         (["retry", "r", "--timeout", "5m"], "--timeout is for --wait"),
         (["fork", "r", "--from", "s", "--timeout", "5m"], "--timeout is for --wait"),
         (["event", "r", "e", "--id", "1", "--payload", "{"], "--payload is no JSON"),

@@ -219,7 +219,8 @@ def test_an_edited_amount_is_shown_as_stored(verbs: Verbs, new_run: NewRun) -> N
 
 def test_a_failed_run_is_started_once_more(verbs: Verbs, new_run: NewRun) -> None:
     run = new_run()
-    verbs("cancel", run.name, "--wait")
+    verbs("cancel", run.name)
+    verbs("show", run.name, "--follow")
 
     again = verbs("retry", run.name, "--run-id", f"{run.name}-again", "--wait")
 

@@ -196,6 +196,7 @@ def test_an_erased_run_is_proven_unreadable_and_not_repeated(office: Office, mar
     office.notifier_said("run-1", f"no such mailbox: {marker}")
     wrapped = office.wrapped("run-1")
     assert office.found(wrapped) and office.found(marker)
+    [kept, *_] = office.verbs("artifacts", "run-1", "--json").document()["rows"]
     erased = office.verbs("erase", "run-1", "--reason", "request 4711")
     again = office.verbs("erase", "run-1")
     audited = office.verbs("audit", "run-1")
@@ -216,7 +217,7 @@ def test_an_erased_run_is_proven_unreadable_and_not_repeated(office: Office, mar
         ["show", "run-1"],
         ["effects", "run-1"],
         ["checkpoint", "run-1"],
-        ["artifacts", "run-1", "--to", str(office.folder.parent / "out")],
+        ["artifacts", "run-1", kept["artifact_id"]],
         ["retry", "run-1"],
         ["fork", "run-1", "--from", "mail"],
         ["simulate", "run-1", "--from", "1"],

@@ -170,10 +170,11 @@ def test_every_hint_of_a_tenants_run_names_the_tenant(verbs: Verbs, run: Run) ->
 
     told = [verbs(*run.start, *acme), verbs(*run.start, *acme), verbs("pause", run.name, *acme)]
     told += [verbs("resume", run.name, *acme), verbs("show", f"{run.name}/no/1", *acme)]
-    told += [verbs(*run.start, *acme, "--wait"), verbs("cancel", run.name, *acme, "--wait")]
+    told += [verbs(*run.start, *acme, "--wait"), verbs("cancel", run.name, *acme)]
+    told += [verbs("show", run.name, "--follow", *acme)]
     told += [verbs("retry", run.name, *acme), verbs("interventions", *acme)]
 
-    assert [one.code for one in told] == [0, 0, 0, 0, 2, 10, 30, 0, 0]
+    assert [one.code for one in told] == [0, 0, 0, 0, 2, 10, 0, 30, 0, 0]
     shown = "".join(one.out + one.err for one in told)
     pasted = re.findall(r"python starter\.py [^`\n]+", shown)
     assert len(pasted) > 4
@@ -355,7 +356,8 @@ def test_a_run_that_is_begun_from_another_is_signed_as_well(
     name, file = somebody
     mine = ["--as", name, "--key", file]
     assert start(signed, shop, run_id, *mine, "--wait").code == 10
-    assert signed("cancel", run_id, *mine, "--wait").code == 30
+    assert signed("cancel", run_id, *mine).code == 0
+    assert signed("show", run_id, "--follow").code == 30
 
     for verb in (["retry", run_id], ["fork", run_id, "--from", "refund"]):
         other = [*verb, "--run-id", f"{run_id}-{verb[0]}"]
@@ -374,7 +376,8 @@ def test_where_the_setting_is_known_nothing_unsigned_is_sent(
     else:
         mine = ["--as", name, "--key", file]
         assert start(signed, shop, run_id, *mine, "--wait").code == 10
-        assert signed("cancel", run_id, *mine, "--wait").code == 30
+        assert signed("cancel", run_id, *mine).code == 0
+        assert signed("show", run_id, "--follow").code == 30
         options = ["--from", "refund"] if verb == "fork" else []
         refused = signed(verb, run_id, "--run-id", f"{run_id}-2", *options, **STRICT)
         run_id = f"{run_id}-2"
