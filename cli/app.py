@@ -136,7 +136,7 @@ _VERBS: Final[dict[str, dict[str, str]]] = {
         "dev": "cli.dev:dev",
         "start": "cli.runs:start",
         "list": "cli.runs:list_runs",
-        "show": "cli.show:show",
+        "show": "cli.runs:show",
         "pending": "cli.approvals:pending",
         "approve": "cli.approvals:approve",
         "reject": "cli.approvals:reject",
@@ -189,7 +189,7 @@ _GROUPS: Final[dict[str, tuple[str, str, dict[str, str]]]] = {
     "plan": (
         "Check plans, without a server.",
         "Plans",
-        {"check": "cli.plans:check"},
+        {"check": "cli.tools:check"},
     ),
     "keys": (
         "Make, list and rotate the keys that the keys of runs are wrapped with.",

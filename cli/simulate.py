@@ -28,9 +28,8 @@ from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.cli import options
 from surehand.cli.options import ledger_of, read_settings, translated
-from surehand.cli.plans import tools_in
 from surehand.cli.printer import Lines, Reply, Shape, Table
-from surehand.cli.tools import named_tools, problems_of
+from surehand.cli.tools import named_tools, problems_of, tools_in
 from surehand.client.plan_file import PlanDraft
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.base import as_artifact

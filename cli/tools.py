@@ -1,4 +1,4 @@
-"""The tools of this machine: ``tools``, ``mcp``, and what of a plan does not fit them."""
+"""The tools of this machine: ``tools``, ``mcp``, and ``plan check``: what does not fit them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pydantic import JsonValue
 
 from surehand.cli import options
 from surehand.cli.options import Caller, read_settings, read_toolbox, translated
-from surehand.cli.printer import Reply, Shape, Table, table_or
+from surehand.cli.printer import Reply, Shape, Table, counted, table_or
+from surehand.client.plan_file import load_plan
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
 from surehand.process.program import command
 from surehand.process.settings import NotLoaded, load_named
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
     from surehand.activities.mcp.calls import Offered, SeenTool
     from surehand.activities.mcp.server_file import Reviewed
     from surehand.activities.tools.toolbox import Toolbox
+
+
+class PlanChecked(Shape):
+    """``plan check`` of a plan that is valid; what is wrong with others is an ``ErrorReport``."""
+
+    file: str
+    plan: str
+    steps: int
+    """Those of plans inside it included."""
+    tools_checked: bool
+    """False: no tools are named here, and the worker's tools may still refuse it."""
+    not_checked: list[str] = []
+    """What only a worker can tell, and why."""
+    warnings: list[str] = []
+    """What is odd about its tools, and refuses nothing."""
 
 
 class LoadedTool(ToolSpec, ToolDefinition):
@@ -323,3 +339,46 @@ def _show_tool(one: SeenTool) -> McpToolSeen:
 
 def _silent(offered: Offered) -> list[str | Table]:
     return [f"{name} cannot be asked: {reason}" for name, reason in offered.silent.items()]
+
+
+def check(
+    caller: options.Anybody, plan: options.PlanFile, changes: options.Changes = None
+) -> Reply:
+    """Validate a plan as `start` does, and start nothing; with tools where they are named.
+
+    Example: surehand plan check examples/refund.yaml
+    """
+    toolbox = named_tools(caller)
+    tools = None if toolbox is None else toolbox.names()
+    parsed = load_plan(plan, changes or [], tools)
+    missing, not_checked = module_problems(caller, parsed)
+    problems = [*missing, *problems_of(toolbox, parsed)]
+    if problems:
+        raise PlanRefused(plan, problems)
+    if tools is None:
+        not_checked.append(f"its tools and params ({TOOLS_SETTING} names none)")
+    checked = PlanChecked(
+        file=plan,
+        plan=parsed.name,
+        steps=_count_steps(parsed),
+        tools_checked=tools is not None,
+        not_checked=not_checked,
+        warnings=warnings_of(toolbox, tools_in(parsed)),
+    )
+    for warning in checked.warnings:
+        caller.printer.warn(warning)
+    steps = counted(checked.steps, "step")
+    made = steps if parsed.code is None else f"its steps are made by the workflow {parsed.code}"
+    said = [f"Not checked: {one}" for one in checked.not_checked]
+    return Reply(checked, [f"{plan}: valid: plan {parsed.name}, {made}", *said])
+
+
+def tools_in(plan: Plan) -> Iterator[str]:
+    for step in plan.steps:
+        if step.plan is not None:
+            yield from tools_in(step.plan)
+        yield step.tool
+
+
+def _count_steps(plan: Plan) -> int:
+    return sum(1 + (_count_steps(step.plan) if step.plan else 0) for step in plan.steps)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from surehand.workflows.canonical_json import canonical_json
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.identity import run_id_for
-from tests.cli.starter import Ended, Verbs
+from tests.cli.starter import Ended, Starter, Verbs
 from tests.cli.test_approvals_server import HOSTILE, Site, site
 from tests.conftest import KEYS
 from tests.ledger.scene import RUN, STEP, Scene
@@ -69,11 +70,17 @@ def fetch(verbs: Verbs, settings: dict[str, str], store: Path, run_id: str) -> F
     return call
 
 
-def test_a_runs_artifacts_are_listed_and_fetched(fetch: Fetch, run_id: str) -> None:
+@pytest.fixture
+def written(fetch: Fetch, settings: dict[str, str], store: Path, tmp_path: Path) -> Fetch:
+    """The same in a process of its own, whose stdout takes bytes."""
+    return partial(Starter({**settings, "SUREHAND_ARTIFACTS": str(store)}, tmp_path), "artifacts")
+
+
+def test_a_runs_artifacts_are_listed_and_fetched(fetch: Fetch, written: Fetch, run_id: str) -> None:
     [row] = json.loads(fetch(run_id, "--json").out)["rows"]
     assert (row["run_id"], row["step_id"], row["type"]) == (run_id, STEP, "application/json")
 
-    fetched = fetch(run_id, row["artifact_id"])
+    fetched = written(run_id, row["artifact_id"])
 
     assert fetched.out.encode() == canonical_json(BIG)
 
@@ -86,12 +93,14 @@ def test_another_tenants_artifacts_are_not_found(fetch: Fetch, run_id: str) -> N
     assert {row["artifact_id"] for row in ours}.isdisjoint(row["artifact_id"] for row in theirs)
 
 
-def test_a_changed_artifact_is_not_written(fetch: Fetch, run_id: str, store: Path) -> None:
+def test_a_changed_artifact_is_not_written(
+    fetch: Fetch, written: Fetch, run_id: str, store: Path
+) -> None:
     [row] = json.loads(fetch(run_id, "--json").out)["rows"]
     [file] = [path for path in (store / "default").rglob("*") if path.is_file()]
     file.write_bytes(b"{}")
 
-    ended = fetch(run_id, row["artifact_id"])
+    ended = written(run_id, row["artifact_id"])
 
     assert (ended.code, ended.out) == (4, "")
     assert "is not what was kept" in ended.line()

@@ -18,7 +18,7 @@ import pytest
 from surehand.cli.doctor import Check, DoctorReport
 from surehand.cli.printer import Printer
 from surehand.cli.render import describe_outcome
-from surehand.cli.show import TimelineWatch
+from surehand.cli.runs import TimelineWatch
 from surehand.client import outcome
 from surehand.client.connection import Connection, Polling
 from surehand.process.dev_server import find_cli

@@ -18,7 +18,7 @@ import pytest
 from surehand.cli.approvals import PendingList
 from surehand.cli.doctor import DoctorReport
 from surehand.cli.options import Steered
-from surehand.cli.show import ShownRun, UnansweredRun
+from surehand.cli.runs import ShownRun, UnansweredRun
 from surehand.client import client, connection, outcome
 from surehand.process.dev_server import DevServer
 from tests.cli.starter import Run, Verbs

@@ -21,7 +21,7 @@ from surehand.cli.approvals import PendingList
 from surehand.cli.dev import tell_new
 from surehand.cli.printer import Printer
 from surehand.cli.render import commands_of, open_lines, request_lines, waiting_lines
-from surehand.cli.show import TimelineWatch
+from surehand.cli.runs import TimelineWatch
 from surehand.cli.steering import given
 from surehand.client import outcome
 from surehand.client.client import Pending, SilentRun

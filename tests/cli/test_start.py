@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from surehand.cli.show import KeptRun
+from surehand.cli.runs import KeptRun
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.ports import move_timeout
 from tests.cli.starter import REFUND, ROOT, Ended, Run, Starter, Verbs

@@ -14,8 +14,7 @@ from surehand.cli.approvals import PendingList, ShownApproval, approval_lines
 from surehand.cli.audit import AuditReport
 from surehand.cli.doctor import DoctorReport
 from surehand.cli.options import LedgerRows
-from surehand.cli.runs import RunList
-from surehand.cli.show import ShownRun
+from surehand.cli.runs import RunList, ShownRun
 from surehand.cli.tools import ToolList
 from surehand.process.dev_server import DevServer
 from surehand.process.settings import ClientSettings
