@@ -38,12 +38,7 @@ from surehand.process.off_loop import call_off_loop, run_in_thread
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, is_too_deep
 from surehand.workflows.contracts import base, effects, runs
 from surehand.workflows.contracts.approvals import Assurance
-from surehand.workflows.contracts.steering import (
-    InterruptRecorded,
-    RecordInterrupt,
-    Steer,
-    Steered,
-)
+from surehand.workflows.contracts.steering import InterruptRecorded, RecordInterrupt, Steer, Steered
 from surehand.workflows.contracts.tools import RecordRefusal, ToolsDescribed
 from surehand.workflows.names import ErrorType
 from surehand.workflows.plan.plan import RECORDING, Plan, names_in

@@ -35,12 +35,7 @@ from surehand.workflows.contracts.base import (
     Recorded,
     RunAdmitted,
 )
-from surehand.workflows.contracts.steering import (
-    InterruptRecorded,
-    RecordInterrupt,
-    Steer,
-    Steered,
-)
+from surehand.workflows.contracts.steering import InterruptRecorded, RecordInterrupt, Steer, Steered
 from surehand.workflows.contracts.tools import CALL_MARGIN
 from surehand.workflows.identity import tenant_of_run
 from surehand.workflows.names import NON_RETRYABLE
