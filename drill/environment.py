@@ -199,7 +199,6 @@ class Workers:
         self._started = 0
         self.died_at: float | None = None
         """When a worker was seen to be dead or frozen, by this process's monotonic clock."""
-        self._death = asyncio.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -232,19 +231,11 @@ class Workers:
             one.kill()
         await self.start()
 
-    async def wait_for_death(self) -> None:
-        """Wait until a worker has died or frozen as it was told to; somebody has to watch."""
-        await self._death.wait()
-
     async def thaw_frozen(self) -> None:
         """Let a frozen worker go on, and end in good order."""
         for one in self._frozen:
             one.signal(Signals.SIGCONT)
             await asyncio.to_thread(one.stop, within=_THAWED_S)
-
-    def _note_death(self) -> None:
-        self.died_at = time.monotonic()
-        self._death.set()
 
     async def watch_deaths(self) -> None:
         """See the one death that is meant to be; any other is an error."""
@@ -252,7 +243,7 @@ class Workers:
             if self._settings.get("crash_by") and self.killed and self.died_at is None:
                 # Whoever is to be frozen works alone.
                 self._frozen, self._alive = self._alive, []
-                self._note_death()
+                self.died_at = time.monotonic()
             for one in list(self._alive):
                 if one.returncode is None:
                     continue
@@ -262,7 +253,7 @@ class Workers:
                         f"{one.log.stem} in {one.log.parent.name} ended by itself with"
                         f" {one.returncode}: {one.last_line()}"
                     )
-                self._note_death()
+                self.died_at = time.monotonic()
                 self._alive.remove(one)
                 one.kill()  # It is dead; nobody has to guard it any more.
             await asyncio.sleep(_DEATH_PAUSE)

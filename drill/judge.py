@@ -1,30 +1,39 @@
-"""What came of the cases, and how that compares with the fault-free run."""
+"""What came of a case: what ran as approved and allowed, what stands, and how that compares."""
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from surehand.activities.expressions import RuleBroken, condition_holds, of_run
+from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.history import reads
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.cli.printer import counted
 from surehand.drill.report import (
     Beforehand,
     CellOutcome,
     DrillCell,
-    DrilledApproval,
     DrillTarget,
     FaultFree,
-    ModelTurns,
     Operation,
     Tally,
 )
 from surehand.drill.request import Context, Disturbance
+from surehand.workflows.canonical_json import NotCanonical
+from surehand.workflows.contracts.base import ENDED_STEPS, RunState, StepState
 from surehand.workflows.contracts.effects import Unwound
 from surehand.workflows.contracts.runs import RunResult
-from surehand.workflows.contracts.tools import MODEL, ToolSpec
-from surehand.workflows.plan.plan import ITERATION
+from surehand.workflows.contracts.tools import MODEL, Effect, ToolSpec
+from surehand.workflows.identity import child_run_id, identity_hash, params_hash
+from surehand.workflows.plan.plan import Step
+from surehand.workflows.plan.policy import ApprovalPolicy
 
 #: Shorter fresh values are not looked for in a snapshot: they would be found by chance.
 SHORTEST_NAMED: Final = 4
@@ -32,6 +41,19 @@ SHORTEST_NAMED: Final = 4
 EFFECTS: Final = "effects"
 #: Key of a snapshot under which the world says how often models were asked.
 TURNS: Final = "turns"
+#: Differences that are kept of one cell: the first ones tell.
+MOST_DIFFERENCES: Final = 20
+#: Why nothing was proven, of a kill and of a forced wait.
+_NOT_REACHED: Final = ("no worker has come to this point", "the run has not waited here")
+#: A worker that dies here takes a model's answer with it, which nobody else knows.
+_UNRECORDED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL)
+_RESETS: Final = (Operation.RESET, Operation.RESET_STEP, Operation.RESET_KILLED)
+#: Nobody knows what an entry in one of these has done.
+_IN_DOUBT: Final = frozenset({"claimed", "in_doubt", "partial"})
+#: An entry in one of these may have happened and is not undone.
+_REMAINING: Final = _IN_DOUBT | {"committed", "compensating"}
+#: An entry in one of these has had its effect, undone later or not.
+_APPLIED: Final = frozenset({"committed", "compensating", "compensated"})
 
 
 @dataclass(frozen=True)
@@ -42,15 +64,6 @@ class Baseline:
     fault_free: FaultFree
     compared: dict[str, Any]
     remaining: list[str]
-
-
-#: Differences that are kept of one cell: the first ones tell.
-MOST_DIFFERENCES: Final = 20
-#: Why nothing was proven, of a kill and of a forced wait.
-_NOT_REACHED: Final = ("no worker has come to this point", "the run has not waited here")
-#: A worker that dies here takes a model's answer with it, which nobody else knows.
-_UNRECORDED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL)
-_RESETS: Final = (Operation.RESET, Operation.RESET_STEP, Operation.RESET_KILLED)
 
 
 @dataclass
@@ -68,7 +81,6 @@ class Played:
     """The end of the run, its ledger entries and the world: what must be as fault-free."""
     counted: dict[str, int] = field(default_factory=dict)
     """Effects by the world's own count; without one, by the ledger's."""
-    approvals: list[DrilledApproval] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     """Of the run itself."""
     remaining: list[str] = field(default_factory=list)
@@ -77,11 +89,11 @@ class Played:
     """How many effects the ledger says that they have had, undoing ones included."""
     turns_recorded: int = 0
     """Turns of models that stand in the ledger."""
-    turns_asked: int | None = None
-    """How often models were asked, by the world's own count; ``None``: it does not say."""
-    tools: dict[str, ToolSpec] = field(default_factory=dict)
-    """By step, those that were called."""
-    recorded: Mapping[str, ToolSpec] = field(default_factory=dict)
+    turns_asked: int = 0
+    """How often models were asked, by the world's own count; 0: it does not say."""
+    called: dict[str, str] = field(default_factory=dict)
+    """The tool that each step has called last."""
+    tools: Mapping[str, ToolSpec] = field(default_factory=dict)
     """By name, those that the run may call, undoing ones included."""
     reached: bool = False
     """Whether the worker was killed, or the run was interrupted, as it was meant to be."""
@@ -92,19 +104,6 @@ class Played:
     seconds: float = 0
     unwound: Unwound | None = None
     """What became of the effects of a run that was terminated."""
-
-    def count_turns(self, lost: int) -> ModelTurns | None:
-        """Return the turns, of which so many answers may have died before they were recorded."""
-        if self.turns_asked is None:
-            return None
-        more = max(self.turns_asked - self.turns_recorded, 0)
-        unrecorded = min(more, lost)
-        return ModelTurns(
-            asked=self.turns_asked,
-            recorded=self.turns_recorded,
-            unrecorded=unrecorded,
-            asked_again=more - unrecorded,
-        )
 
 
 def list_skipped_writes(
@@ -128,12 +127,11 @@ def judge_cell(
     played: Played,
     *,
     world: bool,
-    halted: Sequence[Mapping[str, Any]] | None = None,
-    in_doubt: str | None = None,
+    doubtful: Disturbance | None = None,
 ) -> DrillCell:
+    """Return the cell with its outcome; ``doubtful``: the call that a human may be asked about."""
     beforehand = cell.point in list(Beforehand)
     lost = int(cell.tool == MODEL and cell.point in _UNRECORDED)
-    turns = played.count_turns(lost)
     found = list(_compare_with_baseline(cell, baseline, played))
     question = played.question
     outcome = CellOutcome.SAME if world and not beforehand else CellOutcome.SAME_LEDGER
@@ -143,8 +141,7 @@ def judge_cell(
         outcome = CellOutcome.NOT_REACHED
         question = question or _NOT_REACHED[cell.point not in list(CrashPoint)]
     elif question:
-        step = in_doubt or cell.step
-        found = list(_compare_in_doubt(cell, step, baseline, played, halted))
+        found = list(_compare_in_doubt(cell, doubtful, baseline, played))
         outcome = CellOutcome.DIFFERS if found else CellOutcome.NEEDS_HUMAN
     elif found:
         outcome = CellOutcome.DIFFERS
@@ -160,9 +157,7 @@ def judge_cell(
             "seconds": round(played.seconds, 1),
             "differences": found[:MOST_DIFFERENCES],
             "question": question,
-            "approvals": played.approvals,
             "tally": played.tally,
-            "turns": turns,
         }
     )
 
@@ -189,46 +184,37 @@ def _compare_with_baseline(cell: DrillCell, baseline: Baseline, played: Played) 
 
 
 def _compare_in_doubt(
-    cell: DrillCell,
-    step: str,
-    baseline: Baseline,
-    played: Played,
-    halted: Sequence[Mapping[str, Any]] | None,
+    cell: DrillCell, doubtful: Disturbance | None, baseline: Baseline, played: Played
 ) -> Iterator[str]:
     """Yield what is otherwise in a run that needs a human than only the call in doubt."""
-    if halted is None:
+    if doubtful is None or not doubtful.may_need_human:
         yield f"a human is asked, and {cell.tool} says that it settles this by itself"
         return
-    # The run stands, so later effects are missing; but nothing may be there twice.
+    step = doubtful.target.step
+    for entry in played.entries:
+        if entry["state"] in _IN_DOUBT and entry["step_id"] != step:
+            yield f"{entry['step_id']}: {entry['tool']} {entry['state']}, and it was not disturbed"
+    for id_, state in played.compared["steps"].items():
+        there = baseline.compared["steps"].get(id_)
+        if id_ != step and state in ENDED_STEPS and state != there:
+            yield f"steps.{id_}: {state}, fault-free {there}"
+    # The run stands, so later effects are missing; but nothing may be there twice, or be lost.
     allowed = baseline.fault_free.counted
     for name, count in played.counted.items():
         if count > allowed.get(name, 0):
             yield f"{name}: {counted(count, 'effect')}, fault-free {allowed.get(name, 0)}"
-    found = _leave_out_step(step, played.compared)
-    unlike = [list(list_differences(_leave_out_step(step, one), found)) for one in halted]
-    yield from min(unlike, key=len, default=[])
-
-
-def _leave_out_step(step: str, compared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run has left, without how it stands itself, and the step in doubt."""
-    own = f"{step}: "
-    around = {name: part for name, part in compared.items() if name != "run"}
-    around["steps"] = {
-        id_: state
-        for id_, state in compared["steps"].items()
-        if id_ not in (step, ITERATION.sub("", step))
-    }
-    around["ledger"] = [line for line in compared["ledger"] if not line.startswith(own)]
-    return around
+    if sum(played.counted.values()) < played.applied:
+        yield from compare_counts(played)
 
 
 def list_repeated_turns(played: Played, lost: int = 0) -> Iterator[str]:
-    turns = played.count_turns(lost)
-    if turns is not None and turns.asked_again:
-        there = counted(turns.recorded, "turn")
+    """Yield that recorded turns were asked again; so many answers have died before that."""
+    again = played.turns_asked - played.turns_recorded - lost
+    if again > 0:
+        there = counted(played.turns_recorded, "turn")
         yield (
-            f"models were asked {counted(turns.asked, 'time')} for {there}:"
-            f" {turns.asked_again} again although recorded"
+            f"models were asked {counted(played.turns_asked, 'time')} for {there}:"
+            f" {again} again although recorded"
         )
 
 
@@ -238,6 +224,287 @@ def compare_counts(played: Played) -> Iterator[str]:
     if effects != played.applied:
         there = counted(effects, "effect")
         yield f"the world counts {there}, the ledger {played.applied}"
+
+
+def tally_calls(evidence: reads.Evidence, actor: str) -> tuple[Tally, list[str]]:
+    gated = [call for call in _list_calls(evidence) if _needs_approval(evidence, call)]
+    unlike = [(call, why) for call in gated if (why := _explain_difference(evidence, call))]
+    drifted = list(_list_drifted_calls(evidence))
+    lost = [c for c in evidence.changes if c["change"].endswith("revoked") and c["actor"] == actor]
+    found = Tally(
+        gated=len(gated),
+        as_approved=len(gated) - len(unlike),
+        losses=len(lost),
+        drifted=len(drifted),
+    )
+    stories = [f"{call} is not what was approved: {why}" for call, why in unlike]
+    stories += [
+        f"{call} was made although {evidence.user} had lost the permission {permission}"
+        for call, permission in drifted
+    ]
+    return found, stories
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One attempt that may have reached its tool."""
+
+    id: str
+    """The step's id, with its item's number where it has a list."""
+    step: Step
+    tool: ToolSpec
+    """After a failure that is the step's fallback."""
+    row: reads.Row
+    claim: reads.Row | None
+    """What the ledger wrote when a write was claimed."""
+    requests: list[reads.Row]
+    """The requests for its approval."""
+
+    def __str__(self) -> str:
+        return f"{self.id} attempt {self.row['attempt']} of {self.row['tool']}"
+
+
+def _list_calls(evidence: reads.Evidence) -> Iterator[_Call]:
+    claims = {(c["step_id"], c["attempt"]): c for c in evidence.claims if not c.get("undoes")}
+    for row in evidence.steps:
+        step_id, tool = row["step_id"], evidence.tools.get(row["tool"])
+        # One that was refused was turned away before its tool.
+        if tool is None or row["attempt"] < 1 or row["error_class"] == "refused":
+            continue
+        if evidence.plan.code is None:
+            step = evidence.plan.step(step_id)
+        else:
+            step = Step(id=step_id, tool=row["tool"])  # Code has made it: it takes the defaults.
+        asked = [one for one in evidence.approvals if one["step_id"] == step_id]
+        yield _Call(step_id, step, tool, row, claims.get((step_id, row["attempt"])), asked)
+
+
+def count_calls(evidence: reads.Evidence, step_id: str | None = None) -> int:
+    return sum(step_id in (None, call.id) for call in _list_calls(evidence))
+
+
+def count_recorded_turns(evidence: reads.Evidence) -> int:
+    """Return how many turns of models are recorded, with those that have failed."""
+    turns = (row for row in evidence.steps if row["tool"] == MODEL)
+    return sum(row["state"] in ("succeeded", "failed") for row in turns)
+
+
+def _needs_approval(evidence: reads.Evidence, call: _Call) -> bool:
+    """Say whether a human had to be asked, by the plan and its tools as they were recorded."""
+    if call.requests:
+        return True
+    tool, own = call.tool, call.tool.approval
+    policies = [*evidence.plan.approvals(call.step), *([own] if own is not None else [])]
+    if not policies:
+        return False
+    made = ""
+    with suppress(NotCanonical):
+        made = params_hash(tool.name, tool.version, call.row["input"])
+    of_step = (one for one in reversed(evidence.waived) if one["step_id"] == call.id)
+    waived = next((one for one in of_step if one["params_hash"] == made), None)
+    if waived is None:
+        return True
+    # What the worker has waived is evaluated again: only the rules of every policy can waive it.
+    # A write's claim has judged it again, when the run may have read content from outside.
+    judged = waived if call.claim is None else call.claim
+    readings = _guess_params(
+        call.row["input"], [rule.when for one in policies for rule in one.rules]
+    )
+    known = [{**params, **of_run(judged["foreign"])} for params in readings]
+    return not any(all(_waives(one, params) for one in policies) for params in known)
+
+
+def _waives(policy: ApprovalPolicy, params: Mapping[str, Any]) -> bool:
+    try:
+        decides = next((rule for rule in policy.rules if condition_holds(rule.when, params)), None)
+    except RuleBroken:
+        return False
+    return decides is not None and not decides.required
+
+
+def _guess_params(params: Mapping[str, Any], rules: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield what params may have been: of a text in JSON nobody knows whether it was a decimal."""
+    ways = []
+    for name, value in params.items():
+        numbers = _with_decimals(value) if any(name in rule for rule in rules) else value
+        ways.append([value] if numbers == value else [value, numbers])
+    for values in itertools.product(*ways):
+        yield dict(zip(params, values, strict=True))
+
+
+def _with_decimals(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_decimals(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_with_decimals(part) for part in value]
+    try:
+        return Decimal(value) if isinstance(value, str) else value
+    except InvalidOperation:
+        return value
+
+
+def _explain_difference(evidence: reads.Evidence, call: _Call) -> str | None:
+    """Return in what a call differs from what was approved; ``None``: in nothing."""
+    approved = [row for row in call.requests if row["state"] == "approved"]
+    if not approved:
+        return "nobody has approved it"
+    if call.tool.effect is Effect.READ:
+        fits = any(_same_params(evidence, call, row) for row in approved)
+        ids = ", ".join(row["approval_id"] for row in approved)
+        return None if fits else f"its params are not those of {ids}"
+    claim = call.claim
+    if claim is None:
+        return "it was made without a claim"
+    row = next((row for row in approved if row["approval_id"] == claim.get("approval_id")), None)
+    if row is None:
+        return f"its claim names {claim.get('approval_id') or 'no approval'}, not a given one"
+    consumer = (row["consumed_entry"], row["consumed_generation"])
+    if consumer != (claim["entry_id"], claim["generation"]):
+        return f"{row['approval_id']} was used by {consumer[0] or 'nothing'}, not by it"
+    # Also what stands in the claim's entry, unless a later claim has changed it.
+    claimed = (claim["entry_id"], claim["fencing_token"])
+    recorded = {claim["params_hash"]} | {
+        entry["params_hash"]
+        for entry in evidence.effects
+        if (entry["entry_id"], entry["fencing_token"]) == claimed
+    }
+    if recorded != {row["params_hash"]}:
+        others = ", ".join(sorted(recorded - {row["params_hash"]}))
+        return f"approved are params {row['params_hash']}, its claim has {others}"
+    if not _same_params(evidence, call, row):
+        return f"its params are not those of {row['approval_id']}"
+    return None
+
+
+def _same_params(evidence: reads.Evidence, call: _Call, approval: reads.Row) -> bool:
+    tool, params = approval["tool"], call.row["input"]
+    try:
+        if call.id in evidence.answered:
+            # The hash covers the answers, too, which stand in no row as they are.
+            return identity_hash(tool, params) == identity_hash(tool, approval["params"])
+        return params_hash(tool, approval["tool_version"], params) == str(approval["params_hash"])
+    except NotCanonical:
+        return False
+
+
+def _list_drifted_calls(evidence: reads.Evidence) -> Iterator[tuple[_Call, str]]:
+    """Yield the calls that began while the acting user did not have a permission any more."""
+    for call in _list_calls(evidence):
+        permission, at_ms = call.tool.permission, call.row["started_ms"]
+        before = [c for c in evidence.changes if c["what"] == permission and c["at_ms"] <= at_ms]
+        if permission is not None and before and before[-1]["change"] == "permission_revoked":
+            yield call, permission
+
+
+@dataclass
+class RunTree:
+    """The rows of a run and of its child runs, and of theirs."""
+
+    run_id: str
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    """Each with its ``run_id``."""
+    interventions: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    async def read_run(self, ledger: Ledger, tenant: str, run_id: str) -> None:
+        entries = await ledger.transact(tenant, reads.effects_of, run_id)
+        self.entries += [{**entry, "run_id": run_id} for entry in entries]
+        self.interventions += await ledger.transact(tenant, reads.interventions_of, run_id)
+        self.events += await ledger.transact(tenant, reads.events_of, run_id)
+
+    def count_by_tool(self) -> dict[str, int]:
+        return Counter(entry["tool"] for entry in self.entries if entry["state"] in _APPLIED)
+
+    def describe_entries(self) -> list[str]:
+        """Return all entries, in words that are the same of every run."""
+        return self._describe(self.entries)
+
+    def describe_remaining(self) -> list[str]:
+        """Return those that stand, in the same words."""
+        return self._describe(self._list_remaining())
+
+    def list_unreported(self, result: RunResult) -> Iterator[str]:
+        """Yield what stands that a run's end does not account for, and nobody was told of.
+
+        In a completed run one effect of each succeeded step may stand, and what that step's child
+        run has left.
+        """
+        succeeded = {view.id for view in result.steps if view.state is StepState.SUCCEEDED}
+        children = {view.child for view in result.steps if view.id in succeeded and view.child}
+        told = self._find_asked() | {view.entry_id for view in result.uncompensated}
+        accounted: set[tuple[str, str]] = set()
+        for entry in self._list_remaining():
+            if entry["entry_id"] in told:
+                continue
+            place = (entry["run_id"], entry["step_id"])
+            if entry["run_id"] == self.run_id:
+                of_result = entry["step_id"] in succeeded
+            else:
+                of_result = any(self._is_inside(entry["run_id"], child) for child in children)
+            if result.state is RunState.COMPLETED and of_result and place not in accounted:
+                accounted.add(place)
+            else:
+                yield f"{self._name_entry(entry)}, and the run, {result.state}, says nothing of it"
+
+    def list_not_unwound(self, unwound: Unwound) -> Iterator[str]:
+        """Yield what stands of a run that was unwound from outside, and nobody was told of."""
+        left = {one.step_id for one in unwound.left}
+        for entry in self._list_remaining():
+            own = entry["run_id"] == self.run_id
+            step = entry["step_id"] if own else f"{entry['run_id']}/{entry['step_id']}"
+            if entry["entry_id"] not in self._find_asked() and step not in left:
+                named = self._name_entry(entry)
+                yield f"{named}, and whoever unwound the run was told nothing of it"
+
+    def list_out_of_order(self) -> Iterator[str]:
+        """Yield what was undone before something that had been committed after it."""
+        committed = {
+            event["body"]["entry_id"]: event["at"]
+            for event in self.events
+            if event["type"] == "effect.committed"
+        }
+        entries = {entry["entry_id"]: entry for entry in self.entries}
+        undoing = [e for e in self.entries if e["undoes"] in committed and e["undoes"] in entries]
+        undoing.sort(key=lambda undo: undo["claimed_at"])
+        for number, earlier in enumerate(undoing):
+            for later in undoing[number + 1 :]:
+                at = committed[later["undoes"]]
+                if committed[earlier["undoes"]] < at < earlier["claimed_at"]:
+                    first, then = (
+                        self._name_step(entries[undo["undoes"]]) for undo in (earlier, later)
+                    )
+                    yield f"{then} came after {first}, and was undone later"
+
+    def list_clock_jumps(self) -> Iterator[str]:
+        """Yield where the ledger has taken a deadline or a lease for a clock that was set back."""
+        for event in self.events:
+            if event["type"] == "clock.set_back":
+                yield f"{event['step_id']}: a clock is said to be set back, and none was"
+
+    def _describe(self, entries: list[dict[str, Any]]) -> list[str]:
+        return sorted(f"{self._name_step(e)}: {e['tool']} {e['state']}" for e in entries)
+
+    def _list_remaining(self) -> list[dict[str, Any]]:
+        return [e for e in self.entries if e["undoes"] is None and e["state"] in _REMAINING]
+
+    def _find_asked(self) -> set[str]:
+        """Return the entries that a human is asked about, or has given up."""
+        return {
+            row["entry_id"]
+            for row in self.interventions
+            if row["state"] == "open" or row["outcome"] == "give_up"
+        }
+
+    def _is_inside(self, run_id: str, child: str) -> bool:
+        return run_id == child or run_id.startswith(child_run_id(child, ""))
+
+    def _name_step(self, entry: dict[str, Any]) -> str:
+        """Return a step's name among those of all runs: ``pay/refund``."""
+        inside = entry["run_id"].removeprefix(self.run_id).strip("~").replace("~", "/")
+        return f"{inside}/{entry['step_id']}".removeprefix("/")
+
+    def _name_entry(self, entry: dict[str, Any]) -> str:
+        return f"{entry['tool']} of {self._name_step(entry)} ({entry['key']}) is {entry['state']}"
 
 
 def name_fresh_values(snapshot: Any, context: Context, fresh: Mapping[str, Any]) -> Any:
@@ -275,11 +542,11 @@ def read_own_count(snapshot: Any) -> dict[str, int] | None:
     return counts
 
 
-def split_turns(snapshot: Any) -> tuple[int | None, Any]:
+def split_turns(snapshot: Any) -> tuple[int, Any]:
     """Return how often models were asked, if the snapshot says so, and all else that it says."""
     asked = snapshot.get(TURNS) if isinstance(snapshot, dict) else None
     if type(asked) is not int:
-        return None, snapshot
+        return 0, snapshot
     return asked, {name: part for name, part in snapshot.items() if name != TURNS}
 
 

@@ -41,7 +41,6 @@ class Drill:
         points: Sequence[str] = (),
         steps: Sequence[str] = (),
         changes: Sequence[str] = (),
-        parallel: int | None = None,
         limit: timedelta = timedelta(minutes=2),
     ) -> DrillReport:
         """Drill a plan and return the report: assert on its ``ok``.
@@ -58,7 +57,6 @@ class Drill:
             points: Crash points, forced waits and operations; default all.
             steps: Steps of the plan; default all.
             changes: ``path=value``, as ``--set``.
-            parallel: Cases at a time; default 2, with ``fresh``.
             limit: How long one case may take.
 
         Raises:
@@ -81,17 +79,12 @@ class Drill:
             world=world,
             fresh=fresh,
             already=already,
-            parallel=parallel,
             limit=limit,
         )
         say = Printer(json_output=False).say  # what tools and runs say is written out
         suite = Suite(request, self._environment, client_settings(own), own, say)
         with translated():
-            report = asyncio.run(suite.run())
-        if not report.ok:
-            self._environment.kept = True
-            say(f"Ledgers and logs of all cases are kept in {self._environment.folder}")
-        return report
+            return asyncio.run(suite.run())
 
 
 @pytest.fixture(scope="session")

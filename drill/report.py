@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from rich.console import Console
 
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.cli.printer import Lines, Printer, Shape, Styled, Table, compact, counted
+from surehand.cli.printer import Lines, Printer, Shape, Styled, Table, counted
 from surehand.workflows.contracts.tools import Effect, Recovery
 
 
@@ -66,16 +65,7 @@ class Operation(StrEnum):
         return None
 
 
-class LeftWaiting(StrEnum):
-    """Where an undisturbed run is left waiting: a run that needs a human is compared with it."""
-
-    BEFORE = "before"
-    AFTER = "after"
-    BEFORE_ALREADY_TRUE = "before_already_true"
-    """Before the call, in a world that is already as the call would leave it."""
-
-
-Point = CrashPoint | ForcedWait | Beforehand | Operation | LeftWaiting
+Point = CrashPoint | ForcedWait | Beforehand | Operation
 #: What is drilled.
 POINTS: Final[tuple[Point, ...]] = (*CrashPoint, *ForcedWait, *Beforehand, *Operation)
 
@@ -88,8 +78,7 @@ class CellOutcome(StrEnum):
     """No world was named: run and ledger are the same, what is outside was not compared."""
     DIFFERS = "differs"
     NEEDS_HUMAN = "needs human"
-    """The run has asked a human, where its tool says that one decides. The world is as right
-    before the call or right behind it."""
+    """The run has asked a human about the call, as its tool says, and nothing is there twice."""
     UNDONE = "undone"
     """It was terminated and unwound: nothing of it stands that nobody was told of."""
     NOT_REACHED = "not reached"
@@ -100,15 +89,6 @@ class CellOutcome(StrEnum):
 GOOD: Final = frozenset(CellOutcome) - {CellOutcome.DIFFERS, CellOutcome.NOT_REACHED}
 #: Outcomes of which there is no more to say.
 ALIKE: Final = GOOD - {CellOutcome.NEEDS_HUMAN}
-
-
-class DrilledApproval(Shape):
-    """An approval that the drill has given."""
-
-    approval_id: str
-    tool: str
-    description: str
-    params_hash: str
 
 
 class Tally(Shape):
@@ -135,24 +115,9 @@ class Tally(Shape):
         return math.floor(1000 * self.as_approved / self.gated) / 10 if self.gated else None
 
 
-class ModelTurns(Shape):
-    """How often models were asked, by the world's own count, for how many turns."""
-
-    asked: int = 0
-    recorded: int = 0
-    """Turns that stand in the ledger."""
-    unrecorded: int = 0
-    """Asked again, because the answer had died with its worker before anything was recorded."""
-    asked_again: int = 0
-    """Asked again, although the turn was recorded."""
-
-
-Counts = TypeVar("Counts", Tally, ModelTurns)
-
-
-def add_counts(first: Counts, *others: Counts) -> Counts:
-    names = type(first).model_fields
-    return type(first)(**{n: sum(getattr(one, n) for one in (first, *others)) for n in names})
+def add_tallies(*tallies: Tally) -> Tally:
+    names = Tally.model_fields
+    return Tally(**{name: sum(getattr(one, name) for one in tallies) for name in names})
 
 
 class DrillTarget(Shape):
@@ -202,10 +167,7 @@ class DrillCell(Shape):
     differences: list[str] = []
     question: str = ""
     """What a human is asked, or why the point was not reached."""
-    approvals: list[DrilledApproval] = []
     tally: Tally = Tally()
-    turns: ModelTurns | None = None
-    """``None``: the world does not say how often models were asked."""
 
     @property
     def reasons(self) -> list[str]:
@@ -219,11 +181,8 @@ class FaultFree(Shape):
     state: str
     effects: int
     counted: dict[str, int]
-    seconds: float
-    approvals: list[DrilledApproval]
     tally: Tally = Tally()
     """Of both fault-free runs."""
-    turns: ModelTurns | None = None
     violations: list[str] = []
     """What should not have happened in them."""
 
@@ -249,9 +208,6 @@ class DrillReport(Shape):
     server: str
     world: str
     """The user's function; empty: only the run and the ledger were compared."""
-    fresh: str
-    approver: str
-    started_at: datetime
     seconds: float
     fault_free: FaultFree
     points: list[str]
@@ -261,8 +217,6 @@ class DrillReport(Shape):
     recovery: list[RecoveryTimes]
     tally: Tally = Tally()
     """Of all cells and the fault-free runs: Approval Consistency and Permission Drift."""
-    model_turns: ModelTurns | None = None
-    """Of all cells and the fault-free run; ``None``: the world does not say."""
 
     def __str__(self) -> str:
         """Return the matrix and all that is wrong, as text."""
@@ -360,11 +314,6 @@ def _explain_matrix(report: DrillReport) -> Iterator[str]:
     yield f"Approval Consistency: {percent} (calls made exactly as approved: {share})."
     losses = f"{counted(tally.losses, 'time')} that the permission was taken away"
     yield f"Permission Drift: {tally.drifted} (calls made without it: {losses})."
-    if (turns := report.model_turns) is not None:
-        yield (
-            f"Model turns: {turns.recorded} recorded, {turns.asked_again} asked again although"
-            f" recorded, {turns.unrecorded} asked again before anything was recorded."
-        )
     if any(target.effect is Effect.READ for target in report.targets):
         yield "A read claims nothing: some crash points are not there for it (-)."
     if ForcedWait.PERMISSION_LOSS in report.points and not tally.losses:
@@ -390,16 +339,6 @@ def make_lines(report: DrillReport) -> Lines:
         yield table
         yield ""
     yield from _explain_matrix(report)
-    given: dict[str, list[DrilledApproval]] = {}
-    for approvals in (report.fault_free.approvals, *(cell.approvals for cell in report.cells)):
-        for approval in approvals:
-            given.setdefault(approval.tool, []).append(approval)
-    for tool, approvals in given.items():
-        first = approvals[0]
-        yield (
-            f"{report.approver!r} approved {tool} {counted(len(approvals), 'time')};"
-            f" first {first.approval_id}  {compact(first.description)}  {first.params_hash}"
-        )
     for cell in report.cells:
         if cell.outcome not in ALIKE:
             yield ""

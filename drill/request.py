@@ -24,7 +24,6 @@ from surehand.drill.report import (
     Beforehand,
     DrillTarget,
     ForcedWait,
-    LeftWaiting,
     Operation,
     Point,
 )
@@ -119,7 +118,6 @@ class DrillRequest:
     steps: tuple[str, ...]
     world: Function | None
     fresh: Function | None
-    parallel: int
     limit: timedelta
     """How long one case may take."""
     already: Function | None = None
@@ -136,7 +134,6 @@ class DrillRequest:
         world: GivenFunction = None,
         fresh: GivenFunction = None,
         already: GivenFunction = None,
-        parallel: int | None = None,
         limit: timedelta = CASE_LIMIT,
         own_ledger: bool = True,
     ) -> DrillRequest:
@@ -159,11 +156,6 @@ class DrillRequest:
         ids = [step.id for step in plan.steps]
         if plan.code is None:
             require_known("--steps", steps, ids)
-        if fresh is None and (parallel or 1) > 1:
-            raise WrongUse(
-                "--parallel: runs side by side need worlds of their own: name --fresh, or leave"
-                " --parallel out"
-            )
         return cls(
             plan=plan,
             plan_name=plan_name,
@@ -173,28 +165,33 @@ class DrillRequest:
             world=Function.load("--world", world),
             fresh=Function.load("--fresh", fresh),
             already=Function.load("--already", already),
-            parallel=parallel or (1 if fresh is None else 2),
             limit=limit,
         )
 
+    @property
+    def parallel(self) -> int:
+        """Return how many cases are played at a time: side by side they need their own worlds."""
+        return 1 if self.fresh is None else 2
+
     def choose_targets(self, targets: Sequence[DrillTarget]) -> list[DrillTarget]:
+        """Return the calls to drill, of those that the fault-free run has shown."""
+        steps = self.steps
         if self.plan.code is not None:
             made = list(dict.fromkeys(target.step for target in targets))
-            require_known("--steps", self.steps, made)
-            return [target for target in targets if target.step in (self.steps or made)]
-        return [target for target in targets if ITERATION.sub("", target.step) in self.steps]
-
-    def points_of(self, target: DrillTarget) -> list[Point]:
-        return [point for point in self.points if _has_point(target, point)]
-
-    def refuse_nothing(self, targets: Sequence[DrillTarget]) -> None:
-        """Refuse a choice of steps and points in which there is nothing to drill."""
-        if not any(self.points_of(target) for target in targets):
+            require_known("--steps", steps, made)
+            chosen = [target for target in targets if not steps or target.step in steps]
+        else:
+            chosen = [target for target in targets if ITERATION.sub("", target.step) in steps]
+        if not any(self.points_of(target) for target in chosen):
             raise WrongUse(
                 "--steps, --points: none of these calls has one of these points (of the crash"
                 f" points a read has {', '.join(READ_POINTS)}; permission_loss is there where a"
                 " tool has a permission), so nothing would be proven"
             )
+        return chosen
+
+    def points_of(self, target: DrillTarget) -> list[Point]:
+        return [point for point in self.points if _has_point(target, point)]
 
 
 def _has_point(target: DrillTarget, point: Point) -> bool:
@@ -277,19 +274,22 @@ class Disturbance:
         return (self.behind or (self.target.step,))[-1] if self.by_code else HELD
 
     @property
-    def crash_at(self) -> str:
-        """Return the crash point as the setting ``SUREHAND_CRASH_AT``; empty: no worker dies."""
-        point = self.operation.crash_point if self.operation else self.point
-        if isinstance(point, Beforehand):
-            point = CrashPoint.AFTER_CLAIM
-        if not isinstance(point, CrashPoint):
-            return ""
-        return f"{self.target.tool}:{point}@{self.target.step}"
+    def killed_at(self) -> CrashPoint | None:
+        """Return where a worker is killed or frozen; ``None``: nowhere."""
+        match self.point:
+            case CrashPoint():
+                return self.point
+            case Beforehand():
+                return CrashPoint.AFTER_CLAIM
+            case Operation():
+                return self.point.crash_point
+        return None
 
     @property
-    def already_true(self) -> bool:
-        """Say whether the world is made as the call would leave it, before the run."""
-        return isinstance(self.point, Beforehand) or self.point is LeftWaiting.BEFORE_ALREADY_TRUE
+    def crash_at(self) -> str:
+        """Return the same as the setting ``SUREHAND_CRASH_AT``."""
+        at = self.killed_at
+        return f"{self.target.tool}:{at}@{self.target.step}" if at else ""
 
     @property
     def in_doubt(self) -> Disturbance:
@@ -298,100 +298,79 @@ class Disturbance:
         In ``exit`` a write's outcome may be recorded with the claim of the write after it, which
         the worker then dies with.
         """
-        point = self.operation.crash_point if self.operation else self.point
-        recorded = point in (CrashPoint.AFTER_OUTCOME, CrashPoint.BEFORE_REPORT)
+        recorded = self.killed_at in (CrashPoint.AFTER_OUTCOME, CrashPoint.BEFORE_REPORT)
         following = self.following if self.mode.in_batches else None
         if recorded and following is not None and following.absence_provable:
             return Disturbance(following, CrashPoint.AFTER_CLAIM, self.mode)
         return self
 
     @property
-    def doubt(self) -> tuple[LeftWaiting, ...]:
-        """Return which halted runs one that needs a human may look like.
+    def may_need_human(self) -> bool:
+        """Say whether a human may be asked what the call has done.
 
-        None, where the tool says that it settles the outcome itself: nobody is to be asked then.
+        Nobody is to be asked if the tool says that it settles the outcome itself.
         """
         # A repeat that is refused for good does not say what the first call has done.
         refused = self.target.recovery is Recovery.DEDUPES and not self.target.succeeded
         human = self.target.recovery is Recovery.HUMAN or refused
-        unproven = human or not self.target.absence_provable
-        # A call that does not succeed leaves nothing.
-        behind = (
-            (LeftWaiting.AFTER if self.target.succeeded else LeftWaiting.BEFORE,) if human else ()
-        )
-        match self.operation.crash_point if self.operation else self.point:
-            case Beforehand():
-                return (LeftWaiting.BEFORE_ALREADY_TRUE,)
-            case CrashPoint.AFTER_CLAIM if unproven:
-                return (LeftWaiting.BEFORE,)
-            case CrashPoint.DURING_CALL if unproven:
-                return (LeftWaiting.BEFORE, *behind)
+        match self.killed_at:
+            case _ if isinstance(self.point, Beforehand):
+                return True
+            case CrashPoint.AFTER_CLAIM | CrashPoint.DURING_CALL:
+                return human or not self.target.absence_provable
             case CrashPoint.AFTER_CALL:
-                return behind
-        return ()
+                return human
+        return False
+
+
+#: A human has to approve the call there.
+_GATES: Final = (ForcedWait.APPROVAL, ForcedWait.PERMISSION_LOSS, ForcedWait.EXPIRY)
 
 
 def change_plan(plan: Plan, disturbance: Disturbance | None) -> Plan:
-    if disturbance is None or disturbance.crash_at or disturbance.target.asks:
+    """Return the plan with the place in which the run is to wait; it needs none for a kill."""
+    if disturbance is None or disturbance.killed_at or disturbance.target.asks:
         return plan
+    how, step_id = disturbance.point, ITERATION.sub("", disturbance.target.step)
+    defaults, steps, interrupts = plan.defaults, plan.steps, plan.interrupts
     if plan.code is not None:
-        return _change_code(plan, disturbance)
-    how = disturbance.point
-    step_id = ITERATION.sub("", disturbance.target.step)
-    if isinstance(how, Operation):
+        # Only what holds for all calls can be changed: where one is to be approved, each is.
+        if how in _GATES:
+            policy = _force_policy(defaults.approval, how)
+            defaults = defaults.model_copy(update={"approval": policy})
+        elif isinstance(how, Operation):
+            after = (*interrupts.after, disturbance.held)
+            interrupts = interrupts.model_copy(update={"after": after})
+        else:
+            before = (*interrupts.before, disturbance.target.step)
+            interrupts = interrupts.model_copy(update={"before": before})
+    elif isinstance(how, Operation):
         behind = disturbance.behind or (step_id,)
-        place = max(number for number, step in enumerate(plan.steps, 1) if step.id in behind)
+        place = max(number for number, step in enumerate(steps, 1) if step.id in behind)
         held = Step(id=HELD, ask=Ask(question="Go on?"), after=behind)
-        longer = (*plan.steps[:place], held, *plan.steps[place:])
-        return plan.model_copy(update={"steps": longer})
-    steps = [_interrupt_step(plan, s, how) if s.id == step_id else s for s in plan.steps]
-    changes: dict[str, Any] = {"steps": tuple(steps)}
-    if how is ForcedWait.EXPIRY and plan.defaults.approval is not None:
-        policy = plan.defaults.approval.model_copy(update={"on_expiry": "ask_again"})
-        changes["defaults"] = plan.defaults.model_copy(update={"approval": policy})
+        steps = (*steps[:place], held, *steps[place:])
+    else:
+        steps = tuple(_interrupt_step(plan, s, how) if s.id == step_id else s for s in steps)
+        if how is ForcedWait.EXPIRY and defaults.approval is not None:
+            asked_again = defaults.approval.model_copy(update={"on_expiry": "ask_again"})
+            defaults = defaults.model_copy(update={"approval": asked_again})
+    changes = {"defaults": defaults, "steps": steps, "interrupts": interrupts}
     return plan.model_copy(update=changes)
 
 
-def _change_code(plan: Plan, disturbance: Disturbance) -> Plan:
-    """Return the plan of a run whose steps code or an agent makes.
-
-    Only what holds for all of them can be changed: where one call is to be approved, each is.
-    """
-    how, step_id = disturbance.point, disturbance.target.step
-    if how in (ForcedWait.APPROVAL, ForcedWait.PERMISSION_LOSS, ForcedWait.EXPIRY):
-        given = {"expires_in": EXPIRES_IN, "on_expiry": "ask_again"}
-        changes = given if how is ForcedWait.EXPIRY else {}
-        policy = _force_policy(plan.defaults.approval, **changes)
-        defaults = plan.defaults.model_copy(update={"approval": policy})
-        return plan.model_copy(update={"defaults": defaults})
-    if isinstance(how, Operation):
-        held = {"after": (*plan.interrupts.after, disturbance.held)}
-    elif how is LeftWaiting.AFTER:
-        held = {"after": (*plan.interrupts.after, step_id)}
-    else:
-        held = {"before": (*plan.interrupts.before, step_id)}
-    return plan.model_copy(update={"interrupts": plan.interrupts.model_copy(update=held)})
-
-
 def _interrupt_step(plan: Plan, step: Step, how: Point) -> Step:
-    match how:
-        case ForcedWait.PAUSE | ForcedWait.ASK | LeftWaiting():
-            where = InterruptKind.AFTER if how is LeftWaiting.AFTER else InterruptKind.BEFORE
-            own = plan.defaults.interrupt if step.interrupt is None else step.interrupt
-            return step.model_copy(update={"interrupt": tuple(dict.fromkeys((*own, where.value)))})
-        case ForcedWait.EXPIRY:
-            return _gate_step(step, expires_in=EXPIRES_IN, on_expiry="ask_again")
-        case _:
-            return _gate_step(step)
+    if how in _GATES:
+        return step.model_copy(update={"approval": _force_policy(step.approval, how)})
+    own = plan.defaults.interrupt if step.interrupt is None else step.interrupt
+    before = tuple(dict.fromkeys((*own, InterruptKind.BEFORE.value)))
+    return step.model_copy(update={"interrupt": before})
 
 
-def _gate_step(step: Step, **changes: Any) -> Step:
-    """Return a step whose call is asked about by people, whatever its rules say."""
-    return step.model_copy(update={"approval": _force_policy(step.approval, **changes)})
-
-
-def _force_policy(own: ApprovalPolicy | None, **changes: Any) -> ApprovalPolicy:
-    """Return a policy that nothing waives, with those changes."""
+def _force_policy(own: ApprovalPolicy | None, how: Point) -> ApprovalPolicy:
+    """Return a policy that nothing waives."""
     policy = own or ApprovalPolicy()
     rules = tuple(rule.model_copy(update={"required": True}) for rule in policy.rules)
-    return policy.model_copy(update={"rules": rules, "standing": False, **changes})
+    changes: dict[str, Any] = {"rules": rules, "standing": False}
+    if how is ForcedWait.EXPIRY:
+        changes |= {"expires_in": EXPIRES_IN, "on_expiry": "ask_again"}
+    return policy.model_copy(update=changes)

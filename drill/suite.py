@@ -1,27 +1,40 @@
-"""All cases of a drill."""
+"""All cases of a drill: each a fresh run that is disturbed at one point, and what came of it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from datetime import UTC, datetime
-from functools import partial
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from surehand.client.connection import Connection
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.service import RPCError
+
+from surehand.activities.ledger.core.store import RunNotFound, open_ledger
+from surehand.activities.ledger.history import reads
+from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
+from surehand.client.client import launch_run
+from surehand.client.connection import ENDS, Connection
+from surehand.client.outcome import run_result
 from surehand.drill import judge, report
-from surehand.drill.case import Case
-from surehand.drill.environment import Environment
-from surehand.drill.people import APPROVER
-from surehand.drill.request import Disturbance, DrillRequest
+from surehand.drill.environment import Environment, Workers
+from surehand.drill.people import ACTOR, Disturber, People, Place, Principals, decode, read_calls
+from surehand.drill.request import HELD, Context, Disturbance, DrillRequest, change_plan
 from surehand.process.connect import connect, find_target
 from surehand.process.exits import ExitCode, PlanRefused, SurehandError, WrongUse
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.base import StepState
-from surehand.workflows.contracts.tools import Effect, ToolSpec
-from surehand.workflows.plan.plan import ASKING, Durability
+from surehand.workflows.contracts.runs import StartRun
+from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolsDescribed, ToolSpec
+from surehand.workflows.identity import run_id_for
+from surehand.workflows.plan.plan import ASKING, Durability, Plan
+from surehand.workflows.ports import DESCRIBE_TOOLS
 
 T = TypeVar("T")
 
@@ -43,32 +56,29 @@ class Suite:
         self._settings = settings
         self._variables = environment.make_variables(variables)
         self._say = say
-        self._one_halts = asyncio.Lock()
-        self._compared_halted: dict[tuple[str, report.LeftWaiting], Mapping[str, Any]] = {}
 
     async def run(self) -> report.DrillReport:
         """Play all cases and return what they show."""
-        began, started_at, request = time.monotonic(), datetime.now(UTC), self._request
-        await self._environment.require_ledger()
+        began, request, environment = time.monotonic(), self._request, self._environment
+        await environment.require_ledger()
         server = find_target(self._variables)
         self._connection = Connection(await connect(server, quiet=True), server, self._settings)
         baseline = await self._play_baseline()
         targets = request.choose_targets(baseline.targets)
-        request.refuse_nothing(targets)
         cells = await self._play_cells(baseline, list(self.plan_cells(targets)))
         fault_free = baseline.fault_free
-        tally = report.add_counts(fault_free.tally, *(cell.tally for cell in cells))
-        turns = [one for one in (fault_free.turns, *(cell.turns for cell in cells)) if one]
+        tally = report.add_tallies(fault_free.tally, *(cell.tally for cell in cells))
         good = all(cell.outcome in report.GOOD for cell in cells)
+        ok = bool(cells) and good and tally.holds and not fault_free.violations
+        if not ok:
+            environment.kept = True
+            self._say(f"Ledgers and logs of all cases are kept in {environment.folder}")
         return report.DrillReport(
-            ok=bool(cells) and good and tally.holds and not fault_free.violations,
+            ok=ok,
             plan=request.plan_name,
             modes=list(request.modes),
-            server="embedded" if self._environment.embedded else server.address,
+            server="embedded" if environment.embedded else server.address,
             world=request.world.name if request.world else "",
-            fresh=request.fresh.name if request.fresh else "",
-            approver=APPROVER,
-            started_at=started_at,
             seconds=round(time.monotonic() - began, 1),
             fault_free=fault_free,
             points=[point.value for point in request.points],
@@ -80,7 +90,6 @@ class Suite:
             },
             recovery=report.measure_recovery(request.points, cells),
             tally=tally,
-            model_turns=report.add_counts(*turns) if turns else None,
         )
 
     async def _play_baseline(self) -> judge.Baseline:
@@ -98,30 +107,25 @@ class Suite:
                 " from run to run"
             )
         assert first.result is not None
-        return judge.Baseline(
-            targets=self._find_targets(first),
-            fault_free=report.FaultFree(
-                run_id=first.run_id,
-                state=first.result.state,
-                effects=sum(first.counted.values()),
-                counted=first.counted,
-                turns=first.count_turns(0),
-                seconds=round(first.seconds, 1),
-                approvals=first.approvals,
-                tally=report.add_counts(first.tally, second.tally),
-                violations=[
-                    violation
-                    for run in (first, second)
-                    for violation in (
-                        *run.violations,
-                        *judge.compare_counts(run),
-                        *judge.list_repeated_turns(run),
-                    )
-                ],
-            ),
-            compared=first.compared,
-            remaining=first.remaining,
+        violations = [
+            violation
+            for run in (first, second)
+            for violation in (
+                *run.violations,
+                *judge.compare_counts(run),
+                *judge.list_repeated_turns(run),
+            )
+        ]
+        fault_free = report.FaultFree(
+            run_id=first.run_id,
+            state=first.result.state,
+            effects=sum(first.counted.values()),
+            counted=first.counted,
+            tally=report.add_tallies(first.tally, second.tally),
+            violations=violations,
         )
+        targets = self._find_targets(first)
+        return judge.Baseline(targets, fault_free, first.compared, first.remaining)
 
     async def _play_undisturbed(self) -> judge.Played:
         try:
@@ -143,10 +147,10 @@ class Suite:
     def _find_targets(self, played: judge.Played) -> list[report.DrillTarget]:
         """Return the calls of the plan, and those that undid some of them, in their order."""
         assert played.result is not None
-        targets = []
         views = {view.id: view for view in played.result.steps}
         children = {view.id for view in views.values() if view.child}
-        if self._request.plan.code is not None:
+        by_code = self._request.plan.code is not None
+        if by_code:
             steps = [(view.id, view.tool, view.tool == ASKING) for view in played.result.steps]
         else:
             steps = []
@@ -154,10 +158,12 @@ class Suite:
                 if step.wait is None:  # One that waits calls nothing itself.
                     # Of a list, the first item's call.
                     first = f"{step.id}[0]"
-                    name = first if first in children | played.tools.keys() else step.id
+                    name = first if first in children | played.called.keys() else step.id
                     steps.append((name, step.does, step.ask is not None))
+        targets = []
         for name, tool, asks in steps:
-            spec = played.tools.get(name)
+            called = played.called.get(name, "")
+            spec = played.tools.get(called)
             policy = spec.approval if spec else None
             target = report.DrillTarget(
                 step=name,
@@ -165,20 +171,22 @@ class Suite:
                 asks=asks,
                 child=name in children,
                 succeeded=name in views and views[name].state is StepState.SUCCEEDED,
-                effect=spec.effect if spec else None,
+                effect=Effect.READ if called == MODEL else spec.effect if spec else None,
                 permission=spec.permission if spec else None,
                 may_ask_again=not policy or policy.on_expiry in (None, "ask_again"),
                 **_describe_recovery(spec),
             )
             # What code has made and what only waits, or was refused, calls nothing.
-            if target.called or self._request.plan.code is None:
+            if target.called or not by_code:
                 targets.append(target)
         for entry in played.entries:
             if entry["undoes"] is not None:
-                step_id, tool = entry["step_id"], entry["tool"]
-                how = _describe_recovery(played.recorded.get(tool))
                 undo = report.DrillTarget(
-                    step=step_id, tool=tool, effect=Effect.WRITE, undo=True, **how
+                    step=entry["step_id"],
+                    tool=entry["tool"],
+                    effect=Effect.WRITE,
+                    undo=True,
+                    **_describe_recovery(played.tools.get(entry["tool"])),
                 )
                 targets.append(undo)
         return targets
@@ -201,16 +209,17 @@ class Suite:
                     )
 
     def _disturb(
-        self, baseline: judge.Baseline, target: report.DrillTarget, point: report.Point, mode: str
+        self, baseline: judge.Baseline, target: report.DrillTarget, cell: report.DrillCell
     ) -> Disturbance:
         """Return what is done to a run; one that goes back to a step has come as far as it can."""
         states, plan = baseline.compared["steps"], self._request.plan
         by_code = plan.code is not None
+        point = next(one for one in self._request.points if one == cell.point)
         ids = list(states) if by_code else [step.id for step in plan.steps]
         there = (one for one in ids if states[one] == StepState.SUCCEEDED)
         behind = tuple(there) if point is report.Operation.RESET_STEP else ()
         after = (b for a, b in pairwise(baseline.targets) if a == target and not b.undo)
-        return Disturbance(target, point, Durability(mode), behind, by_code, next(after, None))
+        return Disturbance(target, point, Durability(cell.mode), behind, by_code, next(after, None))
 
     def _make_case(
         self, disturbance: Disturbance | None = None, permissions: Collection[str] = ()
@@ -218,33 +227,20 @@ class Suite:
         own = (self._request, self._environment, self._connection, self._variables)
         return Case(*own, disturbance, permissions)
 
-    async def _play_halted(
-        self, disturbance: Disturbance, permissions: Collection[str]
-    ) -> list[Mapping[str, Any]] | None:
-        """Return what runs leave that are halted at a call; ``None``: nobody may be asked."""
-        target = disturbance.target
-        if not disturbance.doubt:
-            return None
-        # Nothing can be halted at what undoes.
-        halts = () if target.undo else disturbance.doubt
-        async with self._one_halts:
-            for halt in halts:
-                if (target.step, halt) not in self._compared_halted:
-                    played = await self._make_case(Disturbance(target, halt), permissions).play()
-                    self._compared_halted[target.step, halt] = played.compared
-        return [self._compared_halted[target.step, halt] for halt in halts]
-
     async def _play_cells(
         self, baseline: judge.Baseline, wanted: list[report.DrillCell]
     ) -> list[report.DrillCell]:
         targets = {(target.step, target.undo): target for target in baseline.targets}
         allowed = {one.permission for one in baseline.targets if one.permission is not None}
-        points = {point.value: point for point in self._request.points}
         left, done = iter(enumerate(wanted)), dict[int, report.DrillCell]()
         with_world = self._request.world is not None
         # Without fresh ones, the world is another run's by then.
         again = with_world and self._request.fresh is not None
-        killed: list[tuple[float, int, Case, Callable[[], report.DrillCell]]] = []
+        killed: list[tuple[float, int, Case, Disturbance]] = []
+
+        def judge_case(number: int, case: Case, what: Disturbance) -> report.DrillCell:
+            given = (wanted[number], baseline, case.played)
+            return judge.judge_cell(*given, world=with_world, doubtful=what.in_doubt)
 
         def end(number: int, cell: report.DrillCell) -> None:
             done[number] = cell
@@ -253,9 +249,9 @@ class Suite:
         async def look_again(now: float) -> None:
             """Judge those whose dead workers have nothing on the wire any more."""
             while killed and killed[0][0] <= now:
-                _, number, case, decide = killed.pop(0)
+                _, number, case, what = killed.pop(0)
                 await case.look_at_world()
-                end(number, decide())
+                end(number, judge_case(number, case, what))
 
         async def play_one_after_another() -> None:
             for number, cell in left:
@@ -263,22 +259,13 @@ class Suite:
                 if not target.called:
                     end(number, cell)
                     continue
-                what = self._disturb(baseline, target, points[cell.point], cell.mode)
+                what = self._disturb(baseline, target, cell)
                 case = self._make_case(what, allowed)
-                played = await case.play()
-                doubtful = what.in_doubt
-                halted = await self._play_halted(doubtful, allowed) if played.question else None
-                decide = partial(
-                    judge.judge_cell,
-                    *(cell, baseline, played),
-                    world=with_world,
-                    halted=halted,
-                    in_doubt=doubtful.target.step,
-                )
-                judged = decide()
-                if again and what.crash_at and judged.outcome in report.GOOD:
+                await case.play()
+                judged = judge_case(number, case, what)
+                if again and what.killed_at and judged.outcome in report.GOOD:
                     over = time.monotonic() + case.latest_effect.total_seconds()
-                    killed.append((over, number, case, decide))
+                    killed.append((over, number, case, what))
                     await look_again(time.monotonic())
                 else:
                     end(number, judged)
@@ -310,3 +297,273 @@ async def _run_together(*parts: Coroutine[Any, Any, T]) -> list[T]:
         for one in running:
             one.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+class Case:
+    """Plays one case; its workers, ledger and task queue are its own."""
+
+    def __init__(
+        self,
+        request: DrillRequest,
+        environment: Environment,
+        connection: Connection,
+        variables: Mapping[str, str],
+        disturbance: Disturbance | None,
+        permissions: Collection[str],
+    ) -> None:
+        label = f"{disturbance.target.step}-{disturbance.point}" if disturbance else "fault-free"
+        name = f"drill-{request.plan.name[:20]}-{label}"[:100] + f"-{secrets.token_hex(4)}"
+        self._request = request
+        self._environment = environment
+        self._disturbance = disturbance
+        self._operation = disturbance.operation if disturbance else None
+        self._permissions = permissions
+        self._variables = variables
+        self._folder = environment.make_case_folder(name)
+        # The task queue is the case's own, so that only its workers take its run.
+        settings = connection.settings.model_copy(update={"task_queue": name})
+        self._connection = Connection(connection.client, connection.target, settings)
+        self._run_id = run_id_for(settings.tenant, name)
+        self._observer = RunObserver(self._connection, self._run_id)
+        self.played = judge.Played(self._run_id, no_end=f"not ended after {request.limit}")
+
+    async def play(self) -> judge.Played:
+        """Run the case to its end, or to where only a human can move it."""
+        began, told, request = time.monotonic(), self._disturbance, self._request
+        played, settings = self.played, self._connection.settings
+        database_url = await asyncio.to_thread(self._environment.make_ledger, self._folder)
+        self._fresh = fresh = await self._make_fresh(database_url)
+        plan = change_plan(request.plan, told)
+        plan = Plan.model_validate(
+            {**plan.model_dump(mode="json"), "input": {**plan.input, **fresh}}
+        )
+        waits = told is not None and isinstance(told.point, report.ForcedWait)
+        start = StartRun(
+            run_id=self._run_id,
+            tenant=settings.tenant,
+            user=settings.user,
+            plan=plan,
+            durability=told.mode if told and not waits else Durability.SYNC,
+        )
+        own = self._environment.database is None
+        principals = Principals(database_url, settings.tenant, self._observer.add_tools, own=own)
+        await principals.grant(settings.user, "permission", self._permissions)
+        people = People(self._connection, self._run_id, principals)
+        self._context = context = Context(self._run_id, plan.input, database_url)
+        if told and isinstance(told.point, report.Beforehand) and request.already:
+            await request.already(replace(context, step=told.target.step))
+        operation, once = self._operation, self._folder / "crashed"
+        killed = told is not None and told.killed_at is not None and not operation
+        # Open: the drill's people have no keys, and its ledger is nobody else's.
+        of_workers = {"database_url": database_url, "decisions": "open"}
+        of_workers["task_queue"] = settings.task_queue
+        if told and told.killed_at:
+            of_workers |= {"crash_at": told.crash_at, "crash_once": str(once)}
+        if operation is report.Operation.FREEZE:
+            of_workers["crash_by"] = "SIGSTOP"
+        with Workers(self._variables, self._folder, of_workers, once) as workers:
+            # With a kill two, so that another one stands by; an operator sees to the next one.
+            await workers.start(2 if killed else 1)
+            await launch_run(self._connection, start)
+            try:
+                await self._wait_until_settled(people, workers, principals)
+                await workers.thaw_frozen()
+            finally:
+                if played.result is None or played.question:
+                    with contextlib.suppress(RPCError):
+                        await self._connection.handle(self._run_id).terminate("the drill is over")
+        if told and killed:
+            played.reached = workers.killed
+            if (died_at := workers.died_at) is not None:
+                place = (told.target.step, told.target.undo)
+                recovered = self._observer.find_recovery(place, died_at)
+                played.recovery_s = None if recovered is None else recovered - died_at
+        await self._read_ledger()
+        await self.look_at_world()
+        played.seconds = time.monotonic() - began
+        return played
+
+    async def _make_fresh(self, database_url: str) -> dict[str, Any]:
+        function, given = self._request.fresh, self._request.plan.input
+        if function is None:
+            return {}
+        fresh = await function(Context(self._run_id, given, database_url))
+        if not isinstance(fresh, dict) or not fresh.keys() <= given.keys():
+            raise WrongUse(
+                f"{function.name} returned {fresh!r}: it must be a mapping of inputs of the plan,"
+                f" which has {', '.join(given) or 'none'}"
+            )
+        return fresh
+
+    async def _wait_until_settled(
+        self, people: People, workers: Workers, principals: Principals
+    ) -> None:
+        """Return when the run has ended, needs a human, or is out of time."""
+        observing = asyncio.create_task(self._observer.watch_until_end())
+        attending = asyncio.create_task(self._attend_run(people, workers, principals))
+        watching = asyncio.create_task(workers.watch_deaths())
+        parts = {observing, attending, watching}
+        if self._operation is report.Operation.TERMINATE:
+            parts.remove(observing)  # Its end is not the end of what is done to it.
+        try:
+            done, _ = await asyncio.wait(
+                parts,
+                timeout=self._request.limit.total_seconds(),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for one in done:
+                one.result()
+            if observing in done:
+                self.played.question = ""
+                try:
+                    self.played.result = await run_result(self._connection, self._run_id)
+                except SurehandError as error:
+                    if self._operation is None or isinstance(error, PlanRefused):
+                        raise
+                    self.played.no_end = "ended without a result"
+                    self.played.violations.append(f"it ended without a result: {error}")
+        finally:
+            tasks = (observing, attending, watching)
+            for one in tasks:
+                one.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _attend_run(self, people: People, workers: Workers, principals: Principals) -> None:
+        """Interrupt the run, if that is what the case does, and deal with all that waits."""
+        if told := self._disturbance:
+            disturber = Disturber(told, self.played, self._connection, people, principals, workers)
+            match told.point:
+                case report.ForcedWait() as how:
+                    await disturber.force_wait(how)
+                case report.Operation() as how:
+                    modules = self._variables.get("SUREHAND_TOOL_MODULES", "")
+                    await disturber.operate_run(how, self._folder, modules)
+                    if how is report.Operation.TERMINATE:
+                        return
+        view, question = await people.attend_until_stuck()
+        self.played.result, self.played.question = view.result, question
+
+    async def look_at_world(self) -> None:
+        """Take down what the world shows now; no-op without a function that looks at it."""
+        if self._request.world is None:
+            return
+        snapshot = await self._request.world(self._context)
+        self.played.turns_asked, snapshot = judge.split_turns(snapshot)
+        self.played.compared["world"] = judge.name_fresh_values(
+            snapshot, self._context, self._fresh
+        )
+        by_world = judge.read_own_count(snapshot)
+        if by_world is not None:
+            self.played.counted = by_world
+
+    @property
+    def latest_effect(self) -> timedelta:
+        """Return how long after a call its effect may appear, by what the run's tools say."""
+        return max(
+            (
+                spec.timeout + (spec.settle or timedelta(0))
+                for spec in self.played.tools.values()
+                if spec.effect is Effect.WRITE and spec.recovery is not Recovery.TRANSACTIONAL
+            ),
+            default=timedelta(0),
+        )
+
+    async def _read_ledger(self) -> None:
+        """Take down what the ledger says in the end of the run and its child runs."""
+        played, tenant = self.played, self._connection.settings.tenant
+        tree, audit = judge.RunTree(self._run_id), "never opened"
+        async with open_ledger(self._context.database_url) as ledger:
+            with contextlib.suppress(RunNotFound):
+                played.entries = await ledger.transact(tenant, reads.effects_of, self._run_id)
+                audit = "holds"
+                for run_id in await ledger.transact(tenant, reads.runs_of, self._run_id):
+                    evidence = await ledger.transact(tenant, reads.read_evidence, run_id)
+                    if run_id == self._run_id:
+                        evidence = self._observer.add_tools(evidence)
+                        played.tools = evidence.tools
+                        calls = [row for row in evidence.steps if row["attempt"] > 0]
+                        played.called = {row["step_id"]: row["tool"] for row in calls}
+                        played.turns_recorded = judge.count_recorded_turns(evidence)
+                    found, stories = judge.tally_calls(evidence, ACTOR)
+                    played.tally = report.add_tallies(played.tally, found)
+                    played.violations += stories
+                    events, rows, head = await ledger.transact(tenant, reads.chain_of, run_id)
+                    broken = verify_chain(events, [head]) or verify_story(events)
+                    if broken := broken or verify_entries(events, rows):
+                        audit = "broken"
+                        played.violations.append(f"audit of {run_id}: {broken}")
+                    await tree.read_run(ledger, tenant, run_id)
+                # Taken away once, however many child runs have the same user.
+                losses = min(played.tally.losses, 1)
+                played.tally = played.tally.model_copy(update={"losses": losses})
+                played.counted, played.remaining = tree.count_by_tool(), tree.describe_remaining()
+                played.applied = sum(played.counted.values())
+                played.violations += [*tree.list_out_of_order(), *tree.list_clock_jumps()]
+                played.violations += judge.list_skipped_writes(tree.events, self._disturbance)
+                if played.unwound is not None:
+                    played.violations += tree.list_not_unwound(played.unwound)
+                elif played.result is not None and not played.question:
+                    played.violations += tree.list_unreported(played.result)
+        end = played.result
+        played.compared = {
+            "run": end.state.value if end else played.no_end,
+            "steps": {s.id: s.state.value for s in end.steps if s.id != HELD} if end else {},
+            "ledger": tree.describe_entries(),
+            "audit": audit,
+        }
+
+
+@dataclass
+class RunObserver:
+    """What has been seen of one run; all times are this process's monotonic clock."""
+
+    connection: Connection
+    run_id: str
+    described: dict[str, ToolSpec] = field(default_factory=dict)
+    """By name, those that the run was told of after its start, as code and agents ask."""
+    _asked: set[int] = field(default_factory=set)
+    _scheduled: dict[int, list[Place]] = field(default_factory=dict)
+    _outcomes: list[tuple[list[Place], float]] = field(default_factory=list)
+
+    async def watch_until_end(self) -> None:
+        """Read the history, which needs no worker, and return at the end of the run.
+
+        A run that is reset goes on under the same id, in another execution.
+        """
+        newest = ""
+        with self.connection.translated(self.run_id):
+            while (found := await self.connection.handle(self.run_id).describe()).run_id != newest:
+                newest = found.run_id
+                handle = self.connection.client.get_workflow_handle(self.run_id, run_id=newest)
+                async for event in handle.fetch_history_events(wait_new_event=True):
+                    await self._note_event(event)
+                    if event.event_type in ENDS:
+                        break
+
+    def find_recovery(self, place: Place, died_at: float) -> float | None:
+        """Return when the first outcome of a call arrived after a death."""
+        # What a batch returns is not the outcome of one call.
+        after = (at for where, at in self._outcomes if where == [place] and at > died_at)
+        return next(after, None)
+
+    def add_tools(self, evidence: reads.Evidence) -> reads.Evidence:
+        """Return what the ledger holds of the run, and the tools that it was told of later."""
+        return replace(evidence, tools={**self.described, **evidence.tools})
+
+    async def _note_event(self, event: HistoryEvent) -> None:
+        client = self.connection.client
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            name = event.activity_task_scheduled_event_attributes.activity_type.name
+            if name == DESCRIBE_TOOLS.name:
+                self._asked.add(event.event_id)
+            elif calls := await read_calls(client, event):
+                self._scheduled[event.event_id] = calls
+        else:
+            # Only a final end is written down as one; attempts in between are not.
+            ended = event.activity_task_completed_event_attributes
+            failed = event.activity_task_failed_event_attributes.scheduled_event_id
+            if ended.scheduled_event_id in self._asked:
+                told = await decode(client, ended.result.payloads, ToolsDescribed)
+                self.described.update(told.tools)
+            if (done := self._scheduled.get(ended.scheduled_event_id or failed)) is not None:
+                self._outcomes.append((done, time.monotonic()))

@@ -47,13 +47,10 @@ def drill(
         str | None, typer.Option(help="Durability modes, comma separated; default sync.")
     ] = None,
     report: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Write it: .html or .json.")
+        Path | None, typer.Option(metavar="FILE", help="Write it as an HTML page.")
     ] = None,
     database: Annotated[
         str | None, typer.Option(metavar="URL", help="A migrated ledger; default a file a case.")
-    ] = None,
-    parallel: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Cases at a time; default 2, with --fresh.")
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -95,11 +92,9 @@ def drill(
     from surehand.drill.people import APPROVER
     from surehand.drill.suite import Suite
 
-    for file in report or []:  # before the drill, which takes minutes
-        if file.suffix not in (".html", ".json"):
-            raise WrongUse(f"--report {file}: its name must end in .html or .json")
-        if not file.absolute().parent.is_dir():
-            raise WrongUse(f"--report {file}: there is no folder {file.absolute().parent}")
+    # Before the drill, which takes minutes.
+    if report and not (folder := report.absolute().parent).is_dir():
+        raise WrongUse(f"--report {report}: there is no folder {folder}")
     request = DrillRequest.from_options(
         plan,
         changes=changes or [],
@@ -109,7 +104,6 @@ def drill(
         world=world,
         fresh=fresh,
         already=already,
-        parallel=parallel,
         limit=timeout,
         own_ledger=database is None,
     )
@@ -122,12 +116,7 @@ def drill(
         say(f"Drilling {request.plan_name} on {where}; {APPROVER!r} approves what waits")
         suite = Suite(request, environment, caller.settings, variables, say)
         found = asyncio.run(suite.run())
-        if not found.ok:
-            environment.kept = True
-            say(f"Ledgers and logs of all cases are kept in {environment.folder}")
-    for file in report or []:
-        html = file.suffix == ".html"
-        text = print_report(found, html=True) if html else found.model_dump_json(indent=2) + "\n"
-        file.write_text(text, encoding="utf-8")
+    if report:
+        report.write_text(print_report(found, html=True), encoding="utf-8")
     caller.printer.lines(make_lines(found))  # with --json, too: it is what the progress comes to
     return Reply(found, (), ExitCode.DONE if found.ok else ExitCode.BROKEN)

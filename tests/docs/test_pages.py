@@ -235,7 +235,7 @@ ROOMS: Final = (
 #: What a programmer knows, or the command line has as a verb.
 _KNOWN: Final = """
 activity ai app base benchmark canonical change child children cipher cli client clock completion
-connect connection context core data deletion demo describe dev display disturb doctor engine env
+connect connection context core data deletion demo describe dev display doctor engine env
 environment exit file harness health history identity json key langchain langgraph lifecycle loop
 maintenance mcp migrate migration model name oidc openai option page people plain plugin prepare
 printer process program pydantic question read reconcile record recorder render report row rule run

@@ -19,7 +19,6 @@ from surehand.drill.report import (
     DrillCell,
     DrillTarget,
     ForcedWait,
-    LeftWaiting,
     Operation,
     Point,
 )
@@ -124,44 +123,30 @@ def asked(kind: InterruptKind, schema: dict[str, Any]) -> Interrupt:
 
 
 @pytest.mark.parametrize(
-    ("promise", "point", "doubt"),
+    ("promise", "point", "may"),
     [
-        ({"recovery": "human"}, CrashPoint.BEFORE_CLAIM, ()),
-        ({"recovery": "human"}, CrashPoint.AFTER_CLAIM, (LeftWaiting.BEFORE,)),
-        ({"recovery": "human"}, CrashPoint.DURING_CALL, (LeftWaiting.BEFORE, LeftWaiting.AFTER)),
-        ({"recovery": "human"}, CrashPoint.AFTER_CALL, (LeftWaiting.AFTER,)),
-        ({"recovery": "human"}, CrashPoint.AFTER_OUTCOME, ()),
-        ({"recovery": "human"}, Operation.DEPLOY, (LeftWaiting.BEFORE, LeftWaiting.AFTER)),
-        ({"recovery": "human"}, Operation.RESET, ()),
-        ({"recovery": "human", "succeeded": False}, CrashPoint.AFTER_CALL, (LeftWaiting.BEFORE,)),
-        ({"recovery": "dedupes"}, CrashPoint.AFTER_CALL, ()),
+        ({"recovery": "human"}, CrashPoint.BEFORE_CLAIM, False),
+        ({"recovery": "human"}, CrashPoint.AFTER_CLAIM, True),
+        ({"recovery": "human"}, CrashPoint.AFTER_CALL, True),
+        ({"recovery": "human"}, CrashPoint.AFTER_OUTCOME, False),
+        ({"recovery": "human"}, Operation.DEPLOY, True),
+        ({"recovery": "human"}, Operation.RESET, False),
+        ({"recovery": "dedupes"}, CrashPoint.AFTER_CALL, False),
         # Its repeat is refused as well, and does not say what the first call has done.
-        ({"recovery": "dedupes", "succeeded": False}, CrashPoint.AFTER_CALL, (LeftWaiting.BEFORE,)),
-        ({"recovery": "lookup", "succeeded": False}, CrashPoint.AFTER_CALL, ()),
-        ({"recovery": "lookup"}, CrashPoint.AFTER_CLAIM, ()),
-        (
-            {"recovery": "lookup", "absence_provable": False},
-            CrashPoint.AFTER_CLAIM,
-            (LeftWaiting.BEFORE,),
-        ),
-        ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CALL, ()),
-        ({"recovery": "lookup"}, Beforehand.ALREADY_TRUE, (LeftWaiting.BEFORE_ALREADY_TRUE,)),
+        ({"recovery": "dedupes", "succeeded": False}, CrashPoint.AFTER_CALL, True),
+        ({"recovery": "lookup", "succeeded": False}, CrashPoint.AFTER_CALL, False),
+        ({"recovery": "lookup"}, CrashPoint.AFTER_CLAIM, False),
+        ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CLAIM, True),
+        ({"recovery": "lookup", "absence_provable": False}, CrashPoint.AFTER_CALL, False),
+        ({"recovery": "lookup"}, Beforehand.ALREADY_TRUE, True),
     ],
 )
-def test_a_human_is_asked_where_the_tool_says_so_and_the_call_is_in_doubt(
-    promise: dict[str, Any], point: Point, doubt: tuple[LeftWaiting, ...]
+def test_a_human_may_be_asked_if_the_tool_says_so_and_the_call_is_in_doubt(
+    promise: dict[str, Any], point: Point, may: bool
 ) -> None:
     target = DrillTarget(step="pay", tool="bank.pay", effect=Effect.WRITE, **promise)
 
-    assert Disturbance(target, point).doubt == doubt
-
-
-@pytest.mark.parametrize("halt", LeftWaiting)
-def test_a_run_is_halted_before_or_behind_the_call(halt: LeftWaiting) -> None:
-    found = played(halt, interrupt=())
-
-    assert found.interrupted(found.step("pay"), "after") == (halt is LeftWaiting.AFTER)
-    assert found.interrupted(found.step("pay"), "before") == (halt is not LeftWaiting.AFTER)
+    assert Disturbance(target, point).may_need_human is may
 
 
 @pytest.mark.parametrize("point", [CrashPoint.AFTER_OUTCOME, Operation.RESET_KILLED])
@@ -169,17 +154,17 @@ def test_recorded_together_the_next_call_is_in_doubt(point: Point) -> None:
     refused = {"step": "close", "recovery": Recovery.DEDUPES, "succeeded": False}
     close = PAY.model_copy(update=refused)
 
-    def in_doubt(mode: Durability, point: Point, following: DrillTarget | None) -> tuple[str, Any]:
+    def in_doubt(mode: Durability, point: Point, following: DrillTarget | None) -> tuple[str, bool]:
         found = Disturbance(PAY, point, mode, following=following).in_doubt
-        return found.target.step, found.doubt
+        return found.target.step, found.may_need_human
 
-    assert in_doubt(Durability.EXIT, point, close) == ("close", (LeftWaiting.BEFORE,))
-    assert in_doubt(Durability.SYNC, point, close) == ("pay", ())
-    assert in_doubt(Durability.EXIT, CrashPoint.DURING_CALL, close) == ("pay", ())
-    assert in_doubt(Durability.EXIT, point, None) == ("pay", ())
+    assert in_doubt(Durability.EXIT, point, close) == ("close", True)
+    assert in_doubt(Durability.SYNC, point, close) == ("pay", False)
+    assert in_doubt(Durability.EXIT, CrashPoint.DURING_CALL, close) == ("pay", False)
+    assert in_doubt(Durability.EXIT, point, None) == ("pay", False)
     # Its claim is not made with another call's outcome.
     alone = close.model_copy(update={"absence_provable": False})
-    assert in_doubt(Durability.EXIT, point, alone) == ("pay", ())
+    assert in_doubt(Durability.EXIT, point, alone) == ("pay", False)
 
 
 def by_code(point: Point, behind: tuple[str, ...] = ()) -> Plan:
@@ -195,8 +180,6 @@ def by_code(point: Point, behind: tuple[str, ...] = ()) -> Plan:
     [
         (ForcedWait.PAUSE, (), ("turn-1.1",), ()),
         (ForcedWait.ASK, (), ("turn-1.1",), ()),
-        (LeftWaiting.BEFORE, (), ("turn-1.1",), ()),
-        (LeftWaiting.AFTER, (), (), ("turn-1.1",)),
         (Operation.TERMINATE, (), (), ("turn-1.1",)),
         (Operation.RESET_STEP, ("turn-1", "turn-1.1", "turn-2"), (), ("turn-2",)),
         (Operation.FREEZE, (), (), ()),

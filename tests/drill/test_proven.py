@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surehand.activities.ledger.history.reads import Evidence
-from surehand.drill.consistency import count_calls, count_recorded_turns, tally_calls
+from surehand.drill.judge import count_calls, count_recorded_turns, tally_calls
 from surehand.drill.people import ACTOR
 from surehand.drill.report import Tally
 from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from surehand.drill.consistency import RunTree
-from surehand.drill.judge import Baseline, Played, judge_cell
+from surehand.activities.worker.crash_points import CrashPoint
+from surehand.drill.judge import Baseline, Played, RunTree, judge_cell
 from surehand.drill.report import (
     CellOutcome,
     DrillCell,
     DrillReport,
     DrillTarget,
     FaultFree,
-    ModelTurns,
     RecoveryTimes,
     Tally,
-    add_counts,
+    add_tallies,
     describe_cell,
     describe_result,
     make_tables,
@@ -27,16 +26,15 @@ from surehand.drill.report import (
     nearest_rank,
     print_report,
 )
+from surehand.drill.request import Disturbance
 from surehand.workflows.contracts.base import RunState, StepState
 from surehand.workflows.contracts.effects import EffectView, NotUndone, Unwound
 from surehand.workflows.contracts.runs import RunResult, StepView
-from surehand.workflows.contracts.tools import MODEL, Effect
+from surehand.workflows.contracts.tools import MODEL, Effect, Recovery
 
 READ = DrillTarget(step="order", tool="orders.read", effect=Effect.READ)
 WRITE = DrillTarget(step="refund", tool="payments.refund", effect=Effect.WRITE)
-FAULT_FREE = FaultFree(
-    run_id="drill-0", state="completed", effects=1, counted={"refunds": 1}, seconds=1, approvals=[]
-)
+FAULT_FREE = FaultFree(run_id="drill-0", state="completed", effects=1, counted={"refunds": 1})
 BASELINE = Baseline(
     targets=[READ, WRITE],
     fault_free=FAULT_FREE,
@@ -77,48 +75,44 @@ def test_a_case_is_judged_by_what_it_has_left(facts: dict[str, Any], outcome: Ce
     assert judge_cell(cell(), BASELINE, played(**facts), world=True).outcome is outcome
 
 
-def halted(**facts: Any) -> dict[str, Any]:
-    """What a run has left that waits at the refund."""
-    return {
-        "run": "running",
-        "steps": {"order": "succeeded", "refund": "waiting_input", "mail": "pending"},
-        "ledger": ["order: orders.read committed"],
-        "audit": "holds",
-        "world": {"refunds": []},
-        **facts,
-    }
-
-
-DOUBT = {"run": "needs_intervention", "ledger": [*halted()["ledger"], "refund: it is in_doubt"]}
-BEHIND = {"world": {"refunds": [5]}}
+STOPPED = {
+    "run": "needs_intervention",
+    "steps": {"order": "succeeded", "refund": "needs_intervention", "mail": "pending"},
+}
+ENDED = {"run": "completed", "steps": dict.fromkeys(STOPPED["steps"], "succeeded")}
+HUMAN = WRITE.model_copy(update={"recovery": Recovery.HUMAN})
+LOOKUP = WRITE.model_copy(update={"recovery": Recovery.LOOKUP})
 
 
 @pytest.mark.parametrize(
-    ("left", "counted", "compared_with", "outcome"),
+    ("target", "facts", "outcome"),
     [
-        ({}, {}, [halted()], CellOutcome.NEEDS_HUMAN),
-        (BEHIND, {"refunds": 1}, [halted(), halted(**BEHIND)], CellOutcome.NEEDS_HUMAN),
-        (BEHIND, {"refunds": 1}, [halted()], CellOutcome.DIFFERS),
-        ({"world": {"refunds": [50]}}, {}, [halted(), halted(**BEHIND)], CellOutcome.DIFFERS),
-        ({"steps": {**halted()["steps"], "mail": "failed"}}, {}, [halted()], CellOutcome.DIFFERS),
-        ({"ledger": [*DOUBT["ledger"], "mail: m committed"]}, {}, [halted()], CellOutcome.DIFFERS),
-        # Nothing can be halted at what undoes; but nothing may be there twice.
-        ({}, {"refunds": 1}, [], CellOutcome.NEEDS_HUMAN),
-        ({}, {"refunds": 2}, [], CellOutcome.DIFFERS),
-        ({}, {"mails": 1}, [], CellOutcome.DIFFERS),
+        (HUMAN, {"counted": {}}, CellOutcome.NEEDS_HUMAN),
+        (HUMAN, {"counted": {"refunds": 1}}, CellOutcome.NEEDS_HUMAN),
+        (HUMAN, {"counted": {"refunds": 2}}, CellOutcome.DIFFERS),
+        (HUMAN, {"counted": {"mails": 1}}, CellOutcome.DIFFERS),
+        # What the ledger has as done is not there.
+        (HUMAN, {"counted": {}, "applied": 1}, CellOutcome.DIFFERS),
+        # Another call is in doubt, too, or has another end.
+        (HUMAN, {"entries": ["mail"]}, CellOutcome.DIFFERS),
+        (HUMAN, {"mail": "failed"}, CellOutcome.DIFFERS),
         # Its tool says that nobody has to be asked.
-        ({}, {}, None, CellOutcome.DIFFERS),
+        (LOOKUP, {"counted": {}}, CellOutcome.DIFFERS),
     ],
 )
 def test_of_a_run_that_needs_a_human_only_the_call_in_doubt_may_differ(
-    left: dict[str, Any],
-    counted: dict[str, int],
-    compared_with: list[dict[str, Any]] | None,
-    outcome: CellOutcome,
+    target: DrillTarget, facts: dict[str, Any], outcome: CellOutcome
 ) -> None:
-    asks = played(question="Did it happen?", counted=counted, compared=halted(**{**DOUBT, **left}))
+    steps = {**STOPPED["steps"], "mail": facts.pop("mail", "pending")}
+    entries = [entry(step, state="in_doubt") for step in ("refund", *facts.pop("entries", ()))]
+    given = {"applied": 0, "counted": {}, "compared": {**STOPPED, "steps": steps}, **facts}
+    asks = played(question="Did it happen?", entries=entries, **given)
+    baseline = replace(BASELINE, compared=ENDED)
+    doubtful = Disturbance(target, CrashPoint.AFTER_CALL)
 
-    assert judge_cell(cell(), BASELINE, asks, world=True, halted=compared_with).outcome is outcome
+    found = judge_cell(cell(), baseline, asks, world=True, doubtful=doubtful)
+
+    assert found.outcome is outcome
 
 
 UNDONE_BEFORE = {"run": "completed", "ledger": ["refund: two more entries, of which one undoes"]}
@@ -186,7 +180,7 @@ def test_percentiles_are_times_that_were_measured() -> None:
 
 
 def test_one_call_of_thousands_that_was_not_approved_is_no_hundred_percent() -> None:
-    tally = add_counts(Tally(gated=4999, as_approved=4999), Tally(gated=1))
+    tally = add_tallies(Tally(gated=4999, as_approved=4999), Tally(gated=1))
 
     assert (tally.as_approved, tally.gated, tally.percent_approved) == (4999, 5000, 99.9)
     assert not tally.holds
@@ -201,9 +195,6 @@ def report(*cells: DrillCell, points: Sequence[str] = ("after_claim", "after_cal
         modes=["sync"],
         server="embedded",
         world="own:world",
-        fresh="own:fresh",
-        approver="drill-approver",
-        started_at=datetime.now(UTC),
         seconds=60,
         fault_free=FAULT_FREE,
         points=list(points),
@@ -211,7 +202,7 @@ def report(*cells: DrillCell, points: Sequence[str] = ("after_claim", "after_cal
         cells=list(cells),
         counts={CellOutcome.DIFFERS: 1},
         recovery=measure_recovery(["after_claim", "after_call"], cells),
-        tally=add_counts(Tally(), *(one.tally for one in cells)),
+        tally=add_tallies(Tally(), *(one.tally for one in cells)),
     )
 
 
@@ -271,36 +262,27 @@ def test_what_a_plan_or_a_world_wrote_is_text_in_a_report_and_nothing_else() -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "tool", "point", "unrecorded", "again", "outcome"),
+    ("asked", "tool", "point", "outcome"),
     [
-        (3, MODEL, "after_call", 0, 0, CellOutcome.SAME),
+        (0, MODEL, "after_call", CellOutcome.SAME),
+        (3, MODEL, "after_call", CellOutcome.SAME),
         # The answer has died with its worker.
-        (4, MODEL, "after_call", 1, 0, CellOutcome.SAME),
-        (4, MODEL, "during_call", 1, 0, CellOutcome.SAME),
-        (5, MODEL, "after_call", 1, 1, CellOutcome.DIFFERS),
-        (4, MODEL, "before_report", 0, 1, CellOutcome.DIFFERS),
-        (4, "payments.refund", "after_call", 0, 1, CellOutcome.DIFFERS),
+        (4, MODEL, "after_call", CellOutcome.SAME),
+        (4, MODEL, "during_call", CellOutcome.SAME),
+        (5, MODEL, "after_call", CellOutcome.DIFFERS),
+        (4, MODEL, "before_report", CellOutcome.DIFFERS),
+        (4, "payments.refund", "after_call", CellOutcome.DIFFERS),
     ],
 )
 def test_a_turn_that_is_asked_again_although_recorded_is_a_difference(
-    asked: int, tool: str, point: str, unrecorded: int, again: int, outcome: CellOutcome
+    asked: int, tool: str, point: str, outcome: CellOutcome
 ) -> None:
     given = cell(point).model_copy(update={"tool": tool})
     found = judge_cell(given, BASELINE, played(turns_asked=asked, turns_recorded=3), world=True)
 
     assert found.outcome is outcome
-    assert found.turns == ModelTurns(
-        asked=asked, recorded=3, unrecorded=unrecorded, asked_again=again
-    )
     assert bool(found.differences) is (outcome is CellOutcome.DIFFERS)
     assert all("although recorded" in line for line in found.differences)
-
-
-def test_turns_are_added_up_where_a_world_counts_them() -> None:
-    one = ModelTurns(asked=4, recorded=3, unrecorded=1)
-
-    assert add_counts(one, one) == ModelTurns(asked=8, recorded=6, unrecorded=2)
-    assert played().count_turns(0) is None
 
 
 def entry(name: str, run_id: str = "drill-1", state: str = "committed", **facts: Any) -> Any:

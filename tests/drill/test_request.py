@@ -39,8 +39,6 @@ def nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ["--fresh", "surehand.examples.shop.drill:order"],
             "surehand.examples.shop.drill:order cannot be loaded: Attribute",
         ),
-        ([*WORLD, "--parallel", "2"], "name --fresh"),
-        (["--report", "drill.pdf"], "--report drill.pdf: its name must end in .html or .json"),
         (["--report", "no/such/drill.html"], "there is no folder"),
         (
             ["--points", "permission_loss", "--database", "sqlite://"],
@@ -108,7 +106,7 @@ def test_a_choice_that_proves_nothing_is_refused() -> None:
     request = request_of(["after_claim"])
 
     with pytest.raises(WrongUse, match="a read has before_claim, during_call"):
-        request.refuse_nothing([DrillTarget(step="order", tool="orders.read", effect=Effect.READ)])
+        request.choose_targets([DrillTarget(step="order", tool="orders.read", effect=Effect.READ)])
 
 
 def test_the_steps_of_an_agent_are_known_once_it_has_made_them(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from temporalio.service import RPCError
 
 from surehand.activities.ledger.history.reads import runs_of
 from surehand.activities.worker.crash_points import CrashPoint
-from surehand.drill.consistency import RunTree
-from surehand.drill.disturb import reset_run
+from surehand.drill.judge import RunTree
+from surehand.drill.people import reset_run
 from surehand.drill.report import Operation
 from surehand.process.exits import WrongUse
 from surehand.workflows.contracts.base import ENDED
