@@ -148,8 +148,6 @@ def prepare_drill(
 
 #: The longest that a call may take after the deploy.
 SHORT_TIMEOUT: Final = timedelta(seconds=2)
-#: The workers' settings after it, beside their tools.
-SHORT_LEASE: Final = {"lease": "1s", "lease_renewal": "300ms"}
 _MODULE: Final = "drill_release"
 
 
@@ -165,17 +163,6 @@ def shorten_tools(modules: Sequence[str]) -> dict[str, Tool]:
         f"tool_{number}": replace(one, timeout=min(one.timeout, SHORT_TIMEOUT))
         for number, one in enumerate(found.values())
     }
-
-
-def write_release(folder: Path, tool_modules: str) -> dict[str, str]:
-    """Write a module with such tools for workers in a folder; returns the settings they need."""
-    modules = [name.strip() for name in tool_modules.split(",")]
-    (folder / f"{_MODULE}.py").write_text(
-        "from surehand.drill.environment import shorten_tools\n\n"
-        f"globals().update(shorten_tools({modules!r}))\n",
-        encoding="utf-8",
-    )
-    return {"tool_modules": _MODULE, **SHORT_LEASE}
 
 
 #: Seconds between looks at whether a worker has died: the error of a recovery time.
@@ -212,9 +199,9 @@ class Workers:
         """Return whether a worker has killed or frozen itself, as it was told to."""
         return self._once.exists()
 
-    async def start(self, count: int = 1, changes: Mapping[str, str] | None = None) -> None:
+    async def start(self, count: int = 1, **changes: str) -> None:
         """Start workers and wait until they take work."""
-        settings = {**self._settings, **(changes or {})}
+        settings = {**self._settings, **changes}
         new = []
         for _ in range(count):
             self._started += 1
@@ -223,6 +210,16 @@ class Workers:
             self._alive.append(new[-1])
         for one in new:
             await asyncio.to_thread(one.wait_said, READY)
+
+    async def start_release(self) -> None:
+        """Start a worker whose tools have shorter timeouts, and whose lease is shorter."""
+        modules = self._variables["SUREHAND_TOOL_MODULES"].split(",")
+        (self._folder / f"{_MODULE}.py").write_text(
+            "from surehand.drill.environment import shorten_tools\n\n"
+            f"globals().update(shorten_tools({[name.strip() for name in modules]!r}))\n",
+            encoding="utf-8",
+        )
+        await self.start(tool_modules=_MODULE, lease="1s", lease_renewal="300ms")
 
     async def replace_all(self) -> None:
         """Kill all of them (SIGKILL), then start one more: nothing is left in any memory."""

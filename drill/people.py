@@ -8,7 +8,6 @@ import json
 import uuid
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final, TypeVar, assert_never
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -22,7 +21,7 @@ from surehand.activities.ledger.core.store import open_ledger
 from surehand.activities.ledger.history.reads import Evidence, read_evidence
 from surehand.activities.ledger.people import principals
 from surehand.client.connection import Connection
-from surehand.drill.environment import Workers, write_release
+from surehand.drill.environment import Workers
 from surehand.drill.judge import Played, count_calls
 from surehand.drill.report import ForcedWait, Operation
 from surehand.drill.request import HELD, Disturbance
@@ -31,7 +30,7 @@ from surehand.process.json_schemas import problems
 from surehand.workflows.contracts.approvals import ApprovalRequest, Decision, DecisionOutcome
 from surehand.workflows.contracts.base import ENDED_STEPS, Acknowledged, StepState, WaitKind
 from surehand.workflows.contracts.effects import Compensate, UnwindRun, Unwound
-from surehand.workflows.contracts.runs import RunView, StepView
+from surehand.workflows.contracts.runs import RunView
 from surehand.workflows.contracts.steering import (
     AnswerInterrupts,
     Interrupt,
@@ -79,7 +78,7 @@ class Principals:
         self._url = database_url
         self._tenant = tenant
         self._whole = whole
-        self.own = own
+        self._own = own
         self._given: dict[str, set[tuple[principals.Kind, str]]] = {}
 
     async def read_evidence(self, run_id: str) -> Evidence:
@@ -90,7 +89,7 @@ class Principals:
         """Give roles or permissions; returns whether that changed anything."""
         given = self._given.get(name)
         new = {(kind, one) for one in what} - (given or set())
-        if not self.own or not new:
+        if not self._own or not new:
             return False
         async with open_ledger(self._url) as ledger:
             with ledger.transaction(self._tenant) as tx:
@@ -114,7 +113,7 @@ class People:
     def __init__(self, connection: Connection, run_id: str, principals: Principals) -> None:
         self._connection = connection
         self._run_id = run_id
-        self._principals = principals
+        self.principals = principals
         self._dealt_with: set[str] = set()
         self.user = connection.settings.user
         self.held = ""
@@ -153,6 +152,9 @@ class People:
                     child = await self._connection.view(step.child, _LOOK_LIMIT)
                     await self._deal_with(step.child, child)
 
+    async def disturb_run(self) -> None:
+        """Leave it alone."""
+
     async def wait_until(self, seen: Callable[[RunView], T | None]) -> T:
         """Deal with what waits until something is seen, and return that."""
         while True:
@@ -160,11 +162,6 @@ class People:
             found = seen(view) if view is not None else None
             if found is not None:
                 return found
-
-    def forget_answers(self) -> None:
-        """Deal once more with all that waits, and hold nothing: the run was reset."""
-        self._dealt_with.clear()
-        self.held = ""
 
     async def attend_until_stuck(self) -> tuple[RunView, str]:
         """Deal with what waits until only a human can move the run."""
@@ -191,7 +188,7 @@ class People:
         quorum = max((one.quorum for one in request.requirements), default=1)
         for number in range(1, quorum + 1):
             name = APPROVER if number == 1 else f"{APPROVER}-{number}"
-            await self._principals.grant(name, "role", roles)
+            await self.principals.grant(name, "role", roles)
             decision = Decision(
                 approval_id=request.approval_id,
                 params_hash=request.params_hash,
@@ -229,9 +226,9 @@ class People:
 
     async def _grant_tools(self) -> None:
         """Give the user what the plan's tools ask for: nobody else could in the drill's ledger."""
-        tools = (await self._principals.read_evidence(self._run_id)).tools.values()
+        tools = (await self.principals.read_evidence(self._run_id)).tools.values()
         wanted = {tool.permission for tool in tools if tool.permission is not None}
-        if await self._principals.grant(self.user, "permission", wanted):
+        if await self.principals.grant(self.user, "permission", wanted):
             await self.resume_run()
 
 
@@ -259,54 +256,56 @@ def make_answer(interrupt: Interrupt) -> Any:
     )
 
 
-class Disturber:
-    """Does to one run what its case is about, and takes down in ``played`` what came of it."""
+class Disturber(People):
+    """Does to the run what its case is about, and takes down in ``played`` what came of it."""
 
     def __init__(
         self,
+        connection: Connection,
+        principals: Principals,
         disturbance: Disturbance,
         played: Played,
-        connection: Connection,
-        people: People,
-        principals: Principals,
         workers: Workers,
     ) -> None:
+        super().__init__(connection, played.run_id, principals)
         self._disturbance = disturbance
         self._target = disturbance.target
         self._played = played
-        self._run_id = played.run_id
-        self._connection = connection
-        self._people = people
-        self._principals = principals
         self._workers = workers
 
-    async def force_wait(self, how: ForcedWait) -> None:
-        """Interrupt the run and let it go on; never returns if the run does not come to it."""
-        self._people.held = self._target.step
+    async def disturb_run(self) -> None:
+        """Disturb the run and let it go on; never returns if the run does not come to the place."""
         # What is refused is not there any more, such as a run that is ending: it was not reached.
         with contextlib.suppress(Refused, WrongUse):
-            match how:
-                case ForcedWait.PAUSE:
-                    await self._pause_run()
-                case ForcedWait.APPROVAL:
-                    await self._wait_for_approval()
-                case ForcedWait.ASK:
-                    await self._ask_human()
-                case ForcedWait.PERMISSION_LOSS:
-                    await self._lose_permission()
-                case ForcedWait.EXPIRY:
-                    await self._let_expire()
-                case _:
-                    assert_never(how)
-        self._people.held = ""
+            match self._disturbance.point:
+                case ForcedWait() as how:
+                    await self._force_wait(how)
+                case Operation() as how:
+                    await self._operate_run(how)
+        self.held = ""
 
-    async def _pause_run(self) -> None:
-        people, step = self._people, self._target.step
-        asked = await people.wait_until(self._find_question)
-        await people.pause_run()
-        await people.answer_question(asked)
+    async def _force_wait(self, how: ForcedWait) -> None:
+        self.held = self._target.step
+        match how:
+            case ForcedWait.PAUSE:
+                await self._pause_at_call()
+            case ForcedWait.APPROVAL:
+                await self._wait_for_approval()
+            case ForcedWait.ASK:
+                await self._ask_human()
+            case ForcedWait.PERMISSION_LOSS:
+                await self._lose_permission()
+            case ForcedWait.EXPIRY:
+                await self._let_expire()
+            case _:
+                assert_never(how)
+
+    async def _pause_at_call(self) -> None:
+        asked = await self.wait_until(self._find_question)
+        await self.pause_run()
+        await self.answer_question(asked)
         # Approvals may be given while a run is paused: they make no call.
-        people.held = ""
+        self.held = ""
         if not await self._wait_until_still("pause"):
             return
         before = await self._count_calls()
@@ -314,85 +313,79 @@ class Disturber:
         if await self._wait_until_still("pause") and await self._count_calls() == before:
             self._played.reached = True
         else:
-            self._played.violations.append(
-                f"a call was made while the run was paused before {step}"
-            )
-        await people.resume_run()
+            why = f"a call was made while the run was paused before {self._target.step}"
+            self._played.violations.append(why)
+        await self.resume_run()
 
     async def _wait_for_approval(self) -> None:
-        request = await self._people.wait_until(self._find_request)
+        request = await self.wait_until(self._find_request)
         await self._workers.replace_all()
-        again = await self._people.wait_until(self._find_request)
+        again = await self.wait_until(self._find_request)
         await self._require_no_call("its approval waited")
         if (again.approval_id, again.params_hash) != (request.approval_id, request.params_hash):
-            self._played.violations.append(
-                f"{again.approval_id} is asked in the place of its equal"
-            )
-        await self._people.approve_request(again)
+            why = f"{again.approval_id} is asked in the place of its equal"
+            self._played.violations.append(why)
+        await self.approve_request(again)
         self._played.reached = True
 
     async def _ask_human(self) -> None:
-        await self._people.wait_until(self._find_question)
+        await self.wait_until(self._find_question)
         await self._workers.replace_all()
-        asked = await self._people.wait_until(self._find_question)
+        asked = await self.wait_until(self._find_question)
         await self._require_no_call("its question waited")
-        await self._people.answer_question(asked)
+        await self.answer_question(asked)
         self._played.reached = True
 
     async def _lose_permission(self) -> None:
         """Take the permission away while the run is paused between the approval and the call."""
-        people, permission = self._people, self._target.permission
+        permission = self._target.permission
         assert permission is not None, "the request has refused it"
-        request = await people.wait_until(self._find_request)
-        await people.pause_run()
-        await people.approve_request(request)
+        request = await self.wait_until(self._find_request)
+        await self.pause_run()
+        await self.approve_request(request)
         if not await self._wait_until_still("pause"):
             return
-        await self._principals.revoke(people.user, permission)
-        await people.resume_run()
+        await self.principals.revoke(self.user, permission)
+        await self.resume_run()
         if not await self._wait_until_still("loss of the permission", StepState.PAUSED_PERMISSION):
             return
-        await self._require_no_call(f"{people.user} had no permission {permission}")
+        await self._require_no_call(f"{self.user} had no permission {permission}")
         self._played.reached = True
-        await self._principals.grant(people.user, "permission", {permission})
-        await people.resume_run()
+        await self.principals.grant(self.user, "permission", {permission})
+        await self.resume_run()
 
     async def _let_expire(self) -> None:
-        people = self._people
-        first = await people.wait_until(self._find_request)
-        people.ignored.add(first.approval_id)
+        first = await self.wait_until(self._find_request)
+        self.ignored.add(first.approval_id)
 
         def find_next(view: RunView) -> ApprovalRequest | None:
             found = self._find_request(view)
             return found if found and found.approval_id != first.approval_id else None
 
-        again = await people.wait_until(find_next)
+        again = await self.wait_until(find_next)
         await self._require_no_call("nobody had approved it")
-        await people.approve_request(again)
+        await self.approve_request(again)
         self._played.reached = True
 
     async def _wait_until_still(self, why: str, state: StepState = StepState.PAUSED_USER) -> bool:
         """Wait until the step stands still, and nothing else moves; say if it does not."""
 
         def find_rest(view: RunView) -> StepState | None:
-            found = self._find_step(view).state
+            found = next(s.state for s in view.result.steps if s.id == self._target.step)
             rests = found in ENDED_STEPS or (found is state and not is_moving(view))
             return found if rests else None
 
-        found = await self._people.wait_until(find_rest)
+        found = await self.wait_until(find_rest)
         if found is not state:
             self._played.violations.append(f"{self._target.step} is {found} in spite of the {why}")
         return found is state
 
     async def _count_calls(self, step_id: str | None = None) -> int:
-        return count_calls(await self._principals.read_evidence(self._run_id), step_id)
+        return count_calls(await self.principals.read_evidence(self._run_id), step_id)
 
     async def _require_no_call(self, while_: str) -> None:
         if await self._count_calls(self._target.step):
             self._played.violations.append(f"{self._target.step} was called while {while_}")
-
-    def _find_step(self, view: RunView) -> StepView:
-        return next(step for step in view.result.steps if step.id == self._target.step)
 
     def _find_request(self, view: RunView) -> ApprovalRequest | None:
         return next((one for one in view.pending if one.step_id == self._target.step), None)
@@ -401,54 +394,49 @@ class Disturber:
         waiting = (one for one in view.interrupts if one.step_id == self._target.step)
         return next((one for one in waiting if one.kind in AT_ITS_START), None)
 
-    async def operate_run(self, how: Operation, folder: Path, tool_modules: str) -> None:
-        """Do what an operator does; never returns if the run does not come to the place."""
-        # What is refused is not there any more, such as a run that is ending: it was not reached.
-        with contextlib.suppress(Refused, WrongUse):
-            if how.crash_point is None:
-                await self._wait_behind_step()
-            else:
-                while self._workers.died_at is None:
-                    await self._people.attend_once()
-            match how:
-                case Operation.RESET | Operation.RESET_STEP:
-                    await self._reset_here(how)
-                case Operation.RESET_KILLED:
-                    await self._reset_here(how)
-                    await self._workers.start()
-                case Operation.FREEZE:
-                    await self._workers.start()
-                case Operation.TERMINATE:
-                    await self._connection.handle(self._run_id).terminate(REASON)
-                    await self._unwind_run()
-                case Operation.DEPLOY:
-                    release = await asyncio.to_thread(write_release, folder, tool_modules)
-                    await self._workers.start(changes=release)
-                case _:
-                    assert_never(how)
-            self._played.reached = True
-        self._people.held = ""
+    async def _operate_run(self, how: Operation) -> None:
+        if how.crash_point is None:
+            await self._wait_behind_step()
+        while how.crash_point is not None and self._workers.died_at is None:
+            await self.attend_once()
+        match how:
+            case Operation.RESET | Operation.RESET_STEP:
+                await self._reset_here(how)
+            case Operation.RESET_KILLED:
+                await self._reset_here(how)
+                await self._workers.start()
+            case Operation.FREEZE:
+                await self._workers.start()
+            case Operation.TERMINATE:
+                await self._connection.handle(self._run_id).terminate(REASON)
+                await self._unwind_run()
+            case Operation.DEPLOY:
+                await self._workers.start_release()
+            case _:
+                assert_never(how)
+        self._played.reached = True
 
     async def _wait_behind_step(self) -> None:
-        people = self._people
-        people.held = held = self._disturbance.held
+        self.held = held = self._disturbance.held
         if held != HELD:
-            people.held_at = frozenset({InterruptKind.AFTER})
-        await people.wait_until(
-            lambda view: (
-                any(one.step_id == held and one.kind in people.held_at for one in view.interrupts)
-                or None
-            )
-        )
+            self.held_at = frozenset({InterruptKind.AFTER})
+
+        def find_question(view: RunView) -> Interrupt | None:
+            waiting = (one for one in view.interrupts if one.step_id == held)
+            return next((one for one in waiting if one.kind in self.held_at), None)
+
+        await self.wait_until(find_question)
 
     async def _reset_here(self, how: Operation) -> None:
         with self._connection.translated(self._run_id):
             await reset_run(self._connection.client, self._run_id, how, self._target.step)
-        self._people.forget_answers()
+        # All that waits is dealt with once more.
+        self._dealt_with.clear()
+        self.held = ""
 
     async def _unwind_run(self) -> None:
         settings = self._connection.settings
-        asked = UnwindRun(tenant=settings.tenant, run_id=self._run_id, actor=self._people.user)
+        asked = UnwindRun(tenant=settings.tenant, run_id=self._run_id, actor=self.user)
         try:
             self._played.unwound = await self._connection.client.execute_workflow(
                 UNWIND,

@@ -71,7 +71,7 @@ class Drill:
         own = {**read_environment(), **(variables or {})}
         if tools:
             own["SUREHAND_TOOL_MODULES"] = ",".join(tools)
-        request = DrillRequest.from_options(
+        request = DrillRequest(
             str(plan),
             changes=changes,
             points=points,

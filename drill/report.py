@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final
@@ -187,16 +188,6 @@ class FaultFree(Shape):
     """What should not have happened in them."""
 
 
-class RecoveryTimes(Shape):
-    """Recovery times at one point, or at ``all``."""
-
-    point: str
-    kills: int
-    p50_s: float
-    p95_s: float
-    longest_s: float
-
-
 class DrillReport(Shape):
     """``drill``."""
 
@@ -213,8 +204,6 @@ class DrillReport(Shape):
     points: list[str]
     targets: list[DrillTarget]
     cells: list[DrillCell]
-    counts: dict[CellOutcome, int]
-    recovery: list[RecoveryTimes]
     tally: Tally = Tally()
     """Of all cells and the fault-free runs: Approval Consistency and Permission Drift."""
 
@@ -228,26 +217,10 @@ def nearest_rank(times: Sequence[float], percent: int) -> float:
     return times[max(math.ceil(len(times) * percent / 100), 1) - 1]
 
 
-def measure_recovery(points: Iterable[str], cells: Sequence[DrillCell]) -> list[RecoveryTimes]:
-    """Return the recovery times at each point where a worker has recovered, at ``all`` last."""
-    found = []
-    for point in (*points, "all"):
-        times = sorted(
-            cell.recovery_s
-            for cell in cells
-            if cell.recovery_s is not None and point in (cell.point, "all")
-        )
-        if times:
-            found.append(
-                RecoveryTimes(
-                    point=point,
-                    kills=len(times),
-                    p50_s=nearest_rank(times, 50),
-                    p95_s=nearest_rank(times, 95),
-                    longest_s=times[-1],
-                )
-            )
-    return found
+def list_recoveries(cells: Iterable[DrillCell], *points: str) -> list[float]:
+    """Return the recovery times at some points, or at all, the shortest one first."""
+    times = [(cell.recovery_s, cell.point) for cell in cells]
+    return sorted(time for time, at in times if time is not None and (not points or at in points))
 
 
 #: A call that has no such point, and a point at which nobody recovered.
@@ -265,38 +238,32 @@ def make_tables(report: DrillReport) -> Iterator[Table]:
     cells = {(cell.step, cell.undo, cell.point, cell.mode): cell for cell in report.cells}
     for kind in (_KILLS, tuple(ForcedWait), tuple(Operation)):
         points = [point for point in report.points if point in kind]
-        targets = report.targets
-        if kind == tuple(Operation):
-            drilled = {(cell.step, cell.undo) for cell in report.cells if cell.point in points}
-            targets = [one for one in targets if (one.step, one.undo) in drilled]
-        else:
-            # What undoes waits for nobody, and a child run is a plan of its own.
-            kills = kind == _KILLS
-            targets = [one for one in targets if not one.child and (kills or not one.undo)]
         rows = []
         for mode in report.modes:
             of_mode = "" if len(report.modes) == 1 else f", {mode}"
-            for one in targets:
-                row = [name_row(one.step, one.undo) + of_mode]
-                for point in points:
-                    cell = cells.get((one.step, one.undo, point, mode))
-                    text = _NONE if cell is None else cell.outcome.value
-                    reached = cell is not None and cell.outcome is not CellOutcome.NOT_REACHED
-                    row.append(f"{text}, {cell.effects}" if cell and reached else text)
-                rows.append(row)
+            for one in report.targets:
+                row = [cells.get((one.step, one.undo, point, mode)) for point in points]
+                if any(row):
+                    name = name_row(one.step, one.undo) + of_mode
+                    rows.append([name, *(_describe_outcome(cell) for cell in row)])
         if kind == _KILLS:
-            times = {one.point: one for one in report.recovery}
-            for name, field in (("recovery p50", "p50_s"), ("recovery p95", "p95_s")):
-                known = (times.get(point) for point in points)
-                rows.append(
-                    [name, *(f"{getattr(one, field):.1f} s" if one else _NONE for one in known)]
-                )
+            known = (list_recoveries(report.cells, point) for point in points)
+            times = (f"{nearest_rank(some, 50):.1f} s" if some else _NONE for some in known)
+            rows.append(["recovery p50", *times])
         if points:
             yield Table(["step", *points], rows)
 
 
+def _describe_outcome(cell: DrillCell | None) -> str:
+    if cell is None:
+        return _NONE
+    reached = cell.outcome is not CellOutcome.NOT_REACHED
+    return f"{cell.outcome}, {cell.effects}" if reached else cell.outcome.value
+
+
 def describe_result(report: DrillReport) -> str:
-    counts = ", ".join(f"{n} {outcome}" for outcome, n in report.counts.items() if n)
+    outcomes = Counter(cell.outcome for cell in report.cells)
+    counts = ", ".join(f"{outcomes[one]} {one}" for one in CellOutcome if outcomes[one])
     sign = "OK" if report.ok else "NOT OK"
     return f"{sign}: {counted(len(report.cells), 'case')} in {report.plan}: {counts}."
 
@@ -320,14 +287,12 @@ def _explain_matrix(report: DrillReport) -> Iterator[str]:
         yield "No permission was taken away: permission_loss is there for tools that need one."
     if not report.world:
         yield "No --world was named: only runs and ledgers were compared, not what is outside."
-    for recovery in report.recovery:
-        if recovery.point == "all":
-            yield (
-                f"Recovery, from the worker's death to the step's outcome, "
-                f"{counted(recovery.kills, 'kill')}:"
-                f" p50 {recovery.p50_s:.1f} s, p95 {recovery.p95_s:.1f} s,"
-                f" longest {recovery.longest_s:.1f} s."
-            )
+    if times := list_recoveries(report.cells):
+        yield (
+            f"Recovery, from the worker's death to the step's outcome,"
+            f" {counted(len(times), 'kill')}: p50 {nearest_rank(times, 50):.1f} s,"
+            f" p95 {nearest_rank(times, 95):.1f} s, longest {times[-1]:.1f} s."
+        )
     for violation in fault_free.violations:
         yield f"In a fault-free run: {violation}."
     yield f"Server: {report.server}. Took {report.seconds:.0f} s."

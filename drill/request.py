@@ -106,25 +106,11 @@ MODES: Final = tuple(mode.value for mode in Durability)
 CASE_LIMIT: Final = timedelta(minutes=2)
 
 
-@dataclass(frozen=True)
 class DrillRequest:
     """A plan, what of it is drilled, and the user's functions."""
 
-    plan: Plan
-    plan_name: str
-    """How the user calls it: its file."""
-    points: tuple[Point, ...]
-    modes: tuple[str, ...]
-    steps: tuple[str, ...]
-    world: Function | None
-    fresh: Function | None
-    limit: timedelta
-    """How long one case may take."""
-    already: Function | None = None
-
-    @classmethod
-    def from_options(
-        cls,
+    def __init__(
+        self,
         plan_name: str,
         *,
         changes: Sequence[str] = (),
@@ -136,9 +122,11 @@ class DrillRequest:
         already: GivenFunction = None,
         limit: timedelta = CASE_LIMIT,
         own_ledger: bool = True,
-    ) -> DrillRequest:
-        """Return the request; nothing named means all there is."""
-        plan = load_plan(plan_name, changes)
+    ) -> None:
+        """Make a request; nothing named means all there is."""
+        self.plan_name = plan_name
+        self.plan = load_plan(plan_name, changes)
+        self.limit = limit
         require_known("--points", points, POINTS)
         if ForcedWait.PERMISSION_LOSS in points and not own_ledger:
             raise WrongUse(
@@ -152,26 +140,18 @@ class DrillRequest:
             )
         there = [p for p in POINTS if own_ledger or p is not ForcedWait.PERMISSION_LOSS]
         there = [p for p in there if already or p is not Beforehand.ALREADY_TRUE]
+        self.points = [point for point in there if not points or point in points]
         require_known("--modes", modes, MODES)
-        ids = [step.id for step in plan.steps]
-        if plan.code is None:
+        self.modes = list(modes or MODES[:1])
+        ids = [step.id for step in self.plan.steps]
+        if self.plan.code is None:
             require_known("--steps", steps, ids)
-        return cls(
-            plan=plan,
-            plan_name=plan_name,
-            points=tuple(point for point in there if not points or point in points),
-            modes=tuple(modes) or MODES[:1],
-            steps=tuple(steps or ids),
-            world=Function.load("--world", world),
-            fresh=Function.load("--fresh", fresh),
-            already=Function.load("--already", already),
-            limit=limit,
-        )
-
-    @property
-    def parallel(self) -> int:
-        """Return how many cases are played at a time: side by side they need their own worlds."""
-        return 1 if self.fresh is None else 2
+        self.steps = steps or ids
+        self.world = Function.load("--world", world)
+        self.fresh = Function.load("--fresh", fresh)
+        self.already = Function.load("--already", already)
+        # Side by side, cases need worlds of their own.
+        self.parallel = 1 if fresh is None else 2
 
     def choose_targets(self, targets: Sequence[DrillTarget]) -> list[DrillTarget]:
         """Return the calls to drill, of those that the fault-free run has shown."""

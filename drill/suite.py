@@ -76,7 +76,7 @@ class Suite:
         return report.DrillReport(
             ok=ok,
             plan=request.plan_name,
-            modes=list(request.modes),
+            modes=request.modes,
             server="embedded" if environment.embedded else server.address,
             world=request.world.name if request.world else "",
             seconds=round(time.monotonic() - began, 1),
@@ -84,11 +84,6 @@ class Suite:
             points=[point.value for point in request.points],
             targets=targets,
             cells=cells,
-            counts={
-                outcome: sum(cell.outcome is outcome for cell in cells)
-                for outcome in report.CellOutcome
-            },
-            recovery=report.measure_recovery(request.points, cells),
             tally=tally,
         )
 
@@ -160,36 +155,24 @@ class Suite:
                     first = f"{step.id}[0]"
                     name = first if first in children | played.called.keys() else step.id
                     steps.append((name, step.does, step.ask is not None))
-        targets = []
-        for name, tool, asks in steps:
-            called = played.called.get(name, "")
-            spec = played.tools.get(called)
-            policy = spec.approval if spec else None
-            target = report.DrillTarget(
+        targets = [
+            report.DrillTarget(
                 step=name,
                 tool=tool,
                 asks=asks,
                 child=name in children,
                 succeeded=name in views and views[name].state is StepState.SUCCEEDED,
-                effect=Effect.READ if called == MODEL else spec.effect if spec else None,
-                permission=spec.permission if spec else None,
-                may_ask_again=not policy or policy.on_expiry in (None, "ask_again"),
-                **_describe_recovery(spec),
+                **_describe_tool(played.called.get(name, ""), played.tools),
             )
-            # What code has made and what only waits, or was refused, calls nothing.
-            if target.called or not by_code:
-                targets.append(target)
+            for name, tool, asks in steps
+        ]
         for entry in played.entries:
             if entry["undoes"] is not None:
-                undo = report.DrillTarget(
-                    step=entry["step_id"],
-                    tool=entry["tool"],
-                    effect=Effect.WRITE,
-                    undo=True,
-                    **_describe_recovery(played.tools.get(entry["tool"])),
-                )
-                targets.append(undo)
-        return targets
+                step, tool = entry["step_id"], entry["tool"]
+                own = _describe_tool(tool, played.tools)
+                targets.append(report.DrillTarget(step=step, tool=tool, undo=True, **own))
+        # What code has made and what only waits, or was refused, calls nothing.
+        return [target for target in targets if target.called or not by_code]
 
     def plan_cells(self, targets: list[report.DrillTarget]) -> Iterator[report.DrillCell]:
         """Yield the cells of the matrix, with nothing found yet."""
@@ -236,56 +219,54 @@ class Suite:
         with_world = self._request.world is not None
         # Without fresh ones, the world is another run's by then.
         again = with_world and self._request.fresh is not None
-        killed: list[tuple[float, int, Case, Disturbance]] = []
+        killed: dict[int, tuple[Case, Disturbance]] = {}
+        arrived_at = 0.0
 
         def judge_case(number: int, case: Case, what: Disturbance) -> report.DrillCell:
             given = (wanted[number], baseline, case.played)
             return judge.judge_cell(*given, world=with_world, doubtful=what.in_doubt)
 
-        def end(number: int, cell: report.DrillCell) -> None:
-            done[number] = cell
-            self._say(f"{len(done)}/{len(wanted)}  {report.describe_cell(cell)}")
-
-        async def look_again(now: float) -> None:
-            """Judge those whose dead workers have nothing on the wire any more."""
-            while killed and killed[0][0] <= now:
-                _, number, case, what = killed.pop(0)
-                await case.look_at_world()
-                end(number, judge_case(number, case, what))
-
         async def play_one_after_another() -> None:
+            nonlocal arrived_at
             for number, cell in left:
                 target = targets[cell.step, cell.undo]
-                if not target.called:
-                    end(number, cell)
-                    continue
-                what = self._disturb(baseline, target, cell)
-                case = self._make_case(what, allowed)
-                await case.play()
-                judged = judge_case(number, case, what)
-                if again and what.killed_at and judged.outcome in report.GOOD:
-                    over = time.monotonic() + case.latest_effect.total_seconds()
-                    killed.append((over, number, case, what))
-                    await look_again(time.monotonic())
-                else:
-                    end(number, judged)
+                if target.called:
+                    what = self._disturb(baseline, target, cell)
+                    case = self._make_case(what, allowed)
+                    await case.play()
+                    cell = judge_case(number, case, what)
+                    if again and what.killed_at and cell.outcome in report.GOOD:
+                        killed[number] = case, what
+                        latest = time.monotonic() + case.latest_effect.total_seconds()
+                        arrived_at = max(arrived_at, latest)
+                done[number] = cell
+                self._say(f"{len(done)}/{len(wanted)}  {report.describe_cell(cell)}")
 
         await _run_together(*(play_one_after_another() for _ in range(self._request.parallel)))
         if killed:
-            last = max(over for over, *_ in killed)
-            wait = max(last - time.monotonic(), 0)
+            wait = max(arrived_at - time.monotonic(), 0)
             self._say(f"Waiting {wait:.0f} s for what dead workers have sent")
             await asyncio.sleep(wait)
-            await look_again(last)
+        for number, (case, what) in killed.items():
+            await case.look_at_world()
+            done[number] = judge_case(number, case, what)
+            if done[number].outcome not in report.GOOD:
+                self._say(f"Now it differs: {report.describe_cell(done[number])}")
         return [done[number] for number in range(len(wanted))]
 
 
-def _describe_recovery(spec: ToolSpec | None) -> dict[str, Any]:
-    """Return what a tool promises of an outcome that a crash leaves unknown."""
+def _describe_tool(name: str, tools: Mapping[str, ToolSpec]) -> dict[str, Any]:
+    """Return what a target says of its tool, as it was recorded."""
+    spec = tools.get(name)
     if spec is None:
-        return {}
-    provable = spec.recovery.proves_absence(spec.settle)
-    return {"recovery": spec.recovery, "absence_provable": provable}
+        return {"effect": Effect.READ if name == MODEL else None}
+    return {
+        "effect": spec.effect,
+        "recovery": spec.recovery,
+        "absence_provable": spec.recovery.proves_absence(spec.settle),
+        "permission": spec.permission,
+        "may_ask_again": not spec.approval or spec.approval.on_expiry in (None, "ask_again"),
+    }
 
 
 async def _run_together(*parts: Coroutine[Any, Any, T]) -> list[T]:
@@ -348,7 +329,6 @@ class Case:
         own = self._environment.database is None
         principals = Principals(database_url, settings.tenant, self._observer.add_tools, own=own)
         await principals.grant(settings.user, "permission", self._permissions)
-        people = People(self._connection, self._run_id, principals)
         self._context = context = Context(self._run_id, plan.input, database_url)
         if told and isinstance(told.point, report.Beforehand) and request.already:
             await request.already(replace(context, step=told.target.step))
@@ -365,8 +345,13 @@ class Case:
             # With a kill two, so that another one stands by; an operator sees to the next one.
             await workers.start(2 if killed else 1)
             await launch_run(self._connection, start)
+            people = (
+                Disturber(self._connection, principals, told, played, workers)
+                if told
+                else People(self._connection, self._run_id, principals)
+            )
             try:
-                await self._wait_until_settled(people, workers, principals)
+                await self._wait_until_settled(people, workers)
                 await workers.thaw_frozen()
             finally:
                 if played.result is None or played.question:
@@ -395,12 +380,10 @@ class Case:
             )
         return fresh
 
-    async def _wait_until_settled(
-        self, people: People, workers: Workers, principals: Principals
-    ) -> None:
+    async def _wait_until_settled(self, people: People, workers: Workers) -> None:
         """Return when the run has ended, needs a human, or is out of time."""
         observing = asyncio.create_task(self._observer.watch_until_end())
-        attending = asyncio.create_task(self._attend_run(people, workers, principals))
+        attending = asyncio.create_task(self._attend_run(people))
         watching = asyncio.create_task(workers.watch_deaths())
         parts = {observing, attending, watching}
         if self._operation is report.Operation.TERMINATE:
@@ -428,20 +411,12 @@ class Case:
                 one.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _attend_run(self, people: People, workers: Workers, principals: Principals) -> None:
-        """Interrupt the run, if that is what the case does, and deal with all that waits."""
-        if told := self._disturbance:
-            disturber = Disturber(told, self.played, self._connection, people, principals, workers)
-            match told.point:
-                case report.ForcedWait() as how:
-                    await disturber.force_wait(how)
-                case report.Operation() as how:
-                    modules = self._variables.get("SUREHAND_TOOL_MODULES", "")
-                    await disturber.operate_run(how, self._folder, modules)
-                    if how is report.Operation.TERMINATE:
-                        return
-        view, question = await people.attend_until_stuck()
-        self.played.result, self.played.question = view.result, question
+    async def _attend_run(self, people: People) -> None:
+        """Disturb the run, if that is what the case does, and deal with all that waits."""
+        await people.disturb_run()
+        if self._operation is not report.Operation.TERMINATE:
+            view, question = await people.attend_until_stuck()
+            self.played.result, self.played.question = view.result, question
 
     async def look_at_world(self) -> None:
         """Take down what the world shows now; no-op without a function that looks at it."""

@@ -95,7 +95,7 @@ def drill(
     # Before the drill, which takes minutes.
     if report and not (folder := report.absolute().parent).is_dir():
         raise WrongUse(f"--report {report}: there is no folder {folder}")
-    request = DrillRequest.from_options(
+    request = DrillRequest(
         plan,
         changes=changes or [],
         points=_split_names("--points", points),

@@ -287,7 +287,7 @@ async def test_runs_that_operators_reset_stop_and_deploy_under_leave_the_world_t
     monkeypatch.setenv("SHOP_URL", settings["SHOP_URL"])
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     variables = {**os.environ, **settings, "SUREHAND_TOOL_MODULES": tools}
-    request = DrillRequest.from_options(
+    request = DrillRequest(
         str(ROOT / plan),
         points=[one.value for one in Operation],
         modes=[one.value for one in Durability],

@@ -16,13 +16,12 @@ from surehand.drill.report import (
     DrillReport,
     DrillTarget,
     FaultFree,
-    RecoveryTimes,
     Tally,
     add_tallies,
     describe_cell,
     describe_result,
+    list_recoveries,
     make_tables,
-    measure_recovery,
     nearest_rank,
     print_report,
 )
@@ -146,8 +145,8 @@ def test_each_way_to_disturb_a_run_has_a_matrix_of_its_own() -> None:
 
     drawn = [(one.columns, [row[0] for row in one.rows]) for one in make_tables(found)]
     assert drawn == [
-        (["step", "after_call"], ["order", "refund", "recovery p50", "recovery p95"]),
-        (["step", "pause"], ["order", "refund"]),
+        (["step", "after_call"], ["refund", "recovery p50"]),
+        (["step", "pause"], ["refund"]),
         (["step", "reset"], ["refund"]),
     ]
 
@@ -172,11 +171,8 @@ def test_percentiles_are_times_that_were_measured() -> None:
     assert nearest_rank(times, 95) == 19
     assert nearest_rank([7.0], 50) == nearest_rank([7.0], 95) == 7
     cells = [cell(recovery_s=3), cell(recovery_s=5), cell("after_claim", recovery_s=None)]
-    found = measure_recovery(["after_claim", "after_call"], cells)
-    assert found == [
-        RecoveryTimes(point=point, kills=2, p50_s=3, p95_s=5, longest_s=5)
-        for point in ("after_call", "all")
-    ]
+    assert list_recoveries(cells) == list_recoveries(cells, "after_call") == [3, 5]
+    assert list_recoveries(cells, "after_claim") == []
 
 
 def test_one_call_of_thousands_that_was_not_approved_is_no_hundred_percent() -> None:
@@ -200,8 +196,6 @@ def report(*cells: DrillCell, points: Sequence[str] = ("after_claim", "after_cal
         points=list(points),
         targets=[READ, WRITE],
         cells=list(cells),
-        counts={CellOutcome.DIFFERS: 1},
-        recovery=measure_recovery(["after_claim", "after_call"], cells),
         tally=add_tallies(Tally(), *(one.tally for one in cells)),
     )
 
@@ -219,9 +213,9 @@ FOUND = report(
 
 def test_the_matrix_says_of_each_step_and_point_what_was_found() -> None:
     [matrix] = make_tables(FOUND)
-    assert list(matrix.rows)[:2] == [
-        ["order", "-", "-"],
+    assert list(matrix.rows) == [
         ["refund", "not reached", "differs, 2"],
+        ["recovery p50", "-", "3.2 s"],
     ]
 
 

@@ -57,7 +57,7 @@ def test_it_is_refused_with_code_2(
 
 
 def request_of(points: Sequence[str], **more: Any) -> DrillRequest:
-    return DrillRequest.from_options(REFUND, points=points, steps=["order"], **more)
+    return DrillRequest(REFUND, points=points, steps=["order"], **more)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_steps_of_an_agent_are_known_once_it_has_made_them(tmp_path: Path) -
     made = [DrillTarget(step=step, tool=MODEL, effect=Effect.READ) for step in ("turn-1", "turn-2")]
 
     def chosen(*steps: str) -> list[str]:
-        request = DrillRequest.from_options(str(tmp_path / "agent.yaml"), steps=steps)
+        request = DrillRequest(str(tmp_path / "agent.yaml"), steps=steps)
         return [target.step for target in request.choose_targets(made)]
 
     assert chosen() == ["turn-1", "turn-2"]
