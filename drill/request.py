@@ -175,44 +175,32 @@ class DrillRequest:
 
 
 def _has_point(target: DrillTarget, point: Point) -> bool:
+    reads, permission = target.effect is Effect.READ, target.permission
     match point:
-        case Operation():
-            return _can_operate(target, point)
+        case Operation() if target.undo or target.asks:
+            return False
+        case Operation.FREEZE if target.recovery is Recovery.TRANSACTIONAL:
+            return False  # Its transaction holds the lock on an SQLite ledger until it goes on.
+        case Operation() if point.crash_point:
+            return target.effect is Effect.WRITE  # A child run's workers die in its own steps.
+        case Operation():  # Behind a read nothing has changed.
+            return target.succeeded and (not reads or point is Operation.RESET_STEP)
         case _ if target.child:
             return False  # Its own steps have them, in a drill of that plan.
+        case ForcedWait() if target.undo:
+            return False  # It was approved with the step that it undoes, and waits for nobody.
+        case ForcedWait() if target.asks:
+            return point is ForcedWait.ASK
+        case ForcedWait() if target.tool == MODEL:  # A turn needs nobody's approval.
+            return point in (ForcedWait.PAUSE, ForcedWait.ASK)
         case ForcedWait():
-            return _can_wait(target, point)
+            there = point is not ForcedWait.PERMISSION_LOSS or permission is not None
+            return there and (point is not ForcedWait.EXPIRY or target.may_ask_again)
         case _ if target.asks:
             return False
         case Beforehand():
-            return target.effect is not Effect.READ and not target.undo
-        case _:
-            return target.effect is not Effect.READ or point in READ_POINTS
-
-
-def _can_operate(target: DrillTarget, what: Operation) -> bool:
-    if target.undo or target.asks:
-        return False
-    if what is Operation.FREEZE and target.recovery is Recovery.TRANSACTIONAL:
-        return False  # Its transaction holds the lock on an SQLite ledger until it goes on.
-    if what.crash_point is not None:
-        return target.effect is Effect.WRITE  # A child run's workers die in its own steps' calls.
-    if target.effect is Effect.READ and what is not Operation.RESET_STEP:
-        return False  # Behind it nothing has changed.
-    return target.succeeded
-
-
-def _can_wait(target: DrillTarget, how: ForcedWait) -> bool:
-    if target.undo:
-        # It was shown and approved with the step that it undoes, and waits for nobody.
-        return False
-    if target.asks:
-        return how is ForcedWait.ASK
-    if target.tool == MODEL:
-        return how in (ForcedWait.PAUSE, ForcedWait.ASK)  # A turn needs nobody's approval.
-    if how is ForcedWait.PERMISSION_LOSS:
-        return target.permission is not None
-    return how is not ForcedWait.EXPIRY or target.may_ask_again
+            return not reads and not target.undo
+    return not reads or point in READ_POINTS
 
 
 def require_known(option: str, given: Sequence[str], known: Sequence[str]) -> None:
