@@ -32,7 +32,7 @@ from surehand.workflows.contracts.effects import Unwound
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.contracts.tools import MODEL, Effect, ToolSpec
 from surehand.workflows.identity import child_run_id, identity_hash, params_hash
-from surehand.workflows.plan.plan import Step
+from surehand.workflows.plan.plan import ITERATION, Step
 from surehand.workflows.plan.policy import ApprovalPolicy
 
 #: Shorter fresh values are not looked for in a snapshot: they would be found by chance.
@@ -48,6 +48,8 @@ _NOT_REACHED: Final = ("no worker has come to this point", "the run has not wait
 #: A worker that dies here takes a model's answer with it, which nobody else knows.
 _UNRECORDED: Final = (CrashPoint.DURING_CALL, CrashPoint.AFTER_CALL)
 _RESETS: Final = (Operation.RESET, Operation.RESET_STEP, Operation.RESET_KILLED)
+#: A step in one of these does not go on by itself.
+_STANDING: Final = ENDED_STEPS | {StepState.NEEDS_INTERVENTION}
 #: Nobody knows what an entry in one of these has done.
 _IN_DOUBT: Final = frozenset({"claimed", "in_doubt", "partial"})
 #: An entry in one of these may have happened and is not undone.
@@ -173,12 +175,8 @@ def _compare_with_baseline(cell: DrillCell, baseline: Baseline, played: Played) 
         yield from compare_counts(played)
     elif cell.point in list(Beforehand):
         # What was done to the world beforehand is no difference of the run's.
-        kept = baseline.compared.keys() - {"world"}
-        expected, compared = (
-            {name: part for name, part in side.items() if name in kept}
-            for side in (baseline.compared, played.compared)
-        )
-        yield from list_differences(expected, compared)
+        found = {**played.compared, "world": None}
+        yield from list_differences({**baseline.compared, "world": None}, found)
     else:
         yield from list_differences(baseline.compared, played.compared)
 
@@ -195,8 +193,8 @@ def _compare_in_doubt(
         if entry["state"] in _IN_DOUBT and entry["step_id"] != step:
             yield f"{entry['step_id']}: {entry['tool']} {entry['state']}, and it was not disturbed"
     for id_, state in played.compared["steps"].items():
-        there = baseline.compared["steps"].get(id_)
-        if id_ != step and state in ENDED_STEPS and state != there:
+        there, own = baseline.compared["steps"].get(id_), (step, ITERATION.sub("", step))
+        if state in _STANDING and state != there and id_ not in own:
             yield f"steps.{id_}: {state}, fault-free {there}"
     # The run stands, so later effects are missing; but nothing may be there twice, or be lost.
     allowed = baseline.fault_free.counted

@@ -95,6 +95,7 @@ LOOKUP = WRITE.model_copy(update={"recovery": Recovery.LOOKUP})
         # Another call is in doubt, too, or has another end.
         (HUMAN, {"entries": ["mail"]}, CellOutcome.DIFFERS),
         (HUMAN, {"mail": "failed"}, CellOutcome.DIFFERS),
+        (HUMAN, {"mail": "needs_intervention"}, CellOutcome.DIFFERS),
         # Its tool says that nobody has to be asked.
         (LOOKUP, {"counted": {}}, CellOutcome.DIFFERS),
     ],
