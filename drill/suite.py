@@ -169,7 +169,7 @@ class Suite:
         for entry in played.entries:
             if entry["undoes"] is not None:
                 step, tool = entry["step_id"], entry["tool"]
-                own = _describe_tool(tool, played.tools)
+                own = {**_describe_tool(tool, played.tools), "effect": Effect.WRITE}
                 targets.append(report.DrillTarget(step=step, tool=tool, undo=True, **own))
         # What code has made and what only waits, or was refused, calls nothing.
         return [target for target in targets if target.called or not by_code]
