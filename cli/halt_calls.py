@@ -26,6 +26,7 @@ from surehand.activities.ledger.halts import (
     list_under_way,
     read_entry_states,
 )
+from surehand.activities.tools.toolbox import LONGEST_NAME
 from surehand.cli import options
 from surehand.cli.options import administration, ledger_of, read_settings
 from surehand.cli.printer import Lines, Reply, Shape, Table, counted, shown_time, time_of
@@ -98,6 +99,8 @@ async def halt(
     """
     if not reason.strip():
         raise WrongUse("--reason is empty: say why, for whoever is to lift it")
+    if tool is not None and not 0 < len(tool) <= LONGEST_NAME:
+        raise WrongUse(f"--tool: a tool's name has 1 to {LONGEST_NAME} characters")
     run_id = None if run is None else caller.run_id(run)
     who = caller.settings.user
 

@@ -112,6 +112,9 @@ def test_a_scope_of_which_nothing_is_recorded_may_be_misspelt(office: Office) ->
 @both
 def test_what_cannot_be_halted_or_lifted_is_one_line(office: Office) -> None:
     assert "--reason is empty" in office.say("halt", "--reason", " ").line()
+    for wrong in ("", "x" * 121):  # as of a variable of a shell that is not set
+        ended = office.say("halt", "--reason", REASON, "--tool", wrong)
+        assert "--tool: a tool's name has 1 to 120 characters" in ended.line()
     assert "there is no halt 'none'" in office.say("lift", "none").line()
     assert "Missing option '--reason'" in office.say("halt").line()
     assert office.rows() == []
