@@ -193,7 +193,8 @@ def halt_calls(
 ) -> Halt:
     """Stop calls: none that is covered begins once this transaction has committed.
 
-    It waits for the claims that are being made, each of which takes milliseconds.
+    It waits for the claims that are being made, each of which takes milliseconds. One that waits
+    for the entry of a transactional tool's call under way takes up to the ledger's patience.
     """
     tx.lock_calls()
     halt = Halt(f"halt-{uuid.uuid4().hex[:12]}", tool, run_id, undo_too, reason, actor, tx.now_ms)
