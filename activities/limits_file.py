@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
+from surehand.activities.expressions import problems
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox, ToolboxError
 from surehand.process.files import BadDocument, read_document
@@ -64,6 +65,14 @@ class Limit(WrittenByPeople):
     def _check_within(cls, value: Any) -> Any:
         return some_time(value)
 
+    @field_validator("ask")
+    @classmethod
+    def _check_ask(cls, value: ApprovalPolicy | None) -> ApprovalPolicy | None:
+        # Anybody could approve what its own policy asks nobody about.
+        if value is not None and not all(rule.required for rule in value.rules):
+            raise ValueError("a rule cannot let pass what is over a limit")
+        return value
+
 
 def _check_names(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
     names = [one.name for one in limits]
@@ -105,6 +114,9 @@ def _problem(limit: Limit, tool: Tool | None) -> str | None:
         return "it is not loaded here"
     if tool.effect is Effect.READ:
         return "it only reads, and limits are for effects"
+    if limit.ask is not None:
+        for wrong in problems([limit.ask], tool.params_model):
+            return f"ask: {wrong}"
     fields = tool.params_model.model_fields
     for path in (*limit.per, *filter(None, [limit.total_of])):
         if path.partition(".")[0] not in fields:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from surehand.activities.artifacts import ArtifactStore, ArtifactUnavailable
 from surehand.activities.expressions import RuleBroken, exact_names, holds, problem
 from surehand.activities.ledger.core.sealed import KeyNeeded
-from surehand.activities.ledger.limits import LARGEST_AMOUNT, MILLIONTHS, LimitUse
+from surehand.activities.ledger.limits import LARGEST_AMOUNT, LimitUse
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps.entries import (
     Asking,
@@ -283,7 +283,8 @@ def _limit_uses(
             within_ms=milliseconds(limit.within),
             ask=limit.ask,
             shadow=limit.shadow,
-            approved=limit.name in call.over_limits,
+            # Whom another worker's file has named are not the people of this one's.
+            approved=limit.name in call.over_limits and limit.ask in call.policies,
         )
         for limit in worker.limits
         if prepared.tool.name in limit.tools
@@ -295,9 +296,10 @@ def limit_amount(limit: Limit, params: BaseModel) -> Decimal | None:
     if limit.total_of is None:
         return Decimal(1)
     amount = _amount(limit.total_of, params)
-    if amount is None or amount > LARGEST_AMOUNT or amount * MILLIONTHS % 1:
+    if amount is None or amount > LARGEST_AMOUNT:
         return None
-    return amount
+    # Compared, not calculated: that would round off the last of many digits.
+    return amount if amount == round(amount, 6) else None
 
 
 def _asking(call: ToolCall, needs: Needs | None) -> Asking:

@@ -86,6 +86,14 @@ def test_a_file_is_tried_on_what_was_done_before(office: Office) -> None:
         ({"most": "many"}, "limits.0.most: "),
         ({"within": "0s"}, "limits.0.within: "),
         ({"window": "1d"}, "limits.0.window: "),
+        (
+            {"ask": {"rules": [{"when": "amount < 5", "required": False}]}},
+            "limits.0.ask: a rule cannot let pass what is over a limit",
+        ),
+        (
+            {"ask": {"rules": [{"when": "amounts < 5", "quorum": 2}]}},
+            "refunds: payments.refund: ask: ",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_line(

@@ -19,6 +19,7 @@ from surehand.activities.ledger.core.tables import effects, limit_uses
 from surehand.activities.ledger.effects import claims
 from surehand.activities.ledger.limits import LimitUse
 from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, OverLimit
+from surehand.workflows.contracts.tools import Recovery
 from surehand.workflows.plan.policy import ApprovalPolicy
 from tests.ledger.databases import Database
 from tests.ledger.scene import LEASE, NOW, RUN, Scene
@@ -82,6 +83,17 @@ def test_a_failed_call_counts_from_when_it_is_made_again(scene: Scene) -> None:
     [row] = scene.rows(limit_uses)
     assert row["counted_ms"] == again.claimed_ms or row["counted_ms"] > again.claimed_ms
     # A day after the first call, and a moment after the second.
+    late = DAY + timedelta(seconds=5)
+    assert isinstance(scene.claim(call(scene, "b", use("1")), late), OverLimit)
+
+
+def test_a_call_that_is_repeated_counts_from_then(scene: Scene) -> None:
+    """The effect may be the repeat's: a day after the first call it is not a day old."""
+    dedupes = {"recovery": Recovery.DEDUPES, "window": 2 * DAY, "recovery_limit": 2 * DAY}
+    first = call(scene, "a", use("100"), **dedupes)
+    scene.claimed(first)
+    again = replace(first, attempt=2, holder="again")
+    assert scene.claimed(again, DAY - timedelta(seconds=5)).calls == 2
     late = DAY + timedelta(seconds=5)
     assert isinstance(scene.claim(call(scene, "b", use("1")), late), OverLimit)
 

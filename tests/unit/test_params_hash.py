@@ -29,6 +29,7 @@ from surehand.activities.effects.prepare import (
     prepare,
 )
 from surehand.activities.ledger.steps.entries import ClaimRequest, Covered
+from surehand.activities.limits_file import Limit
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Dedupes, Tool, ToolContext
 from surehand.activities.tools.toolbox import WRITE, Toolbox, tool
@@ -226,10 +227,10 @@ def call(recorded: Tool, **changes: Any) -> ToolCall:
     return ToolCall(**values)
 
 
-def request(loaded: Tool, sent: ToolCall) -> ClaimRequest:
+def request(loaded: Tool, sent: ToolCall, *limits: Limit) -> ClaimRequest:
     tools, nowhere = Toolbox([loaded]), cast(Any, None)
     ledger = cast(Any, SimpleNamespace(keys=None))
-    worker = WorkerContext(ledger, tools, nowhere, Crash(), LEASE, LEASE / 3)
+    worker = WorkerContext(ledger, tools, nowhere, Crash(), LEASE, LEASE / 3, limits=limits)
     return claim_request(worker, sent, prepare(tools, Hashes(None), sent), ATTEMPT)
 
 
@@ -242,6 +243,46 @@ def test_what_is_hashed_is_what_the_tools_model_made_of_the_params_never_raw_tex
     assert prepared.plain == {"order": "1001", "amount": "120.00", "cents": 0}
     assert prepared.params_hash == params_hash("payments.refund", "1", prepared.plain)
     assert prepared.params == Params(order="1001", amount=Decimal("120.00"))
+
+
+def refund_limit(**changes: Any) -> Limit:
+    values = {"name": "refunds", "tools": ("payments.refund",), "most": 5, "within": "1d"}
+    return Limit(**{**values, **changes})
+
+
+def test_a_call_was_asked_about_as_over_only_if_its_policies_name_the_limits_people() -> None:
+    refund, finance = make(), ApprovalPolicy(roles=("finance",))
+    limit = refund_limit(ask=finance)
+
+    def is_approved(**changes: Any) -> bool:
+        sent = call(refund, approval_id="acme/run-1/refund/1", **changes)
+        [use] = request(refund, sent, limit).uses
+        return use.approved
+
+    policies = (ApprovalPolicy(), finance)
+    assert is_approved(over_limits=("refunds",), policies=policies)
+    assert not is_approved(over_limits=("refunds",))
+    # Another worker's file named others.
+    assert not is_approved(over_limits=("refunds",), policies=(ApprovalPolicy(roles=("staff",)),))
+    assert not is_approved(over_limits=("mails",), policies=policies)
+
+
+@pytest.mark.parametrize(
+    ("amount", "counts"),
+    [
+        ("0.000001", True),
+        ("1000000000", True),
+        ("0.0000001", False),
+        ("1.000000000000000000000000000001", False),
+        ("1000000000.000001", False),
+        ("-1", False),
+    ],
+)
+def test_an_amount_is_counted_exactly_or_not_at_all(amount: str, counts: bool) -> None:
+    refund = make()
+    sent = call(refund, params={"order": "1001", "amount": amount})
+    [use] = request(refund, sent, refund_limit(total_of="amount")).uses
+    assert use.amount == (Decimal(amount) if counts else None)
 
 
 def test_a_claim_carries_everything_it_is_bound_to() -> None:

@@ -328,7 +328,7 @@ def _claim_generation(
     epoch = epochs.may_be_forgotten(tx, request, seen.epoch)
     if epoch is None:
         # The entry's first call; whatever is tried again afterwards is the same effect.
-        refused = _authorise_call(tx, request, seen, entry_id, generation, first=True, counts=True)
+        refused = _authorise_call(tx, request, seen, entry_id, generation, first=True, judged=True)
     else:
         # No approval is used: nothing is called.
         refused = _find_stop(tx, request, seen)
@@ -387,9 +387,9 @@ def claim_again(
     # What a restore has forgotten is counted once it is called, as far as anybody knows first.
     first = entry.observed_answer == FORGOTTEN and entry.calls == 1
     where = (entry.entry_id, entry.generation)
-    # What may have happened is counted already, unless a restore has forgotten it.
-    counts = first or rule is None
-    refused = _authorise_call(tx, request, seen, *where, first=first, counts=counts)
+    # What may have happened was judged already, unless a restore has forgotten it.
+    judged = first or rule is None
+    refused = _authorise_call(tx, request, seen, *where, first=first, judged=judged)
     if refused is not None:
         return refused
     mine, repeats = entry.owned_by(request.run_id, request.step_id), rule is Recovery.DEDUPES
@@ -611,11 +611,12 @@ def _authorise_call(
     generation: int,
     *,
     first: bool = False,
-    counts: bool = False,
+    judged: bool = False,
 ) -> ClaimResult | None:
     """Return why this call may not go forward, or ``None`` once its approval is consumed.
 
-    ``first``: it counts for its tenant's quota of effects; ``counts``: for its limits.
+    ``first``: it counts for its tenant's quota of effects. ``judged``: its limits may refuse it; it
+    counts for them from now in any case.
     """
     refused = _find_stop(tx, request, seen)
     if refused is not None:
@@ -629,8 +630,8 @@ def _authorise_call(
     if isinstance(room, OverQuota):
         return room
     request = request.in_run(foreign=seen.foreign)
-    uses = request.uses if counts else ()
-    over = find_over(tx, uses, entry_id)
+    found = find_over(tx, request.uses, entry_id)
+    over = found if judged else []
     for one in over:
         if not one.use.shadow and not (one.use.ask and one.use.approved and request.gated):
             return entries.OverLimit(one.reason, one.use.name, one.use.ask)
@@ -638,7 +639,7 @@ def _authorise_call(
         refused = approval_rows.consume_approval(tx, request, entry_id, generation)
     if refused is None:
         room.take(tx)
-        count_uses(tx, uses, entry_id)
+        count_uses(tx, request.uses, entry_id)
         for one in over:
             by = "shadow" if one.use.shadow else "approval"
             body = {"tool": request.tool, "limit": one.use.name, "evidence": one.reason}
