@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from functools import cache
 from typing import Any, Final
 
 import httpx
@@ -16,9 +17,6 @@ DEFAULT_URL: Final = "http://127.0.0.1:8090"
 #: Below the tools' own deadline of 5 s, so that a slow shop is seen as a read time-out, whose
 #: meaning is known, and not as a call cut off from outside.
 TIMEOUT: Final = httpx.Timeout(4.5, connect=1.0)
-
-#: Made once: loading the certificates anew for each call takes longer than the call.
-_SSL: Final = ssl.create_default_context()
 
 #: With these the shop says "no" to a request that it understood.
 _SAYS_NO: Final = frozenset({httpx.codes.NOT_FOUND, httpx.codes.CONFLICT})
@@ -61,13 +59,19 @@ async def look_up(endpoint: str, receipt: type[BaseModel], ctx: ToolContext) -> 
             return Unknown(f"applied {len(several)} times under one key")
 
 
+@cache
+def _trusted(url: str) -> ssl.SSLContext:
+    """Return who is trusted at an address; made once, because that takes longer than a call."""
+    if url.startswith("https:"):
+        return ssl.create_default_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nobody: there is no TLS
+
+
 def _client() -> httpx.AsyncClient:
+    url = os.environ.get("SHOP_URL", DEFAULT_URL)
     # The transport's default of no retries is said aloud: a retry here would be invisible.
-    return httpx.AsyncClient(
-        base_url=os.environ.get("SHOP_URL", DEFAULT_URL),
-        timeout=TIMEOUT,
-        transport=httpx.AsyncHTTPTransport(verify=_SSL, retries=0),
-    )
+    transport = httpx.AsyncHTTPTransport(verify=_trusted(url), retries=0)
+    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT, transport=transport)
 
 
 def _refusal(response: httpx.Response) -> No | None:
