@@ -226,6 +226,18 @@ def test_a_forgotten_call_counts_for_its_limits(restorable: Restorable) -> None:
     assert [row["amount"] for row in scene.rows(limit_uses)] == [100_000_000]
 
 
+def test_a_forgotten_call_that_is_only_looked_up_counts_for_its_limits(
+    restorable: Restorable,
+) -> None:
+    scene = restored_after(restorable, nothing, nothing)
+
+    assert isinstance(scene.claim(scene.call(uses=(use("90"),))), Doubtful)
+    scene.open_run("new", started_at=datetime.now(UTC) + timedelta(seconds=1))
+    own = forward_key(step_key("new", STEP))
+    later = scene.call(run_id="new", key=own, uses=(use("11"),))
+    assert isinstance(scene.claim(later), OverLimit)
+
+
 def test_a_provider_that_may_have_dropped_the_key_is_not_called(restorable: Restorable) -> None:
     scene = restored_after(restorable, nothing, nothing, ago=timedelta(minutes=61))
 

@@ -370,6 +370,11 @@ def _claim_generation(
     entry = Entry.from_row({**values, "tenant_id": tx.tenant})
     if epoch is None:
         return _record_claim(tx, request, entry)
+    if request.uses:
+        # It may have happened, so it counts whatever was used; with the locks of `_authorise_call`.
+        find_room(tx, seen.limited)
+        find_over(tx, request.uses, entry_id)
+        count_uses(tx, request.uses, entry_id)
     _begin_step(tx, request)
     epochs.note_restored(tx, entry, epoch)
     return _judge_doubtful(tx, request, seen, entry)
