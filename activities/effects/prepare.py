@@ -272,12 +272,16 @@ def claim_request(
 def _limit_uses(
     worker: WorkerContext, call: ToolCall, prepared: PreparedCall
 ) -> tuple[LimitUse, ...]:
-    return tuple(
-        LimitUse(
+    uses = []
+    for limit in worker.limits:
+        if prepared.tool.name not in limit.tools:
+            continue
+        values = group_values(limit, prepared.plain)
+        groups = worker.hashes.of_identity(call.tenant, limit.name, values)
+        use = LimitUse(
             name=limit.name,
-            group=worker.hashes.of_identity(
-                call.tenant, limit.name, group_values(limit, prepared.plain)
-            )[0],
+            group=groups[0],
+            plain_group=groups[-1],
             amount=limit_amount(limit, prepared.params),
             most=Decimal(limit.most),
             within_ms=milliseconds(limit.within),
@@ -286,9 +290,8 @@ def _limit_uses(
             # Whom another worker's file has named are not the people of this one's.
             approved=limit.name in call.over_limits and limit.ask in call.policies,
         )
-        for limit in worker.limits
-        if prepared.tool.name in limit.tools
-    )
+        uses.append(use)
+    return tuple(uses)
 
 
 def limit_amount(limit: Limit, params: BaseModel) -> Decimal | None:

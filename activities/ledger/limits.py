@@ -39,6 +39,8 @@ class LimitUse:
     name: str
     group: str
     """Hash of what the effects that count together have in common."""
+    plain_group: str
+    """The same without a key: what was counted before runs were sealed stands there."""
     amount: Decimal | None
     """``None``: it is no number that can be added up, so it is within no limit."""
     most: Decimal
@@ -74,10 +76,10 @@ _USED: Final = PreparedStatement(
         limit_uses,
         func.coalesce(func.sum(limit_uses.c.amount), 0).label("used"),
         limit_name=bindparam("of_limit"),
-        group_hash=bindparam("of_group"),
     )
     .join(effects, ours(effects, entry_id=limit_uses.c.entry_id))
     .where(
+        limit_uses.c.group_hash.in_((bindparam("of_group"), bindparam("of_plain_group"))),
         limit_uses.c.counted_ms > bindparam("after_ms"),
         limit_uses.c.entry_id != bindparam("but_entry"),
         # What did not happen, or was undone, counts no more.
@@ -100,6 +102,7 @@ def find_over(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> list[
             _USED,
             of_limit=use.name,
             of_group=use.group,
+            of_plain_group=use.plain_group,
             after_ms=tx.now_ms - use.within_ms,
             but_entry=entry_id,
         )

@@ -36,9 +36,11 @@ async def workers(database: Database) -> AsyncIterator[list[Ledger]]:
 
 
 def use(amount: str | None, most: str = "100", **changes: Any) -> LimitUse:
+    group = changes.pop("group", "customer-1")
     return LimitUse(
         name=changes.pop("name", "refunds"),
-        group=changes.pop("group", "customer-1"),
+        group=group,
+        plain_group=changes.pop("plain_group", group),
         amount=None if amount is None else Decimal(amount),
         most=Decimal(most),
         within_ms=DAY // timedelta(milliseconds=1),
@@ -105,6 +107,14 @@ def test_other_groups_other_limits_and_other_tenants_do_not_count(
     assert scene.claimed(call(scene, "b", use("100", group="customer-2")))
     assert scene.claimed(call(scene, "c", use("100", name="mails")))
     assert other.claimed(call(other, "a", use("100")))
+
+
+def test_what_was_counted_before_runs_were_sealed_counts(scene: Scene) -> None:
+    scene.committed(call(scene, "a", use("60")))
+    keyed = {"group": "hmac:1", "plain_group": "customer-1"}
+    scene.committed(call(scene, "b", use("30", **keyed)))
+    assert isinstance(scene.claim(call(scene, "c", use("11", **keyed))), OverLimit)
+    assert scene.claimed(call(scene, "c", use("10", **keyed)))
 
 
 def test_what_cannot_be_added_up_is_within_no_limit(scene: Scene) -> None:
