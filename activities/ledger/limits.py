@@ -113,6 +113,12 @@ def find_over(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> list[
     return found
 
 
+def has_lapsed(tx: Transaction, use: LimitUse, entry_id: str) -> bool:
+    """Return whether an entry was counted so long ago that others may have its room now."""
+    row = tx.one(rows_of(limit_uses, "counted_ms", entry_id=entry_id, limit_name=use.name))
+    return row is not None and row["counted_ms"] <= tx.now_ms - use.within_ms
+
+
 def count_uses(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> None:
     """Count a claim that goes forward."""
     for use in uses:

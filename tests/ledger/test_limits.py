@@ -100,6 +100,17 @@ def test_a_call_that_is_repeated_counts_from_then(scene: Scene) -> None:
     assert isinstance(scene.claim(call(scene, "b", use("1")), late), OverLimit)
 
 
+def test_a_call_in_doubt_is_not_repeated_into_the_room_of_others(scene: Scene) -> None:
+    """Its own time was over, so another call was let: both together would be too much."""
+    dedupes = {"recovery": Recovery.DEDUPES, "window": 3 * DAY, "recovery_limit": 3 * DAY}
+    first = call(scene, "a", use("100"), **dedupes)
+    scene.claimed(first)
+    again = replace(first, attempt=2, holder="again")
+    scene.claimed(call(scene, "b", use("1")), DAY + timedelta(seconds=5))
+    assert isinstance(scene.claim(again, DAY + timedelta(seconds=6)), OverLimit)
+    assert scene.claimed(again, 2 * DAY + timedelta(seconds=6)).calls == 2
+
+
 def test_other_groups_other_limits_and_other_tenants_do_not_count(
     scene: Scene, other: Scene
 ) -> None:

@@ -27,7 +27,7 @@ from surehand.activities.ledger.effects.compensations import other_undo, still_r
 from surehand.activities.ledger.effects.epochs import open_epoch
 from surehand.activities.ledger.effects.interventions import waits_to_be_told
 from surehand.activities.ledger.halts import Halted, read_halt, select_halt
-from surehand.activities.ledger.limits import count_uses, find_over
+from surehand.activities.ledger.limits import count_uses, find_over, has_lapsed
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import OverQuota, find_room, select_limited
@@ -620,8 +620,8 @@ def _authorise_call(
 ) -> ClaimResult | None:
     """Return why this call may not go forward, or ``None`` once its approval is consumed.
 
-    ``first``: it counts for its tenant's quota of effects. ``judged``: its limits may refuse it; it
-    counts for them from now in any case.
+    ``first``: it counts for its tenant's quota of effects. ``judged``: its limits may refuse it;
+    else only those may whose time is over since it was counted. It counts from now in any case.
     """
     refused = _find_stop(tx, request, seen)
     if refused is not None:
@@ -636,7 +636,7 @@ def _authorise_call(
         return room
     request = request.in_run(foreign=seen.foreign)
     found = find_over(tx, request.uses, entry_id)
-    over = found if judged else []
+    over = [one for one in found if judged or has_lapsed(tx, one.use, entry_id)]
     for one in over:
         if not one.use.shadow and not (one.use.ask and one.use.approved and request.gated):
             return entries.OverLimit(one.reason, one.use.name, one.use.ask)
