@@ -23,13 +23,13 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 183,
-    "lines": 62_900,
-    "one-word functions, per mille": 356,
+    "lines": 62_500,
+    "one-word functions, per mille": 353,
     "participles, per mille": 46,
     "class names defined twice": 7,
     "file names that repeat": 17,
     "classes with the same fields": 1,
-    "modules with one importer": 21,
+    "modules with one importer": 19,
     "lines of imports, per mille": 73,
 }
 Tree = ast.Module
