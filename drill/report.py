@@ -79,7 +79,8 @@ class CellOutcome(StrEnum):
     """No world was named: run and ledger are the same, what is outside was not compared."""
     DIFFERS = "differs"
     NEEDS_HUMAN = "needs human"
-    """The run has asked a human about the call, as its tool says, and nothing is there twice."""
+    """The run has asked a human about the call, as its tool says, and as many effects are there as
+    the ledger knows of, or one more for the call in doubt. The world is not compared otherwise."""
     UNDONE = "undone"
     """It was terminated and unwound: nothing of it stands that nobody was told of."""
     NOT_REACHED = "not reached"

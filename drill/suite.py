@@ -473,6 +473,7 @@ class Case:
                 played.tally = played.tally.model_copy(update={"losses": losses})
                 played.counted, played.remaining = tree.count_by_tool(), tree.describe_remaining()
                 played.applied = sum(played.counted.values())
+                played.in_doubt = tree.count_in_doubt()
                 played.violations += [*tree.list_out_of_order(), *tree.list_clock_jumps()]
                 played.violations += judge.list_skipped_writes(tree.events, self._disturbance)
                 if played.unwound is not None:

@@ -90,8 +90,9 @@ LOOKUP = WRITE.model_copy(update={"recovery": Recovery.LOOKUP})
         (HUMAN, {"counted": {"refunds": 1}}, CellOutcome.NEEDS_HUMAN),
         (HUMAN, {"counted": {"refunds": 2}}, CellOutcome.DIFFERS),
         (HUMAN, {"counted": {"mails": 1}}, CellOutcome.DIFFERS),
-        # What the ledger has as done is not there.
+        # What the ledger has as done is not there, or more is there than it knows of.
         (HUMAN, {"counted": {}, "applied": 1}, CellOutcome.DIFFERS),
+        (HUMAN, {"counted": {"refunds": 1, "mails": 1}}, CellOutcome.DIFFERS),
         # Another call is in doubt, too, or has another end.
         (HUMAN, {"entries": ["mail"]}, CellOutcome.DIFFERS),
         (HUMAN, {"mail": "failed"}, CellOutcome.DIFFERS),
@@ -106,7 +107,7 @@ def test_of_a_run_that_needs_a_human_only_the_call_in_doubt_may_differ(
     steps = {**STOPPED["steps"], "mail": facts.pop("mail", "pending")}
     entries = [entry(step, state="in_doubt") for step in ("refund", *facts.pop("entries", ()))]
     given = {"applied": 0, "counted": {}, "compared": {**STOPPED, "steps": steps}, **facts}
-    asks = played(question="Did it happen?", entries=entries, **given)
+    asks = played(question="Did it happen?", entries=entries, in_doubt=1, **given)
     baseline = replace(BASELINE, compared=ENDED)
     doubtful = Disturbance(target, CrashPoint.AFTER_CALL)
 
