@@ -189,7 +189,9 @@ class PlanWalk:
                 self._row(step, "would fail", why=str(failed))
                 goes_on = rules.after_failure(plan, step, failed)
                 if goes_on is None:
-                    return f"step {step.id}: {failed}"
+                    pauses = rules.waits_for_a_way_out(plan, step, failed)
+                    then = " (the run would pause there)" if pauses else ""
+                    return f"step {step.id}: {failed}{then}"
                 follows = goes_on.at
             if follows is not None:
                 for skipped in rules.left_out(plan, step, follows, self._settled):
@@ -205,12 +207,15 @@ class PlanWalk:
             return self._reuse(step)
         rejected = step.id in start.past.rejected
         if rejected or step.id in start.past.failed:
-            failed = StepFailed("", rejected=rejected)
+            how = "it was rejected by then" if rejected else "it had failed by then"
+            failed = StepFailed(how, rejected=rejected)
             goes_on = rules.after_failure(self._plan, step, failed)
             if goes_on is not None:
                 # What they said, or how it failed, is no output of the step.
                 self._row(step, "done", why="rejected" if rejected else "failed", known=False)
                 return goes_on.at
+            if not rules.waits_for_a_way_out(self._plan, step, failed):
+                raise failed
         if step.when is not None and not self._begins(step, step.when):
             return None
         if step.for_each is not None:
@@ -258,11 +263,18 @@ class PlanWalk:
         items = rules.items_of(self._plan, step, self.facts, None, MOST_STEPS)
         self._row(step, "list", why=f"items: {len(items)}")
         each = [step.of_item(number) for number in range(len(items))]
+        failed = list[StepFailed]()
         for one, item in zip(each, items, strict=True):
-            if one.id in self._start.done:
-                self._reuse(one)
-            else:
-                await self._take_one(one, rules.item_facts(step, item, self.facts), step.item)
+            try:
+                if one.id in self._start.done:
+                    self._reuse(one)
+                else:
+                    await self._take_one(one, rules.item_facts(step, item, self.facts), step.item)
+            except StepFailed as error:
+                self._row(one, "would fail", why=str(error), known=False)
+                failed.append(error)
+        if failed:
+            raise failed[0]
         if any(one.id in self._unknown for one in each):
             self._unknown.add(step.id)
         else:

@@ -378,6 +378,8 @@ def tools_in(plan: Plan) -> Iterator[str]:
         if step.plan is not None:
             yield from tools_in(step.plan)
         yield step.tool
+        if step.fallback is not None:
+            yield step.fallback.tool
 
 
 def _count_steps(plan: Plan) -> int:

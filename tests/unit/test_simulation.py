@@ -199,7 +199,10 @@ def test_a_step_that_had_failed_and_was_let_go_is_not_done_again() -> None:
 
     let_go = simulated(at(planned(step, then), failed={"pay"}))
     again = simulated(at(planned({**step, "on_failure": "pause"}), failed={"pay"}))
+    undoes = simulated(at(planned({**step, "on_failure": "compensate"}, then), failed={"pay"}))
 
+    assert undoes.ends == "step pay: it had failed by then"
+    assert told(undoes) == {"order": "done", "pay": "would fail"}
     assert told(let_go) == {"order": "done", "pay": "done", "end": "would call"}
     assert told(again)["pay"] == "would call"
 
