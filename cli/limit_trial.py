@@ -47,6 +47,8 @@ class LimitTried(Shape):
     """Of these, those that it would have refused, or asked about."""
     asks: bool
     """Whether it asks; else it refuses."""
+    shadow: bool
+    """Whether it only records."""
     days: dict[str, int]
     """Those that were over, by day (UTC)."""
     newest: list[StoppedCall]
@@ -82,7 +84,7 @@ async def try_limits(
         [
             one.limit,
             str(one.calls),
-            f"{one.over} {'asked about' if one.asks else 'refused'}",
+            f"{one.over} {'recorded' if one.shadow else 'asked about' if one.asks else 'refused'}",
             str(max(one.days.values(), default=0)),
         ]
         for one in tried.limits
@@ -158,6 +160,7 @@ class _Trial:
             calls=self._calls,
             over=len(self._over),
             asks=self._limit.ask is not None,
+            shadow=self._limit.shadow,
             days=dict(sorted(self._days.items())),
             newest=self._over[-_NAMED:],
         )

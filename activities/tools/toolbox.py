@@ -163,7 +163,7 @@ def tool(
             by default the worker's setting.
         fresh_for: How old a read's output may be when a paused run is resumed. An older one is read
             again. If it differs, approvals that rest on it are void.
-        withdrawn: How people are told if an effect is undone with which another run has completed:
+        withdrawn: How people are told if somebody undoes an effect that a completed run relied on:
             ``"intervention"``, or ``"notification"`` if nobody has to settle it.
         foreign: The output is content from outside, which strangers may have written: a web page, a
             mail, an issue. It marks the run, and policies can use the mark (``run.foreign``).

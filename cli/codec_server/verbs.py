@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -23,9 +23,6 @@ from surehand.process.files import stamp_of
 from surehand.process.settings import CODEC_TOKEN, KEYS, load_extra
 from surehand.workflows.identity import tenant_problem
 from surehand.workflows.payload_codec import Store
-
-if TYPE_CHECKING:
-    pass
 
 _LINE: Final = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})\s+(?P<tenants>\S+)\s+(?P<right>\S+)")
 _FORM: Final = "sha256:DIGEST TENANT[,TENANT] read|write"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from surehand.cli.options import Caller
 from surehand.client.messages import read_key
 from surehand.process.exits import ExitCode
 from surehand.process.settings import load_extra
-
-if TYPE_CHECKING:
-    pass
 
 _Server = Annotated[Caller, options.Shares(("user", "key", "tenant", "ui_url"))]
 

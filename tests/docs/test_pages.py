@@ -239,7 +239,7 @@ connect connection context core data deletion demo describe dev display doctor e
 environment exit file harness health history identity json key langchain langgraph lifecycle loop
 maintenance mcp migrate migration model name oidc openai option page people plain plugin prepare
 printer process program pydantic question read reconcile record recorder render report row rule run
-runner scheduler schema serve server settings show sign signature simulate start stat statement
+runner scheduler schema serve server settings sign signature simulate start stat statement
 store surehand table telemetry text tool trace transaction view worker workflow write
 """
 KNOWN: Final = frozenset(_KNOWN.split())
