@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.plugin import SimplePlugin
 from temporalio.worker import (
     Interceptor,
     PollerBehaviorAutoscaling,
     UnsandboxedWorkflowRunner,
     Worker,
+    WorkerConfig,
     WorkerDeploymentConfig,
     WorkflowInstance,
     WorkflowInstanceDetails,
@@ -194,6 +196,22 @@ def list_activities(context: WorkerContext) -> list[Callable[..., Any]]:
     ]
 
 
+class _BuildName(SimplePlugin):
+    """Names the build, if neither the settings nor another plugin do.
+
+    Without a name the SDK reads the code of all 1,400 loaded modules, for a hash of it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("surehand.build")
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        config = super().configure_worker(config)
+        if not (config.get("deployment_config") or config.get("build_id")):
+            config["build_id"] = f"surehand-{VERSION}"
+        return config
+
+
 def make_worker(
     client: Client,
     settings: Settings,
@@ -206,11 +224,10 @@ def make_worker(
     load_agents(settings.agent_modules)
     passthrough = pass_through(settings.sandbox_passthrough)
     runner = workflow_runner([*passthrough, *(PASSED_THROUGH if settings.agent_modules else ())])
-    deployment = deployment_of(settings)
     with naming_what_the_sandbox_refuses(own):
         worker = Worker(
             client,
-            plugins=of_worker_alone(plugins),
+            plugins=[*of_worker_alone(plugins), _BuildName()],
             task_queue=settings.task_queue,
             workflows=[AgentRun, ModelRun, Ping, Reconcile, Unwind, *own],
             activities=list_activities(context),
@@ -229,9 +246,7 @@ def make_worker(
             graceful_shutdown_timeout=settings.graceful_shutdown,
             workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
             activity_task_poller_behavior=PollerBehaviorAutoscaling(),
-            deployment_config=deployment,
-            # Without a name the SDK reads the code of all 1,400 loaded modules, for a hash of it.
-            build_id=None if deployment else f"surehand-{VERSION}",
+            deployment_config=deployment_of(settings),
         )
     taken = worker.config(active_config=True)["workflow_runner"]
     if isinstance(taken, SandboxedWorkflowRunner) and not (

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowHandle
+from temporalio.common import WorkerDeploymentVersion
 from temporalio.contrib.pydantic import (
     PydanticPayloadConverter,
     ToJsonOptions,
@@ -15,7 +16,15 @@ from temporalio.contrib.pydantic import (
 )
 from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.plugin import SimplePlugin
-from temporalio.worker import Plugin, Replayer, ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker import (
+    Plugin,
+    Replayer,
+    ReplayerConfig,
+    Worker,
+    WorkerConfig,
+    WorkerDeploymentConfig,
+    WorkflowRunner,
+)
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 
@@ -53,11 +62,14 @@ class Framework(SimplePlugin):
 
 
 class Alone(Plugin):
-    """A worker's plugin that a client does not take."""
+    """A worker's plugin that a client does not take; it names the build, too."""
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        runner = config.get("workflow_runner")
-        return {**config, "workflow_runner": _through(runner)}
+        named = WorkerDeploymentConfig(
+            version=WorkerDeploymentVersion("alone", "1"), use_worker_versioning=False
+        )
+        runner = _through(config.get("workflow_runner"))
+        return {**config, "workflow_runner": runner, "deployment_config": named}
 
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
         return config
