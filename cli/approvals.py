@@ -441,7 +441,7 @@ async def edit(
     ],
     reason: options.Reason = "",
 ) -> Reply:
-    """Change the params of a call that waits: the policy looks at them anew, and asks again.
+    """Change the params of a call that waits: people are asked again.
 
     Example: surehand edit refund-1/refund/1 --set amount=50 --reason 'one item'
     """

@@ -121,7 +121,7 @@ _MOST: Final = 50
 
 
 def dev(caller: options.Alone) -> ExitCode:
-    """Run server, ledger and worker here; the worker starts anew when a Python file changes.
+    """Run server, ledger and worker here; the worker restarts when a Python file changes.
 
     Example: surehand dev
     """
@@ -157,7 +157,7 @@ async def _watch(caller: Caller, server: dev_server.DevServer | None, worker: _W
         if now != seen:
             changed = {path for path in seen.keys() | now.keys() if seen.get(path) != now.get(path)}
             names = ", ".join(sorted(map(str, changed)))
-            caller.printer.say(f"Changed   {names}: the worker starts anew")
+            caller.printer.say(f"Changed   {names}: the worker restarts")
             worker.stop()
             worker.start()
             seen = now
@@ -255,7 +255,7 @@ class _Worker:
 
 async def _ask(caller: Caller) -> None:
     """Show what runs wait for, each thing once, with the commands that answer it."""
-    # A worker that starts anew is silent for a moment, which is nothing to tell.
+    # A worker that restarts is silent for a moment, which is nothing to tell.
     connection = await caller.connection(silent=True)
     told: set[tuple[str, str, str]] = set()
     trouble = ""
@@ -293,7 +293,7 @@ def tell_new(
 def _stamps() -> dict[Path, int]:
     """Return when each Python file and settings file below this folder was written.
 
-    Looked at anew each time: that needs no library, and works where no changes are reported, such
+    Looked at each time: that needs no library, and works where no changes are reported, such
     as on mounted folders. Hidden folders and virtual environments are left out.
     """
     found = [ENV_FILE, SETTINGS_FILE]

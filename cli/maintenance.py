@@ -50,7 +50,7 @@ class RunBehind(Shape):
     known: bool
     """Whether the ledger has the run at all."""
     command: str
-    """Has it begin anew, under the same keys."""
+    """Starts it again, under the same keys."""
 
 
 class EpochShown(Shape):
@@ -60,7 +60,7 @@ class EpochShown(Shape):
     newest_event_ms: int | None = None
     """Of the tenant, when the epoch was opened just now."""
     behind: list[RunBehind] = []
-    """The runs that are to begin anew, of all tenants; with ``--done``, those that are left."""
+    """The runs that are to start again, of all tenants; with ``--done``, those that are left."""
 
 
 class ReconcileReport(Reconciled):
@@ -337,7 +337,7 @@ def _epoch_lines(settings: ClientSettings, shown: EpochShown) -> Lines:
             again = settings.command("ledger", "restored", "--to", to.isoformat())
             yield (
                 f"{counted(len(shown.behind), 'run')} went on since the restore, and would make"
-                f" effects again once they begin anew. Open another epoch before: {again}"
+                f" effects again once they start again. Open another epoch before: {again}"
             )
             yield _table(shown)
         return
@@ -345,7 +345,7 @@ def _epoch_lines(settings: ClientSettings, shown: EpochShown) -> Lines:
         yield f"The newest event in the ledger is of {shown_time(time_of(shown.newest_event_ms))}."
     yield "Open: what may be forgotten is looked up, or asked about, before it is called."
     if shown.behind:
-        yield f"{counted(len(shown.behind), 'run')} went on since. Have each begin anew:"
+        yield f"{counted(len(shown.behind), 'run')} went on since. Start each again:"
         yield _table(shown)
     yield f"When all is settled: {settings.command('ledger', 'restored', '--done')}"
 

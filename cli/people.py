@@ -570,7 +570,7 @@ async def list_standing(caller: options.Onlooker) -> Reply:
 
 
 async def revoke_standing(caller: options.Actor, standing_id: Id) -> Reply:
-    """Revoke a standing approval for good; what it has approved and nobody has called is asked.
+    """Revoke a standing approval forever; calls that it approved and nobody made are asked about.
 
     Example: surehand standing revoke SA-6cc43f858fbb
     """

@@ -159,7 +159,7 @@ async def notifications(
     caller: options.Onlooker,
     run: options.OnlyRun = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Only what could not be sent, for good or so far.")
+        bool, typer.Option("--failed", help="Only what could not be sent, finally or so far.")
     ] = False,
     limit: Annotated[
         int, typer.Option(min=1, max=10_000, help="At most so many, the newest.")

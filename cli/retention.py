@@ -141,7 +141,7 @@ async def retention(
                 return _reply(caller.settings, made.policy, await made.look(), applied=False)
             if made.policy.kept is not None and export is None and not no_export:
                 raise WrongUse(
-                    "data would be deleted for good: export it first (--export DIR --key KEY), or"
+                    "data would be deleted forever: export it first (--export DIR --key KEY), or"
                     " say --no-export"
                 )
             if every is None:
@@ -269,7 +269,7 @@ def _lines_of_runs(report: RetentionReport) -> Lines:
             yield f"  and {len(kept) - _MOST_NAMED} more"
 
 
-#: Characters of why a run is erased: they stand in its chain for good.
+#: Characters of why a run is erased: they stand in its chain forever.
 LONGEST: Final = 500
 
 

@@ -471,7 +471,9 @@ async def retry(
 async def fork(
     caller: options.Sender,
     run: options.Run,
-    step: Annotated[str, typer.Option("--from", metavar="STEP", help="The first step done anew.")],
+    step: Annotated[
+        str, typer.Option("--from", metavar="STEP", help="The first step that is done again.")
+    ],
     run_id: options.RunName = None,
     changes: options.Changes = None,
     for_user: options.For = None,

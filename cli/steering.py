@@ -272,7 +272,7 @@ async def amend(
     ] = False,
     reason: options.Reason = "",
 ) -> Reply | ExitCode:
-    """Give a run another plan: what is done stays, what waits is asked anew.
+    """Give a run another plan: what is done stays, what waits is asked again.
 
     Example: surehand amend refund-1 refund-v2.yaml --reason 'other way'
     """

@@ -169,7 +169,7 @@ async def set_quota(
 
 
 async def show_quota(caller: options.Onlooker) -> Reply:
-    """Show what a tenant may use, has used, and when that begins anew; and how many runs wait.
+    """Show what a tenant may use, has used, and when that starts again; and how many runs wait.
 
     Example: surehand quota show --tenant acme
     """
@@ -207,7 +207,7 @@ def _reply(now: QuotaShown) -> Reply:
     limits = now.limits
     waits = {"queue": "waits", "reject": "is rejected"}[limits.over]
     lines: list[str | Styled | Table] = [
-        Table(("quota", "used", "limit", "begins anew"), rows),
+        Table(("quota", "used", "limit", "starts again"), rows),
         "",
         f"Tenant {now.tenant}: what is over {waits}; weight {limits.weight:g}",
         f"{counted(now.queued_runs, 'run')} in the queue",
@@ -328,7 +328,7 @@ async def list_keys(caller: options.Onlooker) -> Reply:
 
 
 async def rotate(caller: options.Onlooker) -> Reply:
-    """Wrap all keys of a tenant's runs anew, with the first key-encryption key.
+    """Wrap all keys of a tenant's runs again, with the first key-encryption key.
 
     Runs go on meanwhile, and nothing that they have sent is touched. It may be broken off, and done
     again.
@@ -339,7 +339,7 @@ async def rotate(caller: options.Onlooker) -> Reply:
     ring = _ring(settings)
     async with ledger_of(settings) as ledger:
         rotated, left = await _rewrap_keys(ledger, ring, caller.tenant)
-    lines = [f"{counted(rotated, 'key')} of runs wrapped anew, with {ring.first.id}."]
+    lines = [f"{counted(rotated, 'key')} of runs wrapped again, with {ring.first.id}."]
     if left:
         lines.append(f"{counted(left, 'key')} changed meanwhile: rotate again.")
     done = KeysRotated(key=ring.first.id, rotated=rotated, left=left)
@@ -373,7 +373,7 @@ async def _rewrap_keys(ledger: Ledger, ring: KeyRing, tenant: str) -> tuple[int,
         raise WrongUse(str(error)) from error
     except KeyUnavailable as error:
         raise NotReachable(
-            f"{counted(len(lost), 'key')} of runs cannot be read, {rotated} wrapped anew: {error}"
+            f"{counted(len(lost), 'key')} of runs cannot be read, {rotated} wrapped again: {error}"
         ) from error
     return rotated, left
 

@@ -206,7 +206,7 @@ class Run:
     async def edit(
         self, request: Seen, params: Mapping[str, Any], *, reason: str = "", leave: bool = False
     ) -> Verdict:
-        """Ask for other params in place of those that wait: the policy looks at them anew.
+        """Ask for other params in place of those that wait: the policy looks at them again.
 
         Example:
             >>> [request] = (await run.view()).pending
@@ -447,7 +447,7 @@ class Run:
         reason: str = "",
         id: str | None = None,
     ) -> Acknowledged:
-        """Give the run another plan: what is done stays, what waits is asked anew.
+        """Give the run another plan: what is done stays, what waits is asked again.
 
         Args:
             plan: The plan, its document, or its file; without an input it keeps the run's.

@@ -146,10 +146,10 @@ EVENTS: Final[Mapping[str, str]] = {
     "run.barred": "No call of the run may be claimed any more.",
     "run.cancelled": "The run has ended as cancelled.",
     "run.completed": "The run has ended well.",
-    "run.deleted": "Kinds of the run's data are being deleted: nothing takes that back.",
+    "run.deleted": "The run is being deleted: nothing takes that back.",
     "run.failed": "The run has failed, and has undone what it could.",
     "run.held": "Somebody keeps the run from being hidden and deleted.",
-    "run.hidden": "Kinds of the run's data are hidden, and deleted after `until_ms`.",
+    "run.hidden": "The run is hidden, and deleted after `until_ms`.",
     "run.marked_foreign": (
         "The run has got content from outside, by the tool of a step, or from another run."
     ),

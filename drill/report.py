@@ -28,7 +28,7 @@ class ForcedWait(StrEnum):
     PERMISSION_LOSS = "permission_loss"
     """The acting user loses the tool's permission between approval and call."""
     EXPIRY = "expiry"
-    """An approval expires; the one that is asked for anew is given."""
+    """An approval expires; the one that is asked for again is given."""
 
 
 class Beforehand(StrEnum):
@@ -43,9 +43,9 @@ class Operation(StrEnum):
     """What an operator does to a run, or to its workers."""
 
     RESET = "reset"
-    """Behind the step, Temporal begins the run anew at its first workflow task."""
+    """Behind the step, Temporal starts the run again at its first workflow task."""
     RESET_STEP = "reset_step"
-    """From its end, it begins anew right before the step's call, or the start of its child run."""
+    """From its end, it starts again right before the step's call, or the start of its child run."""
     RESET_KILLED = "reset_killed"
     """Its worker is killed in the middle of its calls, and it is reset before another goes on."""
     TERMINATE = "terminate"

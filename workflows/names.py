@@ -45,7 +45,7 @@ class ErrorType(StrEnum):
     TOOL_CHANGED = "ToolChanged"
     """The tool's version or schema is not the one recorded when the run started."""
     TOOL_FAILED = "ToolFailed"
-    """The tool failed for good and its effect is proven not applied (or it is a read)."""
+    """The tool failed finally, and its effect is proven not applied (or it is a read)."""
     NOT_AS_REVIEWED = "NotAsReviewed"
     """The server's tool is not as it was reviewed; nothing was called, and a human has to look."""
     STEP_BARRED = "StepBarred"

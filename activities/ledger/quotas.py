@@ -417,7 +417,7 @@ class QuotaUse:
     used: str | None
     """``None``: it is not limited, so nobody counts."""
     until: datetime | None
-    """When it begins anew."""
+    """When it starts again."""
 
 
 @dataclass(frozen=True)

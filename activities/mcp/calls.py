@@ -204,7 +204,7 @@ class McpCall:
         return _bounded({"content": parts})
 
     async def _answered(self, said: InputRequiredResult, ctx: ToolContext) -> dict[str, Any]:
-        """Return what humans answer to the server's questions; the call begins anew for each."""
+        """Return what humans answer to the server's questions; the call starts again for each."""
         answers: dict[str, Any] = {}
         for name, asked in (said.input_requests or {}).items():
             params: Any = getattr(asked, "params", None)

@@ -229,11 +229,11 @@ def _definitions(path: Path) -> dict[str, Definition]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise McpFileError(f"{path}: cannot be read: {error}; remove it, and pin anew") from error
+        raise McpFileError(f"{path}: cannot be read: {error}; remove it, and pin again") from error
     try:
         return {pin: one for pin, one in found.items() if digest(one) == pin}
     except (NotCanonical, AttributeError) as error:
-        raise McpFileError(f"{path}: holds no definitions; remove it, and pin anew") from error
+        raise McpFileError(f"{path}: holds no definitions; remove it, and pin again") from error
 
 
 def definition_problem(definition: Definition) -> str | None:

@@ -230,7 +230,7 @@ LONGEST_QUESTION = 2000
 
 
 class NeedsAnswer(BaseException):
-    """A tool cannot go on without an answer; the call begins anew once a human has given it.
+    """A tool cannot go on without an answer; the call starts again once a human has given it.
 
     Not an ``Exception``: a tool that catches those must not go on without its answer.
     """
@@ -251,7 +251,7 @@ class NeedsAnswer(BaseException):
 class Answers:
     """What humans have answered to one call, handed out in the order of its questions.
 
-    Each with the digest of its question: another one in its place is asked anew.
+    Each with the digest of its question: another one in its place is asked again.
     """
 
     def __init__(self, given: Sequence[tuple[str, JsonValue]] = ()) -> None:

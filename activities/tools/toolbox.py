@@ -475,7 +475,7 @@ def load_workflows(modules: Iterable[str]) -> list[type[BaseRun]]:
 
 
 def pass_through(modules: Sequence[str]) -> Sequence[str]:
-    """Return the modules that the sandbox of the workflows does not load anew."""
+    """Return the modules that the sandbox of the workflows does not load again."""
     for name in modules:
         try:
             found = importlib.util.find_spec(name)

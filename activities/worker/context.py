@@ -67,7 +67,6 @@ class WorkerContext:
     """How long an attempt waits for a busy resource, where the tool says nothing."""
     checkpoint_every: timedelta = CHECKPOINT_EVERY
     """How often a long call's progress goes into the ledger."""
-    """Whether models are asked for their answers token by token."""
     limits: tuple[Limit, ...] = ()
     """What the effects of a tenant may come to."""
     assurance: Assurance = Assurance.OPEN
@@ -276,7 +275,7 @@ class Attempt:
     def unacknowledged_holders(self) -> str | None:
         """Return the prefix of the holders whose recorded reads this attempt takes over.
 
-        ``None``: no earlier answer counts. A run that was reset reads anew.
+        ``None``: no earlier answer counts. A run that was reset reads again.
         """
         if self.unacknowledged:
             return ""

@@ -130,7 +130,7 @@ class Settings(BaseModel):
     ``module:object``; comma separated."""
     sandbox_passthrough: Names = ()
     """Modules, with all below them, that workflows of your own import and that Temporal's sandbox
-    shall not load anew, such as ``pydantic_ai,httpx``; comma separated."""
+    does not load again, such as ``pydantic_ai,httpx``; comma separated."""
     task_queue: str = Field(default=DEFAULT_TASK_QUEUE, min_length=1)
     """Temporal task queue."""
     deployment_name: str = DEFAULT_DEPLOYMENT

@@ -11,7 +11,7 @@ until temporal worker deployment set-current-version --namespace "$TEMPORAL_NAME
     --deployment-name surehand --build-id "$SUREHAND_BUILD_ID" --yes; do
     tries=$((tries - 1))
     if [ "$tries" -eq 0 ]; then
-        echo "gave up after 60 seconds" >&2
+        echo "gave up after 60 tries: is a worker with SUREHAND_BUILD_ID=$SUREHAND_BUILD_ID running?" >&2
         exit 1
     fi
     sleep 1

@@ -37,7 +37,7 @@ from surehand.workflows.run.code_run import StepFailed, StepMaker
 if TYPE_CHECKING:  # a workflow imports this module, and must not bring along the ledger
     from surehand.activities.effects.model_turns import AskModel, Said, TurnRequest
 
-#: What frameworks are made of, which a workflow's sandbox would load anew for each run, or refuse.
+#: What frameworks are made of, which a workflow's sandbox would load again for each run, or refuse.
 PASSED_THROUGH: Final = (
     *("pydantic_ai", "pydantic_graph", "anyio", "sniffio", "httpx", "httpx2", "httpcore"),
     *("httpcore2", "opentelemetry", "genai_prices", "certifi", "truststore", "openai", "anthropic"),

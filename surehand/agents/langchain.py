@@ -120,7 +120,7 @@ class Graph:
         if found is None:
             raise LangChainException(
                 "a node that was interrupted asks a model something else when it runs again: what"
-                " its calls have done would be done anew"
+                " its calls have done would be done again"
             )
         left.remove(found)
         return found

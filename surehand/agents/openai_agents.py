@@ -185,7 +185,7 @@ def model(
     Args:
         name: The model, such as ``gpt-5``; or where the worker finds it, as ``module:name``.
         own: Tools of agents' own that may be called as well, and tools that the provider runs.
-            Their own run in workflow code, anew in each replay: they may calculate, and nothing
+            Their own run in workflow code, again in each replay: they may calculate, and nothing
             else.
         turn_timeout: How long one attempt at a turn may take.
     """
@@ -435,7 +435,7 @@ def _list_said(messages: Sequence[Any], ours: Set[str]) -> Iterator[Any]:
 
     What people have rejected or changed comes back as a tool's output, too.
     """
-    called = dict[str, str]()  # the newest by its id: models may number them anew in each turn
+    called = dict[str, str]()  # the newest by its id: models may number them again in each turn
     for one in messages:
         if one.get("type") == "function_call":
             called[one["call_id"]] = one["name"]

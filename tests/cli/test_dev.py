@@ -74,7 +74,7 @@ def test_tools_that_cannot_be_loaded_are_looked_at_again_once_they_change(dev: C
 
     tools.write_text("nonsense")
     dev.wait_said("it starts again when a file changes")
-    assert "Changed   refunds.py: the worker starts anew\n" in dev.output()
+    assert "Changed   refunds.py: the worker restarts\n" in dev.output()
     assert "nonsense" in dev.output()
 
     tools.write_text(right)

@@ -269,7 +269,7 @@ def test_a_rotation_says_which_key_cannot_be_unwrapped_and_wraps_all_others(
     done = verbs("keys", "rotate")
 
     assert failed.code == 4 and "'lost'" in failed.line()
-    assert "1 key of runs cannot be read, 2 wrapped anew" in failed.line()
+    assert "1 key of runs cannot be read, 2 wrapped again" in failed.line()
     assert now == {"a": "fresh", "b": "lost", "c": "fresh"}
     assert "not here" in shown.out
     assert done.code == 0, done

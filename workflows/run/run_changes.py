@@ -137,7 +137,7 @@ class Freshness(RunPart):
         if self._data.facts.get(step.id) == before:
             self._core.add_line("read again: as before", step.id)
         else:
-            self._core.add_line("read again: changed; what rests on it begins anew", step.id)
+            self._core.add_line("read again: changed; what depends on it starts again", step.id)
             await self._begin_again(step.id, running)
         self._hold_back(data.held)
 

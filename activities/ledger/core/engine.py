@@ -403,12 +403,12 @@ def require_fit(engine: Engine, *, fsync_off: bool = False) -> None:
 
 @contextmanager
 def explain_database_error(url: URL) -> Iterator[None]:
-    """Say of which database an error is: it cannot be reached, or it has refused a statement."""
+    """Say of which database an error is: it cannot be reached, or a statement has failed."""
     try:
         yield
     except (DBAPIError, OSError, sqlite3.Error) as error:
         refused = isinstance(error, DBAPIError) and not unreachable(error)
-        what = "has refused a statement" if refused else "cannot be reached"
+        what = "has failed" if refused else "cannot be reached"
         raise LedgerUnavailable(
             f"the ledger database {what} at {without_passwords(url)}"
             f" (SUREHAND_DATABASE_URL): {first_line(error)}"

@@ -800,7 +800,7 @@ tenants = _table(
 
 limit_uses = _table(
     "limit_uses",
-    # One row for each entry and limit, whose claim is counted anew if it goes forward again.
+    # One row for each entry and limit, whose claim is counted again if it goes forward again.
     Column("entry_id", String(80), primary_key=True),
     Column("limit_name", String(60), primary_key=True),
     # Of what the effects that count together have in common; keyed where runs are sealed.

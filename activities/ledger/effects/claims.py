@@ -241,7 +241,7 @@ def _repeats_answer(entry: Entry, request: ClaimRequest) -> bool:
 def _loses_content(tx: Transaction, run_id: str) -> bool:
     """Return whether what a run has made is being deleted: nobody rests on it any more."""
     going = rows_of(retentions, run_id=run_id).where(retentions.c.going_ms.is_not(None))
-    return tx.one(going.limit(1)) is not None
+    return tx.one(going) is not None
 
 
 def _epoch_that_forgot(
