@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Final
@@ -53,7 +54,20 @@ _FILES: Final = {
     "test_refund.py": "a test that kills workers in the middle of the plan",
     ".env": "settings",
 }
-_START: Final = ("start", "refund.yaml", "--run-id", "refund-1", "--wait")
+#: The same where an agent chooses the steps.
+_AGENT_FILES: Final = {
+    "refunds.py": _FILES["refunds.py"],
+    "clerk.py": "the agent, with rules in place of a model",
+    "clerk.yaml": "a plan whose steps the agent chooses",
+    ".env": _FILES[".env"],
+}
+#: By the name of a framework: where its agent lies, and the extra that it needs.
+_AGENTS: Final = {
+    "pydantic-ai": ("pydantic_ai.py", "pydantic-ai"),
+    "openai": ("openai.py", "openai-agents"),
+    "langgraph": ("langgraph.py", "langchain"),
+}
+_PLAN: Final = "plan"
 _QUEUE: Final = "SUREHAND_TASK_QUEUE="
 
 
@@ -62,12 +76,23 @@ def init(
     folder: Annotated[
         Path, typer.Argument(help="Where; it is made if need be. Nothing is overwritten.")
     ] = Path(),
+    agent: Annotated[
+        str,
+        typer.Option(
+            "--agent",
+            metavar="|".join((_PLAN, *_AGENTS)),
+            help="What chooses the steps: a plan (the default), or an agent of a framework.",
+        ),
+    ] = _PLAN,
 ) -> Reply:
-    """Write a tool module, a plan, a test and settings to begin with.
+    """Write a tool module, a plan or an agent, and settings to begin with.
 
-    Example: surehand init refunds
+    Example: surehand init refunds --agent pydantic-ai
     """
-    contents = {folder / name: _content(name, folder.resolve().name) for name in _FILES}
+    if agent != _PLAN and agent not in _AGENTS:
+        raise WrongUse(f"--agent {agent[:40]!r}: use {', '.join((_PLAN, *_AGENTS))}")
+    files = _FILES if agent == _PLAN else _AGENT_FILES
+    contents = {folder / name: _content(name, folder.resolve().name, agent) for name in files}
     there = [str(path) for path in contents if path.exists() or path.is_symlink()]
     if there:
         raise WrongUse(f"nothing is written, because there is already: {', '.join(there)}")
@@ -82,25 +107,37 @@ def init(
     # A checkout has not told pytest of its plugin.
     plugin = "" if program() == INSTALLED else "-p surehand.drill.plugin "
     test = module(f"pytest {plugin}test_refund.py", **there_too)
-    commands = [command("dev", **there_too), command(*_START, **there_too), test]
-    written = NewProject(folder=str(folder), files=list(_FILES), commands=commands)
-    return Reply(written, _lines(written))
+    name = "refund" if agent == _PLAN else "clerk"
+    start = command("start", f"{name}.yaml", "--run-id", f"{name}-1", "--wait", **there_too)
+    commands = [command("dev", **there_too), start, *([test] if agent == _PLAN else [])]
+    written = NewProject(folder=str(folder), files=list(files), commands=commands)
+    return Reply(written, _lines(written, files, agent))
 
 
-def _content(name: str, project: str) -> str:
-    text = (_TEMPLATE / name.removeprefix(".")).read_text(encoding="utf-8")
+def _content(name: str, project: str, agent: str) -> str:
+    there = f"agents/{_AGENTS[agent][0]}" if name == "clerk.py" else name.removeprefix(".")
+    text = (_TEMPLATE / there).read_text(encoding="utf-8")
+    if name != ".env":
+        return text
+    if agent != _PLAN:
+        tools = "SUREHAND_TOOL_MODULES=refunds\n"
+        text = text.replace(tools, f"{tools}SUREHAND_AGENT_MODULES=clerk\n")
     queue = re.sub(r"[^A-Za-z0-9_.-]+", "-", project).strip("-") or "surehand"
-    return text.replace(f"{_QUEUE}surehand", f"{_QUEUE}{queue}") if name == ".env" else text
+    return text.replace(f"{_QUEUE}surehand", f"{_QUEUE}{queue}")
 
 
-def _lines(written: NewProject) -> Lines:
-    for name, what in _FILES.items():
+def _lines(written: NewProject, files: Mapping[str, str], agent: str) -> Lines:
+    for name, what in files.items():
         yield f"{Path(written.folder, name)!s:<24}  {what}"
     dev, *others = written.commands
     here = [] if written.folder == "." else [f"cd {shlex.quote(written.folder)}"]
+    if agent != _PLAN:
+        yield ""
+        yield f"The agent needs the extra surehand[{_AGENTS[agent][1]}]."
+    and_test = "; and the test" if agent == _PLAN else ""
     for headline, commands in (
         ("Server, ledger and worker in this terminal, until Ctrl-C:", [dev]),
-        ("In another one: a run, which waits for an approval; and the test:", others),
+        (f"In another one: a run, which waits for an approval{and_test}:", others),
     ):
         yield ""
         yield headline

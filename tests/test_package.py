@@ -247,3 +247,22 @@ def test_an_empty_folder_gets_tested(environment: Path, temporal_cli: Path, tmp_
         os.kill(dev.pid, signal.SIGINT)
         dev.wait_done()
     assert "1 passed" in user.run(test, user.alone)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("agent", ["pydantic-ai", "openai", "langgraph"])
+def test_a_new_agent_pays_as_approved(
+    environment: Path, temporal_cli: Path, tmp_path: Path, agent: str
+) -> None:
+    user = User(environment, tmp_path, temporal_cli)
+
+    said = user.run(f"surehand init --agent {agent}")
+    [start] = re.findall(r"^  (surehand start .*)$", said, re.MULTILINE)
+    with user.dev() as dev:
+        dev.wait_said("worker.ready")
+        user.run(start.replace(" --wait", ""))
+        user.approve(dev, "clerk-1/turn-1.1/1")
+        ended = json.loads(user.run(f"{start} --json"))
+
+    assert (ended["state"], ended["output"]) == ("completed", "paid")
+    assert Bank(tmp_path / ".surehand" / "bank.sqlite").counts() == {"refund": 1}

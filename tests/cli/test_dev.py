@@ -197,3 +197,11 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_line(verbs: Verbs, tmp_path
 
     assert ended.code == ExitCode.OUTPUT_LOST
     assert ended.line().startswith("surehand: file/shop")
+
+
+def test_an_agent_of_a_framework_nobody_knows_is_one_line(verbs: Verbs, tmp_path: Path) -> None:
+    ended = verbs("init", "shop", "--agent", "crew")
+
+    assert ended.code == ExitCode.WRONG_USE
+    assert ended.line() == ("surehand: --agent 'crew': use plan, pydantic-ai, openai, langgraph")
+    assert names(tmp_path) == []
