@@ -352,8 +352,8 @@ def test_a_workers_url_changes_nothing_and_may_look(office: Office) -> None:
         said = office.refused(*command, SUREHAND_DATABASE_URL=url)
         assert said == (
             f"surehand: permission denied: database role '{WORKER}' may not change principals,"
-            " standing approvals, quotas, keys of runs, epochs or a tenant's cell; name the role"
-            " that owns the ledger's tables in SUREHAND_DATABASE_URL"
+            " standing approvals, quotas, halts, keys of runs, epochs or a tenant's cell; name the"
+            " role that owns the ledger's tables in SUREHAND_DATABASE_URL"
         )
 
     assert "ana" in office.done("list", SUREHAND_DATABASE_URL=url).out
