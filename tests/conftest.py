@@ -74,11 +74,16 @@ FOUND: Final = pytest.StashKey[list[pytest.Item]]()
 #: The Temporal server of this process, once a test has asked for it.
 WATCHED: Final = pytest.StashKey[WatchedServer]()
 
-# What this run was told is not for those that its tests start.
-os.environ.pop("PYTEST_ADDOPTS", None)
 # Look for garbage seldom: what is loaded stays, and is much. To freeze it takes less time still;
 # older versions of Hypothesis count references, and do not see those of what is frozen.
 gc.set_threshold(20_000, 10, 10)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what this run was told from those that its tests start."""
+    # xdist's processes read it, too, when they begin; this one plays no test then.
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0):
+        os.environ.pop("PYTEST_ADDOPTS", None)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
