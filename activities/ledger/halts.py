@@ -9,17 +9,19 @@ under way, or sees the halt. What has a time limit does not run out while a halt
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     BindParameter,
     Boolean,
     ColumnElement,
     ScalarSelect,
     bindparam,
+    case,
     func,
     or_,
     select,
@@ -32,7 +34,14 @@ from surehand.activities.ledger.core.statements import (
     update_rows,
 )
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import WITHOUT_OUTCOME, effects, events, halts
+from surehand.activities.ledger.core.tables import (
+    WITHOUT_OUTCOME,
+    approvals,
+    effects,
+    halts,
+    runs,
+    steps,
+)
 from surehand.activities.ledger.quotas import require_unspent, select_limited
 from surehand.workflows.contracts.base import HaltWait
 from surehand.workflows.identity import is_child_of
@@ -104,8 +113,8 @@ class Halted:
 
     def note(self, tx: Transaction, run_id: str, step_id: str | None) -> None:
         """Write that a halt holds up a step: once for each halt, however often it is looked at."""
-        told = tx.all(rows_of(events, "body", run_id=run_id, step_id=step_id, type="call.halted"))
-        if all(one["body"]["halt_id"] != self.halt.halt_id for one in told):
+        told = tx.list_told(run_id, step_id, "call.halted")
+        if all(one["halt_id"] != self.halt.halt_id for one in told):
             by, reason = self.halt.halted_by, self.halt.reason
             body = {"halt_id": self.halt.halt_id, "actor": by, "reason": reason}
             tx.event(run_id, "call.halted", step_id=step_id, tool=self.tool, **body)
@@ -237,9 +246,16 @@ def stood_still(
     What waits for a person or a date waits so much longer. Halts that overlap count once.
     ``until_ms``: now, if it is not said. ``undoes``: only those that stop what undoes effects.
     """
-    found = [one for one in list_halts(tx) if one.covers(tool, run_id)]
-    found = [one for one in found if one.undo_too or not undoes]
-    return _add_up(tx, found, since_ms, until_ms)
+    still, upto = 0, since_ms
+    latest = tx.now_ms if until_ms is None else until_ms
+    for one in list_halts(tx):
+        if not one.covers(tool, run_id) or (undoes and not one.undo_too):
+            continue
+        end = latest if one.lifted_ms is None else min(latest, one.lifted_ms)
+        begin = max(one.halted_ms, upto)
+        if end > begin:
+            still, upto = still + end - begin, end
+    return still
 
 
 def request_clock(tx: Transaction, row: Mapping[str, Any]) -> int:
@@ -252,27 +268,29 @@ def request_clock(tx: Transaction, row: Mapping[str, Any]) -> int:
     return tx.now_ms - stood_still(tx, row["tool"], row["run_id"], row["requested_ms"])
 
 
+def select_longest_still(now_ms: BindParameter[int]) -> ScalarSelect[int]:
+    """Return the query of the longest time for which halts may have kept anything waiting.
+
+    Whatever they cover, and as if none had stood beside another: a bound for what is read by index.
+    """
+    end = func.coalesce(halts.c.lifted_ms, now_ms)
+    stood = case((end > halts.c.halted_ms, end - halts.c.halted_ms), else_=0)
+    return rows_of(halts, func.coalesce(func.sum(stood), 0)).scalar_subquery()
+
+
+_LONGEST_STILL: Final = PreparedStatement(
+    select(select_longest_still(bindparam("now_ms", type_=BigInteger)).label("still"))
+)
+
+
 def earliest_clock(tx: Transaction, now_ms: int) -> int:
     """Return up to when requests have run out at ``now_ms``, whatever halts have stood."""
-    return now_ms - _add_up(tx, list_halts(tx), 0)
-
-
-def _add_up(
-    tx: Transaction, found: Sequence[Halt], since_ms: int, until_ms: int | None = None
-) -> int:
-    still, upto = 0, since_ms
-    latest = tx.now_ms if until_ms is None else until_ms
-    for one in found:
-        end = latest if one.lifted_ms is None else min(latest, one.lifted_ms)
-        begin = max(one.halted_ms, upto)
-        if end > begin:
-            still, upto = still + end - begin, end
-    return still
+    return now_ms - tx.count(_LONGEST_STILL, now_ms=now_ms)
 
 
 def list_under_way(tx: Transaction, halt: Halt) -> list[dict[str, Any]]:
     """Return the entries that a halt covers and that have no outcome yet, oldest claim first."""
-    columns = ("entry_id", "tool", "key", "run_id", "step_id", "state", "undoes", "claimed_ms")
+    columns = ("entry_id", "tool", "key", "run_id", "step_id", "state", "undoes")
     query = rows_of(effects, *columns).where(WITHOUT_OUTCOME)
     query = query.order_by(effects.c.claimed_ms, effects.c.entry_id)
     rows = tx.all(query.execution_options(sealed="stored"))
@@ -286,3 +304,15 @@ def read_entry_states(tx: Transaction, entry_ids: Iterable[str]) -> dict[str, st
         row["entry_id"]: row["state"]
         for row in tx.all(rows_of(effects, "entry_id", "state").where(of_them))
     }
+
+
+def find_unknown_scope(tx: Transaction, halt: Halt) -> list[str]:
+    """Return what of a halt's scope nothing is recorded of: it may be misspelt."""
+    unknown = list[str]()
+    if halt.run_id is not None and tx.one(rows_of(runs, "run_id", run_id=halt.run_id)) is None:
+        unknown.append(f"run {halt.run_id}")
+    if halt.tool is not None:
+        used = (rows_of(table, "tool", tool=halt.tool) for table in (effects, approvals, steps))
+        if all(tx.one(query.limit(1)) is None for query in used):
+            unknown.append(f"call of {halt.tool}")
+    return unknown

@@ -17,10 +17,9 @@ from sqlalchemy import bindparam, func, literal_column
 from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import (
     PreparedStatement,
-    insert_row,
     ours,
     rows_of,
-    update_rows,
+    upsert_row,
 )
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects, limit_uses
@@ -60,6 +59,11 @@ class Over:
     use: LimitUse
     used: Decimal
 
+    def stops(self, *, gated: bool) -> bool:
+        """Return whether the call is not made, unless its approval carries it (``gated``)."""
+        asked = gated and self.use.ask is not None and self.use.approved
+        return not self.use.shadow and not asked
+
     @property
     def reason(self) -> str:
         """Say it in one clause."""
@@ -89,15 +93,35 @@ _USED: Final = PreparedStatement(
 )
 
 
-def find_over(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> list[Over]:
-    """Return the limits that an entry's claim would be over; each stays locked until the end.
+_COUNTED: Final = ("group_hash", "amount", "counted_ms")
+_COUNT: Final = {
+    dialect: PreparedStatement(counting, ("entry_id", "limit_name", *_COUNTED))
+    for dialect, counting in upsert_row(
+        limit_uses, lambda newest: {name: newest[name] for name in _COUNTED}
+    ).items()
+}
 
-    Their locks are taken in order of names, behind those of the call and of quotas.
+
+def lock_limits(tx: Transaction, uses: Sequence[LimitUse]) -> None:
+    """Let nothing else that counts together be claimed meanwhile.
+
+    The locks are taken in order of names, behind those of the call and of quotas.
+    """
+    if uses:
+        names = sorted(f"limit:{tx.tenant}:{use.name}:{use.group}" for use in uses)
+        tx.now_ms = max(tx.now_ms, lock_name(tx.connection, *names))
+
+
+def find_over(
+    tx: Transaction, uses: Sequence[LimitUse], entry_id: str, *, judged: bool
+) -> list[Over]:
+    """Return the limits that an entry's claim would be over; they are locked.
+
+    Unless it is to be ``judged``, only those where others may have the room for which the entry was
+    counted before.
     """
     found = list[Over]()
-    for use in sorted(uses, key=lambda one: (one.name, one.group)):
-        now_ms = lock_name(tx.connection, f"limit:{tx.tenant}:{use.name}:{use.group}")
-        tx.now_ms = max(tx.now_ms, now_ms)
+    for use in uses:
         used_row = tx.one(
             _USED,
             of_limit=use.name,
@@ -108,12 +132,13 @@ def find_over(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> list[
         )
         assert used_row is not None
         used = Decimal(int(used_row["used"])) / MILLIONTHS
-        if use.amount is None or used + use.amount > use.most:
+        over = use.amount is None or used + use.amount > use.most
+        if over and (judged or _has_lapsed(tx, use, entry_id)):
             found.append(Over(use, used))
     return found
 
 
-def has_lapsed(tx: Transaction, use: LimitUse, entry_id: str) -> bool:
+def _has_lapsed(tx: Transaction, use: LimitUse, entry_id: str) -> bool:
     """Return whether an entry was counted so long ago that others may have its room now."""
     row = tx.one(rows_of(limit_uses, "counted_ms", entry_id=entry_id, limit_name=use.name))
     return row is not None and row["counted_ms"] <= tx.now_ms - use.within_ms
@@ -122,8 +147,11 @@ def has_lapsed(tx: Transaction, use: LimitUse, entry_id: str) -> bool:
 def count_uses(tx: Transaction, uses: Sequence[LimitUse], entry_id: str) -> None:
     """Count a claim that goes forward."""
     for use in uses:
-        millionths = int((use.amount or Decimal(0)) * MILLIONTHS)
-        values = {"amount": millionths, "counted_ms": tx.now_ms, "group_hash": use.group}
-        mine = {"entry_id": entry_id, "limit_name": use.name}
-        if not tx.execute(update_rows(limit_uses, **mine).values(**values)):
-            tx.execute(insert_row(limit_uses, **mine, **values))
+        tx.send(
+            _COUNT[tx.dialect],
+            entry_id=entry_id,
+            limit_name=use.name,
+            group_hash=use.group,
+            amount=int((use.amount or Decimal(0)) * MILLIONTHS),
+            counted_ms=tx.now_ms,
+        )

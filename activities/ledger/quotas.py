@@ -17,7 +17,6 @@ from typing import Any, Final, Literal
 from sqlalchemy import (
     BigInteger,
     BindParameter,
-    Insert,
     ScalarSelect,
     and_,
     bindparam,
@@ -26,18 +25,17 @@ from sqlalchemy import (
     literal,
     or_,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import (
-    OF_TENANT,
     PreparedStatement,
     insert_row,
     rows_of,
     update_rows,
+    upsert_row,
 )
 from surehand.activities.ledger.core.store import RunNotFound, Transaction
-from surehand.activities.ledger.core.tables import approvals, events, quota_usage, quotas, runs
+from surehand.activities.ledger.core.tables import approvals, quota_usage, quotas, runs
 from surehand.workflows.contracts.base import LONGEST_LOOK, SHORTEST_LOOK, Quota, QuotaWait, Usage
 
 Over = Literal["queue", "reject"]
@@ -75,10 +73,8 @@ class OverQuota:
         wait, over = self.wait, self.over
         quota = wait.quota.value
         until = None if wait.until is None else wait.until.isoformat()
-        told = tx.all(
-            rows_of(events, "body", run_id=run_id, step_id=step_id, type="quota.exceeded")
-        )
-        earlier = [(e["body"]["quota"], e["body"]["over"], e["body"].get("until")) for e in told]
+        told = tx.list_told(run_id, step_id, "quota.exceeded")
+        earlier = [(body["quota"], body["over"], body.get("until")) for body in told]
         if (quota, over, until) in earlier:
             return
         tx.event(
@@ -276,19 +272,15 @@ _STANDS: Final = PreparedStatement(
 )
 
 
-def _insert_used(insert: postgresql.Insert | sqlite.Insert) -> Insert:
-    used, more = quota_usage.c.used, insert.excluded.used
-    added = insert.values(tenant_id=OF_TENANT).on_conflict_do_update(
-        index_elements=list(quota_usage.primary_key),
-        set_={"used": case((used > _MOST - more, _MOST), else_=used + more)},
-        where=used < bindparam("most", type_=BigInteger),
-    )
-    return added.returning(used)
+def _add_used(more: Any) -> dict[str, Any]:
+    used = quota_usage.c.used
+    return {"used": case((used > _MOST - more.used, _MOST), else_=used + more.used)}
 
 
+_ROOM_LEFT: Final = quota_usage.c.used < bindparam("most", type_=BigInteger)
 _ADD: Final = {
-    "postgresql": _insert_used(postgresql.insert(quota_usage)),
-    "sqlite": _insert_used(sqlite.insert(quota_usage)),
+    dialect: adding.returning(quota_usage.c.used)
+    for dialect, adding in upsert_row(quota_usage, _add_used, where=_ROOM_LEFT).items()
 }
 
 

@@ -249,8 +249,6 @@ BY_HAND: Final = {
     "core/tables.py": "text",  # conditions of indexes
     # ON CONFLICT is a dialect's own; the tenant is a value of each row.
     "core/transaction.py": "dialect.insert(table)",
-    "steps/attempts.py": ".insert(steps)",
-    "quotas.py": ".insert(quota_usage)",
 }
 BAR: Final = {"run_id": "r", "step_id": "s", "barred_ms": 1}
 TABLES: Final = frozenset(metadata.tables)

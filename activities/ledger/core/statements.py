@@ -39,6 +39,7 @@ from sqlalchemy import (
     true,
     update,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -206,6 +207,29 @@ def delete_rows(table: Table, /, **equal: Any) -> Delete:
 def insert_row(table: Table, /, **values: Any) -> Insert:
     """Return the INSERT of a row of the tenant; values may also come when it is run."""
     return cast("Insert", _NewRow(table, values))
+
+
+def upsert_row(
+    table: Table,
+    changes: Callable[[Any], Mapping[str, Any]],
+    *,
+    where: ColumnElement[bool] | None = None,
+) -> dict[str, postgresql.Insert | sqlite.Insert]:
+    """Return by database the INSERT of a row of the tenant, or the UPDATE of the one of its key.
+
+    ``changes`` are the columns that it sets, made of the row that is not inserted. Only a row that
+    is ``where`` is changed. ON CONFLICT is a dialect's own, so there are two.
+    """
+    made: dict[str, postgresql.Insert | sqlite.Insert] = {
+        "postgresql": postgresql.insert(table),
+        "sqlite": sqlite.insert(table),
+    }
+    return {
+        dialect: one.values(tenant_id=OF_TENANT).on_conflict_do_update(
+            index_elements=list(table.primary_key), set_=changes(one.excluded), where=where
+        )
+        for dialect, one in made.items()
+    }
 
 
 @cache

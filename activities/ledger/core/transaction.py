@@ -266,6 +266,11 @@ class Transaction:
             said = {name: value for name, value in said.items() if stored[name] is value}
         self.pending[run_id].append(PendingEvent(type_, step_id, stored, said))
 
+    def list_told(self, run_id: str, step_id: str | None, type_: str) -> list[dict[str, Any]]:
+        """Return what events of a type have told of a step; ``None``: of the run itself."""
+        named = {"run_id": run_id, "step_id": step_id, "type": type_}
+        return [row["body"] for row in self.all(rows_of(events, events.c.body, **named))]
+
     def lock_chain(self, run_id: str) -> ChainHead:
         """Take a run's chain now, after every other row lock, and return its head."""
         if run_id not in self._locked:

@@ -27,7 +27,7 @@ from surehand.activities.ledger.effects.compensations import other_undo, still_r
 from surehand.activities.ledger.effects.epochs import open_epoch
 from surehand.activities.ledger.effects.interventions import waits_to_be_told
 from surehand.activities.ledger.halts import Halted, read_halt, select_halt
-from surehand.activities.ledger.limits import count_uses, find_over, has_lapsed
+from surehand.activities.ledger.limits import count_uses, find_over, lock_limits
 from surehand.activities.ledger.outbox.notification_rows import write_pause
 from surehand.activities.ledger.people.starts import why_forbidden
 from surehand.activities.ledger.quotas import OverQuota, find_room, select_limited
@@ -373,7 +373,7 @@ def _claim_generation(
     if request.uses:
         # It may have happened, so it counts whatever was used; with the locks of `_authorise_call`.
         find_room(tx, seen.limited)
-        find_over(tx, request.uses, entry_id)
+        lock_limits(tx, request.uses)
         count_uses(tx, request.uses, entry_id)
     _begin_step(tx, request)
     epochs.note_restored(tx, entry, epoch)
@@ -635,10 +635,10 @@ def _authorise_call(
     if isinstance(room, OverQuota):
         return room
     request = request.in_run(foreign=seen.foreign)
-    found = find_over(tx, request.uses, entry_id)
-    over = [one for one in found if judged or has_lapsed(tx, one.use, entry_id)]
+    lock_limits(tx, request.uses)
+    over = find_over(tx, request.uses, entry_id, judged=judged)
     for one in over:
-        if not one.use.shadow and not (one.use.ask and one.use.approved and request.gated):
+        if one.stops(gated=request.gated):
             return entries.OverLimit(one.reason, one.use.name, one.use.ask)
     if request.gated:
         refused = approval_rows.consume_approval(tx, request, entry_id, generation)

@@ -288,7 +288,7 @@ def record_interrupt(tx: Transaction, asked: RecordInterrupt) -> timedelta | Non
     how long it still waits.
     """
     interrupt = asked.interrupt
-    told = attempts.list_told(tx, asked.run_id, interrupt.step_id, f"interrupt.{asked.what}")
+    told = tx.list_told(asked.run_id, interrupt.step_id, f"interrupt.{asked.what}")
     if any(body["interrupt_id"] == interrupt.interrupt_id for body in told):
         return None
     if asked.what == "expired" and (left := _time_left(tx, asked.run_id, interrupt)) is not None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Insert, bindparam, func, literal, null, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import bindparam, func, literal, null, or_, select
 
 from surehand.activities.ledger.core.statements import (
-    OF_TENANT,
     PreparedStatement,
     rows_of,
     update_rows,
+    upsert_row,
 )
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import effects, events, steps
+from surehand.activities.ledger.core.tables import effects, steps
 from surehand.activities.ledger.steps.acting import is_overtaken
 from surehand.workflows.contracts.base import Usage
 from surehand.workflows.contracts.tools import RecordRefusal
@@ -27,27 +26,22 @@ LONGEST_REASON: Final = 2000
 
 _ANSWERED: Final = or_(steps.c.state == "succeeded", func.coalesce(steps.c.error_class, "") == NO)
 
-#: What a new start of an attempt says anew, and what it takes back.
+#: What a new start of an attempt says again, and what it takes back.
 _STARTED: Final = ("tool", "state", "input", "started_ms", "holder")
 _ENDED: Final = ("output", "error", "error_class", "ended_ms")
 
 
-def _build_start(insert: postgresql.Insert | sqlite.Insert, *, unanswered: bool) -> Insert:
-    started = {name: insert.excluded[name] for name in _STARTED}
-    return insert.values(tenant_id=OF_TENANT).on_conflict_do_update(
-        index_elements=list(steps.primary_key),
-        set_={**started, **dict.fromkeys(_ENDED, null())},
-        where=~_ANSWERED if unanswered else None,
-    )
+def _restart(started: Any) -> dict[str, Any]:
+    return {**{name: started[name] for name in _STARTED}, **dict.fromkeys(_ENDED, null())}
 
 
 _START_COLUMNS: Final = ("run_id", "step_id", "attempt", *_STARTED)
 _START: Final = {
-    (dialect.__name__.rpartition(".")[2], unanswered): PreparedStatement(
-        _build_start(dialect.insert(steps), unanswered=unanswered), _START_COLUMNS
-    )
-    for dialect in (postgresql, sqlite)
+    (dialect, unanswered): PreparedStatement(starting, _START_COLUMNS)
     for unanswered in (False, True)
+    for dialect, starting in upsert_row(
+        steps, _restart, where=~_ANSWERED if unanswered else None
+    ).items()
 }
 _END_COLUMNS: Final = ("state", *_ENDED)
 _OF_ATTEMPT: Final = update_rows(
@@ -241,7 +235,7 @@ def count_failures(tx: Transaction, attempt: StepAttempt, error_class: str) -> i
 
 def record_refused_step(tx: Transaction, asked: RecordRefusal, told_by: str) -> None:
     """Tell that a step was refused before anything of it began; the same teller tells it once."""
-    told = list_told(tx, asked.run_id, asked.step_id, "step.refused")
+    told = tx.list_told(asked.run_id, asked.step_id, "step.refused")
     if any(body["told_by"] == told_by for body in told):
         return
     body = {"tool": asked.tool, "reason": asked.reason[:LONGEST_REASON], "told_by": told_by}
@@ -253,7 +247,7 @@ def keep_usage(tx: Transaction, run_id: str, step_id: str, usage: Usage, told_by
 
     Returns whether it had not been told.
     """
-    told = list_told(tx, run_id, step_id, "step.spent")
+    told = tx.list_told(run_id, step_id, "step.spent")
     if any(body["told_by"] == told_by for body in told):
         return False
     body = {"tokens": usage.tokens, "money": usage.money, "told_by": told_by}
@@ -265,12 +259,6 @@ def kept_usage(tx: Transaction, run_id: str, step_id: str, holders: str, mine: s
     """Return what was kept of those whose names begin so, without one of them, which counts it."""
     return [
         Usage(tokens=body["tokens"], money=body["money"])
-        for body in list_told(tx, run_id, step_id, "step.spent")
+        for body in tx.list_told(run_id, step_id, "step.spent")
         if body["told_by"].startswith(holders) and body["told_by"] != mine
     ]
-
-
-def list_told(tx: Transaction, run_id: str, step_id: str, type_: str) -> list[dict[str, Any]]:
-    """Return what the events of a type have told of a step."""
-    rows = rows_of(events, events.c.body, run_id=run_id, step_id=step_id, type=type_)
-    return [row["body"] for row in tx.all(rows)]
