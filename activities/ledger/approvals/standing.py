@@ -9,7 +9,7 @@ from decimal import Context, Decimal, Inexact
 from typing import Any, Final
 
 from pydantic import ValidationError
-from sqlalchemy import bindparam, func, or_
+from sqlalchemy import BigInteger, BindParameter, bindparam, func, or_
 
 from surehand.activities.ledger.core.engine import lock_name
 from surehand.activities.ledger.core.statements import (
@@ -20,13 +20,8 @@ from surehand.activities.ledger.core.statements import (
     update_rows,
 )
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import (
-    approvals,
-    halts,
-    standing_approvals,
-    standing_uses,
-)
-from surehand.activities.ledger.halts import stood_still
+from surehand.activities.ledger.core.tables import approvals, standing_approvals, standing_uses
+from surehand.activities.ledger.halts import select_longest_still, stood_still
 from surehand.activities.ledger.people.principals import PrincipalError
 from surehand.activities.ledger.people.proofs import StoredSignature, verify_stored
 from surehand.activities.ledger.people.signatures import BadSignature, header_kid
@@ -52,10 +47,11 @@ _AMOUNT: Final = re.compile(r"[0-9]{1,30}(\.[0-9]{1,30})?")
 _NO_AMOUNT: Final = Decimal("Infinity")
 
 
+_NOW: Final[BindParameter[int]] = bindparam("now_ms", type_=BigInteger)
 _OF_TOOL: Final = PreparedStatement(
     rows_of(standing_approvals, tool=bindparam("of_tool"), revoked_ms=None)
-    # Its time stands still while calls are halted: then each is looked at by itself.
-    .where(or_(standing_approvals.c.until_ms > bindparam("now_ms"), rows_of(halts).exists()))
+    # Its time stands still while calls are halted: what may be in force is looked at by itself.
+    .where(standing_approvals.c.until_ms > _NOW - select_longest_still(_NOW))
     .order_by(standing_approvals.c.until_ms, standing_approvals.c.standing_id)
 )
 _USED_FOR: Final = PreparedStatement(

@@ -196,11 +196,11 @@ def waiting_for_others(tx: Transaction, roles: Collection[str], most: int) -> Co
 
     Keys are the roles, as :class:`Group` has them.
     """
-    found = Counter[str]()
+    found, first = Counter[str](), _find_first(tx, None)
     for one in list_groups(tx):
         if not one.is_for(roles) and (left := most - found[one.asked_of]) > 0:
             of_group = (approvals.c.asked_of == one.asked_of, approvals.c.tool == one.tool)
-            found[one.asked_of] += len(_read_stretch(tx, None, left, *of_group))
+            found[one.asked_of] += len(_read_stretch(tx, first, left, *of_group))
     return +found
 
 
@@ -224,15 +224,16 @@ def _choose_places(
 ) -> tuple[list[ListPlace], ListPlace | None, int]:
     """Return what a page shows, where the next one begins, and how much could not be read."""
     reads, own = most if search is None else LOOKED_AT, approvals.c
+    first = _find_first(tx, after)
     if tool is None and roles is None:
-        found = _read_stretch(tx, after, reads + 1)
+        found = _read_stretch(tx, first, reads + 1)
     else:
         chosen_groups = [
             (own.asked_of == one.asked_of, own.tool == one.tool)
             for one in list_groups(tx)
             if tool in (None, one.tool) and (roles is None or one.is_for(roles))
         ]
-        of_each = [_read_stretch(tx, after, reads + 1, *one) for one in chosen_groups]
+        of_each = [_read_stretch(tx, first, reads + 1, *one) for one in chosen_groups]
         found = list(heapq.merge(*of_each))[: reads + 1]
     more = found[reads - 1] if len(found) > reads else None
     if search is None:
@@ -268,13 +269,17 @@ def _amount_of(params: Any) -> Decimal | None:
     return None
 
 
-def _read_stretch(
-    tx: Transaction, after: ListPlace | None, most: int, *of_group: ColumnElement[bool]
-) -> list[ListPlace]:
-    """Return the first places of an index, or of one group's part of it."""
+def _find_first(tx: Transaction, after: ListPlace | None) -> ListPlace:
+    """Return where a list begins that goes on behind a place."""
     # What has expired is decided no more, whatever its row says until its run has looked.
     first = ListPlace(soonest_open(earliest_clock(tx, tx.now_ms)), "")
-    start = first if after is None else max(after, first)
+    return first if after is None else max(after, first)
+
+
+def _read_stretch(
+    tx: Transaction, start: ListPlace, most: int, *of_group: ColumnElement[bool]
+) -> list[ListPlace]:
+    """Return the first places of an index behind a start, or of one group's part of it."""
     query = (
         rows_of(approvals, *_ORDER)
         .where(_WAITS, *of_group, tuple_(*_ORDER) > tuple_(*start))
