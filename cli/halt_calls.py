@@ -6,20 +6,17 @@ Each is one transaction of the ledger, so they work while Temporal or all worker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from surehand.activities.ledger.core.engine import LedgerUnavailable
-from surehand.activities.ledger.core.statements import rows_of
-from surehand.activities.ledger.core.tables import approvals, effects, runs, steps
 from surehand.activities.ledger.core.transaction import Transaction
 from surehand.activities.ledger.halts import (
     Halt,
     HaltError,
+    find_unknown_scope,
     halt_calls,
     lift_halt,
     list_halts,
@@ -111,7 +108,7 @@ async def halt(
     async with ledger_of(read_settings()) as ledger:
         shown = await ledger.transact(caller.tenant, begin)
         with suppress(LedgerUnavailable):  # the halt stands, whatever is known of its scope
-            for what in await ledger.transact(caller.tenant, _find_unknown, shown.halt):
+            for what in await ledger.transact(caller.tenant, find_unknown_scope, shown.halt):
                 caller.printer.warn(f"the ledger knows no {what}: is that how it is written?")
         if not follow:
             return Reply(shown, _halt_lines(shown))
@@ -168,33 +165,14 @@ async def halts(
 
 def _show(tx: Transaction, halt: Halt) -> HaltShown:
     found = [] if halt.lifted_ms is not None else list_under_way(tx, halt)
-    under_way = [CallUnderWay(**_named(row)) for row in found]
+    under_way = [CallUnderWay(**row) for row in found]
     return HaltShown(halt=halt, scope=halt.scope, under_way=under_way)
-
-
-def _find_unknown(tx: Transaction, halt: Halt) -> list[str]:
-    """Return what of a halt's scope nothing is recorded of: it may be misspelt."""
-    unknown = list[str]()
-    if halt.run_id is not None and tx.one(rows_of(runs, "run_id", run_id=halt.run_id)) is None:
-        unknown.append(f"run {halt.run_id}")
-
-    def uses() -> Iterator[object]:
-        for table in (effects, approvals, steps):
-            yield tx.one(rows_of(table, "tool", tool=halt.tool).limit(1))
-
-    if halt.tool is not None and not any(uses()):
-        unknown.append(f"call of {halt.tool}")
-    return unknown
-
-
-def _named(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in CallUnderWay.model_fields}
 
 
 def _halt_lines(shown: HaltShown) -> Lines:
     halt = shown.halt
-    when: datetime = time_of(halt.halted_ms)
-    yield f"{halt.halt_id}: {shown.scope}, by {halt.halted_by}, {shown_time(when)}"
+    when = shown_time(time_of(halt.halted_ms))
+    yield f"{halt.halt_id}: {shown.scope}, by {halt.halted_by}, {when}"
     yield f"  {halt.reason}"
     if halt.lifted_ms is not None:
         yield f"  lifted by {halt.lifted_by}, {shown_time(time_of(halt.lifted_ms))}"
