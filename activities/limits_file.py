@@ -10,17 +10,18 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
-from surehand.activities.expressions import problems
+from surehand.activities.expressions import problems, unknown_param, value_at
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox, ToolboxError
 from surehand.process.files import BadDocument, read_document
 from surehand.workflows.contracts.approvals import PATH_FORM
 from surehand.workflows.contracts.base import Money
 from surehand.workflows.contracts.tools import Effect
-from surehand.workflows.plain_text import reason_of
+from surehand.workflows.plain_text import reasons
 from surehand.workflows.plan.policy import ApprovalPolicy, Duration, WrittenByPeople, some_time
 
-#: Limits of one file; each that covers a call costs its claim two statements.
+#: Limits of one file. Each that covers a call costs its claim two statements, and all of them a
+#: lock.
 MOST_LIMITS: Final = 100
 ParamPath = Annotated[str, Field(pattern=PATH_FORM, max_length=200)]
 
@@ -97,9 +98,7 @@ def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
     except BadDocument as error:
         raise LimitsError(f"{path} (SUREHAND_LIMITS): {error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "file"
-        raise LimitsError(f"{path} (SUREHAND_LIMITS): {place}: {reason_of(first)}") from error
+        raise LimitsError(f"{path} (SUREHAND_LIMITS): {next(reasons(error, 'file'))}") from error
     for limit in limits:
         for name in limit.tools:
             problem = _problem(limit, toolbox.get(name))
@@ -117,19 +116,13 @@ def _problem(limit: Limit, tool: Tool | None) -> str | None:
     if limit.ask is not None:
         for wrong in problems([limit.ask], tool.params_model):
             return f"ask: {wrong}"
-    fields = tool.params_model.model_fields
     for path in (*limit.per, *filter(None, [limit.total_of])):
-        if path.partition(".")[0] not in fields:
-            return f"it has no param {path.partition('.')[0]}; there are {', '.join(fields)}"
+        unknown = unknown_param(tool.params_model, path)
+        if unknown is not None:
+            return f"it has {unknown}"
     return None
 
 
 def group_values(limit: Limit, plain: dict[str, Any]) -> dict[str, Any]:
     """Return the params by which effects count together; what is not there is null."""
-    return {path: _value_at(plain, path) for path in limit.per}
-
-
-def _value_at(plain: Any, path: str) -> Any:
-    for name in path.split("."):
-        plain = plain.get(name) if isinstance(plain, dict) else None
-    return plain
+    return {path: value_at(plain, path) for path in limit.per}

@@ -16,7 +16,14 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from surehand.activities.artifacts import ArtifactStore, ArtifactUnavailable
-from surehand.activities.expressions import RuleBroken, exact_names, holds, problem
+from surehand.activities.expressions import (
+    RuleBroken,
+    exact_names,
+    holds,
+    problem,
+    unknown_param,
+    value_at,
+)
 from surehand.activities.ledger.core.sealed import KeyNeeded
 from surehand.activities.ledger.limits import LARGEST_AMOUNT, LimitUse
 from surehand.activities.ledger.quotas import OverQuota
@@ -89,20 +96,13 @@ def scope_problem(scope: Scope, tool: Tool) -> str | None:
         return found
     if scope.total_of is None:
         return None
-    first = scope.total_of.split(".")[0]
-    if first not in model.model_fields:
-        known = ", ".join(model.model_fields)
-        return f"total {scope.total_of!r}: no param {first}; there are {known}"
-    return None
+    wrong = unknown_param(model, scope.total_of)
+    return wrong and f"total {scope.total_of!r}: {wrong}"
 
 
 def _amount(path: str, params: BaseModel) -> Decimal | None:
     """Return the number at a path of the params, if it is one that can be added up exactly."""
-    value: Any = exact_names(params)
-    for name in path.split("."):
-        if not isinstance(value, dict) or name not in value:
-            return None
-        value = value[name]
+    value = value_at(exact_names(params), path)
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
         return None
     amount = Decimal(value)

@@ -21,7 +21,7 @@ from surehand.activities.tools.toolbox import ToolboxError
 from surehand.process.files import BadDocument, read_document
 from surehand.process.json_schemas import schema_problem
 from surehand.workflows.canonical_json import NotCanonical, canonical_json, digest
-from surehand.workflows.plain_text import reason_of
+from surehand.workflows.plain_text import reasons
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy, Duration, WrittenByPeople
 from surehand.workflows.plan.references import references, unclosed
 
@@ -202,9 +202,7 @@ def read_file(path: Path) -> Reviewed:
     except OSError as error:
         raise McpFileError(f"{path} (SUREHAND_MCP): {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "file"
-        raise McpFileError(f"{path}: {place}: {reason_of(first)}") from error
+        raise McpFileError(f"{path}: {next(reasons(error, 'file'))}") from error
     definitions = _definitions(pins_of(path))
     servers = {name: _by_hints(server, definitions) for name, server in parsed.servers.items()}
     return Reviewed(path, servers, definitions)
