@@ -17,7 +17,7 @@ from surehand.activities.effects.recorder import Done
 from surehand.activities.ledger.approvals.waiting import list_waiting
 from surehand.activities.ledger.core.statements import delete_rows, insert_row, update_rows
 from surehand.activities.ledger.core.store import Ledger, open_ledger
-from surehand.activities.ledger.core.tables import effects, halts, interventions
+from surehand.activities.ledger.core.tables import approvals, effects, halts, interventions
 from surehand.activities.ledger.effects import claims
 from surehand.activities.ledger.effects.reconcile import after_not_found
 from surehand.activities.ledger.halts import (
@@ -45,6 +45,7 @@ from tests.ledger.attempts import Payment, Provider, effect_call, request_for, t
 from tests.ledger.databases import Database, until_one_waits
 from tests.ledger.people import ADMINISTRATOR, administration
 from tests.ledger.scene import AT_ONCE, LEASE, NOW, RECOVERY_LIMIT, RUN, WINDOW, Scene
+from tests.ledger.standing import ask, granted
 
 WORKERS = 6
 LATER = timedelta(minutes=30)
@@ -381,6 +382,21 @@ async def test_an_audit_finds_an_approval_that_no_halt_has_prolonged(scene: Scen
     found = await scene.ledger.transact(scene.tenant, first_unproven, RUN, events)
     assert found is not None
     assert found.reason.endswith("was used after it had expired: calls were not halted for so long")
+
+
+@pytest.mark.parametrize("tool", [TOOL, "mail.send"])
+def test_a_standing_approval_stands_still_while_calls_of_its_tool_are_halted(
+    scene: Scene, tool: str
+) -> None:
+    granted(scene, "ann", until=WINDOW)
+    made = halt(scene, LATER, tool=tool)
+    lift(scene, made, 3 * WINDOW)
+    # Half an hour of it is left behind the halt.
+    late, over = 3 * WINDOW + timedelta(minutes=29), 3 * WINDOW + timedelta(minutes=31)
+    for step_id, after, votes in (("late", late, tool == TOOL), ("over", over, False)):
+        asked = ask(scene, step_id=step_id, after=after)
+        row = scene.row(approvals, approval_id=asked.approval_id)
+        assert row["state"] == ("approved" if votes else "pending")
 
 
 def test_halts_that_overlap_count_once(scene: Scene) -> None:
