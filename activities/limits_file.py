@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
 from surehand.activities.expressions import problems, unknown_param, value_at
+from surehand.activities.ledger.halts import HaltPolicy
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox, ToolboxError
 from surehand.process.files import BadDocument, read_document
@@ -86,19 +87,30 @@ def _check_names(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
 class _File(WrittenByPeople):
     limits: Annotated[
         tuple[Limit, ...], Field(max_length=MOST_LIMITS), AfterValidator(_check_names)
-    ]
+    ] = ()
+    halts: HaltPolicy = HaltPolicy()
+    """Who halts calls, and who lifts that."""
 
 
-def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
-    """Return the limits of a file; without a path, none. Raises ``LimitsError``."""
+def _read_file(path: str) -> _File:
     if not path:
-        return ()
+        return _File()
     try:
-        limits = _File.model_validate(read_document(Path(path))).limits
+        return _File.model_validate(read_document(Path(path)))
     except BadDocument as error:
         raise LimitsError(f"{path} (SUREHAND_LIMITS): {error}") from error
     except ValidationError as error:
         raise LimitsError(f"{path} (SUREHAND_LIMITS): {next(reasons(error, 'file'))}") from error
+
+
+def read_halt_policy(path: str) -> HaltPolicy:
+    """Return who halts and lifts by a file, whatever tools it names. Raises ``LimitsError``."""
+    return _read_file(path).halts
+
+
+def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
+    """Return the limits of a file; without a path, none. Raises ``LimitsError``."""
+    limits = _read_file(path).limits
     for limit in limits:
         for name in limit.tools:
             problem = _problem(limit, toolbox.get(name))

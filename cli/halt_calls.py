@@ -7,28 +7,40 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from surehand.activities.ledger.approvals.decisions import (
+    Lifting,
+    lift_halt,
+    list_lift_voters,
+    vote_for_lift,
+)
 from surehand.activities.ledger.core.engine import LedgerUnavailable
 from surehand.activities.ledger.core.transaction import Transaction
 from surehand.activities.ledger.halts import (
     Halt,
     HaltError,
+    HaltPolicy,
     find_unknown_scope,
     halt_calls,
-    lift_halt,
     list_halts,
     list_under_way,
     read_entry_states,
+    read_halt,
 )
+from surehand.activities.limits_file import LimitsError, read_halt_policy
 from surehand.activities.tools.toolbox import LONGEST_NAME
 from surehand.cli import options
-from surehand.cli.options import administration, ledger_of, read_settings
+from surehand.cli.options import administration, ledger_of, read_settings, translated
+from surehand.cli.people import read_small
 from surehand.cli.printer import Lines, Reply, Shape, Table, counted, shown_time, time_of
+from surehand.client.messages import compose_lift
 from surehand.process.exits import NotFound, WrongUse
 from surehand.process.program import command
+from surehand.workflows.contracts.approvals import Assurance
 
 #: Seconds between two looks at what was under way.
 _PAUSE = 0.5
@@ -63,6 +75,10 @@ class HaltShown(Shape):
     halt: Halt
     scope: str
     """What it stops, in words."""
+    params_hash: str
+    """What a yes to lifting it is bound to."""
+    votes: list[str]
+    """Who has said yes to lifting it, marked if nothing proves the name."""
     under_way: list[CallUnderWay]
 
 
@@ -99,14 +115,21 @@ async def halt(
     if tool is not None and not 0 < len(tool) <= LONGEST_NAME:
         raise WrongUse(f"--tool: a tool's name has 1 to {LONGEST_NAME} characters")
     run_id = None if run is None else caller.run_id(run)
-    who = caller.settings.user
+    who, settings, policy = caller.settings.user, read_settings(), HaltPolicy()
+    try:
+        policy = read_halt_policy(settings.limits)
+    except LimitsError as error:  # Whoever halts has no time to mend a file.
+        caller.printer.warn(f"{error}: anybody may halt, and the owner of the ledger lifts it")
 
     def begin(tx: Transaction) -> HaltShown:
-        made = halt_calls(tx, who, reason.strip(), tool=tool, run_id=run_id, undo_too=undo_too)
-        return _show(tx, made)
+        how = (tool, run_id, undo_too, policy)
+        return _show(tx, halt_calls(tx, who, reason.strip(), *how))
 
-    async with ledger_of(read_settings()) as ledger:
-        shown = await ledger.transact(caller.tenant, begin)
+    async with ledger_of(settings) as ledger:
+        try:
+            shown = await ledger.transact(caller.tenant, begin)
+        except HaltError as error:
+            raise WrongUse(str(error)) from error
         with suppress(LedgerUnavailable):  # the halt stands, whatever is known of its scope
             for what in await ledger.transact(caller.tenant, find_unknown_scope, shown.halt):
                 caller.printer.warn(f"the ledger knows no {what}: is that how it is written?")
@@ -129,20 +152,38 @@ async def halt(
 
 
 async def lift(
-    caller: options.Actor,
+    caller: options.Sender,
     halt_id: Annotated[str, typer.Argument(metavar="HALT", help="As `halts` shows it.")],
+    proof: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A passkey's proof of your yes, made on a page."),
+    ] = None,
 ) -> Reply:
-    """Let calls begin again that a halt has stopped; an administrator may.
+    """Say yes to lifting a halt; once all have whom its policy asks, an administrator lifts it.
 
     Example: surehand lift halt-4f1c02aa9b7d
     """
+    settings = read_settings()
+    with translated():
+        policy = read_halt_policy(settings.limits).lift
+    lifting = Lifting(policy, Assurance(settings.decisions))
     try:
+        async with ledger_of(settings) as ledger:
+            seen = await ledger.transact(caller.tenant, read_halt, halt_id)
+            decision = compose_lift(caller.settings, halt_id, seen.params_hash)
+            if proof is not None:
+                made = read_small(proof, "proof").decode(errors="replace").strip()
+                decision = decision.model_copy(update={"signature": made})
+            lacking = await ledger.transact(caller.tenant, vote_for_lift, decision, lifting)
+            if lacking is not None:
+                shown = await ledger.transact(caller.tenant, _show, seen)
+                return Reply(shown, f"{halt_id} stands: so far {lacking}")
         async with administration(caller.tenant) as tx:
-            lifted = lift_halt(tx, halt_id, caller.settings.user)
+            lifted = _show(tx, lift_halt(tx, halt_id, caller.settings.user, lifting))
     except HaltError as error:
         raise NotFound(f"{error}; `{command('halts')}` shows those that stand") from error
     text = f"{halt_id} ({lifted.scope}) is lifted: what has waited goes on within a minute"
-    return Reply(HaltShown(halt=lifted, scope=lifted.scope, under_way=[]), text)
+    return Reply(lifted, text)
 
 
 async def halts(
@@ -165,8 +206,13 @@ async def halts(
 
 def _show(tx: Transaction, halt: Halt) -> HaltShown:
     found = [] if halt.lifted_ms is not None else list_under_way(tx, halt)
-    under_way = [CallUnderWay(**row) for row in found]
-    return HaltShown(halt=halt, scope=halt.scope, under_way=under_way)
+    return HaltShown(
+        halt=halt,
+        scope=halt.scope,
+        params_hash=halt.params_hash,
+        votes=list_lift_voters(tx, halt.halt_id),
+        under_way=[CallUnderWay(**row) for row in found],
+    )
 
 
 def _halt_lines(shown: HaltShown) -> Lines:
@@ -174,6 +220,8 @@ def _halt_lines(shown: HaltShown) -> Lines:
     when = shown_time(time_of(halt.halted_ms))
     yield f"{halt.halt_id}: {shown.scope}, by {halt.halted_by}, {when}"
     yield f"  {halt.reason}"
+    if shown.votes:
+        yield f"  yes to lifting it: {', '.join(shown.votes)}"
     if halt.lifted_ms is not None:
         yield f"  lifted by {halt.lifted_by}, {shown_time(time_of(halt.lifted_ms))}"
         return

@@ -400,6 +400,7 @@ async def ledger_of(settings: Settings, patience: timedelta | None = None) -> As
             require_fit(ledger.engine, fsync_off=settings.fsync_off == "allow")
             require_head(ledger.engine)
             ledger.keys = keys_of(settings, lambda: ledger)
+            ledger.passkey_origins = settings.passkey_origins
             yield ledger
 
 

@@ -311,15 +311,28 @@ def compose_decision(
         reason=reason,
         params=params,
     )
+    return run_id, _sign_decision(settings, run_id, decision, lasts)
+
+
+def compose_lift(settings: ClientSettings, halt_id: str, params_hash: str) -> Decision:
+    """Return a yes to lifting a halt as it was seen, signed if there is a key."""
+    said = {"approval_id": halt_id, "params_hash": params_hash, "approver": settings.user}
+    decision = compose_message(Decision, outcome=DecisionOutcome.APPROVE, **said)
+    return _sign_decision(settings, halt_id, decision, USUAL_SIGNATURE)
+
+
+def _sign_decision(
+    settings: ClientSettings, run_id: str, decision: Decision, lasts: timedelta
+) -> Decision:
     if settings.key is None:
-        return run_id, decision
+        return decision
     key, now = read_key(settings.key), int(time.time())
     try:
-        edited = None if params is None else digest(params)
+        edited = None if decision.params is None else digest(decision.params)
     except NotCanonical as error:
         raise WrongUse(f"the params cannot be signed: {error}") from error
     claims = claims_for(decision, settings.tenant, run_id, now, lasts=lasts, edited=edited)
-    return run_id, decision.model_copy(update={"signature": sign(key, claims)})
+    return decision.model_copy(update={"signature": sign(key, claims)})
 
 
 def compose_message(model: type[M], /, **values: Any) -> M:

@@ -238,6 +238,7 @@ TABLES: Final[Mapping[str, str]] = {
     "quota_usage": "What a tenant has used of one quota in an hour or a day.",
     "limit_uses": "What an effect has added to a limit.",
     "halts": "A halt of calls, and who has lifted it.",
+    "halt_votes": "One person's yes to lifting a halt.",
     "quotas": "What a tenant may use.",
     "run_keys": "The key of one run and its child runs, wrapped by a key-encryption key.",
     "replays": "One run that relies on an effect which another run has made.",

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from pydantic import Field, ValidationError
 from sqlalchemy import (
     BigInteger,
     BindParameter,
@@ -31,7 +33,6 @@ from surehand.activities.ledger.core.statements import (
     PreparedStatement,
     insert_row,
     rows_of,
-    update_rows,
 )
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import (
@@ -42,9 +43,12 @@ from surehand.activities.ledger.core.tables import (
     runs,
     steps,
 )
+from surehand.activities.ledger.people.principals import find_principals
 from surehand.activities.ledger.quotas import require_unspent, select_limited
+from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.base import HaltWait
 from surehand.workflows.identity import is_child_of
+from surehand.workflows.plan.policy import AskedProof, Quorum, Role, WrittenByPeople
 
 #: How soon a call that is halted looks again.
 LOOK: Final = timedelta(seconds=30)
@@ -52,6 +56,28 @@ LOOK: Final = timedelta(seconds=30)
 
 class HaltError(Exception):
     """A halt that cannot be made or lifted; the message says why."""
+
+
+class LiftPolicy(WrittenByPeople):
+    """Who lifts a halt. The role that owns the ledger carries out what they have decided."""
+
+    roles: tuple[Role, ...] = Field(min_length=1)
+    """Whose yes counts: principals with one of these roles."""
+    quorum: Quorum = 1
+    """How many different people have to say yes."""
+    four_eyes: bool = False
+    """Whoever has halted does not count."""
+    proof: AskedProof = "open"
+    """What must prove each yes, at least; ``open``: what ``SUREHAND_DECISIONS`` asks for."""
+
+
+class HaltPolicy(WrittenByPeople):
+    """Who halts and who lifts; left out: whoever can write to the ledger, and its owner."""
+
+    may_halt: tuple[Role, ...] = ()
+    """Who may halt: principals with one of these roles. Nothing proves the name: no emergency
+    waits for a key, and who halts too much does less harm than who cannot."""
+    lift: LiftPolicy | None = None
 
 
 @dataclass(frozen=True)
@@ -68,14 +94,23 @@ class Halt:
     reason: str
     halted_by: str
     halted_ms: int
+    needs: LiftPolicy | None = None
+    """Who lifts it, as was said where it was made; ``None``: that was not said."""
     lifted_by: str | None = None
     lifted_ms: int | None = None
     """``None``: it stands."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Halt:
-        """Return the halt of a row."""
-        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+        """Return the halt of a row.
+
+        Needs that are none bind nobody: whoever has written them could have left them out.
+        """
+        needs = None
+        with suppress(ValidationError):
+            needs = LiftPolicy.model_validate(row["needs"])
+        own = [name for name in cls.__dataclass_fields__ if name != "needs"]
+        return cls(needs=needs, **{name: row[name] for name in own})
 
     def covers(self, tool: str | None, run_id: str | None) -> bool:
         """Return whether it is about calls of that tool and run; ``None``: about any of them."""
@@ -90,6 +125,12 @@ class Halt:
         """What it stops, in words."""
         what = "all calls" if self.tool is None else f"calls of {self.tool}"
         return what if self.run_id is None else f"{what} of run {self.run_id}"
+
+    @property
+    def params_hash(self) -> str:
+        """What a yes to lifting it is bound to: the halt as it was made."""
+        said = (self.halt_id, self.tool, self.run_id, self.undo_too, self.reason, self.halted_by)
+        return digest([*said, self.halted_ms])
 
     @property
     def as_wait(self) -> HaltWait:
@@ -195,34 +236,28 @@ def halt_calls(
     tx: Transaction,
     actor: str,
     reason: str,
-    *,
     tool: str | None = None,
     run_id: str | None = None,
     undo_too: bool = False,
+    policy: HaltPolicy | None = None,
 ) -> Halt:
     """Stop calls: none that is covered begins once this transaction has committed.
 
     It waits for the claims that are being made, each of which takes milliseconds. One that waits
-    for the entry of a transactional tool's call under way takes up to the ledger's patience.
+    for the entry of a transactional tool's call under way takes up to the ledger's patience. Raises
+    ``HaltError`` if the actor may not.
     """
+    policy = policy or HaltPolicy()
+    if policy.may_halt and find_principals(tx, [actor])[actor].roles.isdisjoint(policy.may_halt):
+        raise HaltError(f"{actor} has no role {' or '.join(policy.may_halt)}, and may not halt")
     tx.lock_calls()
-    halt = Halt(f"halt-{uuid.uuid4().hex[:12]}", tool, run_id, undo_too, reason, actor, tx.now_ms)
+    made_up = (f"halt-{uuid.uuid4().hex[:12]}", tool, run_id, undo_too, reason, actor, tx.now_ms)
+    halt = Halt(*made_up, needs=policy.lift)
     # Without what says that it was lifted: no worker may write that.
     made = {name: value for name, value in vars(halt).items() if not name.startswith("lifted_")}
-    tx.execute(insert_row(halts, **made))
+    needs = policy.lift and policy.lift.model_dump(mode="json")
+    tx.execute(insert_row(halts, **made | {"needs": needs}))
     return halt
-
-
-def lift_halt(tx: Transaction, halt_id: str, actor: str) -> Halt:
-    """Let calls begin again that a halt has stopped; raises ``HaltError``.
-
-    Only the role that owns the tables may.
-    """
-    lifted = {"lifted_ms": tx.now_ms, "lifted_by": actor}
-    if not tx.execute(update_rows(halts, halt_id=halt_id, lifted_ms=None).values(**lifted)):
-        halt = read_halt(tx, halt_id)
-        raise HaltError(f"{halt_id} was lifted already, by {halt.lifted_by}")
-    return read_halt(tx, halt_id)
 
 
 def list_halts(tx: Transaction, *, standing: bool = False) -> list[Halt]:

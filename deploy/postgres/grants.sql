@@ -13,7 +13,7 @@ GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO surehand_worker;
 -- What a worker has in hand is no record.
 GRANT DELETE ON in_hand TO surehand_worker;
 -- What happened, was planned, decided and replayed is added to, never rewritten.
-REVOKE UPDATE ON bars, decisions, events, plans, replays, steerings FROM surehand_worker;
+REVOKE UPDATE ON bars, decisions, events, halt_votes, plans, replays, steerings FROM surehand_worker;
 -- What is asked stays. How it goes on, a trigger looks after.
 REVOKE UPDATE ON approvals FROM surehand_worker;
 GRANT UPDATE (state, decided_by, verified, consumed_entry, consumed_generation, remind_ms)
@@ -28,7 +28,7 @@ GRANT UPDATE (returned_ms) ON standing_uses TO surehand_worker;
 REVOKE INSERT, UPDATE ON quotas FROM surehand_worker;
 -- Any worker may halt calls. To lift a halt is an administrator's, also in the statement that makes it.
 REVOKE INSERT, UPDATE ON halts FROM surehand_worker;
-GRANT INSERT (tenant_id, halt_id, tool, run_id, undo_too, reason, halted_by, halted_ms)
+GRANT INSERT (tenant_id, halt_id, tool, run_id, undo_too, reason, halted_by, halted_ms, needs)
     ON halts TO surehand_worker;
 -- That the ledger was restored, its owner says.
 REVOKE INSERT, UPDATE ON epochs FROM surehand_worker;

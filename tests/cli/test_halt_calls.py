@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from sqlalchemy import make_url
 
 from surehand.activities.ledger.core.store import Ledger, open_ledger
@@ -17,11 +18,13 @@ from surehand.activities.ledger.core.tables import halts
 from surehand.cli.halt_calls import HaltList, HaltShown
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
+from tests.ledger.people import key_of, person
 from tests.ledger.scene import Scene
 from tests.ledger_databases import DATABASES, WORKER
 
 both = pytest.mark.parametrize("database", DATABASES)
 REASON = "it pays twice"
+PEM = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 class Office(LedgerOffice):
@@ -132,3 +135,72 @@ def test_a_worker_may_halt_and_not_lift(office: Office) -> None:
     assert "permission denied" in refused.line()
     [row] = office.rows()
     assert row["lifted_ms"] is None
+
+
+POLICY = """
+halts:
+  may_halt: [operator]
+  lift: {roles: [operator], quorum: 2, proof: signed}
+"""
+
+
+@both
+def test_a_file_says_who_halts_and_who_lifts(office: Office, tmp_path: Path) -> None:
+    file = tmp_path / "limits.yaml"
+    file.write_text(POLICY)
+    named = {"SUREHAND_LIMITS": str(file)}
+    with office.scene() as scene:
+        for name in ("ana", "bea"):
+            person(scene, name, "operator")
+            (tmp_path / f"{name}.pem").write_bytes(key_of(scene, name).private_bytes(*PEM))
+            (tmp_path / f"{name}.pem").chmod(0o600)
+
+    refused = office.say("halt", "--reason", REASON, **named)
+    assert "oscar has no role operator, and may not halt" in refused.line()
+    made = office.say("halt", "--reason", REASON, "--as", "ana", "--json", **named)
+    assert made.code == 0, made  # without a key
+    halt_id = made.document()["halt"]["halt_id"]
+
+    def lift(name: str, **settings: str) -> Any:
+        key = str(tmp_path / f"{name}.pem")
+        return office.say("lift", halt_id, "--as", name, "--key", key, **settings)
+
+    # The halt asks for it, also where no file is named.
+    assert "so far 0 of 2 approvals of operator; decisions have to be signed here" in (
+        office.say("lift", halt_id, "--as", "ana").line()
+    )
+    assert f"{halt_id} stands: so far 1 of 2 approvals of operator" in lift("ana").out
+    assert "yes to lifting it: ana" in office.say("halts").out
+    assert "ana has halted, has no role that is asked, or has said yes before" in lift("ana").line()
+    assert lift("bea", **named).code == 0
+    listed = HaltList.model_validate(office.say("halts", "--all", "--json").document())
+    assert [(one.votes, one.halt.lifted_by) for one in listed.halts] == [(["ana", "bea"], "bea")]
+
+
+@both
+def test_a_file_that_cannot_be_read_keeps_nobody_from_halting(
+    office: Office, tmp_path: Path
+) -> None:
+    file = tmp_path / "limits.yaml"
+    file.write_text("halts: {lift: {quorum: 2}}")
+    ended = office.say("halt", "--reason", REASON, "--json", SUREHAND_LIMITS=str(file))
+    assert ended.code == 0, ended
+    assert "anybody may halt" in ended.err
+    halt_id = ended.document()["halt"]["halt_id"]
+    refused = office.say("lift", halt_id, SUREHAND_LIMITS=str(file))
+    assert "halts.lift.roles" in refused.line()
+    [row] = office.rows()
+    assert row["lifted_ms"] is None
+
+
+@pytest.mark.parametrize("database", DATABASES[1:])
+def test_who_may_vote_need_not_be_the_owner(office: Office, tmp_path: Path) -> None:
+    file = tmp_path / "limits.yaml"
+    file.write_text("halts: {lift: {roles: [operator]}}")
+    with office.scene() as scene:
+        person(scene, "ana", "operator")
+    worker = make_url(office.url).set(username=WORKER).render_as_string(hide_password=False)
+    by = {"SUREHAND_DATABASE_URL": worker, "SUREHAND_LIMITS": str(file)}
+    halt_id = office.say("halt", "--reason", REASON, "--json", **by).document()["halt"]["halt_id"]
+    assert "permission denied" in office.say("lift", halt_id, "--as", "ana", **by).line()
+    assert office.say("lift", halt_id).code == 0  # the owner's turn: the vote is there

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from surehand.activities.effects import compensation
+from surehand.activities.ledger.approvals.decisions import lift_halt
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.tables import effects
-from surehand.activities.ledger.halts import Halt, halt_calls, lift_halt, list_under_way
+from surehand.activities.ledger.halts import Halt, halt_calls, list_under_way
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.plan.plan import Plan
 from tests.e2e.interceptors import Pause

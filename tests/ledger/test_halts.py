@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.effects.recorder import Done
+from surehand.activities.ledger.approvals.decisions import lift_halt
 from surehand.activities.ledger.approvals.waiting import list_waiting
 from surehand.activities.ledger.core.statements import delete_rows, insert_row, update_rows
 from surehand.activities.ledger.core.store import Ledger, open_ledger
@@ -27,7 +28,6 @@ from surehand.activities.ledger.halts import (
     HaltError,
     HaltStands,
     halt_calls,
-    lift_halt,
     list_halts,
     list_under_way,
     require_may_read,

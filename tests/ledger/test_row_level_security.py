@@ -10,10 +10,11 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from surehand.activities.ledger import limits
+from surehand.activities.ledger.approvals.decisions import Lifting, vote_for_lift
 from surehand.activities.ledger.core.engine import make_engine
 from surehand.activities.ledger.core.store import Ledger, open_ledger
 from surehand.activities.ledger.core.tables import ALL
-from surehand.activities.ledger.halts import halt_calls
+from surehand.activities.ledger.halts import LiftPolicy, halt_calls
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.retention import hiding
 from surehand.activities.ledger.runs import keys, lifecycle, steering
@@ -29,6 +30,7 @@ from tests.ledger.people import SOMEBODYS_KEY, administration, person
 from tests.ledger.quotas import limited
 from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
 from tests.ledger.standing import ask, granted
+from tests.ledger.test_lifts import lift_decision
 from tests.ledger.test_limits import use
 from tests.ledger.test_recovery import save
 from tests.ledger.test_steering import sent
@@ -99,7 +101,9 @@ async def scenes(worker_ledger: Ledger, postgres_database: Database) -> tuple[Sc
         hidden_and_held(scene, postgres_database)
         with scene.tx() as tx:
             limits.count_uses(tx, [use("1")], "ef-1")
-            halt_calls(tx, "ann", "it pays twice", tool="mail.send")
+            made = halt_calls(tx, "ann", "it pays twice", tool="mail.send")
+            asks = Lifting(LiftPolicy(roles=("manager",), quorum=2))
+            assert vote_for_lift(tx, lift_decision("ann", made), asks)
         for table in ALL:
             assert _count_as(scene, table) > 0, table
     return found[0], found[1]
@@ -186,7 +190,7 @@ def test_a_row_cannot_be_written_for_another_tenant(
 
 
 #: Triggers refuse UPDATE, whoever sends it.
-WRITTEN_ONCE = ("decisions", "events", "steerings", "principal_changes")
+WRITTEN_ONCE = ("decisions", "events", "halt_votes", "steerings", "principal_changes")
 
 
 @pytest.mark.parametrize("table", [table for table in ALL if table not in WRITTEN_ONCE])

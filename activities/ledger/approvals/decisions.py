@@ -1,7 +1,11 @@
-"""Decisions: each delivery gets one recorded verdict, and the approval's row decides (G3)."""
+"""Decisions: each delivery gets one recorded verdict, and the approval's row decides (G3).
+
+That a halt is lifted is decided by the same votes and proofs.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +14,23 @@ from typing import Any
 from surehand.activities.ledger.approvals import votes as vote_rows
 from surehand.activities.ledger.approvals.requests import lock_approval
 from surehand.activities.ledger.approvals.votes import Vote, fold_name, needs_of
-from surehand.activities.ledger.core.statements import insert_row, rows_of
+from surehand.activities.ledger.core.engine import lock_name
+from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import decisions, effects, has_expired
-from surehand.activities.ledger.halts import request_clock
+from surehand.activities.ledger.core.tables import (
+    decisions,
+    effects,
+    halt_votes,
+    halts,
+    has_expired,
+)
+from surehand.activities.ledger.halts import (
+    Halt,
+    HaltError,
+    LiftPolicy,
+    read_halt,
+    request_clock,
+)
 from surehand.activities.ledger.people import principals
 from surehand.activities.ledger.people.proofs import Proof, Refusal, prove_decision
 from surehand.activities.ledger.steps.entries import Covered
@@ -27,6 +44,7 @@ from surehand.workflows.contracts.approvals import (
     VerdictCode,
     VerifyDecision,
 )
+from surehand.workflows.plan.policy import Requirement
 
 #: Entries in these states leave their key free for other params.
 _FREE = ("failed", "compensated")
@@ -368,3 +386,107 @@ def _with_vote(
     verified = proof.verified and all(one["verified"] for one in recorded)
     message = f"approved by {', '.join(one.label for one in votes)}"
     return _Counts(ApprovalState.APPROVED, message, verified)
+
+
+@dataclass(frozen=True)
+class Lifting:
+    """Who has to say yes before a halt is lifted."""
+
+    policy: LiftPolicy | None = None
+    """As the file of limits has it here: it counts beside what the halt itself says."""
+    assurance: Assurance = Assurance.OPEN
+    """What decisions need here in any case."""
+
+    def read_needs(self, halt: Halt) -> tuple[list[Requirement], Assurance]:
+        """Return whose votes are asked for, and what has to prove each."""
+        needs = [one for one in (halt.needs, self.policy) if one is not None]
+        assurance = self.assurance
+        for one in needs:
+            assurance = assurance.stricter(Assurance(one.proof))
+        parts = {"quorum", "roles", "four_eyes"}
+        return [Requirement(**one.model_dump(include=parts)) for one in needs], assurance
+
+    def count_votes(self, tx: Transaction, halt: Halt) -> list[Vote]:
+        """Return the votes that stand now: for this halt as it was made, and proven again."""
+        rows = rows_of(halt_votes, halt_id=halt.halt_id, params_hash=halt.params_hash)
+        about = {"outcome": DecisionOutcome.APPROVE.value, "standing_id": None}
+        about |= {"approval_id": halt.halt_id, "run_id": halt.halt_id}
+        recorded = [row | about for row in tx.all(rows)]
+        _, assurance = self.read_needs(halt)
+        return vote_rows.votes_now(tx, halt.halt_id, recorded, assurance, in_advance=None)
+
+
+def vote_for_lift(tx: Transaction, decision: Decision, lifting: Lifting) -> str | None:
+    """Record a yes to lifting a halt, unless there are enough; return what is lacking still.
+
+    It is a decision whose run and approval are the halt. Raises ``HaltError`` if it does not count.
+    """
+    halt = _lock_halt(tx, decision.approval_id)
+    asked, assurance = lifting.read_needs(halt)
+    votes, by = lifting.count_votes(tx, halt), {halt.halted_by}
+    lacking = vote_rows.missing_votes(asked, votes, by)
+    if lacking is None:
+        return None
+    found = prove_decision(tx, halt.halt_id, decision)
+    people = principals.find_principals(tx, [decision.approver])
+    vote = Vote(decision.approver, people[decision.approver].roles)
+    refused = None if isinstance(found, Proof) else found[1]
+    if decision.params_hash != halt.params_hash:
+        refused = "it is another halt than the one that was shown"
+    elif isinstance(found, Proof) and not found.assurance.satisfies(assurance):
+        refused = f"decisions {assurance.as_text()} here"
+    elif refused is None and not vote_rows.vote_helps(asked, votes, vote, by):
+        refused = f"{vote.approver} has halted, has no role that is asked, or has said yes before"
+    if refused is not None or not isinstance(found, Proof):
+        raise HaltError(f"{halt.halt_id} stands: so far {lacking}; {refused}")
+    tx.execute(
+        insert_row(
+            halt_votes,
+            vote_id=f"vote-{uuid.uuid4().hex[:12]}",
+            halt_id=halt.halt_id,
+            approver=decision.approver,
+            params_hash=halt.params_hash,
+            signature=decision.signature,
+            kid=found.kid,
+            nonce=found.claims.jti if found.claims else None,
+            at_ms=tx.now_ms,
+        )
+    )
+    return vote_rows.missing_votes(asked, [*votes, vote], by)
+
+
+def lift_halt(tx: Transaction, halt_id: str, actor: str, lifting: Lifting = Lifting()) -> Halt:
+    """Let calls begin again that a halt has stopped; raises ``HaltError``.
+
+    Only the role that owns the tables may, once those have said yes whom the halt and the file of
+    limits name.
+    """
+    halt = _lock_halt(tx, halt_id)
+    asked, _ = lifting.read_needs(halt)
+    votes = lifting.count_votes(tx, halt)
+    lacking = vote_rows.missing_votes(asked, votes, {halt.halted_by})
+    if lacking is not None:
+        raise HaltError(f"{halt_id} stands: so far {lacking}")
+    tx.execute(
+        update_rows(halts, halt_id=halt_id, lifted_ms=None).values(
+            lifted_ms=tx.now_ms, lifted_by=actor
+        )
+    )
+    return read_halt(tx, halt_id)
+
+
+def _lock_halt(tx: Transaction, halt_id: str) -> Halt:
+    """Return a halt that stands, whose votes follow one another; raises ``HaltError``."""
+    lock_name(tx.connection, f"halt:{tx.tenant}:{halt_id}")
+    tx.tick()
+    halt = read_halt(tx, halt_id)
+    if halt.lifted_ms is not None:
+        raise HaltError(f"{halt_id} was lifted already, by {halt.lifted_by}")
+    return halt
+
+
+def list_lift_voters(tx: Transaction, halt_id: str) -> list[str]:
+    """Return who has said yes to lifting a halt, oldest first, as people are told."""
+    rows = tx.all(rows_of(halt_votes, halt_id=halt_id).order_by(halt_votes.c.at_ms))
+    told = [one["approver"] + ("" if one["signature"] else " (unverified)") for one in rows]
+    return list(dict.fromkeys(told))

@@ -824,11 +824,29 @@ halts = _table(
     Column("reason", Text, nullable=False),
     Column("halted_by", String(200), nullable=False),
     Column("halted_ms", BigInteger, nullable=False),
+    # Who lifts it, as the file of limits said where it was made; NULL: it said nothing.
+    Column("needs", Json),
     Column("lifted_by", String(200)),
     Column("lifted_ms", BigInteger),
     _check("lifted_whole", "(lifted_ms IS NULL) = (lifted_by IS NULL)"),
     # Which stand: each claim looks there.
     _index("ix_halts_standing", "halted_ms", "halt_id", where="lifted_ms IS NULL"),
+)
+
+# One yes to lifting a halt. Nobody counts twice, but no unsigned row keeps out a signed one.
+halt_votes = _table(
+    "halt_votes",
+    Column("vote_id", String(40), primary_key=True),
+    Column("halt_id", String(40), nullable=False),
+    Column("approver", String(200), nullable=False),
+    # Of the halt, as it was shown.
+    Column("params_hash", String(200), nullable=False),
+    Column("signature", Text),
+    Column("kid", String(80)),
+    Column("nonce", String(100)),
+    Column("at_ms", BigInteger, nullable=False),
+    _index("ix_halt_votes_halt", "halt_id"),
+    _index("uq_halt_votes_nonce", "approver", "nonce", unique=True, where="nonce IS NOT NULL"),
 )
 
 epochs = Table(

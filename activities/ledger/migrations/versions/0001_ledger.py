@@ -23,7 +23,7 @@ branch_labels = None
 depends_on = None
 
 #: Tables whose rows are written once.
-APPEND_ONLY: Final = ("principal_changes",)
+APPEND_ONLY: Final = ("halt_votes", "principal_changes")
 #: By table: what was asked, granted or used, which stands, and the end, which is set once.
 KEPT: Final = {
     "approvals": (
@@ -33,7 +33,7 @@ KEPT: Final = {
     ),
     "epochs": ("number, restored_to_ms, opened_ms, opened_by", "closed_ms, closed_by"),
     "halts": (
-        "halt_id, tool, run_id, undo_too, reason, halted_by, halted_ms",
+        "halt_id, tool, run_id, undo_too, reason, halted_by, halted_ms, needs",
         "lifted_ms, lifted_by",
     ),
     "run_keys": ("run_id, created_ms", "erased_ms, erased_by"),
