@@ -39,6 +39,9 @@ def work_in_memory() -> Path | None:
     return folder
 
 
+# Without it each process compiles all tests, and all that they start, again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 folder = work_in_memory()
 code = int(pytest.main(sys.argv[1:]))
 if folder is not None and code == 0:

@@ -6,6 +6,7 @@ import html
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import pytest
 from sqlalchemy.exc import DBAPIError
@@ -27,6 +28,7 @@ from surehand.workflows.contracts.steering import Interrupt, InterruptKind
 from surehand.workflows.plan.plan import Plan
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.cli.test_approvals_server import HOSTILE, Site, site
+from tests.cli.test_artifacts import kept
 from tests.ledger.scene import RUN, Scene
 
 __all__ = ["site"]
@@ -71,11 +73,26 @@ async def test_a_search_by_amount_keeps_paging(site: Site, monkeypatch: pytest.M
     assert "No call here is like that." in none
 
 
-@pytest.mark.parametrize("amount", ["x", "1e9", "NaN", "1" * 30, "--1", "1,5", "\u0663"])
-async def test_an_amount_that_is_no_number_is_one_line(site: Site, amount: str) -> None:
+NO_AMOUNT: Final = "an amount is a number"
+NO_PART: Final = "no such part of the list"
+NO_PAGE: Final = "no such page of artifacts"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        *((f"/?least={one}", NO_AMOUNT) for one in ("x", "1e9", "NaN", "1" * 30, "--1", "1,5")),
+        ("/?least=\u0663", NO_AMOUNT),
+        *((f"/mine?before={one}", NO_PART) for one in ("x", "1:", ":x", "1:%00", "9" * 30 + ":x")),
+        (f"/mine?before=1:{'x' * 500}", NO_PART),
+        *((f"/artifacts?id={RUN}&after={one}", NO_PAGE) for one in ("x", "a" * 64 + ":", "a:b")),
+        (f"/artifacts?id={RUN}&after={'a' * 64}:%00", NO_PAGE),
+    ],
+)
+async def test_what_no_page_is_for_is_one_line(site: Site, path: str, said: str) -> None:
     await site.sign_in("ann")
-    told = await site.get(f"/?least={amount}")
-    assert (told.status_code, "an amount is a number" in told.text) == (400, True)
+    told = await site.get(path)
+    assert (told.status_code, said in told.text) == (400, True)
 
 
 async def test_each_line_warns_of_irreversible_calls_and_foreign_content(site: Site) -> None:
@@ -184,18 +201,6 @@ async def test_my_decisions_show_what_became_of_them(site: Site, ledger: Ledger)
     assert "of acme" not in (await site.get("/mine")).text
 
 
-@pytest.mark.parametrize("before", ["x", "1:", ":x", "1:%00", "9" * 30 + ":x", "1:" + "x" * 500])
-async def test_a_page_of_decisions_that_there_is_not_is_one_line(site: Site, before: str) -> None:
-    await site.sign_in("ann")
-    told = await site.get(f"/mine?before={before}")
-    assert (told.status_code, "no such part of the list" in told.text) == (400, True)
-
-
-@pytest.mark.parametrize("path", ["/mine"])
-async def test_no_page_of_these_is_for_whoever_is_not_signed_in(site: Site, path: str) -> None:
-    assert (await site.get(path)).status_code == 401
-
-
 async def test_a_request_shows_its_precondition_of_then_and_of_now(site: Site) -> None:
     scene, old, new = site.scene, f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
     first = scene.ask_approval(scene.call(precondition=old))
@@ -261,29 +266,6 @@ async def test_showing_secret_params_is_one_event_per_person_and_sign_in(site: S
     assert [one[0] for one in reads(site)] == ["ann", "ann", "eve"]
 
 
-async def test_a_look_at_params_that_are_no_secret_is_no_event(site: Site) -> None:
-    one = site.asked()
-    await site.sign_in("ann")
-    for path in ("/approval", "/approval.json", "/several"):
-        assert (await site.get(f"{path}?id={one}")).status_code == 200
-    assert reads(site) == []
-
-
-@pytest.mark.parametrize("path", ["/approval", "/approval.json", "/several", "/follow/approval"])
-async def test_what_cannot_be_recorded_is_not_shown(
-    site: Site, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    def fails(*given: object, **named: object) -> None:
-        raise LedgerUnavailable("the ledger takes no events")
-
-    secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
-    await site.sign_in("ann")
-    monkeypatch.setattr("surehand.cli.approvals_server.approvals.record_read", fails)
-    told = await site.get(f"{path}?id={secret}")
-    assert (told.status_code, "120.00" in told.text) == (503, False)
-    assert reads(site) == []
-
-
 def asks_before(site: Site, *, secret: bool) -> None:
     """Have the run wait before its step, with the params that the step would get."""
     question = Interrupt(
@@ -328,23 +310,38 @@ async def test_showing_a_questions_secret_params_is_one_event_per_sign_in(site: 
     assert [one[0] for one in question_reads(site)] == ["ann", "eve"]
 
 
-async def test_a_question_without_secrets_is_shown_without_an_event(site: Site) -> None:
+async def test_a_look_at_what_is_no_secret_is_no_event(site: Site) -> None:
+    one = site.asked()
     asks_before(site, secret=False)
     await site.sign_in("ann")
+    for path in ("/approval", "/approval.json", "/several"):
+        assert (await site.get(f"{path}?id={one}")).status_code == 200
     assert (await site.get(f"/run.json?id={RUN}")).status_code == 200
-    assert question_reads(site) == []
+    assert (reads(site), question_reads(site)) == ([], [])
 
 
-async def test_unrecorded_questions_are_hidden(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"/{one}?id={{asked}}" for one in ("approval", "approval.json", "several")),
+        *("/follow/approval?id={asked}", f"/run.json?id={RUN}", f"/artifact?run={RUN}&id={{kept}}"),
+    ],
+)
+async def test_what_cannot_be_recorded_is_not_shown(
+    site: Site, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     def fails(*given: object, **named: object) -> None:
         raise LedgerUnavailable("the ledger takes no events")
 
+    secret = site.scene.ask_approval(site.scene.call(), secret=True).approval_id
+    one = await kept(site.scene, b"120.00", "application/json")
     asks_before(site, secret=True)
     await site.sign_in("ann")
-    monkeypatch.setattr("surehand.cli.approvals_server.approvals.record_question_read", fails)
-    told = await site.get(f"/run.json?id={RUN}")
+    for name in ("record_read", "record_question_read"):
+        monkeypatch.setattr(f"surehand.cli.approvals_server.approvals.{name}", fails)
+    told = await site.get(path.format(asked=secret, kept=one))
     assert (told.status_code, "120.00" in told.text) == (503, False)
-    assert question_reads(site) == []
+    assert (reads(site), question_reads(site)) == ([], [])
 
 
 async def test_nobody_takes_back_that_params_are_secret(site: Site) -> None:

@@ -510,12 +510,3 @@ def test_what_is_no_quota_is_refused_in_one_line(
     quota_office: QuotaOffice, arguments: tuple[str, ...], why: str
 ) -> None:
     assert why in quota_office.refused("set", *arguments)
-
-
-@pytest.mark.parametrize("database", DATABASES[1:])
-def test_a_worker_may_not_raise_its_tenants_quota(quota_office: QuotaOffice) -> None:
-    quota_office.done("set", "--effects-per-hour", "1")
-    url = make_url(quota_office.url).set(username=WORKER).render_as_string(hide_password=False)
-
-    said = quota_office.refused("set", "--effects-per-hour", "1000", SUREHAND_DATABASE_URL=url)
-    assert said.startswith(f"surehand: permission denied: database role '{WORKER}' may not change")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url
 
 from surehand.activities.ledger.core.statements import rows_of
 from surehand.activities.ledger.core.store import open_ledger
@@ -20,7 +19,7 @@ from surehand.client.messages import new_key
 from surehand.process.exits import WrongUse
 from surehand.workflows.identity import DEFAULT_TENANT
 from tests.cli.office import LedgerOffice
-from tests.ledger_databases import DATABASES, WORKER
+from tests.ledger_databases import DATABASES
 
 both = pytest.mark.parametrize("database", DATABASES)
 TOOL = ("--tool", "payments.refund")
@@ -174,17 +173,6 @@ def test_a_key_that_is_not_the_granters_grants_nothing(office: Office) -> None:
 
 def test_what_is_not_there_is_not_revoked(office: Office) -> None:
     assert office.refused("revoke", "SA-1").endswith("there is no standing approval 'SA-1'")
-
-
-@pytest.mark.parametrize("database", DATABASES[1:])
-def test_a_workers_role_reads_standing_approvals_and_grants_none(office: Office) -> None:
-    url = make_url(office.url).set(username=WORKER).render_as_string(hide_password=False)
-    one = office.granted()
-
-    for command in (["grant", *TOOL, "--until", "1d"], ["revoke", one.standing_id]):
-        said = office.refused(*command, SUREHAND_DATABASE_URL=url)
-        assert f"database role '{WORKER}' may not change principals, standing approvals" in said
-    assert one.standing_id in office.done("list", SUREHAND_DATABASE_URL=url).out
 
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone(timedelta(hours=2)))

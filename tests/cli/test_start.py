@@ -9,16 +9,18 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.client import Client
 
+from surehand.cli import runs
 from surehand.cli.runs import KeptRun
 from surehand.workflows.contracts.runs import RunResult
 from surehand.workflows.ports import move_timeout
-from tests.cli.starter import REFUND, ROOT, Ended, Run, Starter, Verbs
+from tests.cli.starter import LIMIT_S, REFUND, ROOT, Ended, Run, Starter, Verbs
 from tests.cli.terminal import Terminal
 from tests.shop_process import ShopProcess
 from tests.worker_process import WorkerProcess
@@ -220,6 +222,8 @@ def near(shared: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def far(shared: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verbs:
     """A starter on another machine, where nobody has named it."""
+    # A crowded machine is slow, not without a worker.
+    monkeypatch.setattr(runs, "SAID_AFTER", timedelta(seconds=LIMIT_S))
     own = {name: value for name, value in shared.items() if name != "SUREHAND_ARTIFACTS"}
     return Verbs(own, tmp_path, monkeypatch)
 

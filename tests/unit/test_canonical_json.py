@@ -10,9 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from surehand.workflows import identity
 from surehand.workflows.canonical_json import (
-    UNSAFE_INTEGER,
     NotCanonical,
     canonical_json,
     digest,
@@ -85,22 +83,6 @@ def test_a_string_is_escaped_little_and_never_normalised(text: str, form: str) -
     assert canonical_json(text) == form.encode()
 
 
-def test_the_example_of_the_standard() -> None:
-    value = {
-        "numbers": [333333333.33333329, 1e30, 4.50, 2e-3, 0.000000000000000000000000001],
-        "string": "\u20ac$\u000f\u000aA'\u0042\u0022\u005c\\\"/",
-        "literals": [None, True, False],
-    }
-    assert (
-        canonical_json(value)
-        == (
-            '{"literals":[null,true,false],'
-            '"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
-            '"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
-        ).encode()
-    )
-
-
 def test_keys_are_ordered_by_their_utf_16_code_units() -> None:
     # RFC 8785, 3.2.3: by UTF-16, the emoji (a surrogate pair) comes before the Hebrew letter.
     value = {
@@ -127,17 +109,6 @@ def test_an_integer_that_a_double_would_round_is_refused(number: int) -> None:
         with pytest.raises(NotCanonical):
             canonical_json(value)
     assert canonical_json(str(number)) == f'"{number}"'.encode()
-
-
-def test_the_first_refused_integer_is_named_by_the_constant() -> None:
-    canonical_json(UNSAFE_INTEGER - 1)
-    with pytest.raises(NotCanonical):
-        canonical_json(UNSAFE_INTEGER)
-
-
-def test_no_two_integers_share_a_form_where_a_canonicaliser_that_rounds_would_let_them() -> None:
-    assert float(2**53) == float(2**53 + 1)
-    assert digest(str(2**53)) != digest(str(2**53 + 1))
 
 
 @pytest.mark.parametrize(
@@ -181,12 +152,6 @@ def test_the_canonical_form_is_json_and_reads_back_as_the_same_value(value: Any)
     assert canonical_json(read) == canonical_json(value)
 
 
-@given(json_values)
-def test_a_round_trip_through_any_json_text_does_not_change_the_hash(value: Any) -> None:
-    for text in (json.dumps(value), json.dumps(value, indent=2, ensure_ascii=False)):
-        assert digest(json.loads(text)) == digest(value)
-
-
 @given(json_values, json_values)
 def test_two_values_have_one_hash_only_if_they_are_one_value(left: Any, right: Any) -> None:
     assert (digest(left) == digest(right)) == same_json(left, right)
@@ -216,38 +181,6 @@ def test_golden_provider_key() -> None:
 def test_golden_ids() -> None:
     assert approval_id("acme/refund-1", "refund", 2) == "acme/refund-1/refund/2"
     assert step_key("acme/refund-1", "refund") == "acme/refund-1:refund"
-
-
-def test_the_hash_of_nothing_is_that_of_an_empty_object() -> None:
-    empty = '{"params":{},"tool":"t","version":"1"}'
-    assert params_hash("t", "1", {}) == identity.digest({"tool": "t", "version": "1", "params": {}})
-    assert identity.canonical_json({"tool": "t", "version": "1", "params": {}}) == empty.encode()
-
-
-def test_an_approval_is_bound_to_tool_version_and_params_and_identity_not_to_the_version() -> None:
-    base = params_hash("payments.refund", "1", PARAMS)
-    assert params_hash("payments.charge", "1", PARAMS) != base
-    assert params_hash("payments.refund", "2", PARAMS) != base
-    assert params_hash("payments.refund", "1", {**PARAMS, "amount": "120.01"}) != base
-    assert identity_hash("payments.refund", PARAMS) not in (base, "")
-    assert identity_hash("payments.charge", PARAMS) != identity_hash("payments.refund", PARAMS)
-
-
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [
-        ({"amount": 1}, {"amount": "1"}),
-        ({"amount": 1}, {"amount": True}),
-        ({"amount": None}, {}),
-        ({"amount": 0.1 + 0.2}, {"amount": 0.3}),
-        ({"a": {"b": 1}}, {"a.b": 1}),
-        ({"a": [1, 2]}, {"a": [2, 1]}),
-        ({"a": "x", "b": ""}, {"a": "", "b": "x"}),
-        ({"name": "\u00e9"}, {"name": "e\u0301"}),
-    ],
-)
-def test_similar_params_have_other_hashes(left: dict[str, Any], right: dict[str, Any]) -> None:
-    assert params_hash("t", "1", left) != params_hash("t", "1", right)
 
 
 @given(json_objects, json_objects)

@@ -168,12 +168,6 @@ async def test_a_claimed_tenant_is_not_read(ask: Any, convert: Convert) -> None:
     assert b"was changed" in decoded.data
 
 
-async def test_another_tenants_content_is_refused(ask: Any, convert: Convert) -> None:
-    [payload] = await convert("run").encode(["x" * LARGEST_SENT])
-
-    assert (await ask("decode", payload, token=ACME)).status_code == 403
-
-
 async def test_readers_encrypt_nothing_and_writers_their_own(ask: Any, convert: Convert) -> None:
     asked = Payload()
     asked.CopyFrom(PLAIN)

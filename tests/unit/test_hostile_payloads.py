@@ -69,12 +69,15 @@ def test_an_edit_that_could_not_be_handed_on_is_malformed(params: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["approval_id", "params_hash", "approver", "reason", "signature"])
-def test_half_a_character_in_a_decisions_text_is_malformed(name: str) -> None:
+@pytest.mark.parametrize("text", [HALF, "nul \x00"], ids=["half", "NUL"])
+def test_text_of_a_decision_that_is_none_is_malformed(name: str, text: str) -> None:
     inbox = Inbox(prefix="run#first.")
 
-    inbox.receive(Verb.DECIDE, {**DECISION, name: HALF})
+    inbox.receive(Verb.DECIDE, {**DECISION, name: text})
 
-    assert inbox.queue[-1].decision is None
+    [delivery] = inbox.queue
+    assert delivery.decision is None
+    assert (delivery.refused or "").startswith(f"{name}: ")
 
 
 @pytest.mark.parametrize("receipt", HOSTILE.values(), ids=HOSTILE)
@@ -170,6 +173,7 @@ def test_what_is_right_is_taken_with_what_a_newer_sender_adds() -> None:
             "outcome: must be 'approve', 'reject' or 'edit'",
         ),
         (Decision, {**SENT_DECISION, "approver": ""}, "approver: must have at least 1 character"),
+        (Decision, {**SENT_DECISION, "approver": "a" * 201}, "approver: "),
         (Decision, {**SENT_DECISION, "params_hash": 7}, "params_hash: must be text"),
     ],
 )
@@ -183,7 +187,7 @@ def test_what_is_wrong_is_named(model: type[Message], payload: Any, says: str) -
 
 @given(json_values)
 def test_no_payload_does_anything_else(payload: Any) -> None:
-    for model in (Resolution, CancelRun):
+    for model in (Resolution, CancelRun, Decision):
         try:
             parse(model, payload)
         except Malformed:

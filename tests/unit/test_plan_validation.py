@@ -45,14 +45,6 @@ def test_a_bare_list_of_tools_is_a_plan_whose_steps_are_numbered() -> None:
     assert (bare.name, bare.input, bare.goal) == ("plan", {}, "")
 
 
-def test_a_step_needs_a_tool_and_nothing_else() -> None:
-    (step,) = plan({"tool": "orders.read"}).steps
-
-    assert step.params == {}
-    assert step.after is None
-    assert (step.approval, step.on_no, step.on_failure) == (None, None, None)
-
-
 def test_what_goes_into_history_reads_back_as_the_same_plan() -> None:
     written = plan(
         {"id": "a", "tool": "t", "approval": {"expires_in": "15m"}, "on_no": {"goto": "b"}},
@@ -132,10 +124,6 @@ d, tool: t, after: [c]}]
     steps.0.approval.expires_in | longer than nothing
 [{tool: t, approval: {expires_in: 9999999999999d}}]
     steps.0.approval.expires_in
-[{tool: t, approval: {expires_in: 99999999d}}]
-    steps.0.approval.expires_in
-[{tool: t, approval: {expires_in: soon}}]
-    steps.0.approval.expires_in
 """
 
 
@@ -160,27 +148,6 @@ def test_a_default_goto_counts_for_the_steps_before_its_target() -> None:
 
     assert written.on_no(written.step("a")) == Goto(goto="sorry")
     assert written.on_no(written.step("sorry")) == "fail"
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=6),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["steps", "id", "tool", "params", "after", "approval", "goto"]),
-                inner,
-                max_size=3,
-            )
-        ),
-        max_leaves=12,
-    )
-)
-def test_whatever_is_written_is_a_plan_or_a_validation_error(value: Any) -> None:
-    try:
-        Plan.model_validate(value)
-    except ValidationError:
-        return
 
 
 @pytest.mark.parametrize(
@@ -314,6 +281,8 @@ def test_what_a_step_returned_is_never_read_as_a_reference_again() -> None:
         ("${order.lines.2}", "'2'"),
         ("${order.lines.-1}", "'-1'"),
         ("${order.lines.first}", "'first'"),
+        (f"${{order.lines.{'9' * 5000}}}", "there is no"),
+        (f"${{order.lines.{'0' * 5000}}}", "there is no"),
         ("${total.x}", "'x'"),
         ("${input.order.0}", "'0'"),
         ("${input.empty.x}", "'x'"),
@@ -352,12 +321,6 @@ def test_what_a_plan_takes_for_a_reference_is_what_is_looked_up(parts: list[str]
         resolve(written, {})
 
 
-@given(st.text(max_size=20))
-def test_a_literal_is_written_with_a_second_dollar(text: str) -> None:
-    assume(not text.endswith("$"))
-    assert resolve(f"{text.replace('${', '')}$${{total}}", FACTS).endswith("${total}")
-
-
 @given(st.lists(st.sampled_from(["$", "${", "$${", "${total}", "a", "}", "{"]), max_size=8))
 def test_what_is_written_as_a_literal_is_read_as_what_it_was(parts: list[str]) -> None:
     value = {"x": ["".join(parts), 1]}
@@ -382,12 +345,6 @@ def test_a_reference_without_an_end_is_looked_at_once(text: str) -> None:
     assert list(unclosed({"text": text})) == [".text"]
     assert resolve(text, FACTS) == text
     assert time.thread_time() - began < 5
-
-
-@pytest.mark.parametrize("place", ["9" * 5000, "0" * 5000, "-1", "2"])
-def test_a_position_that_no_list_has_is_a_missing_field(place: str) -> None:
-    with pytest.raises(ReferenceUnresolved, match="there is no"):
-        resolve(f"${{order.lines.{place}}}", FACTS)
 
 
 def test_a_text_that_references_would_blow_up_is_refused() -> None:

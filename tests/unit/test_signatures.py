@@ -10,10 +10,9 @@ import string
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, utils, x25519
+from cryptography.hazmat.primitives.asymmetric import ec, x25519
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -25,7 +24,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from joserfc import jws
 from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, OKPKey
+from joserfc.jwk import OKPKey
 
 from surehand.activities.ledger.people.signatures import (
     LONGEST_TOKEN,
@@ -98,22 +97,12 @@ def test_a_key_on_another_curve_signs_nothing_under_the_same_name() -> None:
         jws.serialize_compact({"alg": "EdDSA"}, b"", other, registry=signature_registry())
 
 
-def test_the_thumbprint_here_is_that_of_rfc_7638() -> None:
-    assert hashlib.sha256(
-        b'{"crv":"Ed25519","kty":"OKP","x":"' + jwk(KEY)["x"].encode() + b'"}'
-    ).digest() == unpadded(kid_of(jwk(KEY)))
-
-
 # The key
 def test_the_key_id_of_another_key_is_refused() -> None:
     # Under the name of the key, but made with another one; then the key is also the other one.
     forged = token(head=header(KEY), key=OTHER_KEY)
     assert refused(forged) == MISFIT
     assert refused(forged, jwk(OTHER_KEY)) == "the signature is made with another key"
-
-
-def test_a_good_token_is_refused_under_another_key() -> None:
-    assert refused(token(), jwk(OTHER_KEY)) == "the signature is made with another key"
 
 
 def test_a_key_on_record_of_another_kind_verifies_nothing() -> None:
@@ -320,32 +309,6 @@ def test_hs256_with_the_public_key_as_its_secret_is_refused(secret: bytes) -> No
     assert refused(f"{signed}.{b64(mac)}") == NOT_EDDSA
 
 
-def test_es256_is_refused_also_with_its_own_key() -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    public = ECKey.import_key(key.public_key())
-    head = {**header(), "alg": "ES256", "kid": public.thumbprint()}
-    signed = f"{b64(as_json(head))}.{b64(as_json(CLAIMS))}"
-    r, s = utils.decode_dss_signature(key.sign(signed.encode(), ec.ECDSA(SHA256())))
-    whole = f"{signed}.{b64(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
-
-    assert jws.deserialize_compact(whole, public, algorithms=["ES256"])  # the attack is well made
-    assert refused(whole, {**public.as_dict()}) == NOT_EDDSA
-
-
-def test_a_payload_that_is_not_encoded_is_refused() -> None:
-    # RFC 7797: with b64=false the signature covers the payload as it stands.
-    head = b64(as_json(header(b64=False, crit=["b64"])))
-    payload = b64(as_json(CLAIMS))
-    signature = KEY.sign(f"{head}.{payload}".encode())
-    refused(f"{head}.{payload}.{b64(signature)}")
-
-
-def test_the_attackers_own_key_in_the_header_is_not_used() -> None:
-    head = header(OTHER_KEY, jwk=jwk(OTHER_KEY))
-    refused(token(head=head, key=OTHER_KEY))
-    refused(token(head={**head, "kid": kid(KEY)}, key=OTHER_KEY))
-
-
 @pytest.mark.parametrize(
     "value",
     ["", "ada", "' OR 1=1 --", "../key", "\x00" * 43, "ü" * 43, "a" * 42, "a" * 44, 1, None, ["a"]],
@@ -406,15 +369,6 @@ def test_other_claims_do_not_fit_the_decision(claim: str) -> None:
     for value in values:
         why = find_mismatch(signed(**{claim: value}), DECISION, "acme/refund-1", "acme")
         assert why is not None and reason in why
-
-
-def test_a_decision_sent_on_to_another_run_or_tenant_does_not_fit() -> None:
-    assert find_mismatch(signed(), DECISION, "acme/refund-2", "acme") == (
-        "the signature is for another run"
-    )
-    assert find_mismatch(signed(), DECISION, "acme/refund-1", "default") == (
-        "the signature is for another tenant"
-    )
 
 
 PRIME = 2**255 - 19
