@@ -36,6 +36,7 @@ from surehand.cli.options import (
 from surehand.cli.printer import Lines, Reply, Shape, Styled, Table, counted, shown_time, time_of
 from surehand.client.connection import Connection
 from surehand.process.exits import ExitCode, NotReachable, NoWorker, Refused, WrongUse
+from surehand.process.program import command
 from surehand.process.settings import ClientSettings
 from surehand.workflows.contracts.effects import Reconciled, ReconcileLedger, UnwindRun, Unwound
 from surehand.workflows.identity import tenant_of_run, tenant_problem, unwind_id, upkeep_id
@@ -395,6 +396,8 @@ def _stats_lines(found: Stats) -> Lines:
     yield Styled(f"Figures of {whose} since {found.since:%Y-%m-%d %H:%M:%S} UTC", "bold")
     if found.epoch is not None:
         yield f"Epoch {found.epoch} is open: the ledger was restored"
+    if any(found.halts.values()):
+        yield f"Calls are halted ({_figure_text('halts', found.halts)}): {command('halts')}"
     figures = found.model_dump(exclude={"invariants": {"broken"}})
     yield Table(("what", "figures"), [[noun, _figure_text(noun, figures[noun])] for noun in _NOUNS])
     if found.checkpoint is None:

@@ -210,6 +210,7 @@ LABELS: Final[Mapping[str, str]] = {
     "surehand_notifications": "`notifier`; `outcome`: `sent`, `failed`, `given_up`, `dropped`,"
     " `unrecorded`",
     "surehand_ledger_epoch": "",
+    "surehand_halts": "`scope`: `tenant`, `tool`, `run`",
     "surehand_retention_age": "",
     "surehand_retention_failing": "",
 }

@@ -52,6 +52,8 @@ from surehand.workflows.plan.policy import AskedProof, Quorum, Role, WrittenByPe
 
 #: How soon a call that is halted looks again.
 LOOK: Final = timedelta(seconds=30)
+#: What a halt can stop: all calls of the tenant, those of a tool, those of a run.
+SCOPES: Final = ("tenant", "tool", "run")
 
 
 class HaltError(Exception):
@@ -265,6 +267,15 @@ def list_halts(tx: Transaction, *, standing: bool = False) -> list[Halt]:
     wanted = {"lifted_ms": None} if standing else {}
     rows = tx.all(rows_of(halts, **wanted).order_by(halts.c.halted_ms, halts.c.halt_id))
     return [Halt.from_row(row) for row in rows]
+
+
+def count_halts(tx: Transaction) -> dict[str, int]:
+    """Return how many halts stand, by what they stop (``SCOPES``)."""
+    standing = [
+        "run" if one.run_id is not None else "tool" if one.tool is not None else "tenant"
+        for one in list_halts(tx, standing=True)
+    ]
+    return {scope: standing.count(scope) for scope in SCOPES}
 
 
 def stood_still(

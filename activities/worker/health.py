@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -27,6 +28,7 @@ from temporalio.service import RPCError
 
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable
 from surehand.activities.ledger.effects.epochs import current_epoch
+from surehand.activities.ledger.halts import SCOPES, count_halts
 from surehand.activities.ledger.retention.hiding import read_last_round
 from surehand.activities.worker.telemetry import AddressError, Metrics
 from surehand.workflows.identity import DEFAULT_TENANT, tenant_of_run, tenant_problem
@@ -266,9 +268,11 @@ async def measure(ledger: Ledger, metrics: Metrics) -> None:
     """Measure all of it once. Raises ``LedgerUnavailable``."""
     epoch = await ledger.transact(DEFAULT_TENANT, current_epoch)
     metrics.epoch(0 if epoch is None else epoch.number)
-    rounds = [
-        await ledger.transact(one, read_last_round) for one in {DEFAULT_TENANT, *ledger.tenants}
-    ]
+    tenants, halts = {DEFAULT_TENANT, *ledger.tenants}, Counter(dict.fromkeys(SCOPES, 0))
+    for one in tenants:
+        halts.update(await ledger.transact(one, count_halts))
+    metrics.halts(halts)
+    rounds = [await ledger.transact(one, read_last_round) for one in tenants]
     metrics.retention([one for one in rounds if one is not None])
 
 

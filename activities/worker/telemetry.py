@@ -103,6 +103,9 @@ class Metrics:
         self._epoch = meter.create_gauge(
             "surehand_ledger_epoch", "Number of the epoch that is open after a restore; 0: none is"
         )
+        self._halts = meter.create_gauge(
+            "surehand_halts", "Halts that stand, of all tenants, by what they stop"
+        )
         self._age = meter.create_gauge(
             "surehand_retention_age",
             "Time since a round of retention did all it should, of the tenant longest without one",
@@ -181,6 +184,11 @@ class Metrics:
     def epoch(self, number: int) -> None:
         """Say which epoch is open; 0: none is."""
         self._epoch.set(number)
+
+    def halts(self, standing: Mapping[str, int]) -> None:
+        """Say how many halts stand, by what they stop."""
+        for scope, number in standing.items():
+            self._halts.set(number, {"scope": scope})
 
     def retention(self, rounds: Sequence[LastRound]) -> None:
         """Say how the tenants' last rounds of retention were; nothing, where there were none."""

@@ -18,6 +18,7 @@ import pytest
 from temporalio.api.common.v1 import Header, Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 
+from surehand.activities.ledger.halts import halt_calls
 from surehand.activities.ledger.history.stats import StatsScope, read_stats
 from surehand.activities.ledger.retention import hiding
 from surehand.process.children import clean_environment
@@ -69,6 +70,7 @@ async def test_a_recovery_shows_at_endpoint_and_ledger(stage: Stage, order_id: s
         await run.approve()
         doomed.wait_killed()
     with stage.ledger.transaction(DEFAULT_TENANT) as tx:
+        halt_calls(tx, "oscar", "it pays twice", "another.tool")
         hiding.record_round(tx, failed=True)
         hiding.record_round(tx, failed=False)
     with stage.worker(metrics=address) as worker:
@@ -86,6 +88,8 @@ async def test_a_recovery_shows_at_endpoint_and_ledger(stage: Stage, order_id: s
     assert value(text, "surehand_ledger_transaction_seconds_count", 'outcome="unavailable"') == 0
     assert value(text, "temporal_request_total") > 0
     assert value(text, "surehand_ledger_epoch") == 0
+    assert value(text, "surehand_halts", 'scope="tool"') == 1
+    assert value(text, "surehand_halts", 'scope="run"') == 0
     assert 0 <= value(text, "surehand_retention_age_seconds") < 600
     assert value(text, "surehand_retention_failing") == 0
     # What dashboard and alerts ask for of the SDK; of ours, tests/docs/test_alerts.py looks at all.
@@ -95,6 +99,7 @@ async def test_a_recovery_shows_at_endpoint_and_ledger(stage: Stage, order_id: s
         assert detail not in text
     scope = StatsScope(DEFAULT_TENANT, datetime.now(UTC) - timedelta(hours=1))
     found = read_stats(stage.ledger, scope)
+    assert found.halts == {"tenant": 0, "tool": 1, "run": 0}
     assert (found.recoveries.ended, found.recoveries.success_rate) == (1, 1.0)
     assert found.leases.lost == 1
     assert (found.duplicates.keys, found.invariants.ok, found.invariants.runs) == (0, 1, 1)

@@ -184,6 +184,12 @@ def test_a_signature_for_something_else_lifts_nothing(
     refused(scene, made, "so far 0 of 2")
 
 
+def test_a_yes_to_a_halt_that_was_shown_otherwise_does_not_count(scene: Scene, ann: str) -> None:
+    made, other = halt(scene, TWO), halt(scene, TWO)
+    with pytest.raises(HaltError, match="it is another halt than the one that was shown"):
+        vote(scene, lift_decision(ann, made, params_hash=other.params_hash))
+
+
 def test_rows_that_nobody_has_signed_are_no_votes(scene: Scene, ann: str, bob: str) -> None:
     """Workers add the rows: whoever has their rights may write any, and change none."""
     made, other, key = halt(scene, SIGNED), halt(scene, SIGNED), key_of(scene, bob)

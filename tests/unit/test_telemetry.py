@@ -210,6 +210,12 @@ def test_an_epoch_and_rounds_of_retention_are_told_as_they_are(measured: Measure
     assert found["surehand_retention_failing"] == (2, {})
 
 
+def test_halts_that_stand_are_told_by_what_they_stop(measured: Measured) -> None:
+    measured.metrics.halts({"tool": 2})
+
+    assert measured.seen() == {"surehand_halts": (2, {"scope": "tool"})}
+
+
 def test_where_nobody_has_retention_nothing_is_told_of_it() -> None:
     measured = Measured()
     measured.metrics.retention([])

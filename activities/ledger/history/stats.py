@@ -28,6 +28,7 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.effects.epochs import current_epoch
+from surehand.activities.ledger.halts import count_halts
 from surehand.activities.ledger.history.audit import verify_chain, verify_entries, verify_story
 from surehand.activities.ledger.history.reads import chain_of, require_run
 from surehand.activities.ledger.retention.hiding import is_deleted
@@ -174,6 +175,8 @@ class Stats(Figures):
     interventions: InterventionFigures
     epoch: int | None
     """The epoch that is open: the ledger was restored."""
+    halts: dict[str, int]
+    """Halts of the tenant that stand, by what they stop: ``tenant``, ``tool``, ``run``."""
     checkpoint: Probe | None
     """With ``--probe``."""
     invariants: Invariants
@@ -307,7 +310,7 @@ def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
     invariants = _audit_runs(ledger, scope)
     with ledger.transaction(scope.tenant) as tx:
         told = _count_events(tx, scope)
-        epoch = current_epoch(tx)
+        epoch, halts = current_epoch(tx), count_halts(tx)
         recoveries = _read_recoveries(tx, scope, told)
         duplicates = _find_duplicates(tx, scope, told)
         retries = retries_of(tx, scope)
@@ -335,6 +338,7 @@ def read_stats(ledger: Ledger, scope: StatsScope, *, probes: int = 0) -> Stats:
             open=open_now,
         ),
         epoch=None if epoch is None else epoch.number,
+        halts=halts,
         checkpoint=_probe_writes(ledger, scope, probes) if probes else None,
         invariants=invariants,
     )
