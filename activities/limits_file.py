@@ -8,7 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from surehand.activities.expressions import problems, unknown_param, value_at
 from surehand.activities.ledger.halts import HaltPolicy
@@ -35,8 +42,18 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+class After(WrittenByPeople):
+    """What has to have happened before a call, for equal ``per``."""
+
+    tool: str
+    """An effect of this tool, which stands."""
+    by_other: bool = False
+    """Somebody has approved it, or has started its run if nobody was asked, who has neither
+    approved this call, nor started its run or given that a value."""
+
+
 class Limit(WrittenByPeople):
-    """How much the effects of some tools may come to within a time.
+    """How much the effects of some tools may come to within a time, or what they come after.
 
     Example:
         >>> limit = Limit(name="mails", tools=("mail.send",), per=("to",), most=1, within="10m")
@@ -53,10 +70,12 @@ class Limit(WrittenByPeople):
     all effects of the tenant count together."""
     total_of: ParamPath | None = None
     """The param that is added up, such as ``amount``; without it effects are counted."""
-    most: Annotated[Money, BeforeValidator(_as_text)]
+    most: Annotated[Money, BeforeValidator(_as_text)] | None = None
     """What they may come to, effects under way included: a whole number, or a decimal as text."""
+    after: After | None = None
+    """In place of ``most``: what has to have happened before."""
     within: Duration
-    """The time up to now in which they count."""
+    """The time up to now in which effects count."""
     ask: ApprovalPolicy | None = None
     """Who can let through a call that would be over; without it such a call is refused."""
     shadow: bool = False
@@ -74,6 +93,19 @@ class Limit(WrittenByPeople):
         if value is not None and not all(rule.required for rule in value.rules):
             raise ValueError("a rule cannot let pass what is over a limit")
         return value
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Limit:
+        if (self.most is None) == (self.after is None):
+            raise ValueError("say either most or after")
+        if self.after is not None and (self.total_of is not None or self.after.tool in self.tools):
+            raise ValueError("after: it adds nothing up, and its tool is none of the tools")
+        return self
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The tools whose effects are counted: those it limits, and what they come after."""
+        return self.tools if self.after is None else (*self.tools, self.after.tool)
 
 
 def _check_names(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
@@ -112,7 +144,7 @@ def read_limits(path: str, toolbox: Toolbox) -> tuple[Limit, ...]:
     """Return the limits of a file; without a path, none. Raises ``LimitsError``."""
     limits = _read_file(path).limits
     for limit in limits:
-        for name in limit.tools:
+        for name in limit.counted:
             problem = _problem(limit, toolbox.get(name))
             if problem is not None:
                 raise LimitsError(f"{path} (SUREHAND_LIMITS): {limit.name}: {name}: {problem}")
@@ -125,7 +157,7 @@ def _problem(limit: Limit, tool: Tool | None) -> str | None:
         return "it is not loaded here"
     if tool.effect is Effect.READ:
         return "it only reads, and limits are for effects"
-    if limit.ask is not None:
+    if limit.ask is not None and tool.name in limit.tools:
         for wrong in problems([limit.ask], tool.params_model):
             return f"ask: {wrong}"
     for path in (*limit.per, *filter(None, [limit.total_of])):

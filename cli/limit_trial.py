@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,7 +14,8 @@ import typer
 from pydantic import ValidationError
 
 from surehand.activities.effects.prepare import limit_amount
-from surehand.activities.ledger.core.store import Ledger
+from surehand.activities.ledger.approvals.requests import is_by_other
+from surehand.activities.ledger.core.store import Ledger, Transaction
 from surehand.activities.ledger.history.reads import list_made
 from surehand.activities.limits_file import Limit, group_values, read_limits
 from surehand.activities.tools.toolbox import Toolbox
@@ -21,6 +23,7 @@ from surehand.cli import options
 from surehand.cli.options import ledger_of, read_settings, read_toolbox, translated
 from surehand.cli.printer import Reply, Shape, Table, counted, time_of
 from surehand.workflows.canonical_json import canonical_json
+from surehand.workflows.contracts.approvals import Assurance
 
 _MS: Final = timedelta(milliseconds=1)
 #: Calls that are named for each limit, newest last.
@@ -78,8 +81,9 @@ async def try_limits(
     toolbox = read_toolbox(settings)
     with translated():
         limits = read_limits(str(file), toolbox)
+    assurance = Assurance(settings.decisions)
     async with ledger_of(settings) as ledger:
-        tried = await _try_all(ledger, caller.tenant, limits, toolbox, since)
+        tried = await _try_all(ledger, caller.tenant, limits, toolbox, since, assurance)
     rows = [
         [
             one.limit,
@@ -106,16 +110,24 @@ async def _try_all(
     limits: Iterable[Limit],
     toolbox: Toolbox,
     since: timedelta,
+    assurance: Assurance,
 ) -> LimitsTried:
     found, unread = list[LimitTried](), 0
     for limit in limits:
-        made = await ledger.transact(tenant, list_made, limit.tools, (since + limit.within) // _MS)
-        trial = _Trial(limit, toolbox)
-        for row in made:
-            trial.add(row, begun=row["age_ms"] <= since // _MS)
+        trial = await ledger.transact(tenant, _try_limit, limit, toolbox, since, assurance)
         found.append(trial.result())
         unread += trial.unread
     return LimitsTried(since_days=since / timedelta(days=1), unread=unread, limits=found)
+
+
+def _try_limit(
+    tx: Transaction, limit: Limit, toolbox: Toolbox, since: timedelta, assurance: Assurance
+) -> _Trial:
+    trial = _Trial(limit, toolbox)
+    for row in list_made(tx, limit.counted, (since + limit.within) // _MS):
+        own = (row["run_id"], row["approval_id"], assurance)
+        trial.add(row, partial(is_by_other, tx, *own), begun=row["age_ms"] <= since // _MS)
+    return trial
 
 
 class _Trial:
@@ -125,12 +137,15 @@ class _Trial:
         self._limit = limit
         self._toolbox = toolbox
         self._counted: dict[bytes, deque[tuple[int, Decimal]]] = defaultdict(deque)
+        self._before: dict[bytes, list[Mapping[str, Any]]] = defaultdict(list)
         self._days = Counter[str]()
         self._over = list[StoppedCall]()
         self._calls = 0
         self.unread = 0
 
-    def add(self, row: Mapping[str, Any], *, begun: bool) -> None:
+    def add(
+        self, row: Mapping[str, Any], is_by_other: Callable[[Any], bool], *, begun: bool
+    ) -> None:
         """Take one call; ``begun``: it lies in the time that is looked at."""
         limit, tool = self._limit, self._toolbox.get(row["tool"])
         try:
@@ -140,18 +155,31 @@ class _Trial:
         except (ValidationError, TypeError, ValueError):
             self.unread += 1
             return
+        if limit.after is not None and row["tool"] == limit.after.tool:
+            self._before[group].append(row)
+            return
         self._calls += begun
+        if limit.after is not None:
+            since_ms = row["claimed_ms"] - limit.within // _MS
+            before = [one for one in self._before[group] if one["claimed_ms"] > since_ms]
+            before = [one for one in before if one["state"] == "committed"]
+            if not (any(map(is_by_other, before)) if limit.after.by_other else before) and begun:
+                self._note_over(row, Decimal(0))
+            return
         amount, counted_ = limit_amount(limit, params), self._counted[group]
         while counted_ and counted_[0][0] <= row["claimed_ms"] - limit.within // _MS:
             counted_.popleft()
         used = sum((one for _, one in counted_), Decimal(0))
-        over = amount is None or used + amount > Decimal(limit.most)
+        over = amount is None or used + amount > Decimal(limit.most or 0)
         if amount is not None and (not over or limit.ask is not None or limit.shadow):
             counted_.append((row["claimed_ms"], amount))
         if over and begun:
-            self._days[time_of(row["claimed_ms"]).date().isoformat()] += 1
-            where = {name: row[name] for name in ("run_id", "step_id", "tool")}
-            self._over.append(StoppedCall(**where, used=f"{used.normalize():f}"))
+            self._note_over(row, used)
+
+    def _note_over(self, row: Mapping[str, Any], used: Decimal) -> None:
+        self._days[time_of(row["claimed_ms"]).date().isoformat()] += 1
+        where = {name: row[name] for name in ("run_id", "step_id", "tool")}
+        self._over.append(StoppedCall(**where, used=f"{used.normalize():f}"))
 
     def result(self) -> LimitTried:
         """Return what it would have done."""

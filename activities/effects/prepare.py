@@ -274,7 +274,7 @@ def _limit_uses(
 ) -> tuple[LimitUse, ...]:
     uses = []
     for limit in worker.limits:
-        if prepared.tool.name not in limit.tools:
+        if prepared.tool.name not in limit.counted:
             continue
         values = group_values(limit, prepared.plain)
         groups = worker.hashes.of_identity(call.tenant, limit.name, values)
@@ -283,12 +283,13 @@ def _limit_uses(
             group=groups[0],
             plain_group=groups[-1],
             amount=limit_amount(limit, prepared.params),
-            most=Decimal(limit.most),
+            most=Decimal(limit.most or 0),
             within_ms=milliseconds(limit.within),
             ask=limit.ask,
             shadow=limit.shadow,
             # Whom another worker's file has named are not the people of this one's.
             approved=limit.name in call.over_limits and limit.ask in call.policies,
+            after=limit.after if prepared.tool.name in limit.tools else None,
         )
         uses.append(use)
     return tuple(uses)
@@ -297,7 +298,8 @@ def _limit_uses(
 def limit_amount(limit: Limit, params: BaseModel) -> Decimal | None:
     """Return what a call adds to a limit; ``None``: no number that can be added up."""
     if limit.total_of is None:
-        return Decimal(1)
+        # What is only to come before or after something adds nothing.
+        return Decimal(1 if limit.after is None else 0)
     amount = _amount(limit.total_of, params)
     if amount is None or amount > LARGEST_AMOUNT:
         return None

@@ -7,10 +7,10 @@ counts from its newest claim that went forward.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy import bindparam, func, literal_column
 
@@ -31,9 +31,21 @@ MILLIONTHS: Final = 10**6
 LARGEST_AMOUNT: Final = 10**9
 
 
+class ComesAfter(Protocol):
+    """What has to have happened before a call, as the file of limits has it (``After``)."""
+
+    @property
+    def tool(self) -> str:
+        """An effect of this tool."""
+
+    @property
+    def by_other(self) -> bool:
+        """Whether others have to stand behind it than behind the call."""
+
+
 @dataclass(frozen=True)
 class LimitUse:
-    """What a call adds to a limit."""
+    """What a call adds to a limit, or what it has to come after."""
 
     name: str
     group: str
@@ -50,6 +62,8 @@ class LimitUse:
     """It stops nothing."""
     approved: bool
     """People are asked about this call as one that is over."""
+    after: ComesAfter | None = None
+    """What has to have happened before, for the same group."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +82,9 @@ class Over:
     def reason(self) -> str:
         """Say it in one clause."""
         use = self.use
+        if use.after is not None:
+            by = " that others stand behind" if use.after.by_other else ""
+            return f"limit {use.name}: no {use.after.tool}{by} has come before it in time"
         if use.amount is None:
             return f"limit {use.name}: what it adds is no number from 0 to {LARGEST_AMOUNT}"
         return (
@@ -93,6 +110,27 @@ _USED: Final = PreparedStatement(
 )
 
 
+#: Effects that have come before, of which the newest are looked at: who stands behind each.
+_MOST_BEFORE: Final = 20
+_BEFORE: Final = PreparedStatement(
+    rows_of(
+        limit_uses,
+        effects.c.run_id,
+        effects.c.approval_id,
+        limit_name=bindparam("of_limit"),
+    )
+    .join(effects, ours(effects, entry_id=limit_uses.c.entry_id))
+    .where(
+        limit_uses.c.group_hash.in_((bindparam("of_group"), bindparam("of_plain_group"))),
+        limit_uses.c.counted_ms > bindparam("after_ms"),
+        effects.c.tool == bindparam("of_tool"),
+        # It stands: neither under way, nor unknown, nor being undone.
+        effects.c.state == literal_column("'committed'"),
+    )
+    .order_by(limit_uses.c.counted_ms.desc())
+    .limit(_MOST_BEFORE)
+)
+
 _COUNTED: Final = ("group_hash", "amount", "counted_ms")
 _COUNT: Final = {
     dialect: PreparedStatement(counting, ("entry_id", "limit_name", *_COUNTED))
@@ -113,23 +151,29 @@ def lock_limits(tx: Transaction, uses: Sequence[LimitUse]) -> None:
 
 
 def find_over(
-    tx: Transaction, uses: Sequence[LimitUse], entry_id: str, *, judged: bool
+    tx: Transaction,
+    uses: Sequence[LimitUse],
+    entry_id: str,
+    *,
+    judged: bool,
+    is_by_other: Callable[[Mapping[str, Any]], bool],
 ) -> list[Over]:
     """Return the limits that an entry's claim would be over; they are locked.
 
     Unless it is to be ``judged``, only those where others may have the room for which the entry was
-    counted before.
+    counted before. ``is_by_other`` says whether others stand behind an effect than behind the call.
     """
     found = list[Over]()
     for use in uses:
-        used_row = tx.one(
-            _USED,
-            of_limit=use.name,
-            of_group=use.group,
-            of_plain_group=use.plain_group,
-            after_ms=tx.now_ms - use.within_ms,
-            but_entry=entry_id,
-        )
+        group: dict[str, Any] = {"of_limit": use.name, "after_ms": tx.now_ms - use.within_ms}
+        group |= {"of_group": use.group, "of_plain_group": use.plain_group}
+        if use.after is not None:
+            before = tx.all(_BEFORE, of_tool=use.after.tool, **group)
+            met = any(map(is_by_other, before)) if use.after.by_other else bool(before)
+            if not met and (judged or _has_lapsed(tx, use, entry_id)):
+                found.append(Over(use, Decimal(0)))
+            continue
+        used_row = tx.one(_USED, but_entry=entry_id, **group)
         assert used_row is not None
         used = Decimal(int(used_row["used"])) / MILLIONTHS
         over = use.amount is None or used + use.amount > use.most

@@ -26,6 +26,9 @@ LIMIT = {
 }
 
 
+ORDER = {"total_of": None, "most": None, "after": {"tool": "mail.send", "by_other": True}}
+
+
 class Office(LedgerOffice):
     """``limits`` at a ledger of its own, with the shop's tools."""
 
@@ -76,6 +79,37 @@ def test_a_file_is_tried_on_what_was_done_before(office: Office) -> None:
     assert "refunds: payments.refund of run-1 s-2, 30 used before it" in text
 
 
+@pytest.mark.parametrize("database", DATABASES)
+def test_a_limit_of_order_is_tried_by_who_stands_behind_what_came_before(office: Office) -> None:
+    async def make() -> None:
+        async with open_ledger(office.url) as ledger:
+            scene = Scene(ledger, "default")
+            for run_id, user in (("run-1", "ada"), ("run-2", "eve")):
+                scene.open_run(run_id, user=user)
+
+            def made(name: str, order: str, tool: str = TOOL, run_id: str = "run-1") -> None:
+                params = {"order_id": order, "amount": "5.00", "currency": "EUR"}
+                if tool == "mail.send":
+                    params = {"order_id": order, "kind": name, "to": "a@b.example"}
+                    params |= {"subject": "checked", "body": "by a person"}
+                call = {"step_id": name, "key": name, "params": params, "tool": tool}
+                scene.committed(scene.call(run_id=run_id, **call))
+
+            made("too-early", "o-1")
+            made("check", "o-1", "mail.send", "run-2")
+            made("checked", "o-1")
+            made("own-check", "o-2", "mail.send")
+            made("by-nobody-else", "o-2")
+
+    asyncio.run(make())
+    tried = LimitsTried.model_validate(
+        office.done("try", office.file({**LIMIT, **ORDER}), "--json").document()
+    )
+    [order] = tried.limits
+    assert (order.calls, tried.unread) == (3, 0)
+    assert [one.step_id for one in order.newest] == ["too-early", "by-nobody-else"]
+
+
 @pytest.mark.parametrize("database", DATABASES[:1])
 @pytest.mark.parametrize(
     ("change", "said"),
@@ -85,6 +119,11 @@ def test_a_file_is_tried_on_what_was_done_before(office: Office) -> None:
         ({"per": ["customer"]}, "it has no param customer; there are order_id"),
         ({"most": "many"}, "limits.0.most: "),
         ({"within": "0s"}, "limits.0.within: "),
+        ({"after": {"tool": "mail.send"}}, "limits.0: say either most or after"),
+        ({"most": None}, "limits.0: say either most or after"),
+        ({**ORDER, "after": {"tool": TOOL}}, "limits.0: after: it adds nothing up"),
+        ({**ORDER, "after": {"tool": "orders.read"}}, "orders.read: it only reads"),
+        ({**ORDER, "per": ["amount"]}, "mail.send: it has no param amount"),
         ({"window": "1d"}, "limits.0.window: "),
         (
             {"ask": {"rules": [{"when": "amount < 5", "required": False}]}},

@@ -14,10 +14,11 @@ from surehand.activities.ledger.approvals import votes as vote_rows
 from surehand.activities.ledger.approvals.votes import needs_of
 from surehand.activities.ledger.core.statements import insert_row, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import approvals, effects, has_expired
+from surehand.activities.ledger.core.tables import approvals, effects, has_expired, runs
 from surehand.activities.ledger.halts import request_clock
 from surehand.activities.ledger.outbox.notification import Kind
 from surehand.activities.ledger.outbox.notification_rows import write_approval
+from surehand.activities.ledger.people.starts import find_planners, why_start_unproven
 from surehand.activities.ledger.quotas import require_place
 from surehand.activities.ledger.steps.entries import (
     NO_IDENTITY,
@@ -239,6 +240,33 @@ def _check_approval(
     if lacking is not None:
         return ApprovalRefused(f"{named} does not hold any more: {lacking}")
     return row
+
+
+def is_by_other(
+    tx: Transaction,
+    run_id: str,
+    approval_id: str | None,
+    assurance: Assurance,
+    made: Mapping[str, Any],
+) -> bool:
+    """Return whether others stand behind an effect than behind a call of a run.
+
+    Behind an effect stand those whose votes for it hold still; none is given in advance, because
+    nobody has looked at it then. If nobody was asked, whoever has started its run.
+    """
+    own = find_planners(tx, run_id)
+    if approval_id is not None:
+        own |= {one["approver"] for one in vote_rows.accepted_decisions(tx, approval_id)}
+    folded = set(map(vote_rows.fold_name, own))
+    if made["approval_id"] is not None:
+        decided = vote_rows.accepted_decisions(tx, made["approval_id"])
+        votes = vote_rows.votes_now(tx, made["approval_id"], decided, assurance, in_advance=None)
+        return any(vote_rows.fold_name(one.approver) not in folded for one in votes)
+    if assurance is not Assurance.OPEN and why_start_unproven(tx, made["run_id"]) is not None:
+        return False
+    started = tx.one(rows_of(runs, "user_id", "started_by", run_id=made["run_id"]))
+    assert started is not None, "an effect is of a run"
+    return folded.isdisjoint(map(vote_rows.fold_name, started.values()))
 
 
 def waive_approval(tx: Transaction, call: ClaimRequest) -> None:

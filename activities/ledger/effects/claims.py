@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, assert_never
 
 from sqlalchemy import BindParameter, Boolean, bindparam, or_, select
@@ -636,7 +637,10 @@ def _authorise_call(
         return room
     request = request.in_run(foreign=seen.foreign)
     lock_limits(tx, request.uses)
-    over = find_over(tx, request.uses, entry_id, judged=judged)
+    is_by_other = partial(
+        approval_rows.is_by_other, tx, request.run_id, request.approval_id, request.assurance
+    )
+    over = find_over(tx, request.uses, entry_id, judged=judged, is_by_other=is_by_other)
     for one in over:
         if one.stops(gated=request.gated):
             return entries.OverLimit(one.reason, one.use.name, one.use.ask)

@@ -283,8 +283,8 @@ def list_made(tx: Transaction, tools: Sequence[str], within_ms: int) -> list[dic
 
     Each has its age, ``age_ms``. What cannot be read here has no params.
     """
-    columns = ("entry_id", "tool", "params", "run_id", "step_id", "claimed_ms")
-    query = rows_of(effects, *columns, undoes=None).where(
+    of_step = ("entry_id", "tool", "params", "run_id", "step_id", "approval_id")
+    query = rows_of(effects, *of_step, "claimed_ms", "state", undoes=None).where(
         effects.c.tool.in_(tools),
         effects.c.claimed_ms > tx.now_ms - within_ms,
         effects.c.state.not_in(("failed", "compensated")),

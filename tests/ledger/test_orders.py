@@ -1,0 +1,158 @@
+"""Limits of order: a call only after another effect, and only if others stand behind that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from surehand.activities.ledger.core.statements import insert_row
+from surehand.activities.ledger.core.tables import decisions
+from surehand.activities.ledger.limits import LimitUse
+from surehand.activities.ledger.steps.entries import Claimed, ClaimRequest, OverLimit
+from surehand.activities.limits_file import After
+from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.plan.policy import ApprovalPolicy
+from tests.ledger.people import person
+from tests.ledger.scene import NOW, RUN, Scene
+from tests.ledger.standing import ask, granted
+
+DAY = timedelta(days=1)
+CHECK = "orders.check"
+ASK = ApprovalPolicy(roles=("finance",))
+
+
+def use(after: After | None = None, group: str = "order-1", **changes: Any) -> LimitUse:
+    values: dict[str, Any] = {"name": "checked", "group": group, "plain_group": group}
+    values |= {"amount": Decimal(0), "most": Decimal(0), "within_ms": DAY // timedelta(0, 0, 1000)}
+    values |= {"ask": None, "shadow": False, "approved": False, "after": after}
+    return LimitUse(**values | changes)
+
+
+def check(
+    scene: Scene, name: str = "check", group: str = "order-1", **changes: Any
+) -> ClaimRequest:
+    call = {"tool": CHECK, "key": name, "step_id": name, "uses": (use(group=group),)}
+    return scene.call(**call | changes)
+
+
+def pay(scene: Scene, name: str = "pay", *, by_other: bool = False, **changes: Any) -> ClaimRequest:
+    uses = (use(After(tool=CHECK, by_other=by_other)),)
+    return scene.call(**{"key": name, "step_id": name, "uses": uses} | changes)
+
+
+def test_a_call_is_made_only_once_the_effect_before_it_stands(scene: Scene) -> None:
+    refused = scene.claim(pay(scene))
+    why = "limit checked: no orders.check has come before it in time"
+    assert refused == OverLimit(why, "checked", None)
+
+    entry = scene.claimed(check(scene))  # under way: it may fail
+    assert isinstance(scene.claim(pay(scene)), OverLimit)
+    scene.commit(check(scene), entry)
+    assert scene.claimed(pay(scene))
+    assert scene.claimed(pay(scene, "pay-2"))
+
+
+@pytest.mark.parametrize("state", ["in_doubt", "failed", "compensating", "compensated"])
+def test_what_may_not_have_happened_or_is_undone_comes_before_nothing(
+    scene: Scene, state: str
+) -> None:
+    getattr(scene, state)(check(scene))
+    assert isinstance(scene.claim(pay(scene)), OverLimit)
+
+
+def test_another_group_limit_or_tenant_and_what_is_long_ago_come_before_nothing(
+    scene: Scene, other: Scene
+) -> None:
+    scene.committed(check(scene, "a", "order-2"))
+    scene.committed(check(scene, "b", uses=()))  # by a worker that has no such file
+    scene.committed(check(scene, "c", uses=(use(name="another"),)))
+    scene.committed(pay(scene, "d", uses=(use(),)))  # of the group, and no check
+    other.committed(check(other))
+    assert isinstance(scene.claim(pay(scene)), OverLimit)
+    scene.committed(check(scene, "e"))
+    assert isinstance(scene.claim(pay(scene), DAY + timedelta(seconds=5)), OverLimit)
+    assert scene.claimed(pay(scene))
+
+
+def test_people_are_asked_or_it_is_only_recorded_as_for_any_limit(scene: Scene) -> None:
+    asks = (use(After(tool=CHECK), ask=ASK),)
+    refused = scene.claim(pay(scene, uses=asks))
+    assert isinstance(refused, OverLimit) and refused.ask == ASK
+    gated = scene.approved(pay(scene))
+    assert scene.claimed(replace(gated, uses=(replace(asks[0], approved=True),)))
+    assert scene.claimed(pay(scene, "shadow", uses=(use(After(tool=CHECK), shadow=True),)))
+    told = [one["body"]["allowed"] for one in scene.events(RUN, "limit.exceeded")]
+    assert told == ["approval", "shadow"]
+
+
+def other_pays(scene: Scene, **changes: Any) -> Any:
+    return scene.claim(pay(scene, by_other=True, **changes))
+
+
+def test_a_check_by_whoever_has_started_the_run_is_none_by_another(scene: Scene) -> None:
+    scene.committed(check(scene))
+    refused = other_pays(scene)
+    assert isinstance(refused, OverLimit)
+    assert refused.reason == (
+        "limit checked: no orders.check that others stand behind has come before it in time"
+    )
+    for run_id, user in (("run-2", " ADA"), ("run-3", "eve")):
+        scene.open_run(run_id, user=user)
+        scene.committed(check(scene, run_id, run_id=run_id, user=user))
+        assert isinstance(other_pays(scene), Claimed if user == "eve" else OverLimit)
+
+
+def test_a_check_is_by_those_who_have_approved_it(scene: Scene) -> None:
+    for approver in ("ada", "Ada", "alice"):
+        gated = scene.ask_approval(check(scene, approver))
+        assert scene.decide(gated, approver=approver).code == "accepted"
+        scene.committed(gated)
+        assert isinstance(other_pays(scene), Claimed if approver == "alice" else OverLimit)
+
+
+def test_whoever_approves_the_call_is_not_who_has_checked(scene: Scene) -> None:
+    scene.committed(scene.approved(check(scene)))
+    for name, approver, made in (("pay-a", "alice", False), ("pay-b", "bob", True)):
+        gated = scene.ask_approval(pay(scene, name, by_other=True))
+        assert scene.decide(gated, approver=approver).code == "accepted"
+        assert isinstance(scene.claim(gated), Claimed if made else OverLimit)
+
+
+def test_nobody_has_looked_at_a_check_that_was_approved_in_advance(scene: Scene) -> None:
+    person(scene, "ann")
+    granted(scene, "ann")
+    gated = ask(scene, step_id="check")
+    refunds = (use(After(tool=gated.tool, by_other=True)),)
+    scene.committed(replace(gated, uses=(use(),)))
+    assert isinstance(scene.claim(pay(scene, tool="mail.send", uses=refunds)), OverLimit)
+
+
+def test_a_row_that_nobody_has_signed_makes_no_other_person(scene: Scene) -> None:
+    gated = scene.ask_approval(check(scene))
+    assert scene.decide(gated, approver="ada").code == "accepted"
+    scene.committed(gated)
+    row = {**scene.row(decisions), "decision_id": "forged", "approver": "zoe"}
+    with scene.tx() as tx:
+        tx.execute(insert_row(decisions, **{k: v for k, v in row.items() if k != "tenant_id"}))
+    assert isinstance(other_pays(scene, assurance=Assurance.SIGNED), OverLimit)
+
+
+def test_a_start_that_nobody_has_signed_makes_no_other_person(scene: Scene) -> None:
+    scene.open_run("run-2", user="eve")
+    scene.committed(check(scene, run_id="run-2", user="eve"))
+    assert isinstance(other_pays(scene, assurance=Assurance.SIGNED), OverLimit)
+    assert isinstance(other_pays(scene), Claimed)
+
+
+def test_an_outcome_that_is_missing_is_settled_whatever_has_been_undone(scene: Scene) -> None:
+    """The check may be undone while the call is under way: that is no second call."""
+    entry = scene.committed(check(scene))
+    call = pay(scene)
+    first = scene.claimed(call)
+    scene.claimed(scene.undo(entry, tool="orders.uncheck"))
+    assert scene.claimed(call).fencing_token == first.fencing_token
+    assert isinstance(scene.claim(pay(scene, "pay-2"), NOW), OverLimit)
