@@ -166,7 +166,7 @@ def cell_of(settings: Settings) -> OwnCell | None:
         raise SettingsError(str(error)) from error
 
 
-def traces_of(settings: Settings, receiver: telemetry.Receiver) -> Traces | None:
+def traces_of(settings: Settings, receiver: str) -> Traces | None:
     """Return what makes traces for a receiver; ``None``: OpenTelemetry is not installed."""
     try:
         from surehand.activities.worker.traces import open_traces
@@ -265,8 +265,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
     toolbox = load_toolbox(settings.tool_modules, mcp_tools(settings.mcp))
     load_agents(settings.agent_modules)
     plugins = load_plugins(settings.worker_plugins)
-    receiver = telemetry.find_receiver(os.environ, "traces")
-    metrics_receiver = telemetry.find_metrics_receiver(os.environ, settings.metrics)
+    receiver = telemetry.find_receiver(os.environ)
     traces = traces_of(settings, receiver) if receiver and not check_only else None
     pass_through(settings.sandbox_passthrough)
     crash = Crash.parse(settings.crash_at, settings.crash_once, signal.Signals[settings.crash_by])
@@ -276,11 +275,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             " for drills: it is refused where SUREHAND_DECISIONS=signed; unset it"
         )
     # A check runs beside a worker, which has the address.
-    runtime = (
-        telemetry.core_runtime()
-        if check_only
-        else telemetry.core_runtime(settings.metrics, metrics_receiver)
-    )
+    runtime = telemetry.core_runtime("" if check_only else settings.metrics)
     metrics = telemetry.Metrics(runtime.metric_meter)
     notifiers = load_notifiers(settings)
     async with open_ledger(settings.database_url, metrics, settings.notify) as ledger:
@@ -316,9 +311,9 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             decisions=settings.decisions,
             encryption="off" if keys is None else f"by {keys.ring.first.id}",
             notifiers=where(notifiers) or "none",
-            metrics=settings.metrics or telemetry.shown(metrics_receiver),
+            metrics=settings.metrics or "off",
             health=settings.health or "off",
-            traces=telemetry.shown(receiver) if traces else "off",
+            traces=telemetry.shown(receiver) if receiver and traces else "off",
         )
         if settings.decisions == "open":
             log.warning(
@@ -397,7 +392,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
             ):
                 log.info("worker.ready", task_queue=settings.task_queue)
                 beside = asyncio.gather(
-                    keep_freeing(ledger, settings.resource_free_every, stopping),
+                    keep_freeing(ledger, stopping),
                     health.keep_learning(client, ledger, stopping),
                     health.keep_measuring(ledger, metrics, stopping),
                     outbox.run(stopping),

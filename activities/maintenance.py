@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Final
 
 import structlog
@@ -31,6 +32,10 @@ from surehand.workflows.ports import IS_RUN, TENANT
 
 log = structlog.get_logger()
 
+#: How long an entry is left to its own run first, whose next attempt is due within seconds.
+_QUIET: Final = timedelta(seconds=30)
+#: Entries, or stopped runs, of a tenant in one part of a round; the next part goes on behind them.
+_BATCH: Final = 100
 #: Runs that are asked for at once.
 _PAGE: Final = 200
 #: Cursor: all stale entries of this round are done; terminated runs come next.
@@ -83,14 +88,14 @@ async def reconcile_part(
     Overdue entries come first, a page in each part, then the stopped runs. Raises
     ``LedgerUnavailable`` or ``RPCError``.
     """
-    limits, so_far = worker.reconcile_limits, Reconciled()
+    so_far = Reconciled()
     if asked.after != _RUNS:
         so_far = await settle_stale(
             worker,
             asked.tenant,
             lambda run_id: is_open(server, run_id),
-            quiet=limits.quiet if asked.quiet is None else asked.quiet,
-            limit=limits.batch,
+            quiet=_QUIET if asked.quiet is None else asked.quiet,
+            limit=_BATCH,
             after=asked.after,
         )
         if so_far.next is not None:
@@ -99,7 +104,7 @@ async def reconcile_part(
         await worker.artifacts.remove_drafts(asked.tenant, over)
     found: list[StoppedRun] = []
     async for run_id in _stopped(worker.ledger, server, asked.tenant):
-        if len(found) == limits.batch:
+        if len(found) == _BATCH:
             # Those that were found are closed: the next part does not see them again.
             return so_far.and_then(Reconciled(stopped=found, next=_RUNS))
         if await is_open(server, run_id):

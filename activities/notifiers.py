@@ -90,7 +90,6 @@ def url_of(text: str) -> httpx.URL:
 
 
 def signature(secret: bytes, message_id: str, timestamp: int, body: bytes) -> str:
-    """Return the value of ``webhook-signature``."""
     signed = f"{message_id}.{timestamp}.".encode() + body
     return f"v1,{base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()}"
 
@@ -229,7 +228,6 @@ class Mail:
             log.warning("notification.refused_in_part", recipients=sorted(refused))
 
     def message(self, notification: Notification) -> EmailMessage:
-        """Return the mail."""
         message = EmailMessage()
         message["Subject"] = notification.title
         message["From"] = self._sender

@@ -45,7 +45,6 @@ class LedgerKeys:
         ring: ciphers.KeyRing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make it."""
         self._ledger = ledger
         self.ring = ring
         self._clock = clock
@@ -58,7 +57,6 @@ class LedgerKeys:
         return None if ring is None else cls(ledger, ring)
 
     async def key_of(self, root: str, *, make: bool) -> ciphers.RunKey:
-        """Return the key of a run, as ``RunKeys`` says."""
         now = self._clock()
         while self._known and next(iter(self._known.values()))[0] <= now:
             self._known.popitem(last=False)
@@ -126,7 +124,6 @@ class Hashes:
     """Makes the hashes of a worker's calls."""
 
     def __init__(self, keys: ciphers.RememberedKeys | None) -> None:
-        """Make it; without keys nothing is salted."""
         self._keys = keys
 
     def of_params(

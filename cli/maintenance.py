@@ -88,7 +88,7 @@ async def reconcile(
         timedelta | None,
         options.lasting(
             "--quiet-for",
-            "Leave entries so long to their own run; default SUREHAND_RECONCILE_QUIET.",
+            "Leave entries so long to their own run; default 30s.",
         ),
     ] = None,
     every: Annotated[

@@ -219,7 +219,7 @@ class Workers:
             f"globals().update(shorten_tools({[name.strip() for name in modules]!r}))\n",
             encoding="utf-8",
         )
-        await self.start(tool_modules=_MODULE, lease="1s", lease_renewal="300ms")
+        await self.start(tool_modules=_MODULE, lease="1s")
 
     async def replace_all(self) -> None:
         """Kill all of them (SIGKILL), then start one more: nothing is left in any memory."""

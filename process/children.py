@@ -399,7 +399,6 @@ class Child:
             return log.read().decode(errors="replace")
 
     def last_line(self) -> str:
-        """Return the last line that it has printed."""
         return (self.output().strip().splitlines() or ["it said nothing"])[-1]
 
     def wait_for(self, ready: Callable[[], Any]) -> Any:

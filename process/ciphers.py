@@ -129,7 +129,6 @@ class KeyRing:
 
     @property
     def first(self) -> KeyEncryptionKey:
-        """The one that wraps."""
         return next(iter(self._keys.values()))
 
     @property

@@ -200,7 +200,6 @@ class OwnCell:
     """The cell that a worker is of, and which tenants are of it; a changed file is read again."""
 
     def __init__(self, file: Path, name: str) -> None:
-        """Read the file."""
         self.name = name
         self._file = file
         self._stamp = self._stamp_now()

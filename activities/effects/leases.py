@@ -180,6 +180,12 @@ async def _keep(
             await asyncio.wait_for(ended.wait(), timeout=every)
 
 
+#: How long a dead call keeps a resource, and how long an attempt waits for a busy one before it is
+#: tried again later, if the tool does not say.
+_LEASE: Final = timedelta(seconds=30)
+_WAIT: Final = timedelta(seconds=5)
+#: How often a worker frees the resources that dead calls have left behind.
+_FREE_EVERY: Final = timedelta(minutes=1)
 #: How often a waiting attempt looks whether a resource is free.
 _LOOK_FREE_EVERY: Final = 0.2  # seconds
 #: Two renewals may fail before a lease is lost.
@@ -209,7 +215,6 @@ class HeldResources:
         return min([deadline, *(kept.over_at() for kept in self.kept)])
 
     def fencing_tokens(self) -> dict[str, int]:
-        """Return the fencing token of each resource."""
         return {lease.resource: lease.fencing_token for lease in self.leases}
 
     def mark(self, tx: Transaction, run_id: str) -> None:
@@ -240,7 +245,7 @@ async def hold_resources(
         yield NO_RESOURCES
         return
     before = call.attempts_before if isinstance(call, ToolCall) else 0
-    limit = tool.resource_lease or worker.resource_lease
+    limit = tool.resource_lease or _LEASE
     request = LeaseRequest(
         tenant=call.tenant,
         run_id=call.run_id,
@@ -251,7 +256,7 @@ async def hold_resources(
         attempt=before + attempt.number,
         lease=limit,
     )
-    wait = worker.resource_wait if tool.resource_wait is None else tool.resource_wait
+    wait = _WAIT if tool.resource_wait is None else tool.resource_wait
     since, held = await _acquire(worker.ledger, request, wait, attempt)
 
     def renewed(tx: Transaction) -> float | None:
@@ -323,7 +328,7 @@ async def free_leases(ledger: Ledger, tenant: str) -> int:
             return total
 
 
-async def keep_freeing(ledger: Ledger, every: timedelta, stopping: asyncio.Event) -> None:
+async def keep_freeing(ledger: Ledger, stopping: asyncio.Event) -> None:
     """Free the leases of all tenants that this worker has worked for, until it stops."""
     while not stopping.is_set():
         for tenant in sorted({DEFAULT_TENANT, *ledger.tenants}):
@@ -333,7 +338,5 @@ async def keep_freeing(ledger: Ledger, every: timedelta, stopping: asyncio.Event
                 log.warning("ledger.unavailable", error=str(error), holding="resources")
             except Exception:
                 log.exception("resource.free_failed", tenant=tenant)
-        try:
-            await asyncio.wait_for(stopping.wait(), timeout=every.total_seconds())
-        except TimeoutError:
-            continue
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), _FREE_EVERY.total_seconds())

@@ -122,11 +122,9 @@ class Recorder:
     """Whether an earlier attempt has left no outcome, and this one has found out more."""
 
     def crash(self, point: CrashPoint) -> None:
-        """Pass a crash point."""
         self.worker.crash.at(self.tool.name, self.request.step_id, point)
 
     async def in_ledger(self, work: Callable[[Transaction], T], turn: Turn = Turn.OTHER) -> T:
-        """Do something in one transaction."""
         result, tx = await self.worker.ledger.run_transaction(self.request.tenant, work, turn)
         self.note_transaction(tx)
         return result

@@ -98,13 +98,11 @@ class QuotaUsedUp(Exception):
 
 
 def read_limits(tx: Transaction) -> Limits:
-    """Return what the tenant may use now."""
     row = tx.one(rows_of(quotas))
     return Limits() if row is None else limits_from(row)
 
 
 def limits_from(row: dict[str, Any]) -> Limits:
-    """Return what a row says."""
     return Limits(**{field.name: row[field.name] for field in fields(Limits)})
 
 

@@ -132,7 +132,6 @@ _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 @contextmanager
 def measure_usage() -> Iterator[Meter]:
-    """Measure one call."""
     meter = Meter()
     token = _METER.set(meter)
     try:

@@ -149,7 +149,7 @@ LONGEST_WAIT: Final = CALL_MARGIN / 2
 
 
 def limits_problem(lease: timedelta | None, wait: timedelta | None) -> str | None:
-    """Return what is wrong with the limits of a tool or a worker, or ``None``."""
+    """Return what is wrong with the limits of a tool's resources, or ``None``."""
     if lease is not None and lease < SHORTEST_LEASE:
         return f"the lease of a resource is at least {SHORTEST_LEASE.total_seconds():g} s"
     if wait is not None and not timedelta(0) <= wait <= LONGEST_WAIT:

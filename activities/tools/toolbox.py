@@ -158,9 +158,9 @@ def tool(
             ``DEPENDENCY_DOWN``. Must answer within a second.
         resource: One or more things that only one call may use at a time, from the params, such as
             ``account:7``. Calls that name the same resource never overlap, in any tool.
-        resource_lease: How long a dead call keeps its resources; by default the worker's setting.
+        resource_lease: How long a dead call keeps its resources; by default 30 s.
         resource_wait: How long an attempt waits for a busy resource before it is tried again later;
-            by default the worker's setting.
+            by default 5 s.
         fresh_for: How old a read's output may be when a paused run is resumed. An older one is read
             again. If it differs, approvals that rest on it are void.
         withdrawn: How people are told if somebody undoes an effect that a completed run relied on:
@@ -320,11 +320,9 @@ class Toolbox:
                     )
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of that name, or ``None``."""
         return self._tools.get(name)
 
     def names(self) -> list[str]:
-        """Return all names, sorted."""
         return sorted(self._tools)
 
     def undoing(self) -> frozenset[str]:
@@ -354,7 +352,6 @@ class Toolbox:
         )
 
     def specs(self) -> list[ToolSpec]:
-        """Return all specs, sorted by name."""
         return [self._tools[name].spec() for name in self.names()]
 
 

@@ -30,13 +30,7 @@ from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.failures import Retries
 from surehand.activities.tools.toolbox import Toolbox
 from surehand.activities.worker.crash_points import Crash
-from surehand.activities.worker.settings import (
-    CHECKPOINT_EVERY,
-    RESOURCE_LEASE,
-    RESOURCE_WAIT,
-    ReconcileLimits,
-    Settings,
-)
+from surehand.activities.worker.settings import CHECKPOINT_EVERY, Settings
 from surehand.activities.worker.telemetry import FAILURE_IS_LOGGED, Metrics, Spans
 from surehand.activities.worker.watchdog import Watchdog
 from surehand.process.settings import OwnCell
@@ -58,13 +52,8 @@ class WorkerContext:
     renew_every: timedelta
     watchdog: Watchdog = field(default_factory=Watchdog)
     retries: Retries = field(default_factory=Retries)
-    reconcile_limits: ReconcileLimits = field(default_factory=ReconcileLimits)
     metrics: Metrics = field(default_factory=Metrics)
     spans: Spans = field(default_factory=Spans)
-    resource_lease: timedelta = RESOURCE_LEASE
-    """Time limit of a resource's lease, where the tool names none."""
-    resource_wait: timedelta = RESOURCE_WAIT
-    """How long an attempt waits for a busy resource, where the tool says nothing."""
     checkpoint_every: timedelta = CHECKPOINT_EVERY
     """How often a long call's progress goes into the ledger."""
     limits: tuple[Limit, ...] = ()
@@ -74,7 +63,6 @@ class WorkerContext:
 
     @property
     def hashes(self) -> Hashes:
-        """How params are hashed."""
         return Hashes(self.ledger.keys)
 
     @classmethod
@@ -96,13 +84,11 @@ class WorkerContext:
             artifacts=artifacts,
             crash=crash,
             lease=settings.lease,
-            renew_every=settings.lease_renewal,
+            # Two renewals may fail before the lease is lost.
+            renew_every=settings.lease / 3,
             retries=settings.retries,
-            reconcile_limits=ReconcileLimits(settings.reconcile_quiet, settings.reconcile_batch),
             metrics=metrics or Metrics(),
             spans=spans or Spans(),
-            resource_lease=settings.resource_lease,
-            resource_wait=settings.resource_wait,
             checkpoint_every=settings.checkpoint_every,
             assurance=Assurance(settings.decisions),
             limits=read_limits(settings.limits, toolbox),
@@ -158,7 +144,6 @@ class Doing:
         return _doing.get(None) or Doing()
 
     def details(self) -> list[Any]:
-        """Return it as the details of a heartbeat."""
         news = self.progress.told() if self.progress is not None else None
         told = news or self.told_before
         return [self.text, told] if told else [self.text] if self.text else []
@@ -297,7 +282,6 @@ class AroundActivities(Interceptor):
         self._ledger, self._cell = ledger, cell
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        """Wrap the activities of this worker."""
         return _Around(next, self._ledger, self._cell)
 
 

@@ -119,7 +119,6 @@ class CrashInterceptor(Interceptor):
         self._crash = crash
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        """Wrap the activities of this worker."""
         return _Crashing(next, self._crash)
 
 

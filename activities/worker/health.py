@@ -119,7 +119,6 @@ class Readiness:
     def __init__(
         self, checks: Mapping[str, Check], hide: Callable[[str], str] = lambda text: text
     ) -> None:
-        """Ask these."""
         self._checks = checks
         self._hide = hide
         self._asked: dict[str, asyncio.Task[None]] = {}

@@ -33,7 +33,6 @@ from pydantic import (
 from surehand.activities.ledger.core.engine import passwords_of
 from surehand.activities.ledger.retention.hiding import parse_kept
 from surehand.activities.tools.failures import Retries
-from surehand.activities.tools.tool import limits_problem
 from surehand.activities.worker.crash_points import Crash
 from surehand.process.settings import (
     DEFAULT_ARTIFACTS,
@@ -52,23 +51,9 @@ from surehand.workflows.plain_text import reason_of
 from surehand.workflows.plan.plan import NAME_FORM
 from surehand.workflows.plan.policy import Duration
 
-
-@dataclass(frozen=True)
-class ReconcileLimits:
-    """How a round of ``reconcile`` goes about it."""
-
-    quiet: timedelta = timedelta(seconds=30)
-    """How long an entry is left to its own run first, whose next attempt is due within seconds."""
-    batch: int = 100
-    """Entries of one tenant in one part of a round; the next part goes on behind them."""
-
-
-#: Defaults that a worker's context has, too.
-RESOURCE_LEASE: Final = timedelta(seconds=30)
-RESOURCE_WAIT: Final = timedelta(seconds=5)
+#: The default of a worker's context, too.
 CHECKPOINT_EVERY: Final = timedelta(minutes=5)
 _RETRIES: Final = Retries()
-_RECONCILE: Final = ReconcileLimits()
 #: The worker controller writes NAMESPACE/NAME. Temporal itself takes neither "." nor ":".
 _DEPLOYMENT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(/[A-Za-z0-9_-]{1,64})?")
 _ADDRESS: Final = re.compile(r"(|[0-9.]+:[0-9]+|\[[0-9a-fA-F:]+\]:[0-9]+)")
@@ -99,8 +84,7 @@ class Settings(BaseModel):
     """What a worker and the operator verbs need to know."""
 
     # Sources are read by `read_sources`, once: an error names the file or variable that is wrong.
-    # Defaults are validated, too: that of `lease_renewal` may be too long for the given lease.
-    model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     database_url: str
     """SQLAlchemy URL of the ledger: ``sqlite:///file`` or ``postgresql://...``.
@@ -194,35 +178,18 @@ class Settings(BaseModel):
     smtp_to: Names = ()
     """The addresses that mails go to, comma separated."""
     lease: Duration = timedelta(seconds=3)
-    """Time limit of an effect's lease: how long a dead attempt keeps others away."""
-    lease_renewal: Duration = timedelta(seconds=1)
-    """How often a live attempt renews its lease: at most half of it, so that one may fail."""
+    """Time limit of an effect's lease: how long a dead attempt keeps others away. A live one renews
+    it every third of that."""
     retries_transient: Pauses = _RETRIES.transient
     """Pauses before the retries of a call that failed for a moment."""
     retries_dependency_down: Pauses = _RETRIES.dependency_down
     """Pauses before the retries of a call whose outside system could not be reached."""
-    retries_rate_limited: int = Field(default=_RETRIES.rate_limited, ge=0)
-    """Retries of a call that was told to come later; the outside system names the pause."""
     retries_in_doubt: Pauses = _RETRIES.in_doubt
     """Pauses before an outcome in doubt is looked into again; then a human is asked."""
-    retry_after_cap: Duration = _RETRIES.retry_after_cap
-    """The longest pause that an outside system may ask for; after a longer one the call fails."""
-    jitter: float = Field(default=_RETRIES.jitter, ge=0, lt=1)
-    """Share of a pause by which retries are spread."""
     recovery_limit: Duration = _RETRIES.recovery_limit
     """How long an effect's outcome may be missing before a human is asked."""
     compensation_limit: Duration = _RETRIES.compensation_limit
     """From its first call on, no retry of an undo begins later than this; a human is asked."""
-    reconcile_quiet: Duration = _RECONCILE.quiet
-    """How long `reconcile` leaves an entry to the attempts of its own run, due within seconds."""
-    reconcile_batch: int = Field(default=_RECONCILE.batch, ge=1)
-    """Entries of a tenant that one activity of `reconcile` looks at; the next one goes on there."""
-    resource_lease: Duration = RESOURCE_LEASE
-    """Time limit of a resource's lease: how long a dead call keeps others from the resource."""
-    resource_wait: Duration = RESOURCE_WAIT
-    """How long an attempt waits for a busy resource before it is tried again later."""
-    resource_free_every: Duration = timedelta(seconds=60)
-    """How often a worker frees the resources that dead calls have left behind."""
     checkpoint_every: Duration = CHECKPOINT_EVERY
     """How often the progress of a long call goes into the ledger."""
     checkpoint_ttl: Duration = timedelta(days=7)
@@ -264,20 +231,6 @@ class Settings(BaseModel):
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, timedelta) and one < timedelta(0):
                 raise ValueError("must not be negative")
-        return value
-
-    @field_validator("lease_renewal")
-    @classmethod
-    def _well_before_the_lease_ends(cls, value: timedelta, info: ValidationInfo) -> timedelta:
-        if value <= timedelta(0):
-            raise ValueError("must be longer than nothing")
-        lease: timedelta | None = info.data.get("lease")  # missing when it is wrong itself
-        if lease is not None and value > lease / 2:
-            raise ValueError(
-                f"{value.total_seconds():g}s is more than half of {PREFIX}LEASE"
-                f" ({lease.total_seconds():g}s), so a live call would lose its lease as soon as one"
-                " renewal failed: shorten it, or lengthen the lease"
-            )
         return value
 
     @field_validator("database_url")
@@ -354,24 +307,12 @@ class Settings(BaseModel):
         return Retries(
             transient=self.retries_transient,
             dependency_down=self.retries_dependency_down,
-            rate_limited=self.retries_rate_limited,
             in_doubt=self.retries_in_doubt,
-            retry_after_cap=self.retry_after_cap,
-            jitter=self.jitter,
             recovery_limit=self.recovery_limit,
             compensation_limit=self.compensation_limit,
         )
 
-    @field_validator("resource_lease", "resource_wait")
-    @classmethod
-    def _sensible_limit(cls, value: timedelta, info: ValidationInfo) -> timedelta:
-        lease = info.field_name == "resource_lease"
-        problem = limits_problem(value if lease else None, None if lease else value)
-        if problem:
-            raise ValueError(problem)
-        return value
-
-    @field_validator("resource_free_every", "checkpoint_every", "checkpoint_ttl")
+    @field_validator("lease", "checkpoint_every", "checkpoint_ttl")
     @classmethod
     def _some_pause(cls, value: timedelta) -> timedelta:
         if value < timedelta(seconds=1):

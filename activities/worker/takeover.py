@@ -134,7 +134,6 @@ class InHand(Interceptor):
         return added, dropped
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        """Wrap the activities of this worker."""
         return _Activity(next, self)
 
     def workflow_interceptor_class(

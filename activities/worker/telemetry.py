@@ -10,23 +10,19 @@ real spans of it. No span has what a call was given, what came of it, or the wor
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple
-from urllib.parse import unquote, urlsplit
-from uuid import uuid4
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import structlog
 from temporalio.common import MetricMeter
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
-    OpenTelemetryConfig,
-    OpenTelemetryMetricTemporality,
     PrometheusConfig,
     Runtime,
     TelemetryConfig,
@@ -182,7 +178,6 @@ class Metrics:
         self._count("stale_entries", tool=tool, outcome=outcome)
 
     def epoch(self, number: int) -> None:
-        """Say which epoch is open; 0: none is."""
         self._epoch.set(number)
 
     def halts(self, standing: Mapping[str, int]) -> None:
@@ -201,109 +196,39 @@ class Metrics:
 
 
 PROTOCOL: Final = "http/protobuf"
-_DEFAULT_INTERVAL: Final = "60000"
-_TEMPORALITIES: Final = {
-    "cumulative": OpenTelemetryMetricTemporality.CUMULATIVE,
-    "delta": OpenTelemetryMetricTemporality.DELTA,
-}
 
 
-class Receiver(NamedTuple):
-    """Who receives what a process tells of itself, by OTLP over HTTP."""
-
-    url: str
-    named_by: str
-    """The variable that names it."""
+def shown(receiver: str) -> str:
+    """Return host and port of a URL, without what may stand before them: a password."""
+    return urlsplit(receiver).netloc.rpartition("@")[2] or receiver
 
 
-def shown(receiver: Receiver | OpenTelemetryConfig | None) -> str:
-    """Return host and port, without what may stand before them: a password."""
-    if receiver is None:
-        return "off"
-    return urlsplit(receiver.url).netloc.rpartition("@")[2] or receiver.url
+def find_receiver(environ: Mapping[str, str]) -> str | None:
+    """Return the URL to which OpenTelemetry's own variables (``OTEL_*``) have spans sent.
 
-
-def find_receiver(
-    environ: Mapping[str, str], signal: Literal["traces", "metrics"]
-) -> Receiver | None:
-    """Return whom OpenTelemetry's own variables (``OTEL_*``) name for a signal.
-
-    Raises ``SettingsError``.
-
-    Returns:
-        The receiver; ``None``: nothing is sent.
+    ``None``: none are sent. Raises ``SettingsError``.
     """
-    exporters = environ.get(f"OTEL_{signal.upper()}_EXPORTER") or "otlp"
+    exporters = environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or "otlp" not in exporters.split(","):
         return None
-    found = _variable(environ, signal, "ENDPOINT")
+    found = _find_variable(environ, "ENDPOINT")
     if found is None:
         return None
-    name, url = found
-    protocol = _variable(environ, signal, "PROTOCOL")
+    protocol = _find_variable(environ, "PROTOCOL")
     if protocol is not None and protocol[1] != PROTOCOL:
         raise SettingsError(
-            f"{protocol[0]} is {protocol[1]}: {signal} are sent by {PROTOCOL} only;"
-            f" set it so, or OTEL_{signal.upper()}_EXPORTER=none"
+            f"{protocol[0]} is {protocol[1]}: traces are sent by {PROTOCOL} only;"
+            " set it so, or OTEL_TRACES_EXPORTER=none"
         )
     # As OpenTelemetry's specification has it: the general one is a base, the special one is whole.
-    general = name == "OTEL_EXPORTER_OTLP_ENDPOINT"
-    return Receiver(f"{url.rstrip('/')}/v1/{signal}" if general else url, name)
+    name, url = found
+    return f"{url.rstrip('/')}/v1/traces" if name == "OTEL_EXPORTER_OTLP_ENDPOINT" else url
 
 
-def _variable(environ: Mapping[str, str], signal: str, what: str) -> tuple[str, str] | None:
-    """Return the variable that says something of a signal, the more special one first."""
-    names = (f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}", f"OTEL_EXPORTER_OTLP_{what}")
+def _find_variable(environ: Mapping[str, str], what: str) -> tuple[str, str] | None:
+    """Return the variable that says something of traces, the more special one first."""
+    names = (f"OTEL_EXPORTER_OTLP_TRACES_{what}", f"OTEL_EXPORTER_OTLP_{what}")
     return next(((name, environ[name]) for name in names if environ.get(name)), None)
-
-
-def find_metrics_receiver(environ: Mapping[str, str], endpoint: str) -> OpenTelemetryConfig | None:
-    """Return whom metrics are sent to.
-
-    ``endpoint``: where they are served for Prometheus. The core has one way only: a receiver that
-    is named for all signals gives way to it. Raises ``SettingsError``.
-    """
-    receiver = find_receiver(environ, "metrics")
-    if receiver is None:
-        return None
-    if endpoint:
-        if receiver.named_by == "OTEL_EXPORTER_OTLP_ENDPOINT":
-            return None
-        raise SettingsError(
-            f"{PREFIX}METRICS and {receiver.named_by} are both set, and metrics go one way:"
-            " unset one of them"
-        )
-    certificate = _variable(environ, "metrics", "CERTIFICATE")
-    if certificate is not None:
-        raise SettingsError(
-            f"{certificate[0]} is set, and metrics are sent by the certificates of this machine"
-            " only: set OTEL_METRICS_EXPORTER=none, or unset it"
-        )
-    interval = environ.get("OTEL_METRIC_EXPORT_INTERVAL") or _DEFAULT_INTERVAL
-    if not interval.isdecimal() or int(interval) == 0:
-        raise SettingsError(
-            f"OTEL_METRIC_EXPORT_INTERVAL is {interval[:80]!r}: it is milliseconds, such as 60000"
-        )
-    preference = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
-    temporality = environ.get(preference) or "cumulative"
-    if temporality.lower() not in _TEMPORALITIES:
-        raise SettingsError(f"{preference} is {temporality[:80]!r}: cumulative or delta")
-    headers = _variable(environ, "metrics", "HEADERS")
-    return OpenTelemetryConfig(
-        url=receiver.url,
-        headers=_members("" if headers is None else headers[1]),
-        metric_periodicity=timedelta(milliseconds=int(interval)),
-        metric_temporality=_TEMPORALITIES[temporality.lower()],
-        durations_as_seconds=True,
-        http=True,
-        histogram_bucket_overrides=BUCKETS,
-    )
-
-
-def _members(text: str) -> dict[str, str]:
-    """Return what a list such as ``a=1,b=2%2C3`` says (W3C Baggage, as ``OTEL_*`` have it)."""
-    pairs = (one.partition("=") for one in text.split(",") if "=" in one)
-    return {unquote(name).strip(): unquote(value).strip() for name, _, value in pairs}
 
 
 class AddressError(Exception):
@@ -376,18 +301,10 @@ def _core_fields(
     return {**line.fields, "target": line.target, **event}
 
 
-def core_runtime(metrics: str = "", receiver: OpenTelemetryConfig | None = None) -> Runtime:
+def core_runtime(metrics: str = "") -> Runtime:
     """Return the SDK's core of this process; its log goes where ours goes."""
     if not metrics:
-        return Runtime(
-            telemetry=TelemetryConfig(
-                logging=_core_logging(),
-                metrics=receiver,
-                # Who tells stands in the resource, and by the right name.
-                attach_service_name=False,
-                global_tags={} if receiver is None else _resource(os.environ),
-            )
-        )
+        return Runtime(telemetry=TelemetryConfig(logging=_core_logging()))
     endpoint = PrometheusConfig(
         bind_address=metrics,
         counters_total_suffix=True,
@@ -400,13 +317,6 @@ def core_runtime(metrics: str = "", receiver: OpenTelemetryConfig | None = None)
     except ValueError as error:
         reason = str(error).rpartition(": ")[2]
         raise AddressError("metrics", metrics, reason) from error
-
-
-def _resource(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what this process is called where its metrics arrive."""
-    named = _members(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    name = environ.get("OTEL_SERVICE_NAME") or named.get("service.name") or "surehand"
-    return {"service.instance.id": str(uuid4()), **named, "service.name": name}
 
 
 #: Set once this attempt's failure has been logged: the SDK would log it again, with a traceback.

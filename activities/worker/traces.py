@@ -88,7 +88,6 @@ class ReadableHeaders(client.Interceptor, Interceptor):
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
     ) -> type[WorkflowInboundInterceptor]:
-        """Return what looks at all that arrives."""
         return _ReadableInbound
 
 

@@ -30,7 +30,7 @@ def listed(verbs: Verbs, **environment: str) -> dict[str, dict[str, Any]]:
 
 def test_settings_are_listed_with_value_and_origin(alone: Verbs, tmp_path: Path) -> None:
     (tmp_path / "surehand.toml").write_text("lease = '6s'\n[retries]\ntransient = ['1s']\n")
-    (tmp_path / ".env").write_text("SUREHAND_JITTER=0.1\n")
+    (tmp_path / ".env").write_text("SUREHAND_CHECKPOINTS_KEPT=3\n")
 
     rows = listed(alone, SUREHAND_TENANT="acme")
 
@@ -38,7 +38,7 @@ def test_settings_are_listed_with_value_and_origin(alone: Verbs, tmp_path: Path)
     found = {n: (rows[n]["value"], rows[n]["unit"], rows[n]["origin"]) for n in rows}
     assert found["lease"] == (6, "s", "surehand.toml")
     assert found["retries_transient"] == ([1], "s", "surehand.toml")
-    assert found["jitter"] == (0.1, "", ".env")
+    assert found["checkpoints_kept"] == (3, "", ".env")
     assert found["tenant"] == ("acme", "", "environment")
     assert found["recovery_limit"] == (300, "s", "default")
     assert found["compensation_limit"] == (30, "s", "default")

@@ -1,4 +1,4 @@
-"""Receives spans and metrics as a collector does: OTLP over HTTP, from real workers."""
+"""Receives spans as a collector does: OTLP over HTTP, from real workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
@@ -31,26 +30,12 @@ class Seen:
     service: str
 
 
-@dataclass(frozen=True)
-class Point:
-    """What a metric has said last of one combination of labels."""
-
-    value: float
-    """A count, or how often something was measured."""
-    unit: str
-    resource: dict[str, Any]
-    headers: dict[str, str]
-    """Of the request that it came with."""
-
-
 @dataclass
 class Receiver:
     """What has arrived so far."""
 
     url: str
     spans: list[Seen] = field(default_factory=list)
-    metrics: dict[str, dict[tuple[tuple[str, Any], ...], Point]] = field(default_factory=dict)
-    """By name and labels."""
     raw: bytes = b""
 
     def environment(self) -> dict[str, str]:
@@ -75,30 +60,12 @@ class Receiver:
         """Return the names of the spans right below another one, in their order."""
         return [span.name for span in self.named("") if span.parent == root.id]
 
-    def _take(self, path: str, headers: dict[str, str], body: bytes) -> None:
+    def _take(self, body: bytes) -> None:
         self.raw += body
-        match path:
-            case "/v1/traces":
-                for batch in ExportTraceServiceRequest.FromString(body).resource_spans:
-                    resource = _plain(batch.resource.attributes)
-                    for scope in batch.scope_spans:
-                        self.spans += [_seen(span, resource) for span in scope.spans]
-            case "/v1/metrics":
-                for told in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-                    resource = _plain(told.resource.attributes)
-                    for part in told.scope_metrics:
-                        for metric in part.metrics:
-                            self._measured(metric, resource, headers)
-
-    def _measured(self, metric: Any, resource: dict[str, Any], headers: dict[str, str]) -> None:
-        kind = metric.WhichOneof("data")
-        series = self.metrics.setdefault(metric.name, {})
-        for point in getattr(metric, kind).data_points:
-            labels = tuple(sorted(_plain(point.attributes).items()))
-            value = (
-                point.count if kind == "histogram" else getattr(point, point.WhichOneof("value"))
-            )
-            series[labels] = Point(value, metric.unit, resource, headers)
+        for batch in ExportTraceServiceRequest.FromString(body).resource_spans:
+            resource = _plain(batch.resource.attributes)
+            for scope in batch.scope_spans:
+                self.spans += [_seen(span, resource) for span in scope.spans]
 
 
 def _plain(attributes: Any) -> dict[str, Any]:
@@ -127,7 +94,7 @@ def receiving() -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            receiver._take(self.path, dict(self.headers.items()), body)
+            receiver._take(body)
             self.send_response(200)
             self.end_headers()
 

@@ -306,8 +306,9 @@ async def test_the_reaper_closes_a_terminated_run(stage: Stage, order_id: str) -
 async def test_a_round_finds_every_run(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the size of a page; those that are closed already are in front."""
     monkeypatch.setattr(maintenance, "_PAGE", 2)
+    monkeypatch.setattr(maintenance, "_BATCH", 1)
     asks = Plan.model_validate([{"id": "wait", "ask": "Go on?"}])
-    async with stage.worker_here(reconcile_batch="1"):
+    async with stage.worker_here():
         for _ in range(2):
             runs = [await stage.start(asks) for _ in range(3)]
             for run in runs:

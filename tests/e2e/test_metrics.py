@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from temporalio.api.common.v1 import Header, Payload, WorkflowExecution
@@ -103,42 +102,6 @@ async def test_a_recovery_shows_at_endpoint_and_ledger(stage: Stage, order_id: s
     assert (found.recoveries.ended, found.recoveries.success_rate) == (1, 1.0)
     assert found.leases.lost == 1
     assert (found.duplicates.keys, found.invariants.ok, found.invariants.runs) == (0, 1, 1)
-
-
-async def test_a_receiver_gets_an_endpoints_metrics(stage: Stage, order_id: str) -> None:
-    committed = (("outcome", "committed"), ("tool", "payments.refund"))
-    with receiving() as receiver:
-        environment = stage.environment() | {
-            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics",
-            "OTEL_EXPORTER_OTLP_HEADERS": "x-team=a%20b,x-other=1",
-            "OTEL_METRIC_EXPORT_INTERVAL": "100",
-            "OTEL_SERVICE_NAME": "refunds",
-            "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
-        }
-        with WorkerProcess(environment, stage.folder) as worker:
-            run = await stage.start(example_plan("refund.yaml", order_id=order_id))
-            await run.approve()
-            result = await run.result()
-            effects = await until(
-                lambda: receiver.metrics.get("surehand_effects", {}), lambda got: committed in got
-            )
-            said = worker.output()
-
-    assert result.state is RunState.COMPLETED
-    told = effects[committed]
-    assert told.value == 1
-    assert told.resource["service.name"] == "refunds"
-    assert told.resource["deployment.environment.name"] == "test"
-    assert told.resource["service.instance.id"]
-    assert (told.headers["x-team"], told.headers["x-other"]) == ("a b", "1")
-    measured = receiver.metrics["surehand_ledger_transaction"]
-    assert measured[(("outcome", "committed"),)].value > 5
-    assert measured[(("outcome", "committed"),)].unit == "seconds"
-    assert any(name.startswith("temporal_") for name in receiver.metrics)
-    assert receiver.spans == []
-    assert urlsplit(receiver.url).netloc in said
-    for detail in (run.run_id, order_id, "ef-"):
-        assert detail.encode() not in receiver.raw
 
 
 def test_a_check_beside_a_worker_leaves_the_address_alone(tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ class Bank:
             how = {}
         elif "compensate" not in options:
             how["irreversible"] = True
-        named = {"resource": lambda p: f"account:{p.account}", **how, **options}
+        if "resource" not in options or options["resource"] is not None:
+            how = {"resource": lambda p: f"account:{p.account}", "resource_wait": NOW, **how}
+        named = {**how, **options}
         return tool(name, **named)(self.call)
 
 
@@ -126,14 +128,11 @@ async def attempt(run_id: str, work: Coroutine[Any, Any, T]) -> T:
     return await environment.run(keep_alive, work)
 
 
-def worker(scene: Scene, *tools: Tool, **limits: Any) -> Worker:
-    """A worker that waits for nothing, unless it is said."""
+def worker(scene: Scene, *tools: Tool) -> Worker:
     second = timedelta(seconds=1)
     context = WorkerContext(
         scene.ledger, Toolbox(tools), scene.artifacts, Crash(), 3 * second, second, Watchdog()
     )
-    limits = {"resource_wait": NOW, **limits}
-    context = dataclasses.replace(context, **limits)
     return Worker(scene, context)
 
 
@@ -261,8 +260,8 @@ async def test_the_next_attempt_takes_a_dead_calls_resource(scene: Scene, bank: 
 
 @pytest.mark.parametrize("effect", [WRITE, READ])
 async def test_a_lost_resource_keeps_the_outcome(scene: Scene, bank: Bank, effect: Any) -> None:
-    pay = bank.tool(effect=effect)
-    here = worker(scene, pay, resource_lease=HOUR)
+    pay = bank.tool(effect=effect, resource_lease=HOUR)
+    here = worker(scene, pay)
     calling = asyncio.create_task(here.call(pay))
     await bank.begins.wait()
     lose(scene)
@@ -282,8 +281,8 @@ async def test_an_attempt_that_learns_that_it_has_lost_its_resource_stops_its_ca
     scene: Scene, bank: Bank, effect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases_module, "_RENEWALS", 10_000_000)
-    pay = bank.tool(effect=effect)
-    calling = asyncio.create_task(worker(scene, pay, resource_lease=HOUR).call(pay))
+    pay = bank.tool(effect=effect, resource_lease=HOUR)
+    calling = asyncio.create_task(worker(scene, pay).call(pay))
     await bank.begins.wait()
     lose(scene)
 
@@ -358,7 +357,7 @@ async def test_a_worker_frees_its_tenants_resources(scene: Scene, other: Scene) 
                 update(leases).where(leases.c.tenant_id == tx.tenant).values(lease_until_ms=1)
             )
     stopping = asyncio.Event()
-    freeing = asyncio.create_task(keep_freeing(scene.ledger, HOUR, stopping))
+    freeing = asyncio.create_task(keep_freeing(scene.ledger, stopping))
 
     for tenant in (scene, other):
         while (tenant.row(leases))["holder"] is not None:

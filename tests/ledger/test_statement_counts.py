@@ -65,7 +65,7 @@ async def test_a_refund_sends_no_more_statements_than_it_has_to(
 ) -> None:
     stage = Stage(client, shop, ledger, ledger_url, task_queue, tmp_path)
     # On a busy machine, too, no lease is renewed meanwhile.
-    async with stage.worker_here(lease="10m", lease_renewal="5m"):
+    async with stage.worker_here(lease="10m"):
         with counting(ledger.engine) as sent:
             run = await stage.start(example_plan("refund.yaml", order_id=shop.new_order()))
             await run.approve()

@@ -47,7 +47,6 @@ PARAMS: Final[dict[str, dict[str, Any]]] = {
 UNDOING: Final = ("payments.cancel_refund", "inventory.undo_restock")
 QUICK: Final[dict[str, Any]] = {
     "lease": "1s",
-    "lease_renewal": "300ms",
     "tool_modules": "tests.variants.quick_shop",
 }
 POINTS: Final = [point for point in CrashPoint if point is not CrashPoint.DURING_CALL]

@@ -32,7 +32,7 @@ def test_only_the_database_has_to_be_set(env_file: Path) -> None:
 
     assert settings.database_url == DATABASE
     assert settings.task_queue == "surehand"
-    assert (settings.lease, settings.lease_renewal) == (timedelta(seconds=3), timedelta(seconds=1))
+    assert settings.lease == timedelta(seconds=3)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,6 @@ def test_only_the_database_has_to_be_set(env_file: Path) -> None:
             ("https://a.example.com", "http://localhost:8080"),
         ),
         ("LEASE", "5s", "lease", timedelta(seconds=5)),
-        ("LEASE_RENEWAL", "1.5s", "lease_renewal", timedelta(seconds=1.5)),
-        ("RESOURCE_LEASE", "1m", "resource_lease", timedelta(minutes=1)),
-        ("RESOURCE_WAIT", "0s", "resource_wait", timedelta(0)),
-        ("RESOURCE_FREE_EVERY", "5m", "resource_free_every", timedelta(minutes=5)),
         ("GRACEFUL_SHUTDOWN", "1.5m", "graceful_shutdown", timedelta(seconds=90)),
         ("MAX_CACHED_WORKFLOWS", "0", "max_cached_workflows", 0),
     ],
@@ -91,21 +87,14 @@ def test_a_setting_is_written_as_people_write_it(
         ({**GIVEN, "SUREHAND_TENANT": ".."}, ["SUREHAND_TENANT", "the first no '.' or '-'"]),
         ({**GIVEN, "SUREHAND_LEASE": "soon"}, ["SUREHAND_LEASE: must be a duration such as 90s"]),
         ({**GIVEN, "SUREHAND_RETRIES_TRANSIENT": "1s,x"}, ["TRANSIENT: must be a duration such"]),
-        ({**GIVEN, "SUREHAND_JITTER": "some"}, ["SUREHAND_JITTER: must be a number such as 12.5"]),
-        ({**GIVEN, "SUREHAND_RECONCILE_BATCH": "0"}, ["BATCH: must be greater than or equal to 1"]),
-        ({**GIVEN, "SUREHAND_RECONCILE_BATCH": "all"}, ["BATCH: must be a whole number"]),
+        ({**GIVEN, "SUREHAND_CHECKPOINTS_KEPT": "0"}, ["KEPT: must be greater than or equal to 1"]),
+        ({**GIVEN, "SUREHAND_CHECKPOINTS_KEPT": "all"}, ["KEPT: must be a whole number"]),
         (
             {**GIVEN, "SUREHAND_CRASH_AT": "payments.refund:later"},
             ["SUREHAND_CRASH_AT: 'payments.refund:later' is not tool:point", "after_claim"],
         ),
-        ({**GIVEN, "SUREHAND_RESOURCE_LEASE": "1s"}, ["SUREHAND_RESOURCE_LEASE", "at least 3 s"]),
-        ({**GIVEN, "SUREHAND_RESOURCE_WAIT": "1m"}, ["SUREHAND_RESOURCE_WAIT", "at most 30 s"]),
-        ({**GIVEN, "SUREHAND_RESOURCE_FREE_EVERY": "0s"}, ["RESOURCE_FREE_EVERY", "at least 1 s"]),
         ({**GIVEN, "SUREHAND_LEASE": "99999999999999d"}, ["SUREHAND_LEASE"]),
-        ({**GIVEN, "SUREHAND_LEASE_RENEWAL": "0s"}, ["SUREHAND_LEASE_RENEWAL", "longer than"]),
-        ({**GIVEN, "SUREHAND_LEASE_RENEWAL": "3s"}, ["RENEWAL: 3s", "half of SUREHAND_LEASE (3s)"]),
-        ({**GIVEN, "SUREHAND_LEASE_RENEWAL": "1.6s"}, ["SUREHAND_LEASE_RENEWAL: 1.6s", "half of"]),
-        ({**GIVEN, "SUREHAND_LEASE": "1s"}, ["SUREHAND_LEASE_RENEWAL: 1s", "SUREHAND_LEASE (1s)"]),
+        ({**GIVEN, "SUREHAND_LEASE": "900ms"}, ["SUREHAND_LEASE: must be at least 1 s"]),
         ({**GIVEN, "SUREHAND_MAX_CACHED_WORKFLOWS": "-1"}, ["SUREHAND_MAX_CACHED_WORKFLOWS"]),
         ({**GIVEN, "SUREHAND_TASK_QUEUE": ""}, ["SUREHAND_TASK_QUEUE"]),
         ({**GIVEN, "SUREHAND_BUILD_ID": "a:b"}, ["BUILD_ID: must be 1 to 64 letters, digits"]),
@@ -155,7 +144,7 @@ def settings_file(tmp_path: Path) -> Path:
 def test_environment_beats_files_and_defaults(env_file: Path, settings_file: Path) -> None:
     settings_file.write_text(
         'task_queue = "file"\ntenant = "file"\nuser = "file"\n'
-        '[retries]\ntransient = ["1s", "500ms"]\nrate_limited = 3\n'
+        '[retries]\ntransient = ["1s", "500ms"]\nin_doubt = []\n'
     )
     env_file.write_text("SUREHAND_TASK_QUEUE=dotenv\nSUREHAND_TENANT=dotenv\n")
     environ = {**GIVEN, "SUREHAND_TASK_QUEUE": "environment"}
@@ -168,7 +157,7 @@ def test_environment_beats_files_and_defaults(env_file: Path, settings_file: Pat
         "file",
     )
     assert settings.retries.transient == (timedelta(seconds=1), timedelta(milliseconds=500))
-    assert settings.retries.rate_limited == 3
+    assert settings.retries.in_doubt == ()
     assert settings.retries.dependency_down == Retries().dependency_down
     origins = {
         name: given.origin
@@ -180,7 +169,7 @@ def test_environment_beats_files_and_defaults(env_file: Path, settings_file: Pat
         "tenant": str(env_file),
         "user": str(settings_file),
         "retries_transient": str(settings_file),
-        "retries_rate_limited": str(settings_file),
+        "retries_in_doubt": str(settings_file),
     }
 
 
@@ -203,11 +192,11 @@ def test_a_list_is_comma_separated_in_the_environment_and_may_be_empty(env_file:
         ),
         ("lease = 'soon'", ["surehand.toml: setting lease: "]),
         ("lease = -1", ["surehand.toml: setting lease: must not be negative"]),
-        ("jitter = 1.5", ["surehand.toml: setting jitter: "]),
+        ("largest_inline = 1", ["surehand.toml: setting largest_inline: "]),
         ("[retries]\ntransient = ['1s', 'x']", ["surehand.toml: setting retries.transient: "]),
         ("metrics = 'localhost:9464'", ["surehand.toml: setting metrics: must be an IP address"]),
         ("lease = ", ["surehand.toml is not TOML"]),
-        ("retries_rate_limited = 1\n[retries]\nrate_limited = 2", ["are the same setting"]),
+        ("retries_in_doubt = 1\n[retries]\nin_doubt = 2", ["are the same setting"]),
     ],
 )
 def test_what_is_wrong_in_a_settings_file_is_named_with_file_and_key(

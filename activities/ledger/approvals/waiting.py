@@ -94,7 +94,6 @@ class Search:
 
     @property
     def amounts(self) -> bool:
-        """Whether params are looked at."""
         return self.least is not None or self.most is not None
 
     def finds(self, row: Mapping[str, Any]) -> bool | None:
@@ -119,7 +118,6 @@ class Search:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What of a request is read."""
         says = () if self.says is None else ("description",)
         return (*says, "params") if self.amounts else says
 

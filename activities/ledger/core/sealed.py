@@ -70,7 +70,6 @@ class Sealing:
     known: KnownKey
 
     def seal(self, column: str, value: Any) -> dict[str, Any]:
-        """Return a value as a cell of a column."""
         assert self.run_id is not None, f"the statement does not say of which run {column} is"
         root = root_run_id(self.run_id)
         key = self.known(root)
@@ -87,7 +86,6 @@ _CURRENT: ContextVar[Sealing | None] = ContextVar("sealing", default=None)
 
 @contextmanager
 def sealing(current: Sealing) -> Iterator[None]:
-    """Have what is written meanwhile sealed."""
     token = _CURRENT.set(current)
     try:
         yield
@@ -168,11 +166,9 @@ class Sealed(TypeDecorator[Any]):
         return self.impl_instance.coerce_compared_value(op, value)
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        """Return a value as it is written."""
         return None if value is None else _written(self.column, value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        """Return a value as it was read: one that is sealed, the transaction opens."""
         return _cell(self.column, value) or _unescaped(value)
 
 
@@ -188,7 +184,6 @@ class SealedText(TypeDecorator[str]):
         self.column = column
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        """Return a text as it is written."""
         if value is None:
             return None
         if _CURRENT.get() is None and not value.startswith(_MARKED):
@@ -197,7 +192,6 @@ class SealedText(TypeDecorator[str]):
         return json.dumps({_PLAIN: written} if written is value else written)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        """Return a text as it was read."""
         if value is None or not value.startswith(_MARKED):
             return value
         try:
@@ -213,7 +207,6 @@ class SealedMembers(Sealed):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        """Return a document as it is written."""
         if value is None:
             return None
         return {
@@ -221,7 +214,6 @@ class SealedMembers(Sealed):
         }
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        """Return a document as it was read."""
         if not isinstance(value, dict) or not any(map(_is_marked, value.values())):
             return value
         return Members(self.column, value)
@@ -240,7 +232,6 @@ class SealedEvent(SealedMembers):
         super().__init__("events.body")
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        """Return a body as it is written: ``sealed_body`` has made it."""
         return value
 
 

@@ -102,7 +102,6 @@ class PreparedStatement:
         self._made: dict[str, CompiledStatement] = {}
 
     def compiled(self, dialect: Dialect) -> CompiledStatement:
-        """Return it as a database takes it."""
         made = self._made.get(dialect.name)
         if made is None:
             made = self._made[dialect.name] = CompiledStatement(
@@ -111,7 +110,6 @@ class PreparedStatement:
         return made
 
     def get_execution_options(self) -> Mapping[str, Any]:
-        """Return the options of the statement."""
         return self.statement.get_execution_options()
 
 
@@ -142,7 +140,6 @@ class CompiledStatement:
         self._processors: list[tuple[int, _Process]] | None = None
 
     def parameters(self, values: Mapping[str, Any]) -> Any:
-        """Return parameters as the driver takes them."""
         given = {**self._defaults, **values}
         if self._positional:
             return tuple(
@@ -161,7 +158,6 @@ class CompiledStatement:
                 listener(connection, self._statement, [], {}, {})
 
     def rows(self, cursor: Any) -> list[dict[str, Any]]:
-        """Return all rows of a cursor that has run it."""
         found = cursor.fetchall()
         if not found:
             return []
@@ -346,7 +342,6 @@ def plain(statement: Any) -> tuple[PreparedStatement, dict[str, Any]] | None:
 
 
 def as_sqlalchemy(statement: Any) -> Any:
-    """Return a statement as SQLAlchemy's own."""
     return statement.__clause_element__() if isinstance(statement, _Plain) else statement
 
 

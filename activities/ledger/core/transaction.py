@@ -287,13 +287,11 @@ class Transaction:
         return None if row is None else Opening(row["body"], row["at_ms"])
 
     def one(self, statement: Any, **values: Any) -> dict[str, Any] | None:
-        """Return the first row of a statement, or ``None``."""
         statement, given = _runnable(statement, values)
         rows = self._rows(statement, given)
         return self._opened(statement, given, rows[:1])[0] if rows else None
 
     def all(self, statement: Any, **values: Any) -> list[dict[str, Any]]:
-        """Return all rows of a statement."""
         statement, given = _runnable(statement, values)
         return self._opened(statement, given, self._rows(statement, given))
 

@@ -67,7 +67,6 @@ class Epoch:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Epoch:
-        """Return the epoch of a row."""
         return cls(**{name: row[name] for name in cls.__dataclass_fields__})
 
     def forgets(self, at_ms: int) -> bool:
@@ -85,12 +84,10 @@ def open_epoch() -> ScalarSelect[int]:
 
 
 def list_epochs(tx: Transaction) -> list[Epoch]:
-    """Return all epochs, the newest last."""
     return [Epoch.from_row(row) for row in tx.all(rows_of(epochs).order_by(epochs.c.number))]
 
 
 def current_epoch(tx: Transaction) -> Epoch | None:
-    """Return the epoch that is open."""
     row = tx.one(rows_of(epochs, closed_ms=None).order_by(epochs.c.number.desc()))
     return None if row is None else Epoch.from_row(row)
 

@@ -48,7 +48,6 @@ class Lease:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Lease:
-        """Return the lease of a row."""
         return cls(**{name: row[name] for name in cls.__dataclass_fields__})
 
     @property
@@ -73,7 +72,6 @@ class Busy:
     step_id: str
 
     def __str__(self) -> str:
-        """Return it as a sentence."""
         return f"resource {self.resource!r} is held by step {self.step_id} of run {self.run_id}"
 
     def tell_busy(self, tx: Transaction, type_: str, request: LeaseRequest, **more: Any) -> None:

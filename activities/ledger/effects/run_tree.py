@@ -49,12 +49,10 @@ class Cursor:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return the cursor that was written as a text."""
         number, claimed_ms, entry_id = text.split(":", 2)
         return cls(int(number) if number else None, int(claimed_ms), entry_id)
 
     def __str__(self) -> str:
-        """Write it as a text."""
         return f"{self.commit_no or ''}:{self.claimed_ms}:{self.entry_id}"
 
     @property
@@ -80,7 +78,6 @@ class Made:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Return the effect of a row."""
         return cls(Entry.from_row(row), row["child"], row["inside"])
 
     @property

@@ -64,7 +64,6 @@ class Break:
     reason: str
 
     def __str__(self) -> str:
-        """Return it as one line."""
         return f"event {self.seq}: {self.reason}" if self.seq else self.reason
 
 

@@ -183,7 +183,6 @@ class Stats(Figures):
 
 
 def share_of(part: int, whole: int) -> float | None:
-    """Return a share, or ``None`` of nothing."""
     return part / whole if whole else None
 
 
@@ -205,12 +204,10 @@ class StatsScope:
         return rows_of(table, *columns, **({} if self.run_id is None else {"run_id": self.run_id}))
 
     def events(self, *columns: Any) -> Select[Any]:
-        """Return the SELECT of its events."""
         return self.rows(events, *columns).where(events.c.at_ms >= self.since_ms)
 
 
 def count_of(tx: Transaction, query: Select[Any]) -> int:
-    """Return how many rows a query has."""
     return tx.count(select(func.count()).select_from(query.subquery()))
 
 

@@ -62,12 +62,10 @@ class Key:
 
     @property
     def revoked(self) -> bool:
-        """Whether it counts no more."""
         return self.revoked_ms is not None
 
 
 def add_principal(tx: Transaction, name: str, actor: str) -> None:
-    """Add a principal."""
     _take_turn(tx)
     if has_principal(tx, name):
         raise PrincipalError(f"there is a principal {name!r} already")
@@ -149,7 +147,6 @@ def revoke_key(tx: Transaction, name: str, kid: str, actor: str) -> bool:
 
 
 def find_key(tx: Transaction, kid: str) -> Key | None:
-    """Return the key of that thumbprint."""
     row = tx.one(rows_of(principal_keys, kid=kid))
     if row is None:
         return None

@@ -34,7 +34,6 @@ class Proof:
 
     @property
     def verified(self) -> bool:
-        """Whether anything does."""
         return self.claims is not None
 
 

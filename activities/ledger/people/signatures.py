@@ -312,7 +312,6 @@ def find_mismatch(
 
 
 def parse_claims(payload: bytes, claims_of: type[S]) -> S:
-    """Return the claims that are signed."""
     members = json_object(payload, "what is signed")
     try:
         return claims_of.model_validate(members)

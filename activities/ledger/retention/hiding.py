@@ -153,7 +153,6 @@ class Hidden:
     export: str | None
 
     def told(self) -> str:
-        """Return it in one line."""
         run = f"run {self.run_id}"
         if self.deleted_ms is not None:
             return f"{run} was deleted by {self.deleted_by} on {format_day(self.deleted_ms)}"

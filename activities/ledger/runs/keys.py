@@ -65,7 +65,6 @@ class KeyCount:
 
 
 def find_key(tx: Transaction, run_id: str) -> KeyRow | None:
-    """Return the key of a run, if it has one."""
     row = tx.one(rows_of(run_keys, run_id=run_id))
     return None if row is None else _read_key(row)
 

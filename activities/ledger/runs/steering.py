@@ -336,7 +336,6 @@ def _time_left(tx: Transaction, run_id: str, interrupt: Interrupt) -> timedelta 
 
 
 def record_answer(tx: Transaction, asked: Steer, given: GivenAnswer) -> None:
-    """Record an answer that counts."""
     interrupt = given.interrupt
     notification_rows.drop_question(tx, asked.run_id, interrupt)
     if interrupt.kind is InterruptKind.ASK:

@@ -100,7 +100,6 @@ class Holding:
 
     @property
     def name(self) -> str:
-        """The batch's name."""
         return batch_name(self.execution, self.number)
 
     @property
@@ -110,7 +109,6 @@ class Holding:
 
     @classmethod
     def of(cls, token: str) -> Self:
-        """Return what a token was made of."""
         scheduled_ms, _, execution, number, holder = token.split(":", 4)
         return cls(int(scheduled_ms), execution, int(number), holder)
 

@@ -117,7 +117,6 @@ class WrittenDraft:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What its row is found by."""
         return {"run_id": self.run_id, "step_id": self.step_id, "number": self.number}
 
 

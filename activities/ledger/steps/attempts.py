@@ -74,7 +74,6 @@ class StepAttempt:
 
     @property
     def step(self) -> dict[str, str]:
-        """What the rows of its step have."""
         return {"run_id": self.run_id, "step_id": self.step_id}
 
 

@@ -67,7 +67,6 @@ LEASE_OVER: Final = "its lease ran out before an outcome was recorded"
 
 
 def milliseconds(duration: timedelta) -> int:
-    """Return a duration in whole milliseconds."""
     return int(duration / timedelta(milliseconds=1))
 
 
@@ -259,7 +258,6 @@ class Entry:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Entry:
-        """Return the entry of a row."""
         return cls(
             tenant=row["tenant_id"],
             **{name: row[name] for name in cls.__dataclass_fields__ if name != "tenant"},
@@ -331,7 +329,6 @@ class Entry:
         return not 0 <= now_ms - self.recovering_ms <= longest
 
     def owned_by(self, run_id: str, step_id: str) -> bool:
-        """Return whether that step made this effect."""
         return (self.run_id, self.step_id) == (run_id, step_id)
 
 
