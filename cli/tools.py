@@ -253,7 +253,7 @@ async def list_mcp(caller: options.Anybody) -> Reply:
     changed = [
         one
         for one in offered.tools
-        if one.said and one.said.pin and one.state in ("changed", "gone", "unusable")
+        if one.pin is not None and one.state in ("changed", "gone", "unusable")
     ]
     found = [
         McpChange(tool=one.full, part=part, reviewed=before, offered=now)
@@ -275,7 +275,7 @@ async def list_mcp(caller: options.Anybody) -> Reply:
 
 
 async def pin(caller: options.Anybody, tools: Tools = None) -> Reply:
-    """Take what servers offer as reviewed: its digest goes into the MCP file.
+    """Take what servers offer as reviewed: it goes into the file of pins beside the MCP file.
 
     Servers are asked once more. With a digest, as `mcp list` prints it, nothing is
     pinned that was not shown. A tool that has changed since it was pinned has to be named.
@@ -330,7 +330,7 @@ def _show_tool(one: SeenTool) -> McpToolSeen:
         tool=one.full,
         state=one.state,
         effect=one.said.effect if one.said else None,
-        pin=one.said.pin if one.said else None,
+        pin=one.pin,
         offered=one.digest,
         description=plain_line(description, _LONGEST),
         problem=one.problem,

@@ -3,8 +3,6 @@
 A call first looks at what is offered, then calls, once. The order decides what is proven. Before
 the request is sent nothing has been applied; from then on only the server's own word that it has
 refused the request says so.
-
-The file of servers is people's: only the digests in it change, its comments and its order stay.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal
-
-import yaml
 
 from surehand.activities.mcp.server_file import (
     DEFINED,
@@ -41,7 +37,7 @@ from surehand.activities.tools.failures import (
     Transient,
 )
 from surehand.activities.tools.tool import ToolContext
-from surehand.process.files import BadDocument, parse_yaml, replace_whole
+from surehand.process.files import replace_whole
 from surehand.process.settings import NotLoaded, load_extra
 from surehand.workflows.canonical_json import NotCanonical, digest
 from surehand.workflows.plain_text import plain
@@ -120,7 +116,6 @@ class McpCall:
 
     @property
     def full(self) -> str:
-        """Return its name in the toolbox."""
         return f"{self.server_name}.{self.tool_name}"
 
     async def make(self, params: dict[str, Any], ctx: ToolContext, limit: float) -> Any:
@@ -325,7 +320,6 @@ class SeenTool:
 
     @property
     def full(self) -> str:
-        """Return its name in the toolbox."""
         return f"{self.server}.{self.name}"
 
     @property
@@ -335,10 +329,14 @@ class SeenTool:
 
     @property
     def digest(self) -> str | None:
-        """Return the digest of what is offered."""
         if self.offered is None or self.problem is not None:
             return None
         return digest(self.offered)
+
+    @property
+    def pin(self) -> str | None:
+        """Return the digest of what was reviewed."""
+        return None if self.reviewed is None else digest(self.reviewed)
 
     @property
     def state(self) -> State:
@@ -349,9 +347,9 @@ class SeenTool:
             return "unusable"
         if self.said is None:
             return "refused"
-        if self.said.pin is None or (self.said.pin == self.digest and self.reviewed is None):
+        if self.pin is None:
             return "not pinned"
-        return "pinned" if self.said.pin == self.digest else "changed"
+        return "pinned" if self.pin == self.digest else "changed"
 
 
 @dataclass(frozen=True)
@@ -385,55 +383,16 @@ async def ask_servers(reviewed: Reviewed, *, at_start: bool = False) -> Offered:
             continue
         for one in dict.fromkeys([*server.tools, *sorted(offered)]):
             said = server.tools.get(one)
-            before = reviewed.definitions.get(said.pin or "") if said else None
+            before = reviewed.definitions.get(f"{name}.{one}") if said else None
             tools.append(SeenTool(name, one, said, before, offered.get(one)))
     return Offered(tuple(tools), silent)
 
 
 def write_pins(reviewed: Reviewed, chosen: list[SeenTool]) -> None:
-    """Write the digests of tools into the file, and their definitions beside it."""
-    path = reviewed.path
-    text = path.read_text(encoding="utf-8-sig")
-    wanted = parse_yaml(text)
-    for one in chosen:
-        wanted["servers"][one.server]["tools"][one.name]["pin"] = one.digest
-    edits = [_edit(text, one) for one in chosen]
-    edited = text
-    for start, end, new in sorted(edits, reverse=True):
-        edited = edited[:start] + new + edited[end:]
-    try:
-        done = parse_yaml(edited) == wanted
-    except BadDocument:
-        done = False
-    if not done:
-        lines = "; ".join(f"{one.full}: pin: {one.digest}" for one in chosen)
-        raise McpFileError(f"{path}: cannot be edited here; write into it yourself: {lines}")
-    fresh = {str(one.digest): one.offered for one in chosen}
-    pins = {
-        tool.get("pin")
-        for server in wanted["servers"].values()
-        for tool in server.get("tools", {}).values()
-    }
-    kept = {pin: one for pin, one in {**reviewed.definitions, **fresh}.items() if pin in pins}
-    # Definitions first: without its digest in the file one counts for nothing.
-    beside = pins_of(path)
+    """Write the definitions of tools beside the file; those that it names no more are left out."""
+    fresh = {one.full: one.offered for one in chosen}
+    named = {f"{name}.{tool}" for name, server in reviewed.servers.items() for tool in server.tools}
+    kept = {name: one for name, one in {**reviewed.definitions, **fresh}.items() if name in named}
+    beside = pins_of(reviewed.path)
     text = json.dumps(kept, indent=2, sort_keys=True) + "\n"
     replace_whole(beside, text, mode=None if beside.exists() else 0o644)
-    replace_whole(path, edited)
-
-
-def _edit(text: str, one: SeenTool) -> tuple[int, int, str]:
-    """Return from where to where the text is replaced, and by what."""
-    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
-    for key in ("servers", one.server, "tools", one.name):
-        node = next((value for name, value in node.value if name.value == key), None)
-        if not isinstance(node, yaml.MappingNode):
-            raise McpFileError(f"{one.full}: is not written out in the file")
-    for name, value in node.value:
-        if name.value == "pin":
-            return value.start_mark.index, value.end_mark.index, str(one.digest)
-    if node.flow_style:
-        at = node.start_mark.index + 1
-        return at, at, f"pin: {one.digest}{', ' if node.value else ''}"
-    at = node.start_mark.index
-    return at, at, f"pin: {one.digest}\n{' ' * node.start_mark.column}"

@@ -1,7 +1,7 @@
 """The file that says of MCP servers which of their tools may be called, and as what.
 
-What a tool is stands beside it, in the pins: definitions as they were reviewed, by their digest.
-So the worker knows its tools without asking a server, and a server cannot change them.
+What a tool is stands beside it, in the pins: its definition as it was reviewed. So the worker knows
+its tools without asking a server, and a server cannot change them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from surehand.activities.expressions import condition_problem
 from surehand.activities.tools.toolbox import ToolboxError
 from surehand.process.files import BadDocument, read_document
 from surehand.process.json_schemas import schema_problem
-from surehand.workflows.canonical_json import NotCanonical, canonical_json, digest
+from surehand.workflows.canonical_json import NotCanonical, canonical_json
 from surehand.workflows.plain_text import reasons
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy, Duration, WrittenByPeople
 from surehand.workflows.plan.references import references, unclosed
@@ -29,7 +29,6 @@ from surehand.workflows.plan.references import references, unclosed
 DEFINED: Final = ("name", "description", "inputSchema", "outputSchema", "annotations")
 #: Bytes of one definition.
 LARGEST_DEFINITION: Final = 64 * 1024
-_PIN: Final = r"^sha256:[0-9a-f]{64}$"
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _FROM_ENVIRONMENT: Final = re.compile(rf"env:({_VARIABLE})")
 _SERVER: Final = r"^[A-Za-z0-9_-]{1,40}$"
@@ -113,8 +112,6 @@ class McpTool(WrittenByPeople):
 
     effect: Literal["read", "write"] = "write"
     """Whether a call changes something."""
-    pin: Annotated[str, Field(pattern=_PIN)] | None = None
-    """Digest of the reviewed definition; ``mcp pin`` writes it. A worker needs it to start."""
     key: Key | None = None
     """Business key, such as ``refund:${params.order_id}``. Left out: the run and its step."""
     dedupes: McpDedupes | None = None
@@ -177,11 +174,12 @@ class McpFile(WrittenByPeople):
 
 @dataclass(frozen=True)
 class Reviewed:
-    """The file, and the definitions that its pins are digests of."""
+    """The file, and the definitions of its tools beside it."""
 
     path: Path
     servers: Mapping[str, McpServer]
     definitions: Mapping[str, Definition]
+    """As they were reviewed, by the tools' names in the toolbox."""
 
 
 class McpFileError(ToolboxError):
@@ -189,7 +187,7 @@ class McpFileError(ToolboxError):
 
 
 def pins_of(path: Path) -> Path:
-    """Return the file with the definitions, beside the one that names them."""
+    """Return the file with the definitions, which ``mcp pin`` writes."""
     return path.with_suffix(".pins.json")
 
 
@@ -204,34 +202,36 @@ def read_file(path: Path) -> Reviewed:
     except ValidationError as error:
         raise McpFileError(f"{path}: {next(reasons(error, 'file'))}") from error
     definitions = _definitions(pins_of(path))
-    servers = {name: _by_hints(server, definitions) for name, server in parsed.servers.items()}
+    servers = {
+        name: _by_hints(name, server, definitions) for name, server in parsed.servers.items()
+    }
     return Reviewed(path, servers, definitions)
 
 
-def _by_hints(server: McpServer, definitions: Mapping[str, Definition]) -> McpServer:
+def _by_hints(
+    server_name: str, server: McpServer, definitions: Mapping[str, Definition]
+) -> McpServer:
     """Return a server with the reads that are some by its own word, where that is trusted."""
     if server.trust is None:
         return server
     tools = dict(server.tools)
     for name, tool in tools.items():
-        hints = definitions.get(tool.pin or "", {}).get("annotations", {})
+        hints = definitions.get(f"{server_name}.{name}", {}).get("annotations", {})
         if "effect" not in tool.model_fields_set and hints.get("readOnlyHint") is True:
             tools[name] = tool.model_copy(update={"effect": "read"})
     return server.model_copy(update={"tools": tools})
 
 
 def _definitions(path: Path) -> dict[str, Definition]:
-    """Return the definitions whose digest is right; what was changed is as if it were not there."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise McpFileError(f"{path}: cannot be read: {error}; remove it, and pin again") from error
-    try:
-        return {pin: one for pin, one in found.items() if digest(one) == pin}
-    except (NotCanonical, AttributeError) as error:
-        raise McpFileError(f"{path}: holds no definitions; remove it, and pin again") from error
+    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+        raise McpFileError(f"{path}: holds no definitions; remove it, and pin again")
+    return found
 
 
 def definition_problem(definition: Definition) -> str | None:

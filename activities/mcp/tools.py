@@ -51,7 +51,6 @@ class McpParams(BaseModel):
 
     @classmethod
     def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
-        """Return the schema as the server has it."""
         return copy.deepcopy(dict(cls.schema_))
 
 
@@ -108,14 +107,9 @@ def _tool(reviewed: server_file.Reviewed, server_name: str, name: str) -> tool.T
     server = reviewed.servers[server_name]
     said = server.tools[name]
     full, where = f"{server_name}.{name}", f"{reviewed.path}: servers.{server_name}.tools.{name}"
-    definition = reviewed.definitions.get(said.pin or "")
+    definition = reviewed.definitions.get(full)
     if definition is None:
-        why = (
-            f"{server_file.pins_of(reviewed.path)} has no definition of this pin"
-            if said.pin
-            else "has no pin"
-        )
-        raise server_file.McpFileError(f"{where}: {why}: review it, then `mcp pin {full}`")
+        raise server_file.McpFileError(f"{where}: has no pin: review it, then `mcp pin {full}`")
     if (problem := server_file.definition_problem(definition)) is not None:
         raise server_file.McpFileError(f"{where}: {problem}")
     call = McpCall(server_name, server, name, said, definition)
@@ -142,7 +136,7 @@ def _tool(reviewed: server_file.Reviewed, server_name: str, name: str) -> tool.T
         return toolbox.tool(
             full,
             effect=toolbox.WRITE if write else toolbox.READ,
-            version=str(said.pin).removeprefix("sha256:")[: toolbox.LONGEST_VERSION],
+            version=digest(definition).removeprefix("sha256:")[: toolbox.LONGEST_VERSION],
             timeout=timeout,
             key=None if said.key is None else partial(_key, said.key),
             dedupes=None if said.dedupes is None else tool.Dedupes(said.dedupes.window),

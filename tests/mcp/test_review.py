@@ -22,7 +22,7 @@ from surehand.activities.mcp import calls
 from surehand.activities.mcp.connection import NotAnswered, _bounded
 from surehand.activities.mcp.server_file import McpFileError, pins_of, read_file
 from surehand.activities.mcp.tools import look_for_changes, mcp_tools
-from surehand.activities.tools.failures import DependencyDown, OutcomeUnknown
+from surehand.activities.tools.failures import DependencyDown, NotAsReviewed, OutcomeUnknown
 from surehand.activities.tools.tool import Found, ToolContext, Unknown
 from surehand.activities.worker.settings import Settings
 from surehand.cli import app, doctor
@@ -48,7 +48,6 @@ async def call(shop: McpShop, name: str, params: dict[str, Any]) -> Any:
         ("servers: {shop: {tools: {}}}", "servers.shop: has either url or command"),
         ("servers: {shop: {command: [a], url: 'http://x', tools: {}}}", "either url or command"),
         ("servers: {shop: {command: [a], tools: {x: {efect: read}}}}", "x.efect: unknown field"),
-        ("servers: {shop: {command: [a], tools: {x: {pin: sha256:1}}}}", "tools.x.pin: must be"),
         ("servers: {shop: {command: [a], tools: {x: {}, x: {}}}}", "'x' is written twice"),
         ("servers: {shop: {url: 'http://x', bearer: secret}}", "servers.shop.bearer: must be"),
         ("servers: {shop: {command: [a], tools: {x: {key: 'a:${order}'}}}}", "begin it with"),
@@ -76,42 +75,30 @@ async def test_what_is_left_out_is_taken_for_the_worst(mcp_shop: McpShop) -> Non
     assert (refund.effect, refund.recovery, refund.irreversible) == ("WRITE", "human", True)
     assert refund.approval is not None and not refund.approval.standing
     assert (find.effect, find.approval) == ("READ", None)
-    pin = read_file(mcp_shop.file).servers["shop"].tools["create_refund"].pin
+    pin = (await mcp_shop.seen())["shop.create_refund"].pin
     assert pin is not None and refund.version in pin
 
 
-async def test_a_changed_definition_is_not_taken(mcp_shop: McpShop) -> None:
+async def test_a_tool_whose_pin_was_changed_is_not_called(mcp_shop: McpShop) -> None:
     mcp_shop.say(create_refund=REFUND)
     await mcp_shop.pin()
     file = pins_of(mcp_shop.file)
     file.write_text(file.read_text().replace("Refund an order", "Refund all"), encoding="utf-8")
-    with pytest.raises(McpFileError, match="no definition of this pin"):
-        mcp_tools(str(mcp_shop.file))
+    with pytest.raises(NotAsReviewed, match="description was"):
+        await call(mcp_shop, "shop.create_refund", CALL)
+    assert mcp_shop.made() == []
 
 
-async def test_pinning_changes_digests_alone_and_keeps_the_comments(mcp_shop: McpShop) -> None:
-    mcp_shop.say()
-    server = yaml.safe_load(mcp_shop.file.read_text())["servers"]["shop"]
-    written = f"""# Reviewed by ann.
-servers:
-  shop:
-    command: {json.dumps(server["command"])}
-    env: {json.dumps(server["env"])}
-    tools:
-      create_refund:  # pays
-        effect: write
-      find_refunds: {{effect: read}}  # looks
-      paint: {{}}
-"""
-    mcp_shop.file.write_text(written, encoding="utf-8")
+async def test_pinning_leaves_the_file_as_it_is_and_forgets_what_it_names_no_more(
+    mcp_shop: McpShop,
+) -> None:
+    mcp_shop.say(create_refund=REFUND, find_refunds={"effect": "read"})
     await mcp_shop.pin()
-    pinned = mcp_shop.file.read_text()
-    digests = [one.said.pin for one in (await mcp_shop.seen()).values() if one.said]
-    assert len(digests) == 3 and all(one in pinned for one in digests if one)
-    for digest in digests:
-        pinned = pinned.replace(f"pin: {digest}, ", "").replace(f"pin: {digest}\n        ", "")
-        pinned = pinned.replace(f"pin: {digest}", "")
-    assert pinned == written
+    mcp_shop.say(create_refund=REFUND, paint={})
+    written = mcp_shop.file.read_text()
+    await mcp_shop.pin()
+    assert mcp_shop.file.read_text() == written
+    assert set(read_file(mcp_shop.file).definitions) == {"shop.create_refund", "shop.paint"}
     assert await look_for_changes(str(mcp_shop.file)) == []
 
 

@@ -130,11 +130,10 @@ def headline(
     folder: Path, params: dict[str, Any], schema: dict[str, Any] = SCHEMA, **said: Any
 ) -> str:
     definition = {"name": "write", "description": "Harmless.", "inputSchema": schema}
-    pin, file = digest(definition), folder / "surehand.mcp.yaml"
-    tools = {"write": {"pin": pin, **said}}
-    server = {"command": ["files"], "tools": tools}
+    file = folder / "surehand.mcp.yaml"
+    server = {"command": ["files"], "tools": {"write": said}}
     file.write_text(yaml.safe_dump({"servers": {"files": server}}), encoding="utf-8")
-    pins_of(file).write_text(json.dumps({pin: definition}), encoding="utf-8")
+    pins_of(file).write_text(json.dumps({"files.write": definition}), encoding="utf-8")
     [tool] = mcp_tools(str(file))
     return tool.describe_call(tool.validate(params))
 
@@ -276,11 +275,10 @@ async def test_a_server_that_leaves_nothing_behind_is_not_waited_for(
 def effects(folder: Path, hints: dict[str, Any], said: dict[str, Any], **server: Any) -> str:
     """Return what a tool of such hints is, where the file says that of it and of its server."""
     definition = {"name": "find", "inputSchema": {"type": "object"}, "annotations": hints}
-    pin, file = digest(definition), folder / "surehand.mcp.yaml"
-    tools = {"find": {"pin": pin, **said}}
-    written = {"servers": {"shop": {"command": ["shop"], "tools": tools, **server}}}
+    file = folder / "surehand.mcp.yaml"
+    written = {"servers": {"shop": {"command": ["shop"], "tools": {"find": said}, **server}}}
     file.write_text(yaml.safe_dump(written), encoding="utf-8")
-    pins_of(file).write_text(json.dumps({pin: definition}), encoding="utf-8")
+    pins_of(file).write_text(json.dumps({"shop.find": definition}), encoding="utf-8")
     [tool] = mcp_tools(str(file))
     return f"{tool.effect}, {'asks' if tool.approval else 'asks nobody'}"
 
