@@ -32,7 +32,7 @@ from surehand.process.exits import (
     end_by_signal_in_order,
 )
 from surehand.process.program import INSTALLED, command, module, program
-from surehand.process.settings import ENV_FILE, SETTINGS_FILE
+from surehand.process.settings import ENV_FILE
 from surehand.workflows.contracts.base import RunState
 from surehand.workflows.ports import RUN_STATE
 
@@ -328,12 +328,12 @@ def tell_new(
 
 
 def _stamps() -> dict[Path, int]:
-    """Return when each Python file and settings file below this folder was written.
+    """Return when ``.env`` and each Python file below this folder were written.
 
     Looked at each time: that needs no library, and works where no changes are reported, such
     as on mounted folders. Hidden folders and virtual environments are left out.
     """
-    found = [ENV_FILE, SETTINGS_FILE]
+    found = [ENV_FILE]
     for folder, folders, files in os.walk("."):
         if "pyvenv.cfg" in files:
             folders.clear()

@@ -72,7 +72,7 @@ class SettingShown(Shape):
     """One setting."""
 
     name: str
-    """As a settings file has it."""
+    """In lower case, without prefix."""
     variable: str
     """As the environment and ``.env`` have it."""
     value: Any
@@ -85,8 +85,6 @@ class SettingShown(Shape):
 class SettingList(Shape):
     """``settings``."""
 
-    file: str | None
-    """The settings file."""
     settings: list[SettingShown]
 
 
@@ -97,21 +95,14 @@ _UNITS: Final = {"largest_inline": "bytes"}
 
 
 def settings(caller: options.Unjudged) -> Reply:
-    """Show all settings: value, unit, and origin (default, file, .env, environment).
+    """Show all settings: value, unit, and origin (default, .env, environment).
 
     Example: surehand settings --json
     """
     sources = read_sources()
     shown = _shown(sources)
-    file = str(sources.file) if sources.file else None
     rows = [[one.variable, _text(one), one.origin] for one in shown]
-    return Reply(
-        SettingList(file=file, settings=shown),
-        [
-            Table(("setting", "value", "origin"), rows),
-            f"Settings file: {file or 'none'}",
-        ],
-    )
+    return Reply(SettingList(settings=shown), [Table(("setting", "value", "origin"), rows)])
 
 
 def _shown(sources: Sources) -> list[SettingShown]:

@@ -316,8 +316,8 @@ async def _first_request(connection: Connection, run_id: str) -> StartRun:
 class Client:
     """The way to the runs of one tenant, as one user; needs no ledger and no tools.
 
-    Its settings are the command line's: environment, ``.env`` and ``surehand.toml``. Each can be
-    given instead. It holds one connection, which may be shared by all coroutines of a loop.
+    Its settings are the command line's: environment and ``.env``. Each can be given instead. It
+    holds one connection, which may be shared by all coroutines of a loop.
 
     Example:
         >>> client = await Client.connect(user="uma")

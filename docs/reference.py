@@ -180,9 +180,7 @@ def settings_page() -> str:
     for name, field in settings.model_fields.items():
         rows.append([code(f"SUREHAND_{name.upper()}"), _default(field), texts.get(name, "")])
     return (
-        "# Settings\n\nThe environment wins over `.env`, which wins over the settings file.\n"
-        "The settings file is `surehand.toml`, or what `SUREHAND_SETTINGS` names. Its keys are\n"
-        "the names below in lower case and without their prefix.\n"
+        "# Settings\n\nThe environment wins over `.env`.\n"
         "[Settings, how to](../howto/settings.md) has examples.\n\n"
         + table(["setting", "default", "meaning"], rows)
     )

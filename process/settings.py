@@ -1,4 +1,4 @@
-"""Where settings come from: the environment over ``.env`` over a settings file, and cells over all.
+"""Where settings come from: the environment over ``.env``, and cells over both.
 
 The command line and ``Client`` need a few of them and nothing of ``activities/``. The worker's
 ``activities/worker/settings.py`` knows them all and validates them; ``connect.py`` has Temporal's.
@@ -15,7 +15,6 @@ import getpass
 import importlib
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -68,9 +67,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: Settings that a cell may have.
 _OF_CELL: Final = re.compile(r"(TEMPORAL|SUREHAND)_[A-Z0-9_]+")
 #: Of these, what says itself which cell it is, or whose runs.
-_NEVER: Final = frozenset(
-    {"SUREHAND_CELLS", "SUREHAND_CELL", "SUREHAND_SETTINGS", "SUREHAND_TENANT", "SUREHAND_USER"}
-)
+_NEVER: Final = frozenset({"SUREHAND_CELLS", "SUREHAND_CELL", "SUREHAND_TENANT", "SUREHAND_USER"})
 #: What no two cells share: each names its own, or the environment has it for one alone.
 _APART: Final = ("TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "SUREHAND_TASK_QUEUE")
 _LEDGER: Final = "SUREHAND_DATABASE_URL"
@@ -234,9 +231,6 @@ ENV_FILE: Final = Path(".env")
 KEYS: Final = f"{PREFIX}KEY_ENCRYPTION_KEYS"
 CODEC_ENDPOINT: Final = f"{PREFIX}CODEC_ENDPOINT"
 CODEC_TOKEN: Final = f"{PREFIX}CODEC_TOKEN"
-SETTINGS_FILE: Final = Path("surehand.toml")
-#: Names another settings file; itself no setting, so that a file cannot name the next one.
-FILE_VARIABLE: Final = "SUREHAND_SETTINGS"
 #: What docker-compose.yml takes from ``.env`` beside the settings, without prefix.
 _OF_COMPOSE: Final = frozenset({"IMAGE", "PREVIOUS_IMAGE", "PREVIOUS_BUILD_ID"})
 #: Settings that Temporal's worker controller gives to its workers by its own names. It makes up
@@ -257,9 +251,9 @@ DEFAULT_DEPLOYMENT: Final = "surehand"
 class Given:
     """What one source says about one setting."""
 
-    value: Any
+    value: str
     name: str
-    """As it is written there: ``SUREHAND_LEASE``, ``lease`` or ``retries.transient``."""
+    """As it is written there, such as ``SUREHAND_LEASE``."""
     origin: str
     """``environment``, or the file's path."""
 
@@ -276,35 +270,26 @@ class Sources:
     """By the setting's name in lower case, without prefix: the source that wins."""
     environment: Mapping[str, str]
     """The environment over ``.env``, for what is not ours (``TEMPORAL_*``)."""
-    file: Path | None
-    """The settings file, if there is one."""
 
 
 def read_sources(
-    environ: Mapping[str, str] | None = None,
-    env_file: Path = ENV_FILE,
-    settings_file: Path = SETTINGS_FILE,
-    *,
-    cells: bool = True,
+    environ: Mapping[str, str] | None = None, env_file: Path = ENV_FILE, *, cells: bool = True
 ) -> Sources:
     environ = os.environ if environ is None else environ
     try:
         dotenv = {name: value or "" for name, value in dotenv_values(env_file).items()}
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{env_file} cannot be read: {error}") from error
-    environment = {**dotenv, **environ}
-    named = environment.get(FILE_VARIABLE)
-    file = Path(named) if named else settings_file if settings_file.is_file() else None
-    settings = {} if file is None else _read_file(file)
+    environment, settings = {**dotenv, **environ}, dict[str, Given]()
     for origin, variables in ((str(env_file), dotenv), (ENVIRONMENT, environ)):
         for name, value in variables.items():
-            ours = name.upper().startswith(PREFIX) and name.upper() != FILE_VARIABLE
-            if ours and name.upper().removeprefix(PREFIX) not in _OF_COMPOSE:
-                settings[name[len(PREFIX) :].lower()] = Given(value, name, origin)
+            own = name.upper().removeprefix(PREFIX)
+            if own != name.upper() and own not in _OF_COMPOSE:
+                settings[own.lower()] = Given(value, name, origin)
     for name, variable in _OF_CONTROLLER.items():
         if name not in settings and environment.get(variable):
             settings[name] = Given(environment[variable], variable, ENVIRONMENT)
-    sources = Sources(settings, environment, file)
+    sources = Sources(settings, environment)
     return _apply_cell(sources) if cells and _text_of(sources, "cells") else sources
 
 
@@ -321,40 +306,12 @@ def _apply_cell(sources: Sources) -> Sources:
         if variable.startswith(PREFIX):
             setting = variable.removeprefix(PREFIX).lower()
             settings[setting] = Given(value, variable, str(file))
-    return Sources(settings, {**sources.environment, **own}, sources.file)
+    return Sources(settings, {**sources.environment, **own})
 
 
 def _text_of(sources: Sources, name: str) -> str:
     given = sources.settings.get(name)
-    return "" if given is None else str(given.value)
-
-
-def _read_file(file: Path) -> dict[str, Given]:
-    try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{file} cannot be read ({FILE_VARIABLE}): {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SourceError(f"{file} is not TOML: {error}") from error
-    settings: dict[str, Given] = {}
-    _flatten_table(document, (), str(file), settings)
-    return settings
-
-
-def _flatten_table(
-    table: Mapping[str, Any], above: tuple[str, ...], origin: str, settings: dict[str, Given]
-) -> None:
-    """Take a table's keys: ``[retries] transient`` is ``retries_transient``."""
-    for key, value in table.items():
-        path = (*above, key)
-        if isinstance(value, dict):
-            _flatten_table(value, path, origin, settings)
-            continue
-        name, written = "_".join(path), ".".join(path)
-        if name in settings:
-            twice = f"{settings[name].name} and {written} are the same setting"
-            raise SourceError(f"{origin}: {twice}: keep one of them")
-        settings[name] = Given(value, written, origin)
+    return "" if given is None else given.value
 
 
 #: Where the development server shows its Web UI.
@@ -383,18 +340,12 @@ class ClientSettings(BaseModel):
 
 
 def read_environment(tenant: str | None = None) -> dict[str, str]:
-    """Return the environment over ``.env`` over what the settings file says of ours."""
+    """Return the environment over ``.env``, with what the cell says of ours."""
     if tenant is not None:
         with routed(tenant=tenant):
             return read_environment()
     sources = read_sources()
-    ours = {
-        # As the environment would have it.
-        f"{PREFIX}{name.upper()}": ",".join(map(str, one.value))
-        if isinstance(one.value, list)
-        else str(one.value)
-        for name, one in sources.settings.items()
-    }
+    ours = {f"{PREFIX}{name.upper()}": one.value for name, one in sources.settings.items()}
     return {**ours, **sources.environment}
 
 

@@ -1,4 +1,4 @@
-"""Settings: read once, at start; the environment wins over ``.env``, that over a settings file.
+"""Settings: read once, at start; the environment wins over ``.env``.
 
 In the environment and in ``.env`` their names have the prefix ``SUREHAND_``. Temporal's own
 settings (``TEMPORAL_ADDRESS``, ``TEMPORAL_NAMESPACE``, profiles) are read by the SDK's environment
@@ -40,7 +40,6 @@ from surehand.process.settings import (
     DEFAULT_TASK_QUEUE,
     ENV_FILE,
     PREFIX,
-    SETTINGS_FILE,
     SourceError,
     Sources,
     read_sources,
@@ -75,7 +74,7 @@ def _split(value: object) -> object:
     return value
 
 
-#: Pauses before the first, second, ... retry; a list in the file, comma separated elsewhere.
+#: Pauses before the first, second, ... retry, comma separated.
 Pauses = Annotated[tuple[Duration, ...], BeforeValidator(_split)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
@@ -320,14 +319,10 @@ class Settings(BaseModel):
         return value
 
 
-def load_settings(
-    environ: Mapping[str, str] | None = None,
-    env_file: Path = ENV_FILE,
-    settings_file: Path = SETTINGS_FILE,
-) -> Settings:
+def load_settings(environ: Mapping[str, str] | None = None, env_file: Path = ENV_FILE) -> Settings:
     """Read the settings. Raises ``SettingsError``."""
     try:
-        return judge_settings(read_sources(environ, env_file, settings_file))
+        return judge_settings(read_sources(environ, env_file))
     except SourceError as error:
         raise SettingsError(str(error)) from error
 
@@ -349,12 +344,8 @@ def judge_settings(sources: Sources, *, without: Sequence[str] = ()) -> Settings
     for name, given in sources.settings.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            upper = given.name.upper().startswith(PREFIX)
-            hint = (f"{PREFIX}{near[0].upper()}" if upper else near[0]) if near else ""
-            raise SettingsError(
-                str(given).replace("setting ", "unknown setting ", 1)
-                + (f"; did you mean {hint}?" if hint else "")
-            )
+            hint = f"; did you mean {PREFIX}{near[0].upper()}?" if near else ""
+            raise SettingsError(str(given).replace("setting ", "unknown setting ", 1) + hint)
     values = {name: given.value for name, given in sources.settings.items()}
     values |= {name: _PLACEHOLDERS[name] for name in without}
     try:
@@ -364,8 +355,7 @@ def judge_settings(sources: Sources, *, without: Sequence[str] = ()) -> Settings
         name = str(first["loc"][0])
         if first["type"] == "missing":
             raise SettingsError(
-                f"setting {PREFIX}{name.upper()} is missing: set it, or put it into .env or into"
-                f" {sources.file or SETTINGS_FILE}"
+                f"setting {PREFIX}{name.upper()} is missing: set it, or put it into .env"
             ) from error
         source = sources.settings.get(name)
         where = str(source) if source else f"setting {PREFIX}{name.upper()}"

@@ -29,16 +29,14 @@ def listed(verbs: Verbs, **environment: str) -> dict[str, dict[str, Any]]:
 
 
 def test_settings_are_listed_with_value_and_origin(alone: Verbs, tmp_path: Path) -> None:
-    (tmp_path / "surehand.toml").write_text("lease = '6s'\n[retries]\ntransient = ['1s']\n")
-    (tmp_path / ".env").write_text("SUREHAND_CHECKPOINTS_KEPT=3\n")
+    (tmp_path / ".env").write_text("SUREHAND_LEASE=6s\nSUREHAND_RETRIES_TRANSIENT=1s\n")
 
     rows = listed(alone, SUREHAND_TENANT="acme")
 
     assert list(rows) == list(Settings.model_fields)
     found = {n: (rows[n]["value"], rows[n]["unit"], rows[n]["origin"]) for n in rows}
-    assert found["lease"] == (6, "s", "surehand.toml")
-    assert found["retries_transient"] == ([1], "s", "surehand.toml")
-    assert found["checkpoints_kept"] == (3, "", ".env")
+    assert found["lease"] == (6, "s", ".env")
+    assert found["retries_transient"] == ([1], "s", ".env")
     assert found["tenant"] == ("acme", "", "environment")
     assert found["recovery_limit"] == (300, "s", "default")
     assert found["compensation_limit"] == (30, "s", "default")
@@ -64,12 +62,14 @@ def test_passwords_are_not_shown(alone: Verbs, how: str) -> None:
 
 
 def test_a_wrong_setting_names_its_file(alone: Verbs, tmp_path: Path) -> None:
-    (tmp_path / "surehand.toml").write_text("leese = '6s'\n")
+    (tmp_path / ".env").write_text("SUREHAND_LEESE=6s\n")
 
     ended = alone("settings")
 
     assert ended.code == 2
-    assert ended.line() == ("surehand: surehand.toml: unknown setting leese; did you mean lease?")
+    assert ended.line() == (
+        "surehand: .env: unknown setting SUREHAND_LEESE; did you mean SUREHAND_LEASE?"
+    )
 
 
 @pytest.mark.parametrize("verb", ["show r", "start", "pending", "approve r/s/1 --params-hash x"])
@@ -99,9 +99,7 @@ def test_settings_of_docker_compose_are_known(alone: Verbs, tmp_path: Path) -> N
 
 
 def test_starter_and_worker_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "surehand.toml").write_text(
-        "task_queue = 'file'\nuser = 'file'\n[retries]\ntransient = ['1s', '2s']\n"
-    )
+    (tmp_path / ".env").write_text("SUREHAND_TASK_QUEUE=file\nSUREHAND_USER=file\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SUREHAND_TASK_QUEUE", raising=False)
     monkeypatch.setenv("SUREHAND_USER", "ana")
@@ -110,8 +108,6 @@ def test_starter_and_worker_share_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 
     assert environment["SUREHAND_TASK_QUEUE"] == "file"
     assert environment["SUREHAND_USER"] == "ana"
-    # For workers that are started elsewhere, as a drill does.
-    assert environment["SUREHAND_RETRIES_TRANSIENT"] == "1s,2s"
 
 
 ISSUER: Final = "https://login.example.com"

@@ -55,8 +55,8 @@ def environment(file: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def nowhere(tmp_path: Path) -> tuple[Path, Path]:
-    return tmp_path / "no.env", tmp_path / "no.toml"
+def nowhere(tmp_path: Path) -> Path:
+    return tmp_path / "no.env"
 
 
 def test_a_starter_reaches_the_cell_of_its_tenant(
@@ -78,29 +78,25 @@ def test_a_starter_reaches_the_cell_of_its_tenant(
     assert find_target(read_environment()).namespace == "west"
 
 
-def test_a_worker_has_the_settings_of_its_cell(
-    environment: dict[str, str], nowhere: tuple[Path, Path]
-) -> None:
-    west = load_settings({**environment, "SUREHAND_CELL": "west"}, *nowhere)
-    east = load_settings({**environment, "SUREHAND_CELL": "east"}, *nowhere)
+def test_a_worker_has_the_settings_of_its_cell(environment: dict[str, str], nowhere: Path) -> None:
+    west = load_settings({**environment, "SUREHAND_CELL": "west"}, nowhere)
+    east = load_settings({**environment, "SUREHAND_CELL": "east"}, nowhere)
 
     assert (west.task_queue, west.database_url) == ("queue-west", "postgresql://west/ledger")
     # What the file takes from a variable that is not set, the environment says itself.
     assert (east.task_queue, east.database_url) == ("surehand", "sqlite:///own.db")
 
 
-def test_a_worker_without_a_cell_does_not_begin(
-    environment: dict[str, str], nowhere: tuple[Path, Path]
-) -> None:
+def test_a_worker_without_a_cell_does_not_begin(environment: dict[str, str], nowhere: Path) -> None:
     with pytest.raises(SettingsError, match="SUREHAND_CELL is missing"):
-        cell_of(load_settings(environment, *nowhere))
+        cell_of(load_settings(environment, nowhere))
 
 
 def test_a_tenant_wins_over_the_cell_of_a_worker_on_the_same_machine(
-    environment: dict[str, str], nowhere: tuple[Path, Path]
+    environment: dict[str, str], nowhere: Path
 ) -> None:
     with routed(tenant="globex"):
-        found = read_sources({**environment, "SUREHAND_CELL": "east"}, *nowhere)
+        found = read_sources({**environment, "SUREHAND_CELL": "east"}, nowhere)
     assert found.environment["TEMPORAL_NAMESPACE"] == "west"
 
 
@@ -126,11 +122,11 @@ def test_a_tenant_wins_over_the_cell_of_a_worker_on_the_same_machine(
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(
-    file: Path, nowhere: tuple[Path, Path], text: str, says: str
+    file: Path, nowhere: Path, text: str, says: str
 ) -> None:
     file.write_text(text)
     with pytest.raises(SourceError) as refused:
-        read_sources({"SUREHAND_CELLS": str(file)}, *nowhere)
+        read_sources({"SUREHAND_CELLS": str(file)}, nowhere)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -162,8 +158,8 @@ def rewrite(file: Path, text: str) -> None:
 
 
 def test_the_settings_show_where_a_cell_s_value_comes_from(
-    environment: dict[str, str], nowhere: tuple[Path, Path]
+    environment: dict[str, str], nowhere: Path
 ) -> None:
     with routed(tenant="globex"):
-        given: Any = read_sources(environment, *nowhere).settings["task_queue"]
+        given: Any = read_sources(environment, nowhere).settings["task_queue"]
     assert (given.value, given.origin) == ("queue-west", environment["SUREHAND_CELLS"])

@@ -207,7 +207,7 @@ def test_what_the_manifests_set_is_a_setting_and_means_what_it_should(tmp_path: 
         assert named <= known, name
 
     database = {"SUREHAND_DATABASE_URL": "postgresql://worker@db/surehand"}
-    settings = load_settings({**given, **database}, tmp_path / "none", tmp_path / "none.toml")
+    settings = load_settings({**given, **database}, tmp_path / "none")
 
     assert settings.decisions == "signed"
     [worker] = [container for name, container in containers() if name == "worker/worker"]
@@ -230,12 +230,10 @@ def test_a_version_of_the_worker_controller_is_the_worker_s_own(tmp_path: Path) 
         "TEMPORAL_DEPLOYMENT_NAME": "surehand/worker",
         "TEMPORAL_WORKER_BUILD_ID": "0.1.0-6f9d",
     }
-    nowhere = tmp_path / "none", tmp_path / "none.toml"
+    nowhere = tmp_path / "none"
 
-    settings = load_settings(told, *nowhere)
-    own = load_settings(
-        {**told, "SUREHAND_BUILD_ID": "", "SUREHAND_DEPLOYMENT_NAME": "x"}, *nowhere
-    )
+    settings = load_settings(told, nowhere)
+    own = load_settings({**told, "SUREHAND_BUILD_ID": "", "SUREHAND_DEPLOYMENT_NAME": "x"}, nowhere)
 
     assert (settings.deployment_name, settings.build_id) == ("surehand/worker", "0.1.0-6f9d")
     assert (own.deployment_name, own.build_id) == ("x", "")

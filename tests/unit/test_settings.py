@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from surehand.activities.tools.failures import Retries
 from surehand.activities.worker.settings import SettingsError, load_settings
 from surehand.process.settings import read_sources
 
@@ -136,40 +135,15 @@ def test_settings_are_what_was_passed(env_file: Path, monkeypatch: pytest.Monkey
         load_settings({}, env_file)
 
 
-@pytest.fixture
-def settings_file(tmp_path: Path) -> Path:
-    return tmp_path / "surehand.toml"
-
-
-def test_environment_beats_files_and_defaults(env_file: Path, settings_file: Path) -> None:
-    settings_file.write_text(
-        'task_queue = "file"\ntenant = "file"\nuser = "file"\n'
-        '[retries]\ntransient = ["1s", "500ms"]\nin_doubt = []\n'
-    )
+def test_each_setting_tells_its_origin(env_file: Path) -> None:
     env_file.write_text("SUREHAND_TASK_QUEUE=dotenv\nSUREHAND_TENANT=dotenv\n")
-    environ = {**GIVEN, "SUREHAND_TASK_QUEUE": "environment"}
 
-    settings = load_settings(environ, env_file, settings_file)
+    found = read_sources({**GIVEN, "SUREHAND_TASK_QUEUE": "environment"}, env_file).settings
 
-    assert (settings.task_queue, settings.tenant, settings.user) == (
-        "environment",
-        "dotenv",
-        "file",
-    )
-    assert settings.retries.transient == (timedelta(seconds=1), timedelta(milliseconds=500))
-    assert settings.retries.in_doubt == ()
-    assert settings.retries.dependency_down == Retries().dependency_down
-    origins = {
-        name: given.origin
-        for name, given in read_sources(environ, env_file, settings_file).settings.items()
-    }
-    assert origins == {
+    assert {name: given.origin for name, given in found.items()} == {
         "database_url": "environment",
         "task_queue": "environment",
         "tenant": str(env_file),
-        "user": str(settings_file),
-        "retries_transient": str(settings_file),
-        "retries_in_doubt": str(settings_file),
     }
 
 
@@ -180,45 +154,3 @@ def test_a_list_is_comma_separated_in_the_environment_and_may_be_empty(env_file:
 
     assert retries.transient == (timedelta(seconds=2), timedelta(seconds=3))
     assert retries.in_doubt == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("colour = 'red'", ["surehand.toml: unknown setting colour"]),
-        (
-            "[retries]\ntransien = ['1s']",
-            ["surehand.toml: unknown setting retries.transien; did you mean retries_transient?"],
-        ),
-        ("lease = 'soon'", ["surehand.toml: setting lease: "]),
-        ("lease = -1", ["surehand.toml: setting lease: must not be negative"]),
-        ("largest_inline = 1", ["surehand.toml: setting largest_inline: "]),
-        ("[retries]\ntransient = ['1s', 'x']", ["surehand.toml: setting retries.transient: "]),
-        ("metrics = 'localhost:9464'", ["surehand.toml: setting metrics: must be an IP address"]),
-        ("lease = ", ["surehand.toml is not TOML"]),
-        ("retries_in_doubt = 1\n[retries]\nin_doubt = 2", ["are the same setting"]),
-    ],
-)
-def test_what_is_wrong_in_a_settings_file_is_named_with_file_and_key(
-    env_file: Path, settings_file: Path, text: str, says: list[str]
-) -> None:
-    settings_file.write_text(text)
-
-    with pytest.raises(SettingsError) as refused:
-        load_settings(GIVEN, env_file, settings_file)
-
-    assert "\n" not in str(refused.value)
-    for part in says:
-        assert part in str(refused.value)
-
-
-def test_a_named_file_must_exist(env_file: Path, settings_file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.toml"
-    settings_file.write_text("task_queue = 'not read'")
-    environ = {**GIVEN, "SUREHAND_SETTINGS": str(other)}
-
-    with pytest.raises(SettingsError, match=r"other\.toml cannot be read \(SUREHAND_SETTINGS\)"):
-        load_settings(environ, env_file, settings_file)
-    other.write_text("task_queue = 'read'")
-
-    assert load_settings(environ, env_file, settings_file).task_queue == "read"
