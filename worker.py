@@ -374,7 +374,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
         secrets = Secrets.of(settings)
-        readiness = health.Readiness.of(ledger, client, settings.task_queue, secrets.hide)
+        readiness = health.Readiness.of(ledger, client, secrets.hide)
         outbox = Outbox(
             ledger,
             notifiers,

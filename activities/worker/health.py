@@ -17,12 +17,6 @@ from http import HTTPStatus
 from typing import Final
 
 import structlog
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import (
-    DescribeTaskQueueRequest,
-    ListTaskQueuePartitionsRequest,
-)
 from temporalio.client import Client
 from temporalio.service import RPCError
 
@@ -126,15 +120,9 @@ class Readiness:
         """Whether the worker takes no more work."""
 
     @classmethod
-    def of(
-        cls, ledger: Ledger, client: Client, task_queue: str, hide: Callable[[str], str]
-    ) -> Readiness:
-        """Return what looks at ledger, server, and whether the server knows our polls."""
-        checks = {
-            "ledger": partial(ledger.ping, PATIENCE),
-            "temporal": partial(_served, client),
-            "polling": partial(_polls, client, task_queue),
-        }
+    def of(cls, ledger: Ledger, client: Client, hide: Callable[[str], str]) -> Readiness:
+        """Return what looks at ledger and server."""
+        checks = {"ledger": partial(ledger.ping, PATIENCE), "temporal": partial(_served, client)}
         return cls(checks, hide)
 
     async def look(self) -> dict[str, str]:
@@ -166,55 +154,6 @@ async def _served(client: Client) -> None:
         raise NotReady(f"{client.service_client.config.target_host}: {error.message}") from error
     if not serving:
         raise NotReady(f"{client.service_client.config.target_host}: it does not serve")
-
-
-async def _polls(client: Client, task_queue: str) -> None:
-    """Make sure that the server has seen polls of this worker for both kinds of tasks.
-
-    Each poll waits at one partition of the queue, so of several workers one may be at others than
-    the one that has the queue's name, and only that one is asked by it.
-    """
-    for kind in (
-        TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-        TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-    ):
-        try:
-            if client.identity in await _pollers(client, task_queue, kind):
-                continue
-            for partition in await _partitions(client, task_queue, kind):
-                if client.identity in await _pollers(client, partition, kind):
-                    break
-            else:
-                raise NotReady(
-                    f"task queue {task_queue}: the server has seen no poll of this worker"
-                )
-        except RPCError as error:
-            raise NotReady(f"task queue {task_queue}: {error.message}") from error
-
-
-async def _pollers(client: Client, partition: str, kind: TaskQueueType.ValueType) -> set[str]:
-    asked = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=partition),
-        task_queue_type=kind,
-    )
-    found = await client.workflow_service.describe_task_queue(asked, timeout=PATIENCE)
-    return {poller.identity for poller in found.pollers}
-
-
-async def _partitions(client: Client, task_queue: str, kind: TaskQueueType.ValueType) -> list[str]:
-    """Return the queue's partitions but the one that has its name."""
-    asked = ListTaskQueuePartitionsRequest(
-        namespace=client.namespace, task_queue=TaskQueue(name=task_queue)
-    )
-    found = await client.workflow_service.list_task_queue_partitions(asked, timeout=PATIENCE)
-    of_workflows = kind == TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-    all_ = (
-        found.workflow_task_queue_partitions
-        if of_workflows
-        else found.activity_task_queue_partitions
-    )
-    return [one.key for one in all_ if one.key != task_queue]
 
 
 def health_paths(readiness: Readiness) -> dict[str, Answering]:

@@ -10,22 +10,15 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from temporalio import activity
-from temporalio.client import Client
-from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
-from surehand.activities.worker.health import Readiness
 from surehand.process.connect import load_plugins
 from surehand.process.dev_server import DevServer, free_ports
 from surehand.process.exits import WrongUse
-from surehand.worker import workflow_runner
 from surehand.workflows.contracts.base import RunState
-from surehand.workflows.maintenance import Ping
 from surehand.workflows.plan.plan import Plan
 from tests.conftest import missing
 from tests.e2e.plans import UNGATED
@@ -141,7 +134,7 @@ async def test_a_run_that_waits_for_approval_survives_a_deploy(stage: Stage, ord
     assert stage.shop.counts(order_id)["refunds"] == 1
 
 
-READY = {"ready": True, "ledger": "ok", "temporal": "ok", "polling": "ok"}
+READY = {"ready": True, "ledger": "ok", "temporal": "ok"}
 
 
 def asked(address: str, path: str = "/readyz") -> tuple[int, dict[str, Any]]:
@@ -222,42 +215,12 @@ async def test_without_its_server_a_worker_is_not_ready_until_that_is_back(
             assert await answers(address, 200) == READY
             server.kill()
             said = await answers(address, 503)
-            assert said["temporal"] != "ok" and said["polling"] != "ok"
+            assert said["temporal"] != "ok"
             assert said["ledger"] == "ok"
             server = DevServer.start(**where, port=port)
             assert await answers(address, 200) == READY
     finally:
         server.kill()
-
-
-async def test_a_worker_is_ready_whichever_partition_of_its_queue_it_polls(stage: Stage) -> None:
-    # Polls go where the fewest wait: of the first worker to each of the queue's four partitions,
-    # and of the others to one each. What waits there behind others is told to no other partition.
-    polls = [PollerBehaviorSimpleMaximum(number) for number in (8, 1, 1, 1, 1)]
-    async with AsyncExitStack() as all_of_them:
-        for number, behavior in enumerate(polls):
-            client = await Client.connect(
-                stage.client.service_client.config.target_host, identity=f"worker-{number}"
-            )
-            worker = Worker(
-                client,
-                task_queue=stage.task_queue,
-                workflows=[Ping],
-                activities=[nothing],
-                workflow_runner=workflow_runner(),
-                max_cached_workflows=0,
-                workflow_task_poller_behavior=behavior,
-                activity_task_poller_behavior=behavior,
-            )
-            await all_of_them.enter_async_context(worker)
-            readiness = Readiness.of(stage.ledger, client, stage.task_queue, str)
-            said = await until(readiness.look, lambda said: said["polling"] == "ok", timeout_s=20)
-            assert said == {"ledger": "ok", "temporal": "ok", "polling": "ok"}
-
-
-@activity.defn
-async def nothing() -> None:
-    """Do nothing."""
 
 
 async def test_a_stopping_worker_says_so(stage: Stage, address: str, order_id: str) -> None:
