@@ -393,8 +393,7 @@ async def serve(settings: Settings, *, check_only: bool) -> None:
                 log.info("worker.ready", task_queue=settings.task_queue)
                 beside = asyncio.gather(
                     keep_freeing(ledger, stopping),
-                    health.keep_learning(client, ledger, stopping),
-                    health.keep_measuring(ledger, metrics, stopping),
+                    health.keep_track(client, ledger, metrics, stopping),
                     outbox.run(stopping),
                 )
                 await stopping.wait()

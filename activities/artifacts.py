@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -94,7 +94,8 @@ class ArtifactStore:
         """
         data = await call_off_loop(canonical_json, value)
         # A value that looks like a reference is kept as well, so that nobody takes it for one.
-        if len(data) <= self._largest_inline and not _looks_like_one(value):
+        refers = isinstance(value, dict) and ARTIFACT in value
+        if len(data) <= self._largest_inline and not refers:
             return Kept(value)
         return await self.keep_bytes(tenant, run_id, data, "application/json", patience)
 
@@ -232,12 +233,6 @@ class ArtifactStore:
         except (KeyUnavailable, NotDecrypted) as error:
             raise ArtifactUnavailable(f"{where}: {error}") from error
 
-    async def read_all(
-        self, tenant: str, run_id: str, wanted: Mapping[str, Artifact]
-    ) -> dict[str, Any]:
-        """Return the values of several artifacts, by the same names."""
-        return {name: await self.read(tenant, run_id, one) for name, one in wanted.items()}
-
 
 def folder_of(tenant: str, draft: WrittenDraft) -> str:
     """Return where in the store the parts of a draft are: of no other one."""
@@ -256,7 +251,3 @@ def _artifact(key: RunKey | None, run_id: str, sha256: str, size: int, type_: st
 def _about(tenant: str, artifact: Artifact) -> bytes:
     """Return what an artifact is bound to: whose it is, of which run, and its name."""
     return canonical_json(["artifact", tenant, artifact.sealed_for, artifact.sha256])
-
-
-def _looks_like_one(value: Any) -> bool:
-    return isinstance(value, dict) and ARTIFACT in value

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from surehand.process import PACKAGE, VERSION
-from surehand.process.exits import MEANINGS, ExitCode, SurehandError
+from surehand.process.exits import ExitCode, SurehandError
 from surehand.process.program import program
 
 if TYPE_CHECKING:
@@ -115,9 +115,7 @@ def _run_server(
 #: What Python makes of bytes on the command line that are not UTF-8.
 _LONE: Final = re.compile("[\\ud800-\\udfff]")
 
-_EXIT_CODES: Final = "\n".join(
-    ["Exit codes:", *(f"{code:d}  {meaning}" for code, meaning in MEANINGS.items())]
-)
+_EXIT_CODES: Final = "\n".join(["Exit codes:", *(f"{code:d}  {code.meaning}" for code in ExitCode)])
 
 #: What the paths of verbs are relative to.
 _PACKAGE: Final = "surehand"

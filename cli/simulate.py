@@ -17,12 +17,12 @@ from surehand.activities.effects.prepare import PreparedCall, prepare_params
 from surehand.activities.expressions import RuleBroken, condition_holds, holds, of_run
 from surehand.activities.ledger.core.store import Ledger
 from surehand.activities.ledger.history.recordings import (
-    KeyEntry,
     NoSuchEvent,
     RunAt,
     find_key_entry,
     read_run_at,
 )
+from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.tool import Tool
 from surehand.activities.tools.toolbox import Toolbox
@@ -335,7 +335,7 @@ class PlanWalk:
                     self.facts[step.id] = held.receipt
         self._row(step, outcome, why=why, params=call.plain, approval=asks, known=known)
 
-    async def _find_key(self, call: PreparedCall) -> tuple[KeyEntry, bool] | None:
+    async def _find_key(self, call: PreparedCall) -> tuple[Entry, bool] | None:
         """Return the entry that holds a call's business key, and whether it is of the same call."""
         tool, tenant = call.tool, tenant_of_run(self._start.run_id)
         if tool.key is None or tool.effect is not Effect.WRITE:

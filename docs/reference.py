@@ -225,10 +225,7 @@ def commands_page() -> str:
         "## Exit codes\n",
         table(
             ["code", "means"],
-            [
-                (f"{exit:d}", text)
-                for exit, text in module("surehand.process.exits").MEANINGS.items()
-            ],
+            [(f"{code:d}", code.meaning) for code in module("surehand.process.exits").ExitCode],
         ),
     ]
     for name, verb in verbs().items():

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 if TYPE_CHECKING:
     from surehand.workflows.contracts.approvals import Verdict
@@ -62,43 +62,29 @@ def end_by_signal_in_order() -> None:
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the starter; ``MEANINGS`` says what each means."""
+    """Exit codes of the starter, each with its meaning as ``--help`` and the reference tell it."""
 
-    DONE = 0
-    UNEXPECTED = 1
-    WRONG_USE = 2
-    BROKEN = 3
-    NOT_REACHABLE = 4
-    UNANSWERED = 5
-    HUMAN_NEEDED = 10
-    FAILED = 20
-    CANCELLED = 30
-    OUTPUT_LOST = OUTPUT_LOST
-    """EX_IOERR of sysexits.h."""
-    OUT_OF_TIME = 124
-    """The code that timeout(1) uses."""
-    INTERRUPTED = 130
-    """128 + SIGINT, as shells have it."""
-    OUTPUT_CLOSED = 141
-    """128 + SIGPIPE: whoever read our output has gone (``| head``)."""
+    meaning: str
 
+    def __new__(cls, code: int, meaning: str) -> Self:
+        made = int.__new__(cls, code)
+        made._value_, made.meaning = code, meaning
+        return made
 
-#: As ``--help`` and the reference tell them.
-MEANINGS: Final = {
-    ExitCode.DONE: "done; `start`: the server has the run, and keeps it until a worker is there",
-    ExitCode.UNEXPECTED: "a mistake of ours; `--debug` shows it",
-    ExitCode.WRONG_USE: "wrong use, an invalid plan, not found, a refused decision",
-    ExitCode.BROKEN: "an audit, `stats` or a drill found a break, or a drill missed a point",
-    ExitCode.NOT_REACHABLE: "the server, a worker or the database does not answer",
-    ExitCode.UNANSWERED: "sent, but no worker has answered; it counts as soon as one is back",
-    ExitCode.HUMAN_NEEDED: "a human is needed",
-    ExitCode.FAILED: "the run failed",
-    ExitCode.CANCELLED: "the run was cancelled",
-    ExitCode.OUTPUT_LOST: "the output could not be written",
-    ExitCode.OUT_OF_TIME: "`--timeout` is over, the run goes on",
-    ExitCode.INTERRUPTED: "Ctrl-C",
-    ExitCode.OUTPUT_CLOSED: "the reader of the output has gone",
-}
+    DONE = 0, "done; `start`: the server has the run, and keeps it until a worker is there"
+    UNEXPECTED = 1, "a mistake of ours; `--debug` shows it"
+    WRONG_USE = 2, "wrong use, an invalid plan, not found, a refused decision"
+    BROKEN = 3, "an audit, `stats` or a drill found a break, or a drill missed a point"
+    NOT_REACHABLE = 4, "the server, a worker or the database does not answer"
+    UNANSWERED = 5, "sent, but no worker has answered; it counts as soon as one is back"
+    HUMAN_NEEDED = 10, "a human is needed"
+    FAILED = 20, "the run failed"
+    CANCELLED = 30, "the run was cancelled"
+    OUTPUT_LOST = OUTPUT_LOST, "the output could not be written"
+    # The code that timeout(1) uses; 128 and the number of SIGINT, or of SIGPIPE, as shells have it.
+    OUT_OF_TIME = 124, "`--timeout` is over, the run goes on"
+    INTERRUPTED = 130, "Ctrl-C"
+    OUTPUT_CLOSED = 141, "the reader of the output has gone"
 
 
 class SurehandError(Exception):

@@ -85,13 +85,9 @@ async def keeping(
 ) -> AsyncIterator[KeptLease]:
     """Renew a lease for as long as the block lasts.
 
-    Args:
-        renew: Extends the lease in the ledger, and returns when its transaction began, by
-            ``clock.now()``; ``None`` says that it is not ours any more.
-        lease: The lease's time limit.
-        every: How often to renew it.
-        since: When the transaction began that got the lease, by ``clock.now()``.
-        margin: How long before its end a call under it is stopped.
+    ``renew`` extends it in the ledger, and returns when its transaction began, by ``clock.now()``;
+    ``None`` says that it is not ours any more. ``since`` is when the transaction began that got it,
+    ``margin`` how long before its end a call under it is stopped.
     """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     kept = KeptLease(lease.total_seconds(), since, margin.total_seconds())
@@ -126,14 +122,9 @@ async def call_within(
     """Await a call within its deadline, for as long as all its leases are kept.
 
     The attempt judges itself by its own monotonic clock: once a lease may have run out, another
-    attempt may be at work, and this one stops its call.
-
-    Args:
-        leases: What it runs under.
-        timeout: Deadline of the call.
-        since: ``clock.now()`` that the deadline counts from; ``None`` is now.
-        stopped_within: Seconds that a call which is stopped may take to end; ``None`` waits until
-            it has.
+    attempt may be at work, and this one stops its call. The deadline counts from ``since``, by
+    ``clock.now()``; ``None`` is now. A call that is stopped may take ``stopped_within`` seconds to
+    end; ``None`` waits until it has.
     """
     deadline = (clock.now() if since is None else since) + timeout.total_seconds()
     running = asyncio.ensure_future(call)

@@ -86,13 +86,7 @@ class ModelActivities:
     def __init__(
         self, worker: WorkerContext, tools: ToolActivities, frameworks: Mapping[str, AskModel]
     ) -> None:
-        """Take turns.
-
-        Args:
-            worker: What the worker has opened.
-            tools: How calls are kept alive, measured and told of.
-            frameworks: How each framework asks its models.
-        """
+        """Take turns; ``frameworks`` says how each framework asks its models."""
         self._worker = worker
         self._tools = tools
         self._frameworks = frameworks

@@ -31,7 +31,6 @@ from surehand.activities.ledger.steps.entries import (
     Asking,
     ClaimRequest,
     Covered,
-    Covers,
     Entry,
     milliseconds,
 )
@@ -60,11 +59,6 @@ log = structlog.get_logger()
 
 #: Digits before and after the point that an amount may have: sums of them stay exact.
 MOST_DIGITS: Final = 30
-
-
-def covering(tool: Tool, params: BaseModel) -> Covers:
-    """Return what says of a scope whether it covers a call."""
-    return lambda scope: covered(scope, tool, params)
 
 
 def covered(scope: Scope, tool: Tool, params: BaseModel) -> Covered | None:
@@ -141,7 +135,10 @@ async def complete(artifacts: ArtifactStore, call: ToolCall) -> ToolCall:
         return call
     wanted = {name: artifact for late in call.late for name, artifact in late.artifacts.items()}
     try:
-        contents = await artifacts.read_all(call.tenant, call.run_id, wanted)
+        contents = {
+            name: await artifacts.read(call.tenant, call.run_id, one)
+            for name, one in wanted.items()
+        }
     except ArtifactUnavailable as error:
         # Nothing has been called, and nothing is wrong with the step: it waits for the store.
         raise again(ErrorType.ARTIFACT_UNAVAILABLE, str(error)) from error
@@ -258,7 +255,7 @@ def claim_request(
         if_foreign=None if if_foreign == asking else if_foreign,
         foreign=call.tool.foreign or tool.foreign,
         undo=None if reads else worker.toolbox.undo_spec(tool, approved=is_approved),
-        covers=covering(tool, prepared.params),
+        covers=lambda scope: covered(scope, tool, prepared.params),
         permissions=frozenset(filter(None, (call.tool.permission, tool.permission))),
         drift=drift(call, tool),
         withdrawn=tool.withdrawn,

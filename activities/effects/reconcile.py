@@ -75,15 +75,9 @@ async def settle_stale(
     """Settle a page of a tenant's stale entries, and return what became of them.
 
     It also frees the resources that dead calls have left behind. Raises ``LedgerUnavailable`` and
-    ``RPCError``: what is settled stays settled.
-
-    Args:
-        worker: Its ledger and its tools.
-        tenant: Whose entries.
-        is_alive: Whether a run of that id is still open at the Temporal server.
-        quiet: How long an entry is left to its own run first.
-        limit: Most entries of a page.
-        after: What the page before has returned as ``next``.
+    ``RPCError``: what is settled stays settled. ``is_alive`` says whether a run is still open at
+    the Temporal server, ``quiet`` how long an entry is left to its own run first, and ``after`` is
+    what the page before has returned as ``next``.
     """
     counts: Counter[str] = Counter()
     entries = await worker.ledger.transact(tenant, stale_rows.stale_entries, quiet, limit, after)

@@ -315,13 +315,9 @@ class EffectRecorder(Recorder):
     ) -> Done:
         """Record that the effect happened; an attempt that is fenced leaves its receipt behind.
 
-        With the outcome of a call, a batch's next write is claimed, if that is simple.
-
-        Args:
-            entry: The entry under our fencing token.
-            receipt: What the call has returned, or a lookup has found.
-            evidence: What the lookup has said; ``None``: the call has returned.
-            draft: What the call has written part by part.
+        With the outcome of a call, a batch's next write is claimed, if that is simple. ``evidence``
+        is what a lookup has said; ``None``: the call has returned. ``draft`` is what it has written
+        part by part.
         """
         request, store = self.request, self.worker.artifacts
         ahead = self.ahead if evidence is None else None
@@ -399,11 +395,7 @@ class EffectRecorder(Recorder):
     async def record_failure(
         self, entry: Entry, failure: Failure
     ) -> tuple[Entry, timedelta | None]:
-        """Record a call that has not applied the effect.
-
-        Returns:
-            The entry as it stands then, and the pause before the next call, if there is one.
-        """
+        """Record a call that has not applied the effect; return the pause before the next, too."""
         retries, class_ = self.worker.retries, failure.failure_class.value
         delay: timedelta | None = None
 
@@ -460,10 +452,7 @@ class EffectRecorder(Recorder):
     ) -> Asked:
         """Leave the entry in doubt for a later attempt to settle; or ask, after too many.
 
-        Args:
-            entry: The entry in doubt.
-            message: What the attempt ended with.
-            named: The pause that the outside system wants.
+        ``named`` is the pause that the outside system wants.
         """
         left = await self.leave_in_doubt(entry, message)
         earlier = entry.failures.get("in_doubt", 0)

@@ -186,11 +186,8 @@ class ToolActivities:
     ) -> ToolReport:
         """Make one tool call.
 
-        Args:
-            call: The call.
-            attempt: Who makes it.
-            ahead: What a batch does after it.
-            next_write: The call, if it was prepared with the outcome of the write before.
+        ``ahead`` is what a batch does after it, and ``next_write`` the call itself, if it was
+        prepared with the outcome of the write before.
         """
         worker = self._worker
         if next_write is None:

@@ -80,10 +80,8 @@ class EffectCall(recorder.EffectRecorder):
     async def run(self, next_write: recorder.NextWrite | None = None) -> CallResult:
         """Claim, call and record; or say what stands there already.
 
-        A failure that is tried again is raised with its pause.
-
-        Args:
-            next_write: The call, if it was prepared with the outcome of the write before.
+        A failure that is tried again is raised with its pause. ``next_write`` is the call, if it
+        was prepared with the outcome of the write before.
         """
         place: AbstractAsyncContextManager[None] = nullcontext()
         if self.tool.transactional:
@@ -326,10 +324,8 @@ class EffectCall(recorder.EffectRecorder):
     async def reconcile(self, entry: Entry, *, forward: bool = True) -> CallResult:
         """Settle an entry that is in doubt under our fencing token.
 
-        Args:
-            entry: The entry in doubt.
-            forward: Whether the tool may be called when the effect is proven not to have happened;
-                a run that is being undone only records that.
+        ``forward``: the tool may be called if the effect is proven not to have happened; a run that
+        is being undone only records that.
         """
         self.recovered = True
         tool, request = self.tool, self.request

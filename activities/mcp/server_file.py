@@ -148,9 +148,6 @@ class McpServer(WrittenByPeople):
     """Instead of an address: the program to start, with its arguments."""
     env: dict[Annotated[str, Field(pattern=rf"^{_VARIABLE}$")], str] = {}
     """All environment variables of the program: values, or ``env:NAME`` for one of the worker's."""
-    trust: Literal["annotations"] | None = None
-    """``annotations``: a tool whose definition says ``readOnlyHint: true`` is a read, unless
-    ``effect`` says otherwise."""
     tools: dict[ToolName, McpTool] = {}
     """The tools that may be called, by name; ``create_issue: {}`` is enough to begin with."""
 
@@ -201,25 +198,7 @@ def read_file(path: Path) -> Reviewed:
         raise McpFileError(f"{path} (SUREHAND_MCP): {error.strerror}") from error
     except ValidationError as error:
         raise McpFileError(f"{path}: {next(reasons(error, 'file'))}") from error
-    definitions = _definitions(pins_of(path))
-    servers = {
-        name: _by_hints(name, server, definitions) for name, server in parsed.servers.items()
-    }
-    return Reviewed(path, servers, definitions)
-
-
-def _by_hints(
-    server_name: str, server: McpServer, definitions: Mapping[str, Definition]
-) -> McpServer:
-    """Return a server with the reads that are some by its own word, where that is trusted."""
-    if server.trust is None:
-        return server
-    tools = dict(server.tools)
-    for name, tool in tools.items():
-        hints = definitions.get(f"{server_name}.{name}", {}).get("annotations", {})
-        if "effect" not in tool.model_fields_set and hints.get("readOnlyHint") is True:
-            tools[name] = tool.model_copy(update={"effect": "read"})
-    return server.model_copy(update={"tools": tools})
+    return Reviewed(path, parsed.servers, _definitions(pins_of(path)))
 
 
 def _definitions(path: Path) -> dict[str, Definition]:

@@ -214,12 +214,6 @@ async def measure(ledger: Ledger, metrics: Metrics) -> None:
     metrics.retention([one for one in rounds if one is not None])
 
 
-async def keep_measuring(ledger: Ledger, metrics: Metrics, stopping: asyncio.Event) -> None:
-    """Measure again and again until the worker stops."""
-    work = partial(measure, ledger, metrics)
-    await repeat(work, MEASURE_EVERY, stopping, "gauges.not_measured")
-
-
 async def learn(server: Client, ledger: Ledger) -> int:
     """Have a ledger know the tenants of open runs, and return how many were new."""
     before = len(ledger.tenants)
@@ -244,6 +238,11 @@ async def learn(server: Client, ledger: Ledger) -> int:
     return len(ledger.tenants) - before
 
 
-async def keep_learning(server: Client, ledger: Ledger, stopping: asyncio.Event) -> None:
-    """Learn of tenants again and again until the worker stops."""
-    await repeat(partial(learn, server, ledger), LEARN_EVERY, stopping, "tenants.not_learnt")
+async def keep_track(
+    server: Client, ledger: Ledger, metrics: Metrics, stopping: asyncio.Event
+) -> None:
+    """Measure, and learn of tenants, again and again until the worker stops."""
+    await asyncio.gather(
+        repeat(partial(measure, ledger, metrics), MEASURE_EVERY, stopping, "gauges.not_measured"),
+        repeat(partial(learn, server, ledger), LEARN_EVERY, stopping, "tenants.not_learnt"),
+    )

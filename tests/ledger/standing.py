@@ -12,7 +12,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel
 
-from surehand.activities.effects.prepare import covering, prepare_params
+from surehand.activities.effects.prepare import covered, prepare_params
 from surehand.activities.ledger.approvals import requests
 from surehand.activities.ledger.approvals import standing as standing_rows
 from surehand.activities.ledger.approvals.standing import Listed, Standing, list_granted
@@ -116,7 +116,7 @@ def ask(
         key=f"refund:{run_id}:{step_id}",
         params=prepared.plain,
         params_hash=prepared.params_hash,
-        covers=covering(with_tool, prepared.params),
+        covers=lambda scope: covered(scope, with_tool, prepared.params),
     )
     wanted = requirement if isinstance(requirement, tuple) else (requirement,)
     with scene.tx(after) as tx:

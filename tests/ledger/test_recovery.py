@@ -15,7 +15,6 @@ from surehand.activities.ledger.core.tables import effects, interventions
 from surehand.activities.ledger.effects import reconcile
 from surehand.activities.ledger.history import reads
 from surehand.activities.ledger.history.recordings import (
-    KeyEntry,
     PastOutput,
     RunAt,
     find_key_entry,
@@ -25,7 +24,7 @@ from surehand.activities.ledger.history.run_display import _RECOVERY, read_recov
 from surehand.activities.ledger.runs import checkpoints, lifecycle
 from surehand.activities.ledger.runs.checkpoints import CheckpointError, SavedCheckpoint
 from surehand.activities.ledger.steps.artifacts import Kept
-from surehand.activities.ledger.steps.entries import Asked, Claimed, Committed, Doubtful
+from surehand.activities.ledger.steps.entries import Asked, Claimed, Committed, Doubtful, Entry
 from surehand.activities.tools.tool import Dedupes, Found, Tool
 from surehand.workflows.contracts.base import RunState, StepState, as_artifact
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
@@ -161,7 +160,7 @@ def test_what_a_replayed_effect_has_given_is_known_of_the_run_that_has_replayed_
 
 
 async def test_a_key_is_held_by_its_newest_entry_until_its_effect_is_undone(scene: Scene) -> None:
-    async def find(tool: str, key: str) -> KeyEntry | None:
+    async def find(tool: str, key: str) -> Entry | None:
         return await scene.ledger.transact(scene.tenant, find_key_entry, tool, key)
 
     before = await find(*KEY)

@@ -272,29 +272,12 @@ async def test_a_server_that_leaves_nothing_behind_is_not_waited_for(
     assert time.monotonic() - began < 30
 
 
-def effects(folder: Path, hints: dict[str, Any], said: dict[str, Any], **server: Any) -> str:
-    """Return what a tool of such hints is, where the file says that of it and of its server."""
+def test_what_a_server_says_of_its_tool_makes_no_read_of_it(tmp_path: Path) -> None:
+    hints = {"readOnlyHint": True}
     definition = {"name": "find", "inputSchema": {"type": "object"}, "annotations": hints}
-    file = folder / "surehand.mcp.yaml"
-    written = {"servers": {"shop": {"command": ["shop"], "tools": {"find": said}, **server}}}
+    file = tmp_path / "surehand.mcp.yaml"
+    written = {"servers": {"shop": {"command": ["shop"], "tools": {"find": {}}}}}
     file.write_text(yaml.safe_dump(written), encoding="utf-8")
     pins_of(file).write_text(json.dumps({"shop.find": definition}), encoding="utf-8")
     [tool] = mcp_tools(str(file))
-    return f"{tool.effect}, {'asks' if tool.approval else 'asks nobody'}"
-
-
-@pytest.mark.parametrize(
-    ("hints", "said", "server", "effect"),
-    [
-        ({"readOnlyHint": True}, {}, {}, "WRITE, asks"),
-        ({"readOnlyHint": True}, {}, {"trust": "annotations"}, "READ, asks nobody"),
-        ({"readOnlyHint": False}, {}, {"trust": "annotations"}, "WRITE, asks"),
-        ({}, {}, {"trust": "annotations"}, "WRITE, asks"),
-        ({"readOnlyHint": True}, {"effect": "write"}, {"trust": "annotations"}, "WRITE, asks"),
-        ({"readOnlyHint": True}, {"approval": True}, {"trust": "annotations"}, "READ, asks"),
-    ],
-)
-def test_a_hint_makes_a_read_only_of_a_trusted_servers_tool_whose_effect_nobody_has_said(
-    tmp_path: Path, hints: dict[str, Any], said: dict[str, Any], server: dict[str, Any], effect: str
-) -> None:
-    assert effects(tmp_path, hints, said, **server) == effect
+    assert tool.effect == "WRITE" and tool.approval is not None

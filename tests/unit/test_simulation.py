@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
 
 from surehand.activities.ledger.core.store import Ledger
-from surehand.activities.ledger.history.recordings import KeyEntry, PastOutput, RunAt, RunPast
+from surehand.activities.ledger.history.recordings import PastOutput, RunAt, RunPast
 from surehand.activities.tools.toolbox import Toolbox, load_toolbox
 from surehand.cli.simulate import PlanWalk, SimulatedStep, change_plan
 from surehand.process.exits import WrongUse
@@ -35,13 +36,13 @@ SAID: Final = PastOutput({"no": {"reason": "not today", "code": "late"}}, "not t
 class Known:
     """A ledger that is not there: who holds which key."""
 
-    held: Mapping[tuple[str, str], KeyEntry] = field(default_factory=dict)
+    held: Mapping[tuple[str, str], Any] = field(default_factory=dict)
     keys: None = None
 
     async def with_keys(self, work: Callable[[], Any]) -> Any:
         return work()
 
-    async def transact(self, tenant: str, work: Any, tool: str, key: str) -> KeyEntry | None:
+    async def transact(self, tenant: str, work: Any, tool: str, key: str) -> Any:
         return self.held.get((tool, key))
 
 
@@ -211,15 +212,28 @@ REFUND: Final = {"order_id": "o-1", "amount": "5.00"}
 TOOLS: Final = load_toolbox(["surehand.examples.bank_tools"])
 
 
+def holding(state: str, params: dict[str, str], *, foreign: bool = False) -> Known:
+    """What a ledger knows in which another run has refunded the order."""
+    tool, key = "bank.refund", "refund:o-1"
+    entry = SimpleNamespace(
+        tool=tool,
+        key=key,
+        state=state,
+        run_id="other",
+        step_id="pay",
+        identity_hash=identity_hash(tool, params),
+        receipt={"id": "re-1"},
+        foreign_receipt=foreign,
+    )
+    return Known({(tool, key): entry})
+
+
 def refunding(state: str, params: dict[str, str]) -> tuple[Simulated, Simulated]:
     """What it would do if nothing holds its key, and with an entry that does."""
     step = {"id": "refund", "tool": "bank.refund", "params": REFUND}
     start = at(Plan.model_validate([step]), {})
-    name = ("bank.refund", "refund:o-1")
-    same = identity_hash("bank.refund", params)
-    entry = KeyEntry(*name, state, "other", "pay", same, {"id": "re-1"}, False)
     first = simulated(start, toolbox=TOOLS)
-    return first, simulated(start, known=Known({name: entry}), toolbox=TOOLS)
+    return first, simulated(start, known=holding(state, params), toolbox=TOOLS)
 
 
 def test_a_key_that_is_committed_with_the_same_params_is_replayed() -> None:
@@ -234,11 +248,10 @@ def test_a_foreign_receipt_that_is_replayed_has_a_policy_ask_behind_it() -> None
     first = {"id": "refund", "tool": "bank.refund", "params": REFUND}
     then = {"id": "undo", "tool": "bank.cancel", "params": {"refund_id": "re-1"}}
     plan = Plan.model_validate([first, {**then, "approval": {"rules": rules}}])
-    name, same = ("bank.refund", "refund:o-1"), identity_hash("bank.refund", REFUND)
     approvals = []
     for foreign in (False, True):
-        entry = KeyEntry(*name, "committed", "other", "pay", same, {"id": "re-1"}, foreign)
-        found = simulated(at(plan, {}), known=Known({name: entry}), toolbox=TOOLS)
+        known = holding("committed", REFUND, foreign=foreign)
+        found = simulated(at(plan, {}), known=known, toolbox=TOOLS)
         approvals.append(found.steps[1].approval)
     assert approvals == ["no", "yes"]
 

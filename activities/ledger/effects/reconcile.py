@@ -110,14 +110,10 @@ def after_not_found(
 
     Until the deadline of the call that was made, plus the settle time that it was made with, a
     request may still be on the wire, and the fencing token cannot stop it: wait and look again.
-    After that the effect is proven not to have happened.
-
-    Args:
-        forward: Claim it again; otherwise record that it did not happen.
-        rule: What proves it. Nothing is waited for where no call can be on its way: none of a
-            transactional tool is under a new fencing token.
-        looked: How long ago the lookup began: what it found is no younger.
-        action: What comes of it for a step that is not claimed again: it is undone, or it fails.
+    After that the effect is proven not to have happened, and is claimed again (``forward``), or
+    recorded as such: ``action`` is what comes of it for its step then. Nothing is waited for if
+    ``rule`` says that no call can be on its way: none of a transactional tool is under a new
+    fencing token. ``looked`` is how long ago the lookup began: what it found is no younger.
     """
     if forward:
         tx.share_calls()

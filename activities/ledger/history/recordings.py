@@ -27,9 +27,11 @@ from surehand.activities.ledger.core.tables import (
 )
 from surehand.activities.ledger.effects.epochs import RESTORED
 from surehand.activities.ledger.effects.interventions import UNDO_CHANGED
+from surehand.activities.ledger.effects.run_tree import REMAINING
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
 from surehand.activities.ledger.steps.attempts import NO
+from surehand.activities.ledger.steps.entries import Entry
 from surehand.workflows.contracts.base import ForeignContent
 from surehand.workflows.contracts.runs import Checkpoint, PendingCall, SideEffect
 from surehand.workflows.contracts.steering import ACCEPTED, InterruptKind
@@ -424,28 +426,9 @@ def _read_given(
     return {step_id: given for ended_ms, step_id, given in by_time if ended_ms <= at_ms}
 
 
-#: Entries of another run or step keep their key from being used.
-_HOLDING: Final = ("claimed", "committed", "in_doubt", "partial", "compensating")
-
-
-@dataclass(frozen=True)
-class KeyEntry:
-    """The newest entry of a business key, while it keeps others from using the key."""
-
-    tool: str
-    key: str
-    state: str
-    run_id: str
-    step_id: str
-    identity_hash: str
-    receipt: Any
-    foreign_receipt: bool
-
-
-def find_key_entry(tx: Transaction, tool: str, key: str) -> KeyEntry | None:
-    """Return the entry that holds a business key now: there is one at most."""
-    held = rows_of(effects, tool=tool, key=key).where(effects.c.state.in_(_HOLDING))
+def find_key_entry(tx: Transaction, tool: str, key: str) -> Entry | None:
+    """Return the entry that keeps others from using a business key now: there is one at most."""
+    held = rows_of(effects, tool=tool, key=key).where(effects.c.state.in_(REMAINING))
     # Another run's may be gone; its key holds all the same.
     row = tx.one(held.execution_options(sealed="shown"))
-    names = KeyEntry.__dataclass_fields__
-    return None if row is None else KeyEntry(**{name: row[name] for name in names})
+    return None if row is None else Entry.from_row(row)
