@@ -300,7 +300,6 @@ class LogNotifier:
     where = "the worker's log"
 
     async def send(self, notification: Notification) -> None:
-        """Write one line."""
         facts = notification.model_dump(mode="json", exclude_defaults=True)
         log.info("notification", title=notification.title, **facts)
 

@@ -244,7 +244,6 @@ class Retention:
         return True
 
     async def _export_tree(self, done: Round, root: str) -> dict[str, Exported]:
-        """Export a run and its child runs."""
         tree = await self._do(hiding.list_tree, root)
         found = {run_id: await self._export_run(done, run_id, RUNS, root) for run_id in tree}
         return {run_id: one for run_id, one in found.items() if one is not None}

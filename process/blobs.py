@@ -92,7 +92,6 @@ class Blobs:
         return True
 
     async def get(self, path: str) -> bytes:
-        """Return what is kept under a path."""
         with _translate_errors(NotKept):
             answer = await obstore.get_async(self._store, path)
             return bytes(await answer.bytes_async())

@@ -134,7 +134,6 @@ class ForkServer:
         log: Path,
         errors: Path,
     ) -> Forked:
-        """Fork a process, and return once it is there."""
         asked = {
             "arguments": list(arguments),
             "environment": dict(environment),

@@ -272,7 +272,6 @@ class RunKey:
 
     @classmethod
     def of(cls, secret: bytes) -> RunKey:
-        """Return the keys that are derived from the one that is wrapped."""
         uses = (b"payloads", b"nonces", b"contents", b"content nonces", b"digests")
         payloads, nonces, contents, content_nonces, digests = (
             HKDFExpand(SHA256(), KEY_BYTES, b"surehand/1 " + use).derive(secret) for use in uses

@@ -205,7 +205,6 @@ class ReadCall(Recorder):
 
 
 def input_needed(asked: NeedsAnswer, attempts: int) -> contracts.InputNeeded:
-    """Return the outcome of a call that has asked."""
     return contracts.InputNeeded(
         question=asked.question,
         answer_schema=asked.schema,

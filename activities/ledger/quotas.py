@@ -175,7 +175,6 @@ def count_open_runs(tx: Transaction) -> int:
 
 
 def count_queued_runs(tx: Transaction) -> int:
-    """Return how many wait."""
     return tx.count(_QUEUED)
 
 
@@ -293,7 +292,6 @@ class TenantUsage:
     """In billionths."""
 
     def used(self, kind: Kind) -> str:
-        """Return it as people read it."""
         if kind != "money":
             return str(getattr(self, kind))
         return format((Decimal(self.money) / BILLIONTHS).normalize(), "f")
@@ -420,7 +418,6 @@ class TenantQuotas:
 
 
 def read_quotas(tx: Transaction) -> TenantQuotas:
-    """Return how a tenant's quotas stand."""
     stands = read_usage(tx) or TenantUsage(Limits(), 0, 0, 0)
     limits = stands.limits
     now = {

@@ -140,7 +140,6 @@ class Doing:
 
     @staticmethod
     def current() -> Doing:
-        """Return what the heartbeats of the current activity tell."""
         return _doing.get(None) or Doing()
 
     def details(self) -> list[Any]:
@@ -246,7 +245,6 @@ class Attempt:
 
     @classmethod
     def current(cls) -> Attempt:
-        """Return the attempt that this code runs in."""
         info = activity.info()
         activity_key = f"{info.workflow_run_id}:{info.activity_id}"
         holder = f"{activity_key}:{info.attempt}:{uuid.uuid4().hex}"

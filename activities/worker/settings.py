@@ -302,7 +302,6 @@ class Settings(BaseModel):
 
     @property
     def retries(self) -> Retries:
-        """Return how failures are retried."""
         return Retries(
             transient=self.retries_transient,
             dependency_down=self.retries_dependency_down,

@@ -122,7 +122,6 @@ class Metrics:
         self._time("ledger_transaction", seconds, outcome=outcome)
 
     def event(self, type_: str, body: Mapping[str, Any]) -> None:
-        """Count what a committed event tells."""
         tool = str(body.get("tool", ""))
         if type_ in _EFFECTS:
             self._count("effects", tool=tool, outcome=_EFFECTS[type_])
@@ -360,7 +359,6 @@ def note_said(input_tokens: int | None, output_tokens: int | None) -> None:
 
 @contextmanager
 def noting() -> Iterator[dict[str, Value]]:
-    """Keep what is noted in the block."""
     notes: dict[str, Value] = {}
     token = _NOTES.set(notes)
     try:
@@ -380,7 +378,6 @@ class Spans:
 
     @contextmanager
     def call(self, call: tools.ToolCall, attempt: int) -> Iterator[None]:
-        """Open the span of one attempt of a tool call, or of a model's turn."""
         known: dict[str, Value] = {
             "gen_ai.tool.call.id": call.step_id,
             "surehand.attempt": call.attempts_before + attempt,
@@ -401,7 +398,6 @@ class Spans:
 
     @contextmanager
     def undo(self, asked: Compensate, tool: str, attempt: int) -> Iterator[None]:
-        """Open the span of one attempt to undo an effect."""
         known: dict[str, Value] = {
             "gen_ai.tool.call.id": asked.step_id,
             "surehand.attempt": attempt,

@@ -102,7 +102,6 @@ class SealedValue:
     data: str
 
     def roots(self) -> Iterable[str]:
-        """Return the runs whose keys it needs."""
         return (self.root,)
 
     def opened(self, tenant: str, run_id: str | None, known: KnownKey, *, shown: bool) -> Any:
@@ -135,13 +134,11 @@ class Members:
         return {name: cell for name, cell in found.items() if cell is not None}
 
     def roots(self) -> Iterable[str]:
-        """Return the runs whose keys it needs."""
         return {cell.root for cell in self._cells().values()}
 
     def opened(
         self, tenant: str, run_id: str | None, known: KnownKey, *, shown: bool
     ) -> dict[str, Any]:
-        """Return the document, as ``SealedValue`` does."""
         cells = {
             name: cell.opened(tenant, run_id, known, shown=shown)
             for name, cell in self._cells().items()
@@ -157,7 +154,6 @@ class Sealed(TypeDecorator[Any]):
     cache_ok = True
 
     def __init__(self, column: str) -> None:
-        """Make the type of a column, named with its table."""
         super().__init__(none_as_null=True)
         self.column = column
 
@@ -179,7 +175,6 @@ class SealedText(TypeDecorator[str]):
     cache_ok = True
 
     def __init__(self, column: str) -> None:
-        """Make the type of a column, named with its table."""
         super().__init__()
         self.column = column
 
@@ -228,7 +223,6 @@ class SealedEvent(SealedMembers):
     cache_ok = True
 
     def __init__(self) -> None:
-        """Make the type of the one such column."""
         super().__init__("events.body")
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:

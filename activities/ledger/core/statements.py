@@ -269,7 +269,6 @@ class _Plain(ABC):
         """Return what is run, and its values; ``None``: it is no plain one."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return what SQLAlchemy's has by that name."""
         return getattr(self.__clause_element__(), name)
 
 
@@ -308,7 +307,6 @@ class _Changes(_Plain):
         self.table, self.equal, self.changed = table, equal, changed
 
     def values(self, values: Mapping[str, Any] | None = None, **changed: Any) -> Any:
-        """Return the same with values to be set."""
         return _Changes(self.table, self.equal, {**self.changed, **(values or {}), **changed})
 
     def __clause_element__(self) -> Update:

@@ -238,7 +238,6 @@ def find_unwound(tx: Transaction, run_id: str) -> dict[str, str]:
 
 
 def how_many_remain(tx: Transaction, run_id: str) -> int:
-    """Return how many effects of a run and its child runs remain."""
     return tx.count(_HOW_MANY_REMAIN, **tree_values(run_id))
 
 

@@ -339,7 +339,6 @@ def split_lines(text: str) -> list[str]:
 
 
 def read_lines(text: str) -> list[dict[str, Any]]:
-    """Return the events of an export."""
     events = []
     for number, line in enumerate(split_lines(text), start=1):
         try:

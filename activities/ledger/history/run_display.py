@@ -270,7 +270,6 @@ def _doubt_of(
 def _read_told(
     tx: Transaction, entries: Collection[Mapping[str, Any]]
 ) -> dict[str, list[EntryEvent]]:
-    """Return what the events of their runs tell of entries."""
     query = rows_of(events, "run_id", "type", "body", "at_ms")
     of_these = query.where(
         events.c.run_id.in_({one["run_id"] for one in entries}),

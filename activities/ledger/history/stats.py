@@ -212,12 +212,10 @@ def count_of(tx: Transaction, query: Select[Any]) -> int:
 
 
 def text_of(name: str) -> Any:
-    """Return a field of an event's body, as text."""
     return events.c.body[name].as_string()
 
 
 def number_of(name: str) -> Any:
-    """Return a field of an event's body, as a number."""
     return events.c.body[name].as_integer()
 
 
@@ -226,7 +224,6 @@ _COMMITTED: Final = ("committed", "compensating", "compensated")
 
 
 def retries_of(tx: Transaction, scope: StatsScope) -> list[Retried]:
-    """Return what became of failed calls, by failure class."""
     class_, retry_ms = text_of("failure_class"), number_of("retry_ms")
     rows = tx.all(
         scope.events(

@@ -196,7 +196,6 @@ def _take_turn(tx: Transaction) -> None:
 
 
 def has_principal(tx: Transaction, name: str) -> bool:
-    """Return whether somebody was registered by a name."""
     row = tx.one(rows_of(principals, "principal", principal=name))
     return row is not None
 

@@ -165,7 +165,6 @@ class Hidden:
 
 
 def format_day(ms: int) -> str:
-    """Return a time as people read it."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -175,7 +174,6 @@ def command_to_hold(run_id: str) -> str:
 
 
 def list_tree(tx: Transaction, root: str) -> list[str]:
-    """Return a run and its child runs."""
     found = sorted(row["run_id"] for row in tx.all(run_tree.RUNS, **run_tree.tree_values(root)))
     if not found:
         raise RunNotFound(root)

@@ -303,7 +303,6 @@ def close_terminated(tx: Transaction, run_id: str) -> bool:
 
 
 def times_stopped(tx: Transaction, run_id: str) -> int:
-    """Return how often it is on record that a run was stopped."""
     return tx.count(rows_of(events, func.count(), run_id=run_id, type="run.stopped"))
 
 
