@@ -12,12 +12,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from surehand.activities.effects.reconcile import settle_stale
-from surehand.activities.ledger.core.store import (
-    Ledger,
-    LedgerUnavailable,
-    RunNotFound,
-    Transaction,
-)
+from surehand.activities.ledger.core import store
 from surehand.activities.ledger.effects import run_tree
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
@@ -64,7 +59,7 @@ class MaintenanceActivities:
                 f"run {asked.run_id} is open: cancel it, and it undoes what it has done",
             )
 
-        def begin(tx: Transaction) -> None:
+        def begin(tx: store.Transaction) -> None:
             # First: a claim that a late attempt is making is waited for, a later one refused.
             run_rows.bar_terminated(tx, asked.run_id)
             run_rows.close_terminated(tx, asked.run_id)
@@ -72,7 +67,7 @@ class MaintenanceActivities:
 
         try:
             _, head = await self._worker.ledger.record(asked.tenant, asked.run_id, begin)
-        except RunNotFound as error:
+        except store.RunNotFound as error:
             reason = f"run not found: {asked.run_id}"
             raise stop(ErrorType.RUN_NOT_FOUND, reason) from error
         except run_rows.EndedByItself as error:
@@ -111,7 +106,7 @@ async def reconcile_part(
             continue  # It was reset: only the execution before that is stopped.
         try:
             stopped = await _close(worker.ledger, asked.tenant, run_id)
-        except LedgerUnavailable:
+        except store.LedgerUnavailable:
             raise
         except Exception:
             # Whatever is wrong with this one, those behind it are come to.
@@ -133,10 +128,10 @@ async def reconcile_round(
             return so_far
 
 
-async def _close(ledger: Ledger, tenant: str, run_id: str) -> StoppedRun | None:
+async def _close(ledger: store.Ledger, tenant: str, run_id: str) -> StoppedRun | None:
     """Close a stopped run in the ledger and say so; ``None``: somebody was quicker."""
 
-    def close(tx: Transaction) -> StoppedRun | None:
+    def close(tx: store.Transaction) -> StoppedRun | None:
         before = run_rows.times_stopped(tx, run_id)
         if not run_rows.close_terminated(tx, run_id):
             return None
@@ -166,7 +161,7 @@ async def is_open(server: Client, run_id: str) -> bool:
     return found.status is WorkflowExecutionStatus.RUNNING
 
 
-async def _stopped(ledger: Ledger, server: Client, tenant: str) -> AsyncIterator[str]:
+async def _stopped(ledger: store.Ledger, server: Client, tenant: str) -> AsyncIterator[str]:
     """Yield the runs that the server has as stopped, and the ledger as open."""
     query = (
         f"{IS_RUN} AND {TENANT.name} = '{tenant}' AND ExecutionStatus IN ('Terminated', 'TimedOut')"

@@ -18,15 +18,6 @@ from surehand.activities.ledger.core.engine import forget_log
 from surehand.activities.ledger.core.store import Ledger, LedgerUnavailable, Transaction
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.retention import deletion, hiding
-from surehand.activities.ledger.retention.deletion import (
-    CHECKPOINTS,
-    RUNS,
-    Content,
-    Exported,
-    Going,
-    Moved,
-    content_of,
-)
 from surehand.activities.ledger.retention.hiding import Policy
 from surehand.activities.ledger.steps import artifacts as artifact_rows
 from surehand.process.blobs import Collected, collect_unreferred, read_kept
@@ -47,7 +38,7 @@ KnownToTemporal = Callable[[str], Awaitable[bool]]
 #: Content of the artifact store, by its path; ``None``: the store has lost it.
 Files = AsyncIterator[tuple[str, bytes | None]]
 #: Writes what goes of a run to where it outlives it, and returns where.
-Export = Callable[[Content, Files], Awaitable[Exported]]
+Export = Callable[[deletion.Content, Files], Awaitable[deletion.Exported]]
 
 
 @dataclass(frozen=True)
@@ -103,14 +94,14 @@ class Retention:
         async for root in self._find_due(found):
             await self._foresee(found, found.hidden, root)
         for run_id in await self._do(deletion.find_checkpoints_over, self.policy.grace):
-            found.deleted.append(RetentionPart(run_id, CHECKPOINTS))
+            found.deleted.append(RetentionPart(run_id, deletion.CHECKPOINTS))
         for run_id in await self._do(hiding.find_due_checkpoints):
-            found.hidden.append(RetentionPart(run_id, CHECKPOINTS))
+            found.hidden.append(RetentionPart(run_id, deletion.CHECKPOINTS))
         return found
 
     async def _foresee(self, found: Round, done: list[RetentionPart], root: str) -> None:
         if (why := await self._do(hiding.why_kept, root)) is None:
-            done.append(RetentionPart(root, RUNS))
+            done.append(RetentionPart(root, deletion.RUNS))
         else:
             found.kept.append(Kept(root, why))
 
@@ -140,7 +131,7 @@ class Retention:
             async with self._keep_failed(done, root):
                 why = await self._do(hiding.hide_run, root, by=self.by, grace=grace)
                 if why is None:
-                    done.hidden.append(RetentionPart(root, RUNS))
+                    done.hidden.append(RetentionPart(root, deletion.RUNS))
                 else:
                     done.kept.append(Kept(root, why))
         for root in await self._find_over():
@@ -149,7 +140,7 @@ class Retention:
         for run_id in await self._do(hiding.find_due_checkpoints):
             async with self._keep_failed(done, run_id):
                 await self._do(hiding.hide_checkpoints, run_id, grace=grace)
-                done.hidden.append(RetentionPart(run_id, CHECKPOINTS))
+                done.hidden.append(RetentionPart(run_id, deletion.CHECKPOINTS))
         for run_id in await self._do(deletion.find_checkpoints_over, grace):
             async with self._keep_failed(done, run_id):
                 await self._delete_checkpoints(done, run_id)
@@ -168,7 +159,7 @@ class Retention:
         try:
             with hiding.explain_refusal(self.ledger):
                 yield
-        except Moved as moved:
+        except deletion.Moved as moved:
             done.kept.append(Kept(run_id, f"{moved}: the next round goes on"))
         except SurehandError as error:
             if error.code not in _OF_ONE_RUN:
@@ -206,7 +197,7 @@ class Retention:
         return None
 
     async def _delete(self, done: Round, root: str) -> None:
-        if await self._must_stay(done, root, RUNS):
+        if await self._must_stay(done, root, deletion.RUNS):
             return
         why = await self._why_resettable(root) or await self._do(deletion.why_stays, root)
         if why is not None:
@@ -219,19 +210,19 @@ class Retention:
             return
         exports = await self._export_tree(done, root)
         # What the next export is to have, too, is not removed.
-        await self._do(deletion.require_same, RUNS, exports)
+        await self._do(deletion.require_same, deletion.RUNS, exports)
         await self._remove_files(going)
         await self._do(deletion.delete_going, going, by=self.by, exports=exports)
         files = tuple(file for one in exports.values() for file in one.files)
-        done.deleted.append(RetentionPart(root, RUNS, files))
+        done.deleted.append(RetentionPart(root, deletion.RUNS, files))
 
     async def _delete_checkpoints(self, done: Round, run_id: str) -> None:
-        if await self._must_stay(done, run_id, CHECKPOINTS):
+        if await self._must_stay(done, run_id, deletion.CHECKPOINTS):
             return
-        exported = await self._export_run(done, run_id, CHECKPOINTS, run_id)
+        exported = await self._export_run(done, run_id, deletion.CHECKPOINTS, run_id)
         await self._do(deletion.delete_checkpoints, run_id, exported, self.policy.grace)
         files = () if exported is None else exported.files
-        done.deleted.append(RetentionPart(run_id, CHECKPOINTS, files))
+        done.deleted.append(RetentionPart(run_id, deletion.CHECKPOINTS, files))
 
     async def _must_stay(self, done: Round, run_id: str, kind: str) -> bool:
         """Return whether something stays: nobody exports it, or its files are not in this store."""
@@ -243,22 +234,26 @@ class Retention:
             return False
         return True
 
-    async def _export_tree(self, done: Round, root: str) -> dict[str, Exported]:
+    async def _export_tree(self, done: Round, root: str) -> dict[str, deletion.Exported]:
         tree = await self._do(hiding.list_tree, root)
-        found = {run_id: await self._export_run(done, run_id, RUNS, root) for run_id in tree}
+        found = {
+            run_id: await self._export_run(done, run_id, deletion.RUNS, root) for run_id in tree
+        }
         return {run_id: one for run_id, one in found.items() if one is not None}
 
-    async def _export_run(self, done: Round, run_id: str, kind: str, root: str) -> Exported | None:
+    async def _export_run(
+        self, done: Round, run_id: str, kind: str, root: str
+    ) -> deletion.Exported | None:
         """Export what goes of a run; ``None``: nobody wants it."""
         if self.export is None:
             return None
-        content = await self._do(content_of, run_id, kind, self.policy.grace)
-        if kind == RUNS:
+        content = await self._do(deletion.content_of, run_id, kind, self.policy.grace)
+        if kind == deletion.RUNS:
             chain, _, head = await self._do(chain_of, run_id)
             content = replace(content, chain=tuple(chain), head=head)
         return await self.export(content, self._read_files(done, content, root))
 
-    async def _read_files(self, done: Round, content: Content, root: str) -> Files:
+    async def _read_files(self, done: Round, content: deletion.Content, root: str) -> Files:
         """Yield what the artifact store has of what goes."""
         blobs = self.artifacts.blobs
         for sha256 in content.artifacts:
@@ -268,12 +263,12 @@ class Retention:
             except NotKept:
                 done.lost += 1
                 yield path, None
-        if content.kind == RUNS and content.run_id == root:
+        if content.kind == deletion.RUNS and content.run_id == root:
             # All of the tree's are in one folder, by the run at its top.
             async for path in blobs.kept_in(payloads_of(root)):
                 yield path, await blobs.get(path)
 
-    async def _remove_files(self, going: Going) -> None:
+    async def _remove_files(self, going: deletion.Going) -> None:
         """Remove what is only these runs'; artifacts may be others', too: they are collected."""
         for run_id in going.runs:
             over = await self._do(artifact_rows.end_unneeded_drafts, run_id)

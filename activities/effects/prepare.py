@@ -27,13 +27,7 @@ from surehand.activities.expressions import (
 from surehand.activities.ledger.core.sealed import KeyNeeded
 from surehand.activities.ledger.limits import LARGEST_AMOUNT, LimitUse
 from surehand.activities.ledger.quotas import OverQuota
-from surehand.activities.ledger.steps.entries import (
-    Asking,
-    ClaimRequest,
-    Covered,
-    Entry,
-    milliseconds,
-)
+from surehand.activities.ledger.steps import entries
 from surehand.activities.limits_file import Limit, group_values
 from surehand.activities.run_keys import Hashes
 from surehand.activities.tools.call_reports import Answers, Draft, NoDraft, make_json
@@ -61,7 +55,7 @@ log = structlog.get_logger()
 MOST_DIGITS: Final = 30
 
 
-def covered(scope: Scope, tool: Tool, params: BaseModel) -> Covered | None:
+def covered(scope: Scope, tool: Tool, params: BaseModel) -> entries.Covered | None:
     """Return what a call adds to what a scope limits; ``None`` if it lies outside."""
     # A read claims nothing, so that nothing would count its uses, or look again right before it.
     if tool.effect is Effect.READ:
@@ -74,11 +68,11 @@ def covered(scope: Scope, tool: Tool, params: BaseModel) -> Covered | None:
         if scope.when is not None and not holds(scope.when, params):
             return None
         if scope.total_of is None:
-            return Covered()
+            return entries.Covered()
         amount = _amount(scope.total_of, params)
     except RuleBroken:
         return None
-    return None if amount is None else Covered(amount)
+    return None if amount is None else entries.Covered(amount)
 
 
 def scope_problem(scope: Scope, tool: Tool) -> str | None:
@@ -232,7 +226,7 @@ def _key(tool: Tool, params: BaseModel, run_id: str, step_id: str) -> str:
 
 def claim_request(
     worker: WorkerContext, call: ToolCall, prepared: PreparedCall, attempt: Attempt
-) -> ClaimRequest:
+) -> entries.ClaimRequest:
     """Return what the ledger is asked for by a step's call."""
     tool = prepared.tool
     asking = _asking(call, needed(call, prepared, foreign=False))
@@ -281,7 +275,7 @@ def _limit_uses(
             plain_group=groups[-1],
             amount=limit_amount(limit, prepared.params),
             most=Decimal(limit.most or 0),
-            within_ms=milliseconds(limit.within),
+            within_ms=entries.milliseconds(limit.within),
             ask=limit.ask,
             shadow=limit.shadow,
             # Whom another worker's file has named are not the people of this one's.
@@ -304,8 +298,8 @@ def limit_amount(limit: Limit, params: BaseModel) -> Decimal | None:
     return amount if amount == round(amount, 6) else None
 
 
-def _asking(call: ToolCall, needs: Needs | None) -> Asking:
-    return Asking(
+def _asking(call: ToolCall, needs: Needs | None) -> entries.Asking:
+    return entries.Asking(
         # What was asked for is used, also where this worker's tool would not have asked.
         gated=needs is not None or call.approval_id is not None,
         requirements=needs.requirements if needs else (),
@@ -316,7 +310,7 @@ def _asking(call: ToolCall, needs: Needs | None) -> Asking:
 
 def bare_request(
     worker: WorkerContext,
-    of: ToolCall | Compensate | Entry,
+    of: ToolCall | Compensate | entries.Entry,
     tool: Tool,
     params: dict[str, Any],
     attempt: Attempt,
@@ -324,13 +318,13 @@ def bare_request(
     key: str,
     user: str,
     params_hash: str | None = None,
-) -> ClaimRequest:
+) -> entries.ClaimRequest:
     """Return what the ledger is asked for by a call that needs no approval and no permission."""
     if params_hash is None:
         made = worker.hashes.of_params(of.run_id, tool.name, tool.version, params)
         params_hash = made.hash
     identity, *others = worker.hashes.of_identity(of.tenant, tool.name, params)
-    return ClaimRequest(
+    return entries.ClaimRequest(
         tenant=of.tenant,
         run_id=of.run_id,
         step_id=of.step_id,
@@ -357,7 +351,7 @@ def bare_request(
 
 
 def tool_context(
-    of: ClaimRequest,
+    of: entries.ClaimRequest,
     fencing_tokens: Mapping[str, int] = MappingProxyType({}),
     *,
     key: str = "",
@@ -428,8 +422,8 @@ _UNREADABLE: Final = "unreadable"
 
 
 async def to_ask_with(
-    watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall, attempt: int
-) -> ClaimRequest:
+    watchdog: Watchdog, request: entries.ClaimRequest, prepared: PreparedCall, attempt: int
+) -> entries.ClaimRequest:
     """Return the request with the digest of what the tool's precondition says now.
 
     If it cannot be read, that is tried again, at most ten times.
@@ -445,8 +439,8 @@ async def to_ask_with(
 
 
 async def to_call_with(
-    watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall
-) -> ClaimRequest:
+    watchdog: Watchdog, request: entries.ClaimRequest, prepared: PreparedCall
+) -> entries.ClaimRequest:
     """Return the request with what the precondition says; unreadable, it equals nothing."""
     if prepared.tool.precondition is None:
         return request
@@ -458,7 +452,7 @@ async def to_call_with(
 
 
 async def _read_precondition(
-    watchdog: Watchdog, request: ClaimRequest, prepared: PreparedCall
+    watchdog: Watchdog, request: entries.ClaimRequest, prepared: PreparedCall
 ) -> str | None:
     read = prepared.tool.precondition
     if read is None or not request.gated:

@@ -17,18 +17,13 @@ import structlog
 from pydantic import BaseModel
 from temporalio import activity
 
+from surehand.activities.effects import prepare
 from surehand.activities.effects.leases import (
     DATABASE_PAUSE,
     NO_RESOURCES,
     HeldResources,
     KeptLease,
     call_within,
-)
-from surehand.activities.effects.prepare import (
-    PreparedCall,
-    claim_request,
-    prepare_here,
-    tool_context,
 )
 from surehand.activities.ledger.core.engine import may_pass
 from surehand.activities.ledger.core.store import Transaction, Turn
@@ -154,7 +149,7 @@ class Recorder:
         """Return what the tool may know about its call."""
         answers = None if self.request.undoes else Answers(self.answers)
         tokens = self.held.fencing_tokens()
-        return tool_context(self.request, tokens, key=key, answers=answers, draft=draft)
+        return prepare.tool_context(self.request, tokens, key=key, answers=answers, draft=draft)
 
     async def call_tool(self, context: ToolContext, since: float) -> Any:
         """Call the tool, watched, at a place where a drill may kill its worker."""
@@ -203,7 +198,7 @@ class NextWrite:
     """A batch's next write. It is prepared once, or its params might change."""
 
     call: ToolCall
-    prepared: PreparedCall
+    prepared: prepare.PreparedCall
     request: ClaimRequest
     claimed: Claimed | None = None
     """``None``: it has yet to be claimed, or nobody has heard whether it is."""
@@ -268,10 +263,10 @@ class Ahead:
             # it. No human is to be asked for that.
             if not tool.recovery.proves_absence(tool.settle):
                 return None
-            prepared = prepare_here(self.worker, call)
+            prepared = prepare.prepare_here(self.worker, call)
             if prepared.resources:
                 return None
-            request = claim_request(self.worker, call, prepared, self.attempt)
+            request = prepare.claim_request(self.worker, call, prepared, self.attempt)
         except Exception as error:
             log.debug("ahead.not_claimed", reason=repr(error))
             return None

@@ -16,16 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from surehand.activities.mcp.server_file import (
-    DEFINED,
-    Definition,
-    McpFileError,
-    McpServer,
-    McpTool,
-    Reviewed,
-    definition_problem,
-    pins_of,
-)
+from surehand.activities.mcp import server_file
 from surehand.activities.tools.call_reports import NeedsAnswer
 from surehand.activities.tools.failures import (
     DependencyDown,
@@ -66,10 +57,12 @@ def sdk() -> ModuleType:
         module, need = "surehand.activities.mcp.connection", "SUREHAND_MCP needs the MCP SDK"
         return load_extra(module, "mcp", need)
     except NotLoaded as error:
-        raise McpFileError(str(error)) from error
+        raise server_file.McpFileError(str(error)) from error
 
 
-def changed(full: str, reviewed: Definition, offered: Definition | None) -> str | None:
+def changed(
+    full: str, reviewed: server_file.Definition, offered: server_file.Definition | None
+) -> str | None:
     """Return how what a server offers differs from what was reviewed; ``None``: it does not.
 
     ``offered`` is ``None`` if the server offers nothing under this name.
@@ -86,7 +79,7 @@ def changed(full: str, reviewed: Definition, offered: Definition | None) -> str 
         return f"{unusable}: {plain(error, _LONGEST_ERROR)}; see `mcp list`"
     if now == digest(reviewed):
         return None
-    if (problem := definition_problem(offered)) is not None:
+    if (problem := server_file.definition_problem(offered)) is not None:
         return f"{unusable}: {plain(problem, _LONGEST_ERROR)}; see `mcp list`"
     return (
         f"{full} is not as it was reviewed: {in_words(reviewed, offered)}. See `mcp list`; to take "
@@ -109,10 +102,10 @@ class McpCall:
     """A tool that can be called."""
 
     server_name: str
-    server: McpServer
+    server: server_file.McpServer
     tool_name: str
-    tool: McpTool
-    reviewed: Definition
+    tool: server_file.McpTool
+    reviewed: server_file.Definition
 
     @property
     def full(self) -> str:
@@ -256,12 +249,14 @@ _LONGEST: Final = 120
 _COMMON: Final = 24
 
 
-def changes(reviewed: Definition | None, offered: Definition | None) -> list[tuple[str, Any, Any]]:
+def changes(
+    reviewed: server_file.Definition | None, offered: server_file.Definition | None
+) -> list[tuple[str, Any, Any]]:
     """Return each part that differs, as it was reviewed and as it is offered."""
     before, now = reviewed or {}, offered or {}
     return [
         (part, before.get(part), now.get(part))
-        for part in DEFINED
+        for part in server_file.DEFINED
         # As text: in Python `true` is 1.
         if _text(before.get(part)) != _text(now.get(part))
     ]
@@ -278,7 +273,9 @@ def sides(before: Any, now: Any) -> tuple[str, str]:
     return _cut(one, at), _cut(other, at)
 
 
-def in_words(reviewed: Definition | None, offered: Definition | None) -> str:
+def in_words(
+    reviewed: server_file.Definition | None, offered: server_file.Definition | None
+) -> str:
     """Return what differs as one line: a change far into a long text is seen, too."""
     parts = []
     for part, before, now in changes(reviewed, offered):
@@ -313,10 +310,10 @@ class SeenTool:
 
     server: str
     name: str
-    said: McpTool | None
+    said: server_file.McpTool | None
     """What the file says of it; ``None``: nothing, so it is refused."""
-    reviewed: Definition | None
-    offered: Definition | None
+    reviewed: server_file.Definition | None
+    offered: server_file.Definition | None
 
     @property
     def full(self) -> str:
@@ -325,7 +322,7 @@ class SeenTool:
     @property
     def problem(self) -> str | None:
         """Return why it could not be called whatever the file says."""
-        return None if self.offered is None else definition_problem(self.offered)
+        return None if self.offered is None else server_file.definition_problem(self.offered)
 
     @property
     def digest(self) -> str | None:
@@ -361,15 +358,15 @@ class Offered:
     """Servers that do not answer, with the reason."""
 
 
-async def ask_servers(reviewed: Reviewed, *, at_start: bool = False) -> Offered:
+async def ask_servers(reviewed: server_file.Reviewed, *, at_start: bool = False) -> Offered:
     """Ask all servers of the file what they offer. Raises ``McpFileError``."""
     connection = sdk()
 
-    async def ask(name: str) -> dict[str, Definition] | str:
+    async def ask(name: str) -> dict[str, server_file.Definition] | str:
         try:
             async with asyncio.timeout(LOOK_AT_START if at_start else LOOK):
                 async with connection.connected(name, reviewed.servers[name]) as opened:
-                    found: dict[str, Definition] = await opened.definitions()
+                    found: dict[str, server_file.Definition] = await opened.definitions()
                     return found
         except Exception as error:
             first = innermost(error)
@@ -388,11 +385,11 @@ async def ask_servers(reviewed: Reviewed, *, at_start: bool = False) -> Offered:
     return Offered(tuple(tools), silent)
 
 
-def write_pins(reviewed: Reviewed, chosen: list[SeenTool]) -> None:
+def write_pins(reviewed: server_file.Reviewed, chosen: list[SeenTool]) -> None:
     """Write the definitions of tools beside the file; those that it names no more are left out."""
     fresh = {one.full: one.offered for one in chosen}
     named = {f"{name}.{tool}" for name, server in reviewed.servers.items() for tool in server.tools}
     kept = {name: one for name, one in {**reviewed.definitions, **fresh}.items() if name in named}
-    beside = pins_of(reviewed.path)
+    beside = server_file.pins_of(reviewed.path)
     text = json.dumps(kept, indent=2, sort_keys=True) + "\n"
     replace_whole(beside, text, mode=None if beside.exists() else 0o644)

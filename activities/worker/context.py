@@ -17,12 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from surehand.activities.artifacts import ArtifactStore
-from surehand.activities.ledger.core.store import (
-    Ledger,
-    LedgerUnavailable,
-    RunNotFound,
-    TenantInvalid,
-)
+from surehand.activities.ledger.core import store
 from surehand.activities.ledger.history.reads import knows_run
 from surehand.activities.ledger.runs.keys import cell_of_tenant
 from surehand.activities.limits_file import Limit, read_limits
@@ -44,7 +39,7 @@ from surehand.workflows.ports import OPEN_RUN
 class WorkerContext:
     """What the activities of one worker work with; made once, in ``worker.py``."""
 
-    ledger: Ledger
+    ledger: store.Ledger
     toolbox: Toolbox
     artifacts: ArtifactStore
     crash: Crash
@@ -70,7 +65,7 @@ class WorkerContext:
         cls,
         settings: Settings,
         *,
-        ledger: Ledger,
+        ledger: store.Ledger,
         toolbox: Toolbox,
         artifacts: ArtifactStore,
         crash: Crash,
@@ -275,7 +270,7 @@ class Attempt:
 class AroundActivities(Interceptor):
     """Stands around every activity of a worker: logs it, keeps it alive, and judges its failure."""
 
-    def __init__(self, ledger: Ledger, cell: OwnCell | None = None) -> None:
+    def __init__(self, ledger: store.Ledger, cell: OwnCell | None = None) -> None:
         """Guard a ledger's activities; ``cell``: the worker's, if there are several."""
         self._ledger, self._cell = ledger, cell
 
@@ -285,7 +280,7 @@ class AroundActivities(Interceptor):
 
 class _Around(ActivityInboundInterceptor):
     def __init__(
-        self, next: ActivityInboundInterceptor, ledger: Ledger, cell: OwnCell | None
+        self, next: ActivityInboundInterceptor, ledger: store.Ledger, cell: OwnCell | None
     ) -> None:
         super().__init__(next)
         self._ledger, self._cell = ledger, cell
@@ -320,14 +315,14 @@ class _Around(ActivityInboundInterceptor):
             if self._cell is not None:
                 await self._require_own(self._cell)
             return await self.next.execute_activity(input)
-        except (ApplicationError, LedgerUnavailable):
+        except (ApplicationError, store.LedgerUnavailable):
             raise
-        except TenantInvalid as error:
+        except store.TenantInvalid as error:
             raise stop(ErrorType.RUN_ID_INVALID, str(error)) from error
         except Exception as error:
             run_id = info.workflow_id or ""
             # Before the run is recorded, nobody knows it.
-            first = info.activity_type == OPEN_RUN.name and not isinstance(error, RunNotFound)
+            first = info.activity_type == OPEN_RUN.name and not isinstance(error, store.RunNotFound)
             if info.workflow_type in NO_RUNS or first:
                 raise
             if await self._ledger.transact(tenant_of_run(run_id), knows_run, run_id):
@@ -357,13 +352,13 @@ class _Around(ActivityInboundInterceptor):
             return
         if begins and not await self._ledger.transact(tenant, knows_run, run_id):
             raise stop(ErrorType.TENANT_ELSEWHERE, problem)
-        raise LedgerUnavailable(problem)
+        raise store.LedgerUnavailable(problem)
 
 
 def log_failure(log: structlog.stdlib.BoundLogger, error: Exception) -> None:
     """Log how an attempt failed: one line, and a traceback only where nobody expected it."""
     FAILURE_IS_LOGGED.set(True)
-    if isinstance(error, LedgerUnavailable):
+    if isinstance(error, store.LedgerUnavailable):
         log.warning("ledger.unavailable", error=str(error))
         return
     if not isinstance(error, ApplicationError):

@@ -39,14 +39,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from surehand.activities.worker.telemetry import (
-    CHAT,
-    EXECUTE_TOOL,
-    INVOKE_AGENT,
-    Spans,
-    Value,
-    noting,
-)
+from surehand.activities.worker import telemetry
 from surehand.workflows.contracts.base import ENDED, RunState
 from surehand.workflows.contracts.runs import StartRun
 from surehand.workflows.names import WAITS
@@ -109,7 +102,7 @@ class _ReadableInbound(WorkflowInboundInterceptor):
 
 
 #: What spans call the thing that they are about, by their operation.
-_NAMED: Final = {EXECUTE_TOOL: "gen_ai.tool.name", CHAT: "gen_ai.request.model"}
+_NAMED: Final = {telemetry.EXECUTE_TOOL: "gen_ai.tool.name", telemetry.CHAT: "gen_ai.request.model"}
 #: How long a worker that ends waits for the receiver of its last spans.
 FLUSH_PATIENCE: Final = timedelta(seconds=3)
 
@@ -120,7 +113,7 @@ class Traces:
 
     provider: ReplaySafeTracerProvider
     plugin: OpenTelemetryPlugin
-    spans: Spans
+    spans: telemetry.Spans
     runs: Interceptor
 
     async def close(self) -> None:
@@ -147,25 +140,27 @@ def open_traces(environ: Mapping[str, str], version: str) -> Traces:
     return Traces(provider, plugin, _CallSpans(tracer), _RunSpans(tracer))
 
 
-class _CallSpans(Spans):
+class _CallSpans(telemetry.Spans):
     """Spans of what a run calls, inside the run's own."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
 
     @contextmanager
-    def open(self, operation: str, name: str, attributes: Mapping[str, Value]) -> Iterator[None]:
+    def open(
+        self, operation: str, name: str, attributes: Mapping[str, telemetry.Value]
+    ) -> Iterator[None]:
         """Open a span; the words of an error are content, and not in it."""
         known = {"gen_ai.operation.name": operation, _NAMED[operation]: name, **attributes}
         with (
             self._tracer.start_as_current_span(
                 f"{operation} {name}",
-                kind=SpanKind.CLIENT if operation == CHAT else SpanKind.INTERNAL,
+                kind=SpanKind.CLIENT if operation == telemetry.CHAT else SpanKind.INTERNAL,
                 attributes=known,
                 record_exception=False,
                 set_status_on_exception=False,
             ) as span,
-            noting() as notes,
+            telemetry.noting() as notes,
         ):
             try:
                 yield
@@ -232,11 +227,11 @@ def _start_span_of_run(tracer: trace.Tracer, request: StartRun) -> Span:
     if workflow.info().continued_run_id is not None:
         context, links = Context(), [Link(caller)] if caller.is_valid else []
     attributes = {
-        "gen_ai.operation.name": INVOKE_AGENT,
+        "gen_ai.operation.name": telemetry.INVOKE_AGENT,
         "gen_ai.agent.name": request.plan.name,
         "gen_ai.conversation.id": request.run_id,
         "surehand.tenant": request.tenant,
         "surehand.run.id": request.run_id,
     }
-    name = f"{INVOKE_AGENT} {request.plan.name}"
+    name = f"{telemetry.INVOKE_AGENT} {request.plan.name}"
     return tracer.start_span(name, context=context, attributes=attributes, links=links)

@@ -27,14 +27,8 @@ from surehand.activities.ledger.core.tables import approvals, decisions, has_exp
 from surehand.activities.ledger.core.transaction import GENESIS, event_hash
 from surehand.activities.ledger.effects.epochs import RESTORED, Epoch
 from surehand.activities.ledger.halts import stood_still
-from surehand.activities.ledger.people import starts
+from surehand.activities.ledger.people import signatures, starts
 from surehand.activities.ledger.people.proofs import why_unproven
-from surehand.activities.ledger.people.signatures import (
-    BadSignature,
-    header_kid,
-    read_claims,
-    verify_token,
-)
 from surehand.workflows.canonical_json import NotCanonical
 from surehand.workflows.contracts.approvals import (
     Assurance,
@@ -496,7 +490,7 @@ def read_export(text: str) -> tuple[list[dict[str, Any]], str | None]:
 
 def claims_to_be(token: str, claims_of: type[S]) -> tuple[str, S]:
     """Return the key id and the claims of a signature that nobody has verified."""
-    return header_kid(token, claims_of.typ), read_claims(token, claims_of)
+    return signatures.header_kid(token, claims_of.typ), signatures.read_claims(token, claims_of)
 
 
 def verify_signature(
@@ -511,8 +505,8 @@ def verify_signature(
     try:
         claims = claims_to_be(token, ExportClaims)[1]
         if public_jwk is not None:
-            claims = verify_token(token, public_jwk, ExportClaims)
-    except BadSignature as error:
+            claims = signatures.verify_token(token, public_jwk, ExportClaims)
+    except signatures.BadSignature as error:
         return Break(0, str(error))
     if not 0 <= claims.iat <= _LAST_SECOND:
         return Break(0, "the signature is made at no time that there is")

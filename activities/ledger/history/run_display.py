@@ -28,29 +28,16 @@ from surehand.activities.ledger.core.tables import (
     runs,
     steps,
 )
+from surehand.activities.ledger.effects import reconcile
 from surehand.activities.ledger.effects.epochs import RESTORED
-from surehand.activities.ledger.effects.reconcile import (
-    RULES_IT_OUT,
-    allowed_answers,
-    is_noted,
-    is_run_open,
-    may_arrive_for,
-)
 from surehand.activities.ledger.halts import Halt, find_halt, request_clock
 from surehand.activities.ledger.history.reads import require_run
 from surehand.activities.ledger.people.starts import name_starter
 from surehand.activities.ledger.retention.hiding import require_shown
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.activities.ledger.steps.foreign import foreign_content
+from surehand.workflows.contracts import base
 from surehand.workflows.contracts.approvals import ApprovalRequest, Assurance
-from surehand.workflows.contracts.base import (
-    ForeignContent,
-    RunState,
-    StepState,
-    TimelineLine,
-    Waiting,
-    WaitKind,
-)
 from surehand.workflows.contracts.runs import RunResult, RunView, StepView
 from surehand.workflows.identity import approval_id as approval_id_of
 from surehand.workflows.plan.plan import Plan
@@ -71,7 +58,7 @@ class OneApproval:
     """Who has started the run, empty where that is whom it acts for."""
     excluded: tuple[str, ...]
     """Who has no vote, where four eyes are asked for."""
-    foreign: tuple[ForeignContent, ...]
+    foreign: tuple[base.ForeignContent, ...]
     decisions: Sequence[Mapping[str, Any]]
     """What people have said to it, in its order; refused decisions, too."""
     standing: tuple[str, ...]
@@ -241,13 +228,15 @@ def _doubt_of(
 ) -> Doubt:
     entry = Entry.from_row(row)
     spec = tools[entry.run_id].get(entry.tool, {})
-    elsewhere = asked["run_id"] != run_id and is_run_open(tx, asked["run_id"])
+    elsewhere = asked["run_id"] != run_id and reconcile.is_run_open(tx, asked["run_id"])
     outcomes, left = list[str](), 0
     if asked["state"] == "open" and not elsewhere:
         way_back = bool(spec.get("compensation"))
-        answers = allowed_answers(entry, asked["rule"], run_id, lambda _: way_back)
+        answers = reconcile.allowed_answers(entry, asked["rule"], run_id, lambda _: way_back)
         outcomes = [one.value for one in answers]
-        left = 0 if is_noted(entry, asked["rule"]) else may_arrive_for(tx, entry)
+        left = (
+            0 if reconcile.is_noted(entry, asked["rule"]) else reconcile.may_arrive_for(tx, entry)
+        )
     return Doubt(
         run_id=asked["run_id"],
         tool=entry.tool,
@@ -262,7 +251,7 @@ def _doubt_of(
         part=entry.receipt if entry.state == "partial" else None,
         told=tuple(told[-_MOST_OF_ENTRY:]),
         outcomes=tuple(outcomes),
-        later=tuple(one for one in outcomes if left and one in RULES_IT_OUT),
+        later=tuple(one for one in outcomes if left and one in reconcile.RULES_IT_OUT),
         left_ms=left,
     )
 
@@ -328,7 +317,7 @@ def read_run_view(tx: Transaction, run_id: str) -> RunView:
     ended = run["closed_ms"] is not None
     result = RunResult(
         run_id=run_id,
-        state=RunState(run["state"]),
+        state=base.RunState(run["state"]),
         steps=_steps_of(tx, run_id, plan, waiting),
         effects=[Entry.from_row(without_sealed(row)).view() for row in entries],
         waiting_for=[] if ended else waiting,
@@ -349,7 +338,7 @@ def read_run_view(tx: Transaction, run_id: str) -> RunView:
     )
 
 
-def read_open_doubts(tx: Transaction) -> list[Waiting]:
+def read_open_doubts(tx: Transaction) -> list[base.Waiting]:
     """Return the open interventions of a tenant, newest first, each with its run.
 
     A process without keys sees them, too: a human has to settle each.
@@ -369,10 +358,12 @@ def _time_of(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
-def _steps_of(tx: Transaction, run_id: str, plan: Plan, waiting: list[Waiting]) -> list[StepView]:
+def _steps_of(
+    tx: Transaction, run_id: str, plan: Plan, waiting: list[base.Waiting]
+) -> list[StepView]:
     """Return the plan's steps, and those that the run has added, by their newest attempts."""
     known = {
-        step.id: StepView(id=step.id, tool=step.does, state=StepState.PENDING)
+        step.id: StepView(id=step.id, tool=step.does, state=base.StepState.PENDING)
         for step in plan.steps
     }
     for row in sorted(
@@ -381,7 +372,7 @@ def _steps_of(tx: Transaction, run_id: str, plan: Plan, waiting: list[Waiting]) 
         known[row["step_id"]] = StepView(
             id=row["step_id"],
             tool=row["tool"],
-            state=StepState(row["state"]),
+            state=base.StepState(row["state"]),
             output=row["output"],
             attempts=row["attempt"],
             error=row["error"],
@@ -393,10 +384,10 @@ def _steps_of(tx: Transaction, run_id: str, plan: Plan, waiting: list[Waiting]) 
     return list(known.values())
 
 
-def _wait_for_approval(one: OneApproval) -> Waiting:
+def _wait_for_approval(one: OneApproval) -> base.Waiting:
     row = one.row
-    return Waiting(
-        kind=WaitKind.APPROVAL,
+    return base.Waiting(
+        kind=base.WaitKind.APPROVAL,
         id=row["approval_id"],
         step_id=row["step_id"],
         params_hash=row["params_hash"],
@@ -404,10 +395,10 @@ def _wait_for_approval(one: OneApproval) -> Waiting:
     )
 
 
-def _wait_for_settling(row: Mapping[str, Any]) -> Waiting:
+def _wait_for_settling(row: Mapping[str, Any]) -> base.Waiting:
     question = row["question"] or _UNREAD
-    return Waiting(
-        kind=WaitKind.INTERVENTION,
+    return base.Waiting(
+        kind=base.WaitKind.INTERVENTION,
         id=row["intervention_id"],
         step_id=row["step_id"],
         question=question,
@@ -481,7 +472,7 @@ _RECOVERY: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def read_recovery(tx: Transaction, run_id: str, step_id: str) -> tuple[TimelineLine, ...]:
+def read_recovery(tx: Transaction, run_id: str, step_id: str) -> tuple[base.TimelineLine, ...]:
     """Return how unknown outcomes of a step's calls were found out, oldest fact first."""
     told = rows_of(events, run_id=run_id, step_id=step_id).where(events.c.type.in_(_RECOVERY))
     rows = tx.all(leave_sealed(tx, told.order_by(events.c.seq)))
@@ -489,14 +480,14 @@ def read_recovery(tx: Transaction, run_id: str, step_id: str) -> tuple[TimelineL
     return tuple(_line_of(row, text) for row, text in lines if text is not None)
 
 
-def tell_events(told: Sequence[Mapping[str, Any]]) -> list[TimelineLine]:
+def tell_events(told: Sequence[Mapping[str, Any]]) -> list[base.TimelineLine]:
     """Return one line for each of a run's events."""
     return [_line_of(event, _recovery_text(event) or _plain_text(event)) for event in told]
 
 
-def _line_of(event: Mapping[str, Any], text: str) -> TimelineLine:
+def _line_of(event: Mapping[str, Any], text: str) -> base.TimelineLine:
     at = datetime.fromtimestamp(event["at_ms"] / 1000, UTC)
-    return TimelineLine(at=at, step_id=event["step_id"], text=text)
+    return base.TimelineLine(at=at, step_id=event["step_id"], text=text)
 
 
 def _recovery_text(event: Mapping[str, Any]) -> str | None:

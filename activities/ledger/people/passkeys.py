@@ -29,15 +29,9 @@ from surehand.activities.ledger.people.signatures import (
     kid_of,
     parse_claims,
 )
-from surehand.workflows.contracts.approvals import (
-    MOST_DECISIONS,
-    PASSKEY_LIST,
-    PASSKEY_TYP,
-    Claims,
-    host_of,
-)
+from surehand.workflows.contracts import approvals
 
-C = TypeVar("C", bound=Claims)
+C = TypeVar("C", bound=approvals.Claims)
 
 #: Characters; some three times what a gesture over the most decisions makes of one.
 LONGEST_PROOF: Final = 16_384
@@ -73,7 +67,7 @@ class Gesture:
     signature: bytes
 
 
-def is_gesture(proof: str, typ: str = PASSKEY_TYP) -> bool:
+def is_gesture(proof: str, typ: str = approvals.PASSKEY_TYP) -> bool:
     """Return whether a text says of itself that it is a passkey's proof of this type."""
     if len(proof) > LONGEST_PROOF:
         return False
@@ -84,7 +78,7 @@ def is_gesture(proof: str, typ: str = PASSKEY_TYP) -> bool:
     return header.get("typ") == typ
 
 
-def read_gesture(proof: str, typ: str = PASSKEY_TYP) -> Gesture:
+def read_gesture(proof: str, typ: str = approvals.PASSKEY_TYP) -> Gesture:
     """Return the parts of a proof."""
     if len(proof) > LONGEST_PROOF:
         raise BadSignature(f"the passkey's proof is longer than {LONGEST_PROOF} characters")
@@ -97,7 +91,7 @@ def read_gesture(proof: str, typ: str = PASSKEY_TYP) -> Gesture:
         raise BadSignature("the header of the passkey's proof has not exactly the members it needs")
     if header["typ"] != typ:
         raise BadSignature(f"the type of the passkey's proof is not {typ}")
-    if "digests" in header and typ != PASSKEY_TYP:
+    if "digests" in header and typ != approvals.PASSKEY_TYP:
         raise BadSignature("only decisions are signed several at a time")
     # It is looked up in a database: no text of the sender's own making goes there.
     if not is_kid(header["kid"]):
@@ -152,7 +146,7 @@ def challenge_of(gesture: Gesture) -> bytes:
         return own
     if _encode_bytes(own) not in gesture.digests:
         raise BadSignature("the passkey's gesture is over a list without this decision")
-    listed = "\n".join((PASSKEY_LIST, *gesture.digests))
+    listed = "\n".join((approvals.PASSKEY_LIST, *gesture.digests))
     return hashlib.sha256(listed.encode()).digest()
 
 
@@ -165,7 +159,7 @@ def _judge_client_data(gesture: Gesture, rp_id: str, origins: Collection[str] | 
     if said.get("crossOrigin", False) is not False or "topOrigin" in said:
         raise BadSignature("the passkey's gesture was made in a page inside another one")
     origin = said.get("origin")
-    host = host_of(origin) if isinstance(origin, str) else None
+    host = approvals.host_of(origin) if isinstance(origin, str) else None
     if host is None or not f".{host}".endswith(f".{rp_id}"):
         raise BadSignature("the passkey's gesture was made on a page of another site")
     if origins is not None and not origins:
@@ -240,8 +234,10 @@ def _verify_bytes(jwk: Mapping[str, str], signature: bytes, signed: bytes) -> bo
 
 def _read_digests(value: Any) -> tuple[str, ...]:
     listed = value if isinstance(value, list) else []
-    if not 2 <= len(listed) <= MOST_DECISIONS:
-        raise BadSignature(f"a passkey's gesture over a list is over 2 to {MOST_DECISIONS} digests")
+    if not 2 <= len(listed) <= approvals.MOST_DECISIONS:
+        raise BadSignature(
+            f"a passkey's gesture over a list is over 2 to {approvals.MOST_DECISIONS} digests"
+        )
     # A digest has the form of a key id: 32 bytes in base64url.
     if not all(map(is_kid, listed)) or len(set(listed)) != len(listed):
         raise BadSignature("the passkey's list has what is no digest, or one of them twice")

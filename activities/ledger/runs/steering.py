@@ -14,15 +14,8 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import events, grants, runs, steerings
 from surehand.activities.ledger.halts import LOOK, list_halts, stood_still
 from surehand.activities.ledger.outbox import notification_rows
-from surehand.activities.ledger.people import principals
+from surehand.activities.ledger.people import principals, signatures
 from surehand.activities.ledger.people.proofs import verify_proof
-from surehand.activities.ledger.people.signatures import (
-    BadKey,
-    BadSignature,
-    check_jwk,
-    kid_of,
-    verify_in_time,
-)
 from surehand.activities.ledger.steps import acting, attempts
 from surehand.activities.ledger.steps.attempts import StepAttempt
 from surehand.process.json_schemas import problems
@@ -134,7 +127,7 @@ def _prove_sender(tx: Transaction, asked: Steer) -> _Proof:
         return _Proof()
     try:
         key, claims = verify_proof(tx, asked.signature, asked.actor, SteeringClaims)
-    except BadSignature as error:
+    except signatures.BadSignature as error:
         raise _Refused(SteeringCode.BAD_SIGNATURE, str(error)) from error
     bound = {
         "another tenant": (claims.aud, audience(asked.tenant)),
@@ -164,9 +157,9 @@ def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
         raise _Refused(SteeringCode.BAD_TOKEN, reason)
     proof = str(asked.content["proof"])
     try:
-        key = check_jwk(token.public_key)
-        claims = verify_in_time(proof, key, ResumeClaims, now_s=tx.now_ms // 1000)
-    except (BadSignature, BadKey) as error:
+        key = signatures.check_jwk(token.public_key)
+        claims = signatures.verify_in_time(proof, key, ResumeClaims, now_s=tx.now_ms // 1000)
+    except (signatures.BadSignature, signatures.BadKey) as error:
         reason = f"the resume token is not this run's, or void: {error}"
         raise _Refused(SteeringCode.BAD_TOKEN, reason) from error
     sent = _digest_content({name: part for name, part in asked.content.items() if name != "proof"})
@@ -174,7 +167,7 @@ def _prove_by_token(tx: Transaction, asked: Steer) -> _Proof:
     if (claims.aud, claims.sub, claims.run_id, claims.content) != expected:
         raise _Refused(SteeringCode.BAD_TOKEN, "the resume token was used for something else")
     _refuse_used(tx, asked, claims.jti)
-    return _Proof(kid_of(key), claims.jti, verified=token.verified)
+    return _Proof(signatures.kid_of(key), claims.jti, verified=token.verified)
 
 
 def _refuse_used(tx: Transaction, asked: Steer, nonce: str) -> None:
