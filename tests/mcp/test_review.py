@@ -226,19 +226,21 @@ def test_what_was_not_shown_is_not_pinned(
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
+    def pinned() -> Any:
+        return read_file(mcp_shop.file).definitions["shop.create_refund"]["description"]
+
     assert verb("pin")[0] == 0
     mcp_shop.behave(description="Refund twice.")
     [command] = [line for line in verb("list")[1].splitlines() if "mcp pin" in line]
     shown = command.rpartition(" ")[2]
     assert shown.startswith("shop.create_refund@sha256:")
     mcp_shop.behave(description="Refund all.")
-    before = mcp_shop.file.read_text(encoding="utf-8")
     code, said = verb("pin", shown)
     assert code == 2 and "now, not sha256:" in said
-    assert mcp_shop.file.read_text(encoding="utf-8") == before
+    assert pinned() != "Refund twice."
     mcp_shop.behave(description="Refund twice.")
     assert verb("pin", shown)[0] == 0
-    assert shown.partition("@")[2] in mcp_shop.file.read_text(encoding="utf-8")
+    assert pinned() == "Refund twice."
 
 
 async def test_a_worker_waits_for_a_silent_server_for_a_time_of_its_own(
