@@ -23,13 +23,13 @@ PARTICIPLES: Final = {
 #: Today's figures; lower one whenever you can.
 LIMITS: Final = {
     "modules": 183,
-    "lines": 63_200,
-    "one-word functions, per mille": 353,
+    "lines": 62_600,
+    "one-word functions, per mille": 351,
     "participles, per mille": 46,
     "class names defined twice": 7,
     "file names that repeat": 17,
     "classes with the same fields": 1,
-    "modules with one importer": 19,
+    "modules with one importer": 18,
     "lines of imports, per mille": 73,
 }
 Tree = ast.Module
