@@ -80,6 +80,7 @@ from surehand.process.connect import PLUGINS, connect, find_target, load_plugins
 from surehand.process.exits import ExitCode, SurehandError, WrongUse
 from surehand.process.settings import CellsError, OwnCell, read_environment
 from surehand.workflows.contracts.approvals import Assurance
+from surehand.workflows.contracts.base import build_models
 from surehand.workflows.identity import DEFAULT_TENANT
 from surehand.workflows.maintenance import Ping, Reconcile, Unwind
 from surehand.workflows.payload_codec import data_converter
@@ -90,6 +91,9 @@ if TYPE_CHECKING:
     from surehand.process.connect import Plugin
 
 log = structlog.get_logger()
+
+# Here, so that no run waits for it, and copies of a loaded worker share what is built.
+build_models()
 
 #: After a crash of the worker that held a run, another one gets it after this long (default 10 s),
 #: unless that has noticed the death (``activities/worker/takeover.py``). A worker that is only busy

@@ -11,7 +11,6 @@ number of values: 10 MiB of numbers hold up all leases and heartbeats of a worke
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
@@ -107,6 +106,7 @@ async def call_off_loop(
 
 async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return what a function returns in a thread; it may run code of users."""
+    import asyncio  # not with `tool`, which is light
 
     def run() -> T:
         try:

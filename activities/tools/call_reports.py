@@ -11,7 +11,6 @@ call.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 import re
@@ -299,6 +298,8 @@ class Draft:
     def __init__(self) -> None:
         self._size = 0
         self._memory = bytearray()
+        import asyncio  # not with `tool`, which is light
+
         # A tool may write from several tasks: parts follow one another.
         self._one_at_a_time = asyncio.Lock()
 

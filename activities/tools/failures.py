@@ -7,7 +7,6 @@ the call be repeated, or has it failed. Otherwise its outcome is in doubt: recon
 
 from __future__ import annotations
 
-import asyncio
 import email.utils
 import random
 import traceback
@@ -292,7 +291,9 @@ def classify_call(
 
     The message names the line of the user's own code, which is in the package of ``module``.
     """
-    import httpx  # not with `tool`, which is light
+    import asyncio  # these not with `tool`, which is light
+
+    import httpx
     import structlog
 
     failure = classify(error, declared)

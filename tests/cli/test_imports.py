@@ -66,6 +66,29 @@ def test_help_loads_no_verb(arguments: list[str]) -> None:
         assert "pydantic" not in loaded and len(ours) <= 9, ours
 
 
+@pytest.mark.parametrize(("verb", "most"), [("--help", 350), ("pending", 740)])
+def test_a_verb_loads_few_modules(verb: str, most: int) -> None:
+    loaded = loaded_by([verb])
+
+    assert len(loaded) <= most, f"{len(loaded)}: find the new ones with `python -X importtime`"
+
+
+def test_a_tool_loads_few_modules_and_builds_no_model() -> None:
+    program = """
+import sys, pydantic
+from surehand import tool
+built = [one.__name__ for one in pydantic.BaseModel.__subclasses__() if one.__pydantic_complete__]
+print(len(sys.modules), *built, *{"asyncio", "pydantic.plugin._loader"} & {*sys.modules})
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    number, *heavy = ended.stdout.split()
+
+    assert heavy == []
+    assert int(number) <= 240
+
+
 def test_a_verb_loads_no_other_ones() -> None:
     loaded = loaded_by(["pending"])
 

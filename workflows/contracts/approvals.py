@@ -323,7 +323,7 @@ _ORIGIN: Final = re.compile(
 class Signed(BaseModel):
     """What every signature claims; each kind adds what it is bound to, and nothing else."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     typ: ClassVar[str]
     """Of the protected header: a signature made for one thing never counts as another."""
@@ -445,7 +445,7 @@ _DIGITS: Final = 12
 class Scope(BaseModel):
     """The calls that a standing approval covers; whoever grants it signs exactly this."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     tool: Annotated[Text, Field(min_length=1, max_length=120)]
     version: Annotated[Text, Field(max_length=40)]
@@ -481,7 +481,7 @@ class StandingClaims(Claims):
 class StandingGrant(BaseModel):
     """A standing approval on its way to the ledger."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     granter: Actor
     scope: Scope

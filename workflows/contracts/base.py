@@ -85,10 +85,19 @@ Json = Annotated[JsonValue, AfterValidator(_check_json)]
 JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_check_json)]
 
 
+def build_models() -> None:
+    """Build the models that are loaded. What does not call this builds each at its first use."""
+    found: list[type[BaseModel]] = [BaseModel]
+    for class_ in found:
+        if class_.__module__.startswith("surehand."):
+            class_.model_rebuild()
+        found += class_.__subclasses__()
+
+
 class Message(BaseModel):
     """Base of everything on the wire."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 class OfRun(Message):
@@ -104,7 +113,7 @@ class Record(BaseModel):
     All that it knows is in its fields, so that nothing of it can be left behind.
     """
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
 #: A set of names in a record; it is the same text each time.

@@ -305,7 +305,7 @@ class AttemptsUsed(Message):
     attempts: int
     foreign: ForeignContent | None = None
     """What it has brought its run from outside, be it the words of its failure."""
-    usage: Usage = Usage()
+    usage: Usage = Field(default_factory=Usage)
 
 
 class ToolReport(Message):
@@ -314,7 +314,7 @@ class ToolReport(Message):
     outcome: ToolOutcome
     foreign: ForeignContent | None = None
     """What it has brought its run from outside."""
-    usage: Usage = Usage()
+    usage: Usage = Field(default_factory=Usage)
     story: tuple[TimelineLine, ...] = ()
     """How its outcome was found out, where an attempt has died or ended without one."""
     head: ChainHead | None = None

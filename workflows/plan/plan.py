@@ -290,9 +290,9 @@ class Plan(WrittenByPeople):
     name: str = Field(default="plan", pattern=NAME_FORM)
     goal: str = ""
     input: dict[str, JsonValue] = {}
-    defaults: Defaults = Defaults()
-    interrupts: Interrupts = Interrupts()
-    budget: Budget = Budget()
+    defaults: Defaults = Field(default_factory=Defaults)
+    interrupts: Interrupts = Field(default_factory=Interrupts)
+    budget: Budget = Field(default_factory=Budget)
     priority: int | None = Field(default=None, ge=1, le=5)
     """When workers are busy, calls with 1 come before calls with 5; ``None``: 3."""
     durability: Durability | None = None
@@ -427,9 +427,6 @@ class Plan(WrittenByPeople):
         after = references.descendants(self.dependencies, origin)
         return after - references.descendants(self.dependencies, target) - {target}
 
-
-# A step may be a plan, and a plan has steps: neither can be defined before the other.
-Step.model_rebuild()
 
 #: Child runs inside one another.
 MOST_LEVELS: Final = 5

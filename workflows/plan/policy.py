@@ -57,7 +57,7 @@ AskedProof = Literal["open", "signed", "passkey", "device_passkey"]
 class WrittenByPeople(BaseModel):
     """Base of what people write: unknown fields are mistakes, not extensions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Escalate(WrittenByPeople):
@@ -137,7 +137,7 @@ Approval = Annotated[
 class Requirement(BaseModel):
     """Votes that one policy asks for."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     quorum: int = 1
     roles: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ class Requirement(BaseModel):
 class Needs(BaseModel):
     """What all policies together ask for, for one call."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     requirements: tuple[Requirement, ...]
     expires_in: timedelta

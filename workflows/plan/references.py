@@ -131,7 +131,7 @@ def _walk_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 class PlanError(BaseModel):
     """One thing wrong with a plan: where, and why."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     where: str
     reason: str
