@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, inspect, make_url, text
 
 from surehand.activities.ledger.core.engine import make_engine
@@ -64,6 +65,14 @@ def _shape(connection: Connection) -> dict[str, Any]:
 
 def _plain(found: Any) -> str:
     return json.dumps(found, sort_keys=True, default=str)
+
+
+def test_a_migration_is_called_what_alembic_calls_its_file() -> None:
+    scripts = ScriptDirectory(str(REPOSITORY / "activities/ledger/migrations"))
+
+    assert scripts.get_current_head() == newest_revision()
+    for script in scripts.walk_revisions():
+        assert script.revision == Path(script.path).stem
 
 
 async def test_migrating_makes_exactly_the_tables_of_the_code(empty_database: Database) -> None:

@@ -6,11 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, inspect, make_url, text
 from sqlalchemy.pool import NullPool
 
 from surehand.activities.ledger.core.engine import (
@@ -22,6 +18,7 @@ from surehand.activities.ledger.core.engine import (
 )
 from surehand.process.program import command as our_command
 
+_MIGRATIONS: Final = Path(__file__).resolve().parents[1] / "migrations"
 #: Beside a checkout's files: what `make clean` leaves, and the README's first start asks for.
 OWN_FOLDER: Final = ".surehand"
 
@@ -34,25 +31,23 @@ class NoFolder(Exception):
     """The folder in which a SQLite file is to be made is not there."""
 
 
-def _config() -> Config:
-    config = Config()
-    config.set_main_option(
-        "script_location", str(Path(__file__).resolve().parents[1] / "migrations")
-    )
-    return config
+def _known_revisions() -> list[str]:
+    """Return the migrations that this code has, the newest last."""
+    return sorted(file.stem for file in (_MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
 def newest_revision() -> str:
     """Return the newest migration that this code knows."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    assert head is not None
-    return head
+    return _known_revisions()[-1]
 
 
 def current_revision(engine: Engine) -> str | None:
     """Return the migration that a database is at; ``None`` for an empty one."""
     with explain_database_error(engine.url), engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        found: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        return found
 
 
 def shown(database_url: str) -> str:
@@ -76,8 +71,7 @@ def require_head(engine: Engine) -> None:
 
 
 def _refuse_unknown(engine: Engine, current: str | None) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if current is not None and current not in known:
+    if current is not None and current not in _known_revisions():
         where = without_passwords(engine.url)
         raise DatabaseBehind(
             f"the ledger database {where} is at migration {current}, which this version"
@@ -90,6 +84,10 @@ def migrate(database_url: str) -> tuple[str | None, str]:
 
     A SQLite file that is not there is made: here, and nowhere else.
     """
+    # Not with a worker and the verbs that read the ledger, for which it is a hundred modules.
+    from alembic import command
+    from alembic.config import Config
+
     url = make_url(database_url)
     if url.drivername.startswith("sqlite") and url.database:
         with explain_database_error(url):
@@ -100,7 +98,8 @@ def migrate(database_url: str) -> tuple[str | None, str]:
         require_fit(engine, fsync_off=True)
         before = current_revision(engine)
         _refuse_unknown(engine, before)
-        config = _config()
+        config = Config()
+        config.set_main_option("script_location", str(_MIGRATIONS))
         with engine.begin() as connection:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")

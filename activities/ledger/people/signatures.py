@@ -1,7 +1,8 @@
 """Signatures and public keys of people: when the claims of a compact JWS (RFC 7515) count.
 
 No SQL and no clock. joserfc verifies the signature; what is around it is stricter than JOSE asks
-for, so that a signature has one spelling, and nothing in it chooses its algorithm or its key.
+for, so that a signature has one spelling, and nothing in it chooses its algorithm or its key. It is
+imported when it is used: most workers, and most verbs, need not wait for it.
 
 Keys have one form, and are known by their thumbprint (RFC 7638). A key that signs JWS is an Ed25519
 key. A passkey's is one, too, or one of the curve P-256, and has its credential beside it: neither
@@ -22,9 +23,6 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicNumbers
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from joserfc import jws
-from joserfc.errors import JoseError
-from joserfc.jwk import OKPKey, thumbprint
 from pydantic import ValidationError
 
 from surehand.process.ciphers import signature_registry
@@ -118,6 +116,8 @@ def read_public_key(pem_or_jwk_text: str) -> dict[str, str]:
         raise BadKey("it is not a public key in PEM") from error
     if not isinstance(key, Ed25519PublicKey):
         raise BadKey("it is not an Ed25519 key")
+    from joserfc.jwk import OKPKey
+
     return check_jwk(OKPKey.import_key(key).as_dict())
 
 
@@ -166,6 +166,8 @@ def check_passkey_jwk(jwk: Mapping[str, Any]) -> dict[str, str]:
 
 def kid_of(jwk: Mapping[str, Any]) -> str:
     """Return the key id of a public key: its RFC 7638 thumbprint."""
+    from joserfc.jwk import thumbprint
+
     return thumbprint(dict(check_passkey_jwk(jwk)))
 
 
@@ -266,6 +268,10 @@ def require_in_time(claims: approvals.Claims, now_s: int) -> None:
 
 def verify_token(token: str, public_jwk: Mapping[str, Any], claims_of: type[S]) -> S:
     """Return the claims of a signature that this key has made, whenever that was."""
+    from joserfc import jws
+    from joserfc.errors import JoseError
+    from joserfc.jwk import OKPKey
+
     kid = header_kid(token, claims_of.typ)
     try:
         key = check_jwk(public_jwk)
