@@ -9,6 +9,7 @@ import surehand.activities.ledger
 import surehand.cli
 import surehand.drill
 from surehand.cli.app import run as main
+from surehand.workflows.contracts.base import build_models
 
 __all__ = ["main"]
 
@@ -16,3 +17,6 @@ for _room in (surehand.cli, surehand.drill, surehand.activities.ledger):
     for _found in pkgutil.walk_packages(_room.__path__, f"{_room.__name__}."):
         if ".migrations" not in _found.name and not _found.name.endswith(".plugin"):
             importlib.import_module(_found.name)
+
+# The copies share what is built, too.
+build_models()
