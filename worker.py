@@ -203,7 +203,7 @@ def list_activities(context: WorkerContext) -> list[Callable[..., Any]]:
 class _BuildName(SimplePlugin):
     """Names the build, if neither the settings nor another plugin do.
 
-    Without a name the SDK reads the code of all 1,400 loaded modules, for a hash of it.
+    Without a name the SDK reads the code of all 1,200 loaded modules, for a hash of it.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Child processes that write to a file and never outlive the program that started them.
 
 Some begin as copies of a process that has loaded everything: drills start hundreds. A worker loads
-1,500 modules before it does anything, which takes seconds of a core. A fork server loads them once.
+1,200 modules before it does anything, which takes seconds of a core. A fork server loads them once.
 Each process is forked from it, with its own session, environment, folder and output, and is killed,
 frozen and waited for like any other.
 
