@@ -171,9 +171,10 @@ async def _keep(
             await asyncio.wait_for(ended.wait(), timeout=every)
 
 
-#: How long a dead call keeps a resource, and how long an attempt waits for a busy one before it is
-#: tried again later, if the tool does not say.
+#: How long a dead call keeps a resource.
 _LEASE: Final = timedelta(seconds=30)
+#: How long an attempt waits for a busy one before it is tried again later: a part of the attempt,
+#: which leaves room for the rest of it.
 _WAIT: Final = timedelta(seconds=5)
 #: How often a worker frees the resources that dead calls have left behind.
 _FREE_EVERY: Final = timedelta(minutes=1)
@@ -236,7 +237,7 @@ async def hold_resources(
         yield NO_RESOURCES
         return
     before = call.attempts_before if isinstance(call, ToolCall) else 0
-    limit = tool.resource_lease or _LEASE
+    limit = _LEASE
     request = LeaseRequest(
         tenant=call.tenant,
         run_id=call.run_id,
@@ -247,8 +248,7 @@ async def hold_resources(
         attempt=before + attempt.number,
         lease=limit,
     )
-    wait = _WAIT if tool.resource_wait is None else tool.resource_wait
-    since, held = await _acquire(worker.ledger, request, wait, attempt)
+    since, held = await _acquire(worker.ledger, request, _WAIT, attempt)
 
     def renewed(tx: Transaction) -> float | None:
         return tx.began if leases.renew_resources(tx, held, limit) else None

@@ -15,7 +15,6 @@ from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter, Valid
 
 from surehand.activities.tools.call_reports import Draft, earlier_progress, note_progress, spend
 from surehand.workflows.contracts.tools import (
-    CALL_MARGIN,
     Effect,
     Recovery,
     ToolDefinition,
@@ -141,20 +140,6 @@ LookupAnswer = Found | NotFound | Partial | Unknown | No
 LONGEST_RESOURCE: Final = 400
 #: Each is locked, renewed and freed by itself: a call with more wants one wider resource.
 MOST_RESOURCES: Final = 20
-#: A shorter lease would be lost whenever the ledger takes a moment, or while a transactional tool
-#: holds SQLite's only writer.
-SHORTEST_LEASE: Final = timedelta(seconds=3)
-#: The wait is a part of an attempt, and has to leave room for the rest of it.
-LONGEST_WAIT: Final = CALL_MARGIN / 2
-
-
-def limits_problem(lease: timedelta | None, wait: timedelta | None) -> str | None:
-    """Return what is wrong with the limits of a tool's resources, or ``None``."""
-    if lease is not None and lease < SHORTEST_LEASE:
-        return f"the lease of a resource is at least {SHORTEST_LEASE.total_seconds():g} s"
-    if wait is not None and not timedelta(0) <= wait <= LONGEST_WAIT:
-        return f"the wait for a resource is at most {LONGEST_WAIT.total_seconds():g} s"
-    return None
 
 
 def resource_names(
@@ -311,8 +296,6 @@ class Tool:
     errors: Declared = field(default_factory=dict)
     health: Callable[[], Awaitable[bool]] | None = None
     resource: Callable[[Any], str | list[str]] | None = None
-    resource_lease: timedelta | None = None
-    resource_wait: timedelta | None = None
     fresh_for: timedelta | None = None
     withdrawn: Literal["intervention", "notification"] = "intervention"
     foreign: bool = False

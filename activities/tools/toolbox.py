@@ -33,7 +33,6 @@ from surehand.activities.tools.tool import (
     Tool,
     ToolFunction,
     Undo,
-    limits_problem,
 )
 from surehand.workflows.canonical_json import digest
 from surehand.workflows.contracts.effects import UndoSpec, UndoTool
@@ -112,8 +111,6 @@ def tool(
     errors: Declared | None = None,
     health: Callable[[], Awaitable[bool]] | None = None,
     resource: Callable[[Any], str | list[str]] | None = None,
-    resource_lease: timedelta | None = None,
-    resource_wait: timedelta | None = None,
     fresh_for: timedelta | None = None,
     withdrawn: Literal["intervention", "notification"] = "intervention",
     foreign: bool = False,
@@ -157,10 +154,8 @@ def tool(
         health: Whether the outside system is up; asked before it is called again after
             ``DEPENDENCY_DOWN``. Must answer within a second.
         resource: One or more things that only one call may use at a time, from the params, such as
-            ``account:7``. Calls that name the same resource never overlap, in any tool.
-        resource_lease: How long a dead call keeps its resources; by default 30 s.
-        resource_wait: How long an attempt waits for a busy resource before it is tried again later;
-            by default 5 s.
+            ``account:7``. Calls that name the same resource never overlap, in any tool. A dead
+            call keeps them for 30 s at most.
         fresh_for: How old a read's output may be when a paused run is resumed. An older one is read
             again. If it differs, approvals that rest on it are void.
         withdrawn: How people are told if somebody undoes an effect that a completed run relied on:
@@ -247,11 +242,6 @@ def tool(
             raise ToolboxError(
                 f'tool {name!r}: withdrawn= is "intervention" or "notification", not {withdrawn!r}'
             )
-        problem = limits_problem(resource_lease, resource_wait)
-        if problem:
-            raise ToolboxError(f"tool {name!r}: {problem}")
-        if resource is None and (resource_lease, resource_wait) != (None, None):
-            raise ToolboxError(f"tool {name!r}: resource_lease= and resource_wait= need resource=")
         problem = _policy_problem(model, approval, permission)
         if problem:
             raise ToolboxError(f"tool {name!r}: {problem}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -317,8 +317,8 @@ async def test_a_dead_workers_resource_is_taken_over_in_time(stage: Stage, visit
 
 
 def after_the_lease_of(acquired: dict[str, Any]) -> str:
-    limit: timedelta = account.ONE_AT_A_TIME["resource_lease"]
-    return (datetime.fromisoformat(acquired["at"]) + limit).isoformat(timespec="milliseconds")
+    over = datetime.fromisoformat(acquired["at"]) + account.LEASE
+    return over.isoformat(timespec="milliseconds")
 
 
 @pytest.mark.crash

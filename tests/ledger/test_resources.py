@@ -69,9 +69,7 @@ class Bank:
             how = {}
         elif "compensate" not in options:
             how["irreversible"] = True
-        if "resource" not in options or options["resource"] is not None:
-            how = {"resource": lambda p: f"account:{p.account}", "resource_wait": NOW, **how}
-        named = {**how, **options}
+        named = {"resource": lambda p: f"account:{p.account}", **how, **options}
         return tool(name, **named)(self.call)
 
 
@@ -84,6 +82,11 @@ async def bank() -> Bank:
 def scene(scene: Scene) -> Scene:
     scene.open_run(OTHER_RUN)
     return scene
+
+
+@pytest.fixture(autouse=True)
+def waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases_module, "_WAIT", NOW)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +210,8 @@ async def test_an_attempt_that_may_wait_gets_the_resource_when_it_is_free(
     scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases_module, "_LOOK_FREE_EVERY", 0.01)
-    pay = bank.tool(resource_wait=timedelta(seconds=30))
+    monkeypatch.setattr(leases_module, "_WAIT", HOUR)
+    pay = bank.tool()
     here = worker(scene, pay)
     first = asyncio.create_task(here.call(pay))
     await bank.begins.wait()
@@ -228,7 +232,8 @@ async def test_what_a_waiting_attempt_waits_for_is_shown_beside_its_activity(
     scene: Scene, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("surehand.activities.worker.context.HEARTBEAT_EVERY", 0.01)
-    pay = bank.tool(resource_wait=timedelta(seconds=30))
+    monkeypatch.setattr(leases_module, "_WAIT", HOUR)
+    pay = bank.tool()
     here = worker(scene, pay)
     first = asyncio.create_task(here.call(pay))
     await bank.begins.wait()
@@ -259,8 +264,11 @@ async def test_the_next_attempt_takes_a_dead_calls_resource(scene: Scene, bank: 
 
 
 @pytest.mark.parametrize("effect", [WRITE, READ])
-async def test_a_lost_resource_keeps_the_outcome(scene: Scene, bank: Bank, effect: Any) -> None:
-    pay = bank.tool(effect=effect, resource_lease=HOUR)
+async def test_a_lost_resource_keeps_the_outcome(
+    scene: Scene, bank: Bank, effect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases_module, "_LEASE", HOUR)
+    pay = bank.tool(effect=effect)
     here = worker(scene, pay)
     calling = asyncio.create_task(here.call(pay))
     await bank.begins.wait()
@@ -281,7 +289,8 @@ async def test_an_attempt_that_learns_that_it_has_lost_its_resource_stops_its_ca
     scene: Scene, bank: Bank, effect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases_module, "_RENEWALS", 10_000_000)
-    pay = bank.tool(effect=effect, resource_lease=HOUR)
+    monkeypatch.setattr(leases_module, "_LEASE", HOUR)
+    pay = bank.tool(effect=effect)
     calling = asyncio.create_task(worker(scene, pay).call(pay))
     await bank.begins.wait()
     lose(scene)

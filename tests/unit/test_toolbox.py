@@ -155,9 +155,6 @@ READS: dict[str, list[dict[str, Any]]] = {
     ],
     "its timeout": [in_seconds(timeout=-1)],
     "fresh_for=": [in_seconds(fresh_for=-1)],
-    "at least 3 s": [{"resource": a_key, **in_seconds(resource_lease=n)} for n in (0, 1)],
-    "at most 30 s": [{"resource": a_key, **in_seconds(resource_wait=n)} for n in (-1, 60)],
-    "need resource=": [in_seconds(resource_wait=0)],
 }
 WRITES: dict[str, list[dict[str, Any]]] = {
     "a way to settle an unknown outcome": [{}],
