@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn, TypeVar, assert_never
 
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from surehand.activities.effects.write import EffectCall
 from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.effects import compensations, run_tree
 from surehand.activities.ledger.effects.compensations import GivenUp, NothingToUndo, ToUndo
+from surehand.activities.ledger.effects.interventions import UNDO_CHANGED, UNDO_REFUSED
 from surehand.activities.ledger.halts import LOOK, Halted
 from surehand.activities.ledger.history.run_display import read_recovery
 from surehand.activities.ledger.outbox import notification_rows
@@ -213,13 +215,16 @@ class UndoAttempt:
         loaded = worker.toolbox.undo_spec(tool, approved=True)
         kept = UndoSpec.model_validate(entry.undo) if entry.undo else loaded
         changed = kept.changed_to(loaded, cleanup=asked.cleanup)
-        if changed is not None and kept.approved:
+        if changed is not None and (
+            kept.approved or kept.loses_condition(loaded, cleanup=asked.cleanup)
+        ):
+            since = "it was approved" if kept.approved else "its call"
             question = (
-                f"undoing {entry.tool} {entry.key} has changed since it was approved: {changed}."
+                f"undoing {entry.tool} {entry.key} has changed since {since}: {changed}."
                 " Settle it as undo to run what there is now, as compensated once it is undone by"
                 " hand, or give it up"
             )
-            return await self._ask_human(entry, question, loaded)
+            return await self._ask_human(entry, question, rule=UNDO_CHANGED, changed=loaded)
         undo = tool.cleanup if asked.cleanup else tool.compensate
         if undo is None:
             why_not = "irreversible" if tool.irreversible else "the tool has no compensation"
@@ -257,12 +262,16 @@ class UndoAttempt:
             instead_of=changed,
             execution=attempt.execution,
             within=asked.within,
+            observes=request.observes or undo.only_if is not None,
         )
+        effect = EffectCall(worker, undoing, params, request)
+        if undo.only_if is not None:
+            effect.only_if = partial(undo.only_if, entry.params, receipt)
         try:
             with worker.spans.undo(asked, undoing.name, attempt.number):
                 note_effect(asked.tenant, undoing.name, request.key)
                 async with hold_resources(worker, undoing, names, asked, attempt) as held:
-                    effect = EffectCall(worker, undoing, params, request, held)
+                    effect.held = held
                     result = await effect.run()
                 if isinstance(result, Done):
                     note({"surehand.outcome": "compensated", "surehand.replayed": result.replayed})
@@ -271,6 +280,12 @@ class UndoAttempt:
         except ApplicationError as error:
             if error.type not in _NEED_HUMAN:
                 raise
+            if effect.refused is not None:
+                question = (
+                    f"undoing {entry.tool} {entry.key} is refused: {effect.refused}. Settle it as"
+                    " undo to try it again, as compensated once it is undone by hand, or give it up"
+                )
+                return await self._ask_human(entry, question, rule=UNDO_REFUSED)
             return await self._ask_after_failure(entry, error.message)
         match result:
             case Done():
@@ -310,11 +325,16 @@ class UndoAttempt:
         return await self._ask_human(entry, f"undoing {entry.tool} {entry.key} failed: {why}")
 
     async def _ask_human(
-        self, entry: Entry, question: str, changed: UndoSpec | None = None
+        self,
+        entry: Entry,
+        question: str,
+        *,
+        rule: str = "compensation_failed",
+        changed: UndoSpec | None = None,
     ) -> CompensationReport:
         """Open an intervention; ``changed``: the undo that is not the one that was approved."""
         found, head = await self._record(
-            lambda tx: compensations.ask_about_undo(tx, entry, question, changed)
+            lambda tx: compensations.ask_about_undo(tx, entry, question, rule, changed)
         )
         if found is None:
             # This attempt is late: look at what has become of it.

@@ -9,8 +9,9 @@ outside system is asked, or a human.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, assert_never
@@ -33,7 +34,7 @@ from surehand.activities.ledger.steps.entries import ClaimResult, Entry
 from surehand.activities.runs import as_newest, take_over_as_newest
 from surehand.activities.tools.call_reports import NeedsAnswer, make_json
 from surehand.activities.tools.failures import Failure, FailureClass, classify
-from surehand.activities.tools.tool import Found, No, NotFound, Partial, Unknown
+from surehand.activities.tools.tool import Found, No, NotFound, Partial, ToolContext, Unknown
 from surehand.activities.worker.context import again, stop
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.process import clock
@@ -73,9 +74,27 @@ CallResult = (
 )
 
 
+def why_refused(answer: object) -> str | None:
+    """Return why an undo is refused, by what its ``only_if`` says; ``None``: it may be called.
+
+    Only ``True`` is a yes.
+    """
+    if answer is True:
+        return None
+    if isinstance(answer, str) and answer:
+        return clean_text(answer, 2000)
+    said = "no" if answer is False else type(answer).__name__
+    return f"its only_if says {said}"
+
+
 @dataclass
 class EffectCall(recorder.EffectRecorder):
     """One attempt at one write."""
+
+    only_if: Callable[[ToolContext], Awaitable[object]] | None = None
+    """Of an undo: whether it may be called, asked right before each call."""
+    refused: str | None = field(default=None, init=False)
+    """Why it may not, or why nobody can tell."""
 
     async def run(self, next_write: recorder.NextWrite | None = None) -> CallResult:
         """Claim, call and record; or say what stands there already.
@@ -112,7 +131,7 @@ class EffectCall(recorder.EffectRecorder):
         match result:
             case entries.Claimed(entry):
                 self.recovered = self.recovered or entry.recovering_ms is not None
-                if entry.observed == entries.UNASKED:
+                if entry.observed == entries.UNASKED or self.only_if is not None:
                     observed = await self._observe(entry)
                     if not isinstance(observed, Entry):
                         return observed
@@ -151,13 +170,37 @@ class EffectCall(recorder.EffectRecorder):
             case _:
                 assert_never(result)
 
-    async def _observe(self, entry: Entry) -> Entry | entries.Asked:
-        """Ask a lookup that goes by the state of the world, before the call, and keep its answer.
+    async def _observe(self, entry: Entry) -> Entry | CallResult:
+        """Look at the world right before the call: whether it may be made, and what was so before.
+
+        Nothing is remembered of whether it may: an attempt that is cut off here has called nothing,
+        and the next one asks again.
+        """
+        request, observed = self.request, entry.observed
+        by_state = observed == entries.UNASKED and self.tool.lookup_by == "state"
+        if by_state:
+            observed = await self._look_before(entry)
+        elif observed == entries.UNASKED:
+            observed = entries.ALLOWED
+        if self.only_if is not None and (failure := await self._ask_only_if(entry)) is not None:
+            self.refused = failure.message
+            return await self._fail(entry, failure)
+        kept = await self.in_ledger(lambda tx: claims.keep_observed(tx, request, entry, observed))
+        if kept is None:
+            self.end_as_fenced()
+        if not by_state or observed["answer"] == "not_found" or entry.recovering_ms is None:
+            return kept
+        # Another attempt has died over this call: what is so now may be its work.
+        why = "a crash left its outcome unknown, and its lookup does not say that it is still to do"
+        return await self.ask_human(kept, why)
+
+    async def _look_before(self, entry: Entry) -> dict[str, Any]:
+        """Ask a lookup that goes by the state of the world, before the call; return its answer.
 
         If it is so already, the call is made all the same: that is what was decided. What was so
         before the call proves nothing after it.
         """
-        tool, request = self.tool, self.request
+        tool = self.tool
         assert tool.lookup is not None, "only its tool says that it is to be asked"
         said, evidence = "unknown", None
         try:
@@ -170,16 +213,23 @@ class EffectCall(recorder.EffectRecorder):
         else:
             said = {Found: "found", NotFound: "not_found"}.get(type(answer), "unknown")
             evidence = await call_off_loop(digest, await make_json(answer))
-        observed = await self.in_ledger(
-            lambda tx: claims.keep_observed(tx, request, entry, said, evidence)
-        )
-        if observed is None:
-            self.end_as_fenced()
-        if said == "not_found" or entry.recovering_ms is None:
-            return observed
-        # Another attempt has died over this call: what is so now may be its work.
-        why = "a crash left its outcome unknown, and its lookup does not say that it is still to do"
-        return await self.ask_human(observed, why)
+        return {"answer": said, "evidence": evidence}
+
+    async def _ask_only_if(self, entry: Entry) -> Failure | None:
+        """Return why an undo may not be called now, or cannot be known to be; ``None``: it may."""
+        assert self.only_if is not None
+        since, ask = clock.now(), partial(self.only_if, self.context(entry.provider_key))
+        asking = self.watch_call(f"the only_if of {self.tool.name}", since, ask)
+        try:
+            async with self._keep_lease(entry) as kept:
+                refused = why_refused(await self.limit_call(asking, since, [kept]))
+        except Exception as error:
+            failure = classify(error)
+            in_doubt = failure.failure_class is FailureClass.IN_DOUBT
+            # Nothing was called, so it is simply asked again.
+            class_ = FailureClass.TRANSIENT if in_doubt else failure.failure_class
+            return Failure(class_, f"its only_if failed: {failure.message}", failure.retry_after)
+        return None if refused is None else Failure(FailureClass.PERMANENT, refused)
 
     async def _call(self, entry: Entry) -> CallResult:
         """Call the tool under the claim, and record what becomes of it."""

@@ -77,7 +77,11 @@ class Undo:
     params: Callable[[dict[str, Any], Any], Mapping[str, Any]]
     """``(params, receipt) -> params of the undoing tool``, all in JSON form."""
     version: str = ""
-    """The version of ``params``, if it may change while the tool's version stays."""
+    """The version of ``params`` and ``only_if``, if they change while the tool's version stays."""
+    only_if: OnlyIf | None = None
+    """``async (params, receipt, ctx)``: asked right before each call of the undoing tool. ``True``:
+    it may be called. ``False``, a text that says what stands in the way, or anything else: it is
+    not called, and a human is asked."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,7 @@ class ToolContext:
 
 
 ToolFunction = Callable[[Any, ToolContext], Awaitable[Any]]
+OnlyIf = Callable[[dict[str, Any], Any, ToolContext], Awaitable[bool | str]]
 PreconditionFunction = Callable[[Any, ToolContext], Awaitable[JsonValue]]
 #: What a lookup goes by: our key, which only our call can have left, or how the world is.
 LookupBy = Literal["key", "state"]

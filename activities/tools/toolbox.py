@@ -221,9 +221,16 @@ def tool(
         if irreversible and compensate:
             raise ToolboxError(f"tool {name!r}: it is either irreversible or has compensate=")
         for undo in filter(None, (compensate, cleanup)):
-            if not _takes_two(undo.params):
+            if not _takes(undo.params, {}, None):
                 raise ToolboxError(
                     f"tool {name!r}: {undo.tool!r} as its undo: its params= takes (params, receipt)"
+                )
+            if undo.only_if is not None and not (
+                inspect.iscoroutinefunction(undo.only_if) and _takes(undo.only_if, {}, None, None)
+            ):
+                raise ToolboxError(
+                    f"tool {name!r}: {undo.tool!r} as its undo: its only_if= is an async function"
+                    " of (params, receipt, ctx)"
                 )
         if lookup_by not in typing.get_args(LookupBy) or (lookup_by == "state" and not lookup):
             raise ToolboxError(
@@ -258,9 +265,9 @@ def tool(
     return decorate
 
 
-def _takes_two(function: Callable[..., Any]) -> bool:
+def _takes(function: Callable[..., Any], *given: object) -> bool:
     try:
-        inspect.signature(function).bind({}, None)
+        inspect.signature(function).bind(*given)
     except TypeError:
         return False
     except ValueError:  # of no known signature, such as some built-in functions
@@ -339,6 +346,7 @@ class Toolbox:
             version=tool.version,
             schema_hash=tool.schema_hash,
             params_version=undo.version,
+            only_if=undo.only_if is not None,
         )
 
     def specs(self) -> list[ToolSpec]:

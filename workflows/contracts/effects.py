@@ -31,9 +31,12 @@ class UndoTool(Message):
     schema_hash: str
     params_version: str = ""
     """What tells how its params are made, beside the version of the tool whose effect it undoes."""
+    only_if: bool = False
+    """Whether the world is looked at right before it is called, and it may be refused then."""
 
     def as_text(self) -> str:
-        return f"{self.name} (version {self.version})"
+        condition = ", if the world allows it" if self.only_if else ""
+        return f"{self.name} (version {self.version}{condition})"
 
 
 class UndoSpec(Message):
@@ -45,6 +48,11 @@ class UndoSpec(Message):
     cleanup: UndoTool | None = None
     approved: bool = False
     """Whether people were shown it, and have approved it."""
+
+    def loses_condition(self, loaded: UndoSpec, *, cleanup: bool) -> bool:
+        """Return whether this undo may be refused, and the one that is loaded may not."""
+        was, is_ = (one.cleanup if cleanup else one.compensate for one in (self, loaded))
+        return was is not None and was.only_if and is_ is not None and not is_.only_if
 
     def changed_to(self, loaded: UndoSpec, *, cleanup: bool) -> str | None:
         """Return how an undo differs from this one, in words; ``None``: it does not."""
@@ -87,7 +95,8 @@ class ResolutionOutcome(StrEnum):
     COMPENSATED = "compensated"
     UNDO = "undo"
     """It happened, at least in part: run the tool's compensation; the step has failed then. Of an
-    undo that has changed since its approval: run it as it is now."""
+    undo that has changed since its approval: run it as it is now. Of one that was refused: try it
+    again."""
     GIVE_UP = "give_up"
 
 

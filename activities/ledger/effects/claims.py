@@ -464,22 +464,23 @@ def doubt_known_entry(
 
 
 def keep_observed(
-    tx: Transaction, request: ClaimRequest, entry: Entry, answer: str, evidence: str | None
+    tx: Transaction, request: ClaimRequest, entry: Entry, observed: dict[str, Any]
 ) -> Entry | None:
-    """Keep what a lookup has said before the call, whose lease and deadline count from now.
+    """Keep what was so before the call, whose lease and deadline count from now.
 
     Returns ``None`` when the entry is not ours any more: nothing may be called then.
     """
     row = tx.one(
         update_rows(effects, **outcomes.guard_values(entry))
         .values(
-            observed={"answer": answer, "evidence": evidence},
+            observed=observed,
             **_limit_values(tx, request, entry if entry.unproven else None),
         )
         .returning(effects)
     )
     if row is None:
         return None
+    answer, evidence = observed["answer"], observed.get("evidence")
     entry.tell(tx, "effect.observed", answer=answer, evidence=evidence)
     return Entry.from_row(row)
 

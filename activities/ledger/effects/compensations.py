@@ -10,7 +10,6 @@ from surehand.activities.ledger.core.store import Transaction
 from surehand.activities.ledger.core.tables import effects
 from surehand.activities.ledger.effects.epochs import lease_left
 from surehand.activities.ledger.effects.interventions import (
-    UNDO_CHANGED,
     human_decides,
     newest_intervention,
     open_intervention,
@@ -99,9 +98,13 @@ def other_undo(tx: Transaction, original: str, tool: str) -> str | None:
 
 
 def ask_about_undo(
-    tx: Transaction, original: Entry, question: str, changed: UndoSpec | None = None
+    tx: Transaction,
+    original: Entry,
+    question: str,
+    rule: str = "compensation_failed",
+    changed: UndoSpec | None = None,
 ) -> str | Held | None:
-    """Put an undo that failed, or has ``changed``, before a human; return the intervention's id.
+    """Put an undo that failed, is refused or has ``changed`` before a human; return the id.
 
     ``None`` when another attempt, or a human, has settled the original meanwhile: there is nothing
     left to ask. ``Held`` while another attempt may be undoing it: a human who does the same would
@@ -130,5 +133,4 @@ def ask_about_undo(
             why = f"{question}. Was it undone before?"
             return open_intervention(tx, undo, why, rule="unknown")
     mark_compensating(tx, original.entry_id)
-    rule = UNDO_CHANGED if changed else "compensation_failed"
     return open_intervention(tx, original, question, rule=rule, undo=changed)

@@ -31,6 +31,8 @@ from surehand.workflows.plain_text import plain_line
 UNDONE: Final = "undone"
 #: Asked before an undo that is not the one which people have approved with its step.
 UNDO_CHANGED: Final = "undo_changed"
+#: Asked when something stands in an undo's way.
+UNDO_REFUSED: Final = "undo_refused"
 #: Runs that the owner's event names; each of them has an event of its own.
 _MOST_NAMED: Final = 100
 
@@ -46,7 +48,8 @@ def open_intervention(
 ) -> str:
     """Open the one question about an entry and return its id; joins an open one.
 
-    ``rule`` is ``unknown``, ``partial``, ``compensation_failed``, ``undo_changed`` or ``undone``.
+    ``rule`` is ``unknown``, ``partial``, ``compensation_failed``, ``undo_changed``,
+    ``undo_refused`` or ``undone``.
     The run and step of ``asked_in`` wait for the answer, by default those that own the entry. The
     answer ``undo`` agrees to undo the effect as ``undo`` says.
     """

@@ -18,6 +18,7 @@ from surehand.activities.ledger.core.tables import WITHOUT_OUTCOME, effects, int
 from surehand.activities.ledger.effects import claims, epochs, outcomes
 from surehand.activities.ledger.effects.interventions import (
     UNDO_CHANGED,
+    UNDO_REFUSED,
     UNDONE,
     human_decides,
     mark_compensated,
@@ -315,7 +316,8 @@ def allowed_answers(
     if is_noted(entry, rule):
         return {_SETTLED_MEANWHILE[entry.state]: entry.state}
     if entry.state == "compensating":
-        may_undo = rule == UNDO_CHANGED  # Whoever has asked undoes it, be it a run above.
+        # Whoever has asked undoes it, be it a run above.
+        may_undo = rule in (UNDO_CHANGED, UNDO_REFUSED)
     else:
         may_undo = entry.run_id == run_id and can_undo(entry.tool)
     return {

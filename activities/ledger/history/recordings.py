@@ -26,7 +26,7 @@ from surehand.activities.ledger.core.tables import (
     steps,
 )
 from surehand.activities.ledger.effects.epochs import RESTORED
-from surehand.activities.ledger.effects.interventions import UNDO_CHANGED
+from surehand.activities.ledger.effects.interventions import UNDO_CHANGED, UNDO_REFUSED
 from surehand.activities.ledger.effects.run_tree import REMAINING
 from surehand.activities.ledger.history.reads import chain_of
 from surehand.activities.ledger.steps import foreign
@@ -46,6 +46,7 @@ _ASKED: Final = {
     "partial": "partial",
     "compensation_failed": "compensating",
     UNDO_CHANGED: "compensating",
+    UNDO_REFUSED: "compensating",
 }
 
 

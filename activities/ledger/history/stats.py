@@ -131,7 +131,8 @@ class InterventionFigures(Figures):
     """Questions that only a human can settle."""
 
     opened: dict[str, int]
-    """By rule: ``unknown``, ``partial``, ``compensation_failed``, ``undo_changed``."""
+    """By rule: ``unknown``, ``partial``, ``compensation_failed``, ``undo_changed``,
+    ``undo_refused``."""
     settled: int
     open: int
     """Now, whenever they were opened."""

@@ -59,6 +59,9 @@ NO_MORE_REPEATS = "no_more_repeats"
 #: What stands in an entry until its lookup by state has been asked: before that nothing is called.
 UNASKED: Final = {"answer": "unasked"}
 
+#: What stands in the entry of an undo after that, if its ``only_if`` has allowed it.
+ALLOWED: Final = {"answer": "allowed"}
+
 #: The answer that stands in an entry which was put in doubt because the ledger was restored.
 FORGOTTEN: Final = "forgotten"
 
