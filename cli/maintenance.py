@@ -189,11 +189,22 @@ async def _schedule(
     )
 
 
-async def unwind(caller: options.Actor, run: options.Run) -> Reply:
+async def unwind(
+    caller: options.Actor,
+    run: options.Run,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be undone, of any run.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --dry-run: ask each `only_if`, too.")
+    ] = False,
+) -> Reply:
     """Undo what a run that was stopped from outside has committed, last first.
 
     Example: surehand unwind refund-1 --as ana
     """
+    if check and not dry_run:
+        raise WrongUse("--check goes with --dry-run")
     run_id = caller.run_id(run)
     connection = await caller.connection()
     queue = caller.settings.task_queue
@@ -201,22 +212,33 @@ async def unwind(caller: options.Actor, run: options.Run) -> Reply:
         answer = await connection.ping_worker(queue)
     if answer is None:
         raise NoWorker(f"no worker answers (task queue {queue}); nothing was undone")
-    asked = UnwindRun(tenant=caller.tenant, run_id=run_id, actor=caller.settings.user)
+    asked = UnwindRun(
+        tenant=caller.tenant,
+        run_id=run_id,
+        actor=caller.settings.user,
+        dry_run=dry_run,
+        check=check,
+    )
     report = await _unwind(connection, asked, queue)
     more = [f"{report.more_undone} more"] if report.more_undone else []
     undone = ", ".join([*report.undone, *more]) or "nothing"
-    lines = [f"Run {run_id}: undone {undone}"]
+    lines = [f"Run {run_id}: {'would undo' if dry_run else 'undone'} {undone}"]
     lines += [f"  not undone {left.step_id}: {left.reason}" for left in report.left]
     if report.more_left:
         lines.append(f"  and {report.more_left} more, listed by `effects`")
-    return Reply(report, lines, ExitCode.HUMAN_NEEDED if report.left else ExitCode.DONE)
+    asks = report.left and not dry_run
+    return Reply(report, lines, ExitCode.HUMAN_NEEDED if asks else ExitCode.DONE)
 
 
 async def _unwind(connection: Connection, asked: UnwindRun, queue: str) -> Unwound:
     try:
         with connection.translated(""):
             done: Unwound = await connection.client.execute_workflow(
-                UNWIND, asked, id=unwind_id(asked.run_id), task_queue=queue, result_type=Unwound
+                UNWIND,
+                asked,
+                id=unwind_id(asked.run_id) + (".dry-run" if asked.dry_run else ""),
+                task_queue=queue,
+                result_type=Unwound,
             )
         return done
     except WorkflowAlreadyStartedError as error:

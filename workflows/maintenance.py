@@ -66,6 +66,10 @@ class Unwind:
         A run that is still open is refused (``RunStillOpen``): cancel it, and it unwinds itself.
         """
         _refuse_unless_possible(asked.tenant)
+        if asked.dry_run:
+            summary = f"{asked.run_id}: what would be undone"
+            options = compensation_call(summary)
+            return await call_port(ports.PREVIEW_UNWIND, asked, summary, options=options)
         carried = asked.carried
         if carried is not None and workflow.info().continued_run_id is None:
             reason = f"the unwinding of run {asked.run_id!r} was not continued by Temporal"

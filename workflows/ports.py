@@ -100,6 +100,7 @@ ADMIT_RUN: Final = Port("admit_run", OfRun, RunAdmitted, here=True)
 CLOSE_RUN: Final = Port("close_run", runs.CloseRun, runs.RunClosed)
 RECONCILE: Final = Port("reconcile", effects.ReconcileLedger, effects.Reconciled)
 BEGIN_UNWIND: Final = Port("begin_unwind", effects.UnwindRun, Recorded)
+PREVIEW_UNWIND: Final = Port("preview_unwind", effects.UnwindRun, effects.Unwound)
 
 
 #: A dead worker that no other one has noticed (``activities/worker/takeover.py``) is missed when it

@@ -8,30 +8,38 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn, TypeVar, assert_never
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from surehand.activities.artifacts import MOST_READS, ArtifactUnavailable
 from surehand.activities.effects.leases import hold_resources
-from surehand.activities.effects.prepare import bare_request
+from surehand.activities.effects.prepare import bare_request, tool_context
 from surehand.activities.effects.reconcile import CannotSettle, settle_entry
 from surehand.activities.effects.recorder import Done, SaidNo, WantsAnswer, write_surely
-from surehand.activities.effects.write import EffectCall
-from surehand.activities.ledger.core.store import Transaction
+from surehand.activities.effects.write import EffectCall, why_refused
+from surehand.activities.ledger.core.store import RunNotFound, Transaction
 from surehand.activities.ledger.effects import compensations, run_tree
-from surehand.activities.ledger.effects.compensations import GivenUp, NothingToUndo, ToUndo
-from surehand.activities.ledger.effects.interventions import UNDO_CHANGED, UNDO_REFUSED
+from surehand.activities.ledger.effects.compensations import (
+    AskFirst,
+    GivenUp,
+    NothingToUndo,
+    Stays,
+    ToUndo,
+)
+from surehand.activities.ledger.effects.interventions import UNDO_REFUSED
 from surehand.activities.ledger.halts import LOOK, Halted
+from surehand.activities.ledger.history.reads import require_run
 from surehand.activities.ledger.history.run_display import read_recovery
 from surehand.activities.ledger.outbox import notification_rows
 from surehand.activities.ledger.outbox.notification import Facts, Kind
 from surehand.activities.ledger.quotas import OverQuota
 from surehand.activities.ledger.steps import acting, entries
-from surehand.activities.ledger.steps.entries import Entry
+from surehand.activities.ledger.steps.entries import ClaimRequest, Entry
 from surehand.activities.runs import as_newest, execution_of, stop_child_runs
-from surehand.activities.tools.tool import explain, resource_names
-from surehand.activities.worker.context import Attempt, WorkerContext, again
+from surehand.activities.tools.failures import classify
+from surehand.activities.tools.tool import Tool, Undo, explain, resource_names
+from surehand.activities.worker.context import Attempt, WorkerContext, again, stop
 from surehand.activities.worker.crash_points import CrashPoint
 from surehand.activities.worker.telemetry import note, note_effect
 from surehand.workflows.contracts.base import ChainHead, as_artifact
@@ -43,6 +51,8 @@ from surehand.workflows.contracts.effects import (
     RemainingEffect,
     RemainingFound,
     UndoSpec,
+    UnwindRun,
+    Unwound,
 )
 from surehand.workflows.identity import undo_key
 from surehand.workflows.names import ErrorType
@@ -109,6 +119,39 @@ class CompensationActivities:
             await stop_child_runs(activity.client(), ledger, asked.tenant, open_)
         return found.model_copy(update={"head": head}) if asked.within is None else found
 
+    @activity.defn(name="preview_unwind")
+    async def preview_unwind(self, asked: UnwindRun) -> Unwound:
+        """Return what would be undone of a run, and what not, and call nothing but ``only_if``."""
+        worker, refused = self._worker, dict[str, str]()
+
+        def preview(tx: Transaction) -> tuple[list[compensations.Judged], int]:
+            require_run(tx, asked.run_id)
+            return compensations.preview_undo(
+                tx, asked.run_id, worker.toolbox.undo_of, refused=refused
+            )
+
+        try:
+            found, more = await worker.ledger.transact(asked.tenant, preview)
+        except RunNotFound as error:
+            raise stop(ErrorType.RUN_NOT_FOUND, f"run not found: {asked.run_id}") from error
+        if asked.check:
+            for made, judged in found:
+                if isinstance(judged, ToUndo) and (why := await self._check(asked, made.entry)):
+                    refused[made.entry.entry_id] = why
+            found, more = await worker.ledger.transact(asked.tenant, preview)
+        return compensations.tell_preview(asked.run_id, found, more)
+
+    async def _check(self, asked: UnwindRun, entry: Entry) -> str | None:
+        """Return why the world does not allow an undo, or cannot be asked; ``None``: it does."""
+        compensate = Compensate(
+            tenant=asked.tenant,
+            run_id=entry.run_id,
+            step_id=entry.step_id,
+            entry_id=entry.entry_id,
+            user=asked.actor,
+        )
+        return await UndoAttempt(self._worker, compensate, Attempt.current()).check(entry)
+
     @activity.defn(name="compensate")
     async def compensate(self, asked: Compensate) -> CompensationReport:
         """Bar the step, settle what is in doubt, and undo the effect if it remains."""
@@ -146,8 +189,12 @@ class UndoAttempt:
                 self._wait_for_lease(found, "an attempt is still under way")
             case entries.Doubtful(entry):
                 return await self._settle(entry)
-            case ToUndo(entry):
-                return await self.undo_effect(entry)
+            case Stays(entry, reason):
+                return await self._leave(entry, reason)
+            case AskFirst(entry, question, rule, changed):
+                return await self._ask_human(entry, question, rule=rule, changed=changed)
+            case ToUndo(entry, changed_to):
+                return await self.undo_effect(entry, changed_to)
             case _:
                 assert_never(found)
 
@@ -155,7 +202,9 @@ class UndoAttempt:
         asked = self.asked
 
         def begin(tx: Transaction) -> compensations.BeginResult:
-            found = compensations.begin_undo(tx, asked.entry_id, asked.run_id, asked.step_id)
+            step = (asked.entry_id, asked.run_id, asked.step_id)
+            loads = self.worker.toolbox.undo_of
+            found = compensations.begin_undo(tx, *step, loads, cleanup=asked.cleanup)
             if isinstance(found, GivenUp):
                 run_tree.note_left(tx, asked.run_id, [asked.entry_id], found.reason)
             return found
@@ -185,8 +234,8 @@ class UndoAttempt:
         except CannotSettle as error:
             return await self._ask_after_failure(entry, str(error))
         match result:
-            case Done(settled, receipt, _):
-                return await self.undo_effect(replace(settled, state="committed", receipt=receipt))
+            case Done():
+                return await self.run()
             case entries.Asked(_, intervention_id, question):
                 return _report(CompensationOutcome.HUMAN_NEEDED, question, head, intervention_id)
             case entries.Barred(reason=reason) | SaidNo(reason=reason):
@@ -204,49 +253,13 @@ class UndoAttempt:
             case _:
                 assert_never(result)
 
-    async def undo_effect(self, entry: Entry) -> CompensationReport:
-        """Call the tool that undoes a committed effect, unless a human has to say whether."""
+    async def undo_effect(self, entry: Entry, changed: str | None) -> CompensationReport:
+        """Call the tool that undoes a committed effect; ``changed``: how it is another one."""
         worker, asked, attempt = self.worker, self.asked, self.attempt
-        tool = worker.toolbox.get(entry.tool)
-        if tool is None:
-            return await self._ask_after_failure(
-                entry, f"tool {entry.tool!r} is not loaded any more"
-            )
-        loaded = worker.toolbox.undo_spec(tool, approved=True)
-        kept = UndoSpec.model_validate(entry.undo) if entry.undo else loaded
-        changed = kept.changed_to(loaded, cleanup=asked.cleanup)
-        if changed is not None and (
-            kept.approved or kept.loses_condition(loaded, cleanup=asked.cleanup)
-        ):
-            since = "it was approved" if kept.approved else "its call"
-            question = (
-                f"undoing {entry.tool} {entry.key} has changed since {since}: {changed}."
-                " Settle it as undo to run what there is now, as compensated once it is undone by"
-                " hand, or give it up"
-            )
-            return await self._ask_human(entry, question, rule=UNDO_CHANGED, changed=loaded)
-        undo = tool.cleanup if asked.cleanup else tool.compensate
-        if undo is None:
-            why_not = "irreversible" if tool.irreversible else "the tool has no compensation"
-            return await self._leave(
-                entry, "kept: the tool has no cleanup" if asked.cleanup else why_not
-            )
-        undoing = worker.toolbox.get(undo.tool)
-        assert undoing is not None, "load_toolbox has checked it"
+        undo, undoing = self._find_undo(entry)
         try:
-            receipt = await self._read_receipt(entry)
-            params = undoing.validate(undo.params(entry.params, receipt))
-            plain = params.model_dump(mode="json")
+            params, receipt, request = await self._prepare(entry, undo, undoing)
             names = resource_names(undoing.resource, params)
-            # No approval and no permission: people have approved it with its step, or as changed.
-            request = await worker.ledger.with_keys(
-                lambda: bare_request(
-                    *(worker, asked, undoing, plain, attempt),
-                    key=undo_key(entry.entry_id),
-                    user=asked.user,
-                ),
-                plain,
-            )
         except ArtifactUnavailable as error:
             if attempt.number >= MOST_READS:
                 why = f"its receipt cannot be read: {error}"
@@ -312,6 +325,49 @@ class UndoAttempt:
                 raise AssertionError("an undo can ask nobody, and needs no quota")
             case _:
                 assert_never(result)
+
+    def _find_undo(self, entry: Entry) -> tuple[Undo, Tool]:
+        """Return how an effect is undone, and by which tool."""
+        tool = self.worker.toolbox.get(entry.tool)
+        undo = tool and (tool.cleanup if self.asked.cleanup else tool.compensate)
+        assert undo, "it was judged by this toolbox"
+        undoing = self.worker.toolbox.get(undo.tool)
+        assert undoing is not None, "load_toolbox has checked it"
+        return undo, undoing
+
+    async def _prepare(
+        self, entry: Entry, undo: Undo, undoing: Tool
+    ) -> tuple[BaseModel, Any, ClaimRequest]:
+        """Return the params of an undo, the receipt that they were made of, and what it claims."""
+        receipt = await self._read_receipt(entry)
+        params = undoing.validate(undo.params(entry.params, receipt))
+        plain = params.model_dump(mode="json")
+        # No approval and no permission: people have approved it with its step, or as changed.
+        request = await self.worker.ledger.with_keys(
+            lambda: bare_request(
+                *(self.worker, self.asked, undoing, plain, self.attempt),
+                key=undo_key(entry.entry_id),
+                user=self.asked.user,
+            ),
+            plain,
+        )
+        return params, receipt, request
+
+    async def check(self, entry: Entry) -> str | None:
+        """Return why the world does not allow the undo now, or cannot be asked, and call nothing.
+
+        ``None``: it does, or the undo does not ask.
+        """
+        undo, undoing = self._find_undo(entry)
+        if undo.only_if is None:
+            return None
+        what = f"the only_if of {undoing.name} of run {entry.run_id}"
+        try:
+            _, receipt, request = await self._prepare(entry, undo, undoing)
+            async with self.worker.watchdog.watched(what, undoing.timeout):
+                return why_refused(await undo.only_if(entry.params, receipt, tool_context(request)))
+        except Exception as error:
+            return f"it cannot be known: {classify(error).message}"
 
     async def _read_receipt(self, entry: Entry) -> Any:
         if entry.content_deleted_ms is not None:

@@ -40,6 +40,7 @@ from surehand.workflows.contracts.tools import MODEL, Effect, Recovery, ToolSpec
 from surehand.workflows.plan.policy import ROLE_FORM, ApprovalPolicy
 
 if TYPE_CHECKING:
+    from surehand.activities.ledger.steps.entries import Entry
     from surehand.activities.tools.failures import Declared
     from surehand.workflows.run.agent_run import BaseRun
 
@@ -334,8 +335,17 @@ class Toolbox:
         """
         compensate, cleanup = map(self._undo_tool, (of.compensate, of.cleanup))
         return UndoSpec(
-            version=of.version, compensate=compensate, cleanup=cleanup, approved=approved
+            version=of.version,
+            compensate=compensate,
+            cleanup=cleanup,
+            approved=approved,
+            irreversible=of.irreversible,
         )
+
+    def undo_of(self, made: Entry) -> UndoSpec | None:
+        """Return how an effect is undone by this worker; ``None``: its tool is not loaded."""
+        tool = self.get(made.tool)
+        return None if tool is None else self.undo_spec(tool, approved=True)
 
     def _undo_tool(self, undo: Undo | None) -> UndoTool | None:
         if undo is None:

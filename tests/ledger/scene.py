@@ -37,7 +37,7 @@ from surehand.workflows.contracts.approvals import (
     Verdict,
     VerifyDecision,
 )
-from surehand.workflows.contracts.effects import Resolution
+from surehand.workflows.contracts.effects import Resolution, UndoSpec, UndoTool
 from surehand.workflows.contracts.runs import OpenRun, StartRun
 from surehand.workflows.contracts.tools import Effect, Recovery, ToolSpec
 from surehand.workflows.identity import identity_hash, params_hash
@@ -72,6 +72,12 @@ SPEC: Final = ToolSpec(
     effect=Effect.WRITE,
     recovery=Recovery.LOOKUP,
     timeout=TIMEOUT,
+)
+
+#: How a refund is undone, as a worker has it loaded.
+UNDOABLE: Final = UndoSpec(
+    version="1",
+    compensate=UndoTool(name="payments.charge", version="1", schema_hash="sha256:0"),
 )
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -247,7 +253,7 @@ class Scene:
             ids = [one.entry.entry_id for one in page.effects] + [row["entry_id"] for row in made]
             if not ids:
                 return NothingToUndo("nothing was claimed")
-            return compensations.begin_undo(tx, ids[0], run_id, step_id)
+            return compensations.begin_undo(tx, ids[0], run_id, step_id, lambda _: UNDOABLE)
 
     def remaining(self, run_id: str = RUN, step_id: str | None = None) -> list[str]:
         """Return the keys of what is to be undone, in that order."""

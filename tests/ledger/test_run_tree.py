@@ -19,7 +19,7 @@ from surehand.workflows.contracts.base import RunState
 from surehand.workflows.contracts.effects import Resolution, ResolutionOutcome
 from surehand.workflows.contracts.runs import CloseRun, Linked, Parent
 from surehand.workflows.run.run_records import Saga
-from tests.ledger.scene import OTHER_RUN, RUN, STEP, Scene
+from tests.ledger.scene import OTHER_RUN, RUN, STEP, UNDOABLE, Scene
 
 pytestmark = pytest.mark.guarantee("G4")
 
@@ -145,7 +145,7 @@ def test_both_effects_of_a_step_are_undone_each_by_its_entry(scene: Scene) -> No
 
     for entry_id in (second, first):
         with scene.tx() as tx:
-            found = begin_undo(tx, entry_id, RUN, STEP)
+            found = begin_undo(tx, entry_id, RUN, STEP, lambda _: UNDOABLE)
         assert isinstance(found, ToUndo) and found.entry.entry_id == entry_id
         undo = scene.undo(found.entry)
         scene.commit(undo, scene.claimed(undo))
@@ -162,7 +162,9 @@ def test_an_entry_that_is_another_runs_by_now_is_not_undone(scene: Scene) -> Non
     scene.committed(scene.call(run_id=OTHER_RUN))
 
     with scene.tx() as tx:
-        assert isinstance(begin_undo(tx, entry.entry_id, RUN, STEP), NothingToUndo)
+        assert isinstance(
+            begin_undo(tx, entry.entry_id, RUN, STEP, lambda _: UNDOABLE), NothingToUndo
+        )
 
 
 def test_nothing_is_claimed_any_more_in_a_tree_that_is_barred(scene: Scene) -> None:

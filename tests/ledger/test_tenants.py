@@ -43,7 +43,7 @@ from surehand.workflows.contracts.effects import Resolution
 from surehand.workflows.contracts.runs import CloseRun
 from surehand.workflows.plan.policy import Needs, Requirement
 from tests.ledger.people import administration
-from tests.ledger.scene import LEASE, NOW, RUN, Scene
+from tests.ledger.scene import LEASE, NOW, RUN, UNDOABLE, Scene
 
 #: A run that only the first tenant has; both have one called ``run-1``.
 THEIRS = "theirs"
@@ -158,7 +158,7 @@ RAISES: dict[str, Use] = {
     "approvals.request": lambda tx, s: _request(tx, s),
     "claims.claim": lambda tx, s: claims.claim_effect(tx, replace(s.gated, gated=False)),
     "compensations.begin": lambda tx, s: compensations.begin_undo(
-        tx, s.entry.entry_id, THEIRS, "refund"
+        tx, s.entry.entry_id, THEIRS, "refund", lambda _: UNDOABLE
     ),
     "outcomes.note_late_receipt": lambda tx, s: outcomes.note_late_receipt(tx, s.entry, Kept("r")),
 }

@@ -48,6 +48,8 @@ class UndoSpec(Message):
     cleanup: UndoTool | None = None
     approved: bool = False
     """Whether people were shown it, and have approved it."""
+    irreversible: bool = False
+    """Whether the tool says that nothing undoes its effect."""
 
     def loses_condition(self, loaded: UndoSpec, *, cleanup: bool) -> bool:
         """Return whether this undo may be refused, and the one that is loaded may not."""
@@ -347,6 +349,10 @@ class UnwindRun(OfRun):
     """Asks to undo what a stopped run has left."""
 
     actor: Actor
+    dry_run: bool = False
+    """Only say what would be undone."""
+    check: bool = False
+    """Of a dry run: ask the world, too, as it would be asked right before each undo."""
     continue_after: int | None = Field(default=None, ge=1)
     """Events of history after which it continues as new; ``None``: as many as the server has."""
     carried: CarriedUnwinding | None = None

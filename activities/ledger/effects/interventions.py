@@ -152,7 +152,7 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
     that has completed an intervention is open until somebody has looked at what that means, or
     people are only notified, if its tool said so.
     """
-    found = _find_replayers(tx, entry_id)
+    found = find_replayers(tx, entry_id)
     if not found:
         return
     row = tx.one(rows_of(effects, entry_id=entry_id))
@@ -194,7 +194,8 @@ def tell_replayers(tx: Transaction, entry_id: str) -> None:
     entry.tell(tx, "effect.withdrawn", told=told[:_MOST_NAMED], runs=len(told), action="told")
 
 
-def _find_replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
+def find_replayers(tx: Transaction, entry_id: str) -> list[dict[str, Any]]:
+    """Return the steps of other runs that rely on an effect, under way or completed."""
     columns = (replays.c.run_id, replays.c.step_id, replays.c.told_by, runs.c.closed_ms)
     found = tx.all(
         rows_of(replays, *columns, entry_id=entry_id)

@@ -26,12 +26,13 @@ from sqlalchemy import (
 
 from surehand.activities.ledger.core.statements import PreparedStatement, ours, rows_of, update_rows
 from surehand.activities.ledger.core.store import Transaction
-from surehand.activities.ledger.core.tables import bars, effects, replays, runs
+from surehand.activities.ledger.core.tables import bars, effects, plans, replays, runs
 from surehand.activities.ledger.steps.acting import EVERY_STEP, bar_name, is_barred
 from surehand.activities.ledger.steps.entries import Entry
 from surehand.workflows.contracts.effects import EffectView
 from surehand.workflows.identity import standing_digest
-from surehand.workflows.plan.plan import ITERATION
+from surehand.workflows.plan.plan import ITERATION, Plan
+from surehand.workflows.plan.references import descendants
 
 #: Entries in these states may have happened and are not undone.
 REMAINING: Final = ("claimed", "committed", "in_doubt", "partial", "compensating")
@@ -141,16 +142,14 @@ _OPEN_BELOW: Final = (
     .where(runs.c.run_id.in_(RUNS.where(TREE.c.child.is_not(None))))
     .order_by(runs.c.run_id)
 )
-_LAST_FIRST: Final = (
-    _tree_effects(effects, TREE.c.child, TREE.c.inside)
-    .where(effects.c.state.in_(REMAINING))
-    .order_by(
-        effects.c.commit_no.is_(None).desc(),
-        effects.c.commit_no.desc(),
-        effects.c.claimed_ms.desc(),
-        effects.c.entry_id.desc(),
-    )
+_BY_COMMIT: Final = _tree_effects(effects, TREE.c.child, TREE.c.inside).order_by(
+    effects.c.commit_no.is_(None).desc(),
+    effects.c.commit_no.desc(),
+    effects.c.claimed_ms.desc(),
+    effects.c.entry_id.desc(),
 )
+_LAST_FIRST: Final = _BY_COMMIT.where(effects.c.state.in_(REMAINING))
+_OR_UNDONE: Final = _BY_COMMIT.where(effects.c.state.in_((*REMAINING, "compensated")))
 _HOW_MANY_REMAIN: Final = _tree_effects(func.count()).where(effects.c.state.in_(REMAINING))
 _UNDER_WAY: Final = and_(effects.c.state == "compensating", effects.c.left_because.is_(None))
 #: What ``digest_standing`` has to know of each effect that remains, and of each run below the top.
@@ -188,12 +187,15 @@ def list_remaining(
     *,
     after: Cursor | None = None,
     limit: int = PAGE,
+    undone: bool = False,
 ) -> Page:
     """Return what a run, or a step of it, and its child runs have to undo, last commit first.
 
-    What has no recorded commit comes first: if it happened, it happened last.
+    What has no recorded commit comes first: if it happened, it happened last. With ``undone`` it
+    lists what was undone, too.
     """
-    query = _LAST_FIRST if after is None else _LAST_FIRST.where(after.behind)
+    query = _OR_UNDONE if undone else _LAST_FIRST
+    query = query if after is None else query.where(after.behind)
     rows = tx.all(query.limit(limit + 1), **tree_values(run_id, step_id))
     page = [Made.from_row(row) for row in rows[:limit]]
     if len(rows) <= limit:
@@ -213,6 +215,44 @@ def used_in(tx: Transaction, run_id: str, made: Iterable[Made]) -> dict[str, lis
     for row in tx.all(query.distinct().order_by(*columns), **tree_values(run_id)):
         used[row["entry_id"]].append(row["child"])
     return used
+
+
+def find_users(tx: Transaction, entry: Entry) -> list[Entry]:
+    """Return the effects that remain and have used what an effect has returned, last commit first.
+
+    By the references of its run's plan, and of the plans above. What code or an agent does with an
+    output, no plan says.
+    """
+    run_id: str | None = entry.run_id
+    step_id, found = entry.step_id, list[Entry]()
+    while run_id is not None:
+        columns = (plans.c.plan, runs.c.parent_run_id, runs.c.parent_step_id)
+        rows = tx.all(
+            rows_of(plans, *columns, run_id=run_id).join(runs, ours(runs, run_id=plans.c.run_id))
+        )
+        later, lists, base = set[str](), set[str](), ITERATION.sub("", step_id)
+        for plan in (Plan.model_validate(row["plan"]) for row in rows):
+            if base in plan.uses:
+                later |= descendants(plan.uses, base)
+                lists |= plan.lists
+        if later:
+            step = func.coalesce(TREE.c.inside, effects.c.step_id)
+            items = [step.startswith(f"{one}[", autoescape=True) for one in later & lists]
+            made_later = or_(effects.c.commit_no.is_(None), effects.c.commit_no > entry.commit_no)
+            query = _LAST_FIRST.where(or_(step.in_(sorted(later)), *items), made_later)
+            found += [Entry.from_row(row) for row in tx.all(query, **tree_values(run_id))]
+        run_id, step_id = None, ""
+        if rows and rows[0]["parent_run_id"] is not None:
+            run_id, step_id = rows[0]["parent_run_id"], rows[0]["parent_step_id"]
+    if not found:
+        return found
+    # Of a step that has made another one since, in another life of its run, later steps use that.
+    own = {"run_id": entry.run_id, "step_id": entry.step_id, "undoes": None}
+    since = rows_of(effects, func.min(effects.c.commit_no).label("since"), **own)
+    row = tx.one(since.where(effects.c.commit_no > entry.commit_no))
+    if row is None or row["since"] is None:
+        return found
+    return [one for one in found if one.commit_no is not None and one.commit_no < row["since"]]
 
 
 def find_unwound(tx: Transaction, run_id: str) -> dict[str, str]:
